@@ -1,0 +1,89 @@
+"""The exceptions fastload raises.
+
+    FastloadError
+    ├── UsageError (also ValueError)              an argument or a combination that cannot work
+    ├── MissingDependencyError (also ImportError)  an optional package or the native core is absent
+    ├── DataError                                  the data is at fault; carries path, record, offset
+    │   ├── DecodeError                            an image that cannot be decoded
+    │   ├── ChecksumError                          a record whose CRC32C does not match
+    │   ├── StoreError                             a store that is corrupt or of an unknown version
+    │   └── StoreNotFoundError (also FileNotFoundError)
+    └── InternalError                              a bug in fastload: please report it
+
+A message says what was expected, what came, and what to do.
+"""
+
+from __future__ import annotations
+
+
+class FastloadError(Exception):
+    """Base of every exception of this package."""
+
+
+class UsageError(FastloadError, ValueError):
+    """An argument, or a combination of arguments, that cannot work."""
+
+
+class MissingDependencyError(FastloadError, ImportError):
+    """An optional package, or the native core, is needed and absent. The message names the remedy."""
+
+
+class DataError(FastloadError):
+    """The data is at fault.
+
+    Attributes:
+        path: file that holds the data, or None where there is no file.
+        record: index of the record in its store, or None.
+        offset: byte offset of the record in ``path``, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        path: str | None = None,
+        record: int | None = None,
+        offset: int | None = None,
+    ) -> None:
+        self.message = message
+        self.path = path
+        self.record = record
+        self.offset = offset
+        where = [f"file {path!r}"] if path is not None else []
+        where += [f"record {record}"] if record is not None else []
+        where += [f"byte offset {offset}"] if offset is not None else []
+        super().__init__(f"{message} [{', '.join(where)}]" if where else message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.path, self.record, self.offset)
+
+
+def _rebuild(
+    cls: type[DataError],
+    message: str,
+    path: str | None,
+    record: int | None,
+    offset: int | None,
+) -> DataError:
+    """Rebuild a DataError in another process, with where it happened."""
+    return cls(message, path=path, record=record, offset=offset)
+
+
+class DecodeError(DataError):
+    """An image that cannot be decoded."""
+
+
+class ChecksumError(DataError):
+    """A record whose CRC32C differs from the one written with it."""
+
+
+class StoreError(DataError):
+    """A store that is corrupt, unfinished, or of a version this fastload does not know."""
+
+
+class StoreNotFoundError(StoreError, FileNotFoundError):
+    """No store under this path."""
+
+
+class InternalError(FastloadError):
+    """A bug in fastload. Please report it with the message."""

@@ -1,0 +1,169 @@
+"""The contract of every store: files plus arrays.
+
+A store is a numbered list of records. Where the bytes of a record lie is a *span*: file number,
+offset, length. Spans of many records are arrays, never a Python object per record, so that one
+call of the engine can read a whole batch. Labels, keys, image sizes and checksums are columns.
+
+One module per format holds its reader and its writer. Adding a format is one new module and one
+line in ``FORMATS`` (``storage/__init__.py``).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, ClassVar
+
+import numpy as np
+
+ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
+RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
+DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spans:
+    """Where n records lie. All arrays have length n and are C-contiguous.
+
+    Attributes:
+        file: int32, index into ``Store.files``.
+        offset: int64, bytes from the start of that file.
+        nbytes: int64, length in bytes; -1 means "to the end of the file".
+    """
+
+    file: np.ndarray
+    offset: np.ndarray
+    nbytes: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Record:
+    """One record on its way into a store.
+
+    Attributes:
+        data: encoded image file, raw pixels, or DCT form, as ``kind`` says.
+        label: class index, or None in a store without labels.
+        key: name of the sample, unique in the store: the path below the source folder, POSIX style.
+        width, height: of the image in pixels.
+        kind: ENCODED, RAW or DCT.
+    """
+
+    data: bytes
+    label: int | None
+    key: str
+    width: int
+    height: int
+    kind: int = ENCODED
+
+
+class Store(abc.ABC):
+    """Random access to the records of one store. Picklable: reopens by path, lazily, per process.
+
+    Attributes:
+        path: as given to ``open_store``, absolute.
+        classes: class names, position = label; empty where the source had none.
+        metadata: free-form JSON-able dict written by the writer (fastload version, source, encode ...).
+        mapped: True where the core may map ``files`` into memory (local packed files that are only
+            ever replaced as a whole); False for loose and network files, which are read with pread.
+    """
+
+    format: ClassVar[str]
+    path: str
+    classes: Sequence[str]
+    metadata: dict[str, Any]
+    mapped: bool
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @property
+    @abc.abstractmethod
+    def files(self) -> Sequence[str]:
+        """The files that spans refer to, absolute. May be a lazy sequence (a million loose files)."""
+
+    @abc.abstractmethod
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Where the records ``indices`` (int64, in range) lie."""
+
+    @abc.abstractmethod
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        """uint8: ENCODED, RAW or DCT for each of ``indices``."""
+
+    @abc.abstractmethod
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """int32 (n, 2): width and height in pixels; (0, 0) where the store does not know."""
+
+    @property
+    @abc.abstractmethod
+    def labels(self) -> np.ndarray | None:
+        """int64 (len,), or None in a store without labels. Read-only view; do not write."""
+
+    @abc.abstractmethod
+    def keys(self, indices: np.ndarray) -> list[str]:
+        """Names of the samples."""
+
+    @abc.abstractmethod
+    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
+        """uint32 CRC32C of each record's bytes, or None where the format keeps none."""
+
+    def close(self) -> None:  # noqa: B027 - most stores have nothing to close
+        """Let go of what is open. The store reopens by itself when used again."""
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class Writer(abc.ABC):
+    """Writes one store. It appears under its name only when ``commit`` returns.
+
+    Until then the work lies in ``NAME.partial``, which no reader opens. Records arrive in order.
+    Opening a writer on an existing partial of the same settings resumes it: ``len(writer)`` records
+    are already there, and the caller goes on with the next.
+    """
+
+    path: str
+
+    @abc.abstractmethod
+    def __len__(self) -> int:
+        """Number of records that are safely in the partial store."""
+
+    @abc.abstractmethod
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records, in order. Durable in the partial at the latest at the next call of ``sync``."""
+
+    @abc.abstractmethod
+    def sync(self) -> None:
+        """Make all that was appended survive a crash."""
+
+    @abc.abstractmethod
+    def commit(self) -> None:
+        """Finish: write the columns, fsync, rename to the final name."""
+
+    @abc.abstractmethod
+    def abort(self, *, keep_partial: bool = True) -> None:
+        """Stop. The partial stays for a later resume unless ``keep_partial`` is False."""
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Commit on success; on an error keep the partial for a later resume."""
+        if kind is None:
+            self.commit()
+        else:
+            self.abort()
