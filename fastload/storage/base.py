@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import os
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, ClassVar
@@ -82,6 +83,15 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def files(self) -> Sequence[str]:
         """The files that spans refer to, absolute. May be a lazy sequence (a million loose files)."""
+
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        """``files`` for the core: the encoded paths one after the other, and where each ends (int64)."""
+        paths = [os.fsencode(path) for path in self.files]
+        return b"".join(paths), np.cumsum([len(path) for path in paths], dtype=np.int64)
+
+    def mapped_files(self) -> np.ndarray:
+        """uint8 (len(files),): 1 where the core may map the file; ``mapped`` for each by default."""
+        return np.full(len(self.files), self.mapped, np.uint8)
 
     @abc.abstractmethod
     def spans(self, indices: np.ndarray) -> Spans:

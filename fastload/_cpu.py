@@ -1,0 +1,45 @@
+"""How many CPUs this process may use."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def quota(root: Path = _CGROUP) -> float | None:
+    """CPUs that the control group grants (version 2, then version 1), or None without a limit.
+
+    Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
+    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
+    """
+    try:
+        limit, period = (root / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        pass  # not version 2, or no limit is readable: version 1 is next
+    try:
+        limit_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
+        period_us = int((root / "cpu" / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return limit_us / period_us if limit_us > 0 and period_us > 0 else None
+
+
+def available() -> int:
+    """CPUs for one loader: affinity and control-group quota, shared among the ranks of this node.
+
+    The ranks of a node are counted by ``LOCAL_WORLD_SIZE``, as torchrun sets it: a loader per rank
+    shares the page cache, not the CPU.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus: float = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = quota()
+    if limit is not None:
+        cpus = min(cpus, math.ceil(limit))
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if ranks.isdigit() and int(ranks) > 1:
+        cpus = cpus // int(ranks)
+    return max(1, int(cpus))

@@ -1,0 +1,111 @@
+"""Several stores read as one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .base import Spans, Store
+
+
+class ConcatStore(Store):
+    """The records of ``stores``, one store after the other.
+
+    Args:
+        stores: at least one. Labels are kept only where every store has them; classes are those of
+            the first store.
+    """
+
+    format = "concat"
+
+    def __init__(self, stores: Sequence[Store]) -> None:
+        self.stores = list(stores)
+        self.path = ", ".join(store.path for store in self.stores)
+        self.classes = self.stores[0].classes
+        self.metadata: dict[str, Any] = {}
+        self.mapped = all(store.mapped for store in self.stores)
+        self._ends = np.cumsum([len(store) for store in self.stores], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def files(self) -> Sequence[str]:
+        return list(itertools.chain.from_iterable(store.files for store in self.stores))
+
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        tables = [store.file_table() for store in self.stores]
+        starts = np.cumsum([0] + [len(blob) for blob, _ in tables[:-1]])
+        ends = [end + start for (_, end), start in zip(tables, starts, strict=True)]
+        return b"".join(blob for blob, _ in tables), np.concatenate(ends)
+
+    def mapped_files(self) -> np.ndarray:
+        return np.concatenate([store.mapped_files() for store in self.stores])
+
+    def _gather(
+        self, indices: np.ndarray, empty: np.ndarray, part: Callable[[Store, np.ndarray], np.ndarray]
+    ) -> np.ndarray:
+        """Fill ``empty`` (len(indices), ...) with ``part(store, local indices)`` of each store."""
+        which = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(which):
+            mine = which == number
+            start = self._ends[number - 1] if number else 0
+            empty[mine] = part(self.stores[number], indices[mine] - start)
+        return empty
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        n = len(indices)
+        first_file = dict(
+            zip(
+                map(id, self.stores),
+                np.cumsum([0] + [len(store.files) for store in self.stores[:-1]]),
+                strict=True,
+            )
+        )
+
+        def part(store: Store, local: np.ndarray) -> np.ndarray:
+            spans = store.spans(local)
+            return np.stack([spans.file + first_file[id(store)], spans.offset, spans.nbytes], axis=1)
+
+        table = self._gather(indices, np.empty((n, 3), np.int64), part)
+        return Spans(
+            file=table[:, 0].astype(np.int32),
+            offset=np.ascontiguousarray(table[:, 1]),
+            nbytes=np.ascontiguousarray(table[:, 2]),
+        )
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return self._gather(indices, np.empty(len(indices), np.uint8), lambda s, i: s.kinds(i))
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        return self._gather(indices, np.empty((len(indices), 2), np.int32), lambda s, i: s.sizes(i))
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        columns = [store.labels for store in self.stores]
+        if any(column is None for column in columns):
+            return None
+        return np.concatenate([column for column in columns if column is not None])
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        names = np.empty(len(indices), object)
+        return list(self._gather(indices, names, lambda s, i: np.array(s.keys(i), object)))
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
+        none = np.empty(0, np.int64)
+        if any(store.checksums(none) is None for store in self.stores):
+            return None
+
+        def part(store: Store, local: np.ndarray) -> np.ndarray:
+            column = store.checksums(local)
+            assert column is not None  # noqa: S101 - checked above; this tells the type checker
+            return column
+
+        return self._gather(indices, np.empty(len(indices), np.uint32), part)
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
