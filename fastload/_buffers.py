@@ -44,7 +44,7 @@ class SlabRing:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._free: collections.deque[np.ndarray] = collections.deque()
-        self._leases: set[weakref.ref[np.ndarray]] = set()
+        self._leases: dict[int, weakref.ref[np.ndarray]] = {}  # by id: arrays have no hash
         self._lock = threading.RLock()  # reentrant: a collection may free a lease while it is held
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
@@ -74,7 +74,7 @@ class SlabRing:
 
         lease = weakref.ref(view, give_back)
         with self._lock:
-            self._leases.add(lease)
+            self._leases[id(lease)] = lease
         storage = torch.from_numpy(view).untyped_storage()
         # set_ rather than view: the tensor is nobody's autograd view, as one from torch.stack is not
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides), view
@@ -96,6 +96,6 @@ class SlabRing:
 
     def _push(self, lease: weakref.ref[np.ndarray], slab: np.ndarray) -> None:
         with self._lock:
-            self._leases.discard(lease)
+            self._leases.pop(id(lease), None)
             if len(self._free) < self._keep:
                 self._free.append(slab)

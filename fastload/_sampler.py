@@ -31,10 +31,19 @@ class SeededSampler(Sampler[int]):
         self.data_source = data_source
         self.seed = seed
         self.epoch = 0
+        self._chosen = False
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the next iteration is of."""
         self.epoch = epoch
+        self._chosen = True
+
+    def begin(self, epoch: int) -> int:
+        """Begin ``epoch``, or the one that ``set_epoch`` chose since the last call; which it was."""
+        if not self._chosen:
+            self.epoch = epoch
+        self._chosen = False
+        return self.epoch
 
     def permutation(self) -> np.ndarray:
         """The order of this epoch: int64 (len,)."""

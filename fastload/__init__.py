@@ -1,0 +1,72 @@
+"""fastload: the training loop stops waiting for images.
+
+    from fastload import FastLoader      # instead of torch.utils.data.DataLoader
+
+``FastLoader`` takes any Dataset, a torchvision ImageFolder, or the path of a packed store that
+``fastload pack`` or ``pack`` wrote. ``PackedDataset`` is such a store as a map-style dataset.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+from .errors import (
+    ChecksumError,
+    DataError,
+    DecodeError,
+    FastloadError,
+    InternalError,
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from ._dataset import PackedDataset
+    from ._loader import FastLoader
+    from .converters import pack
+    from .storage import open_store, open_writer
+
+__all__ = [
+    "ChecksumError",
+    "DataError",
+    "DecodeError",
+    "FastLoader",
+    "FastloadError",
+    "InternalError",
+    "MissingDependencyError",
+    "PackedDataset",
+    "StoreError",
+    "StoreNotFoundError",
+    "UsageError",
+    "__version__",
+    "open_store",
+    "open_writer",
+    "pack",
+]
+
+# Loaded when first used: `import fastload` alone costs milliseconds, and the command line does not
+# import torch to print its help.
+_LAZY = {
+    "FastLoader": "fastload._loader",
+    "PackedDataset": "fastload._dataset",
+    "open_store": "fastload.storage",
+    "open_writer": "fastload.storage",
+    "pack": "fastload.converters",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'fastload' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

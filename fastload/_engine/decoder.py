@@ -1,0 +1,173 @@
+"""The contract of the engines: records in, one tensor of images out."""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import dataclasses
+from collections.abc import Mapping
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from .. import _geometry
+from .._buffers import SlabRing
+from .._geometry import Geometry
+from .._transforms import Plan
+from ..errors import DataError, DecodeError
+from ..storage.base import Spans, Store
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One batch on its way through an engine.
+
+    Attributes:
+        records: int64 (n,), record numbers in the store.
+        spans, kinds, sizes, checksums: of these records, as the store gives them.
+        check: uint8 (n,), 1 where the checksum is to be verified.
+        geometry: crop, size, window and flip of each sample.
+        images: the tensor to fill, (n, 3, out_h, out_w).
+        memory: the same memory as a 1-D uint8 array.
+    """
+
+    records: np.ndarray
+    spans: Spans
+    kinds: np.ndarray
+    sizes: np.ndarray
+    checksums: np.ndarray | None
+    check: np.ndarray
+    geometry: Geometry
+    images: torch.Tensor
+    memory: np.ndarray
+
+
+class Ticket(abc.ABC):
+    """A batch that is being filled."""
+
+    @abc.abstractmethod
+    def result(self) -> torch.Tensor:
+        """Wait, and return the images. Raises DataError naming the first sample that failed."""
+
+    @abc.abstractmethod
+    def cancel(self) -> None:
+        """Stop filling; returns when nothing writes into the batch any more."""
+
+    def stages_ns(self) -> Mapping[str, int]:
+        """Work per stage in nanoseconds, added up over threads. Complete after ``result``."""
+        return {}
+
+
+class Decoder(abc.ABC):
+    """Fills batches from one store after one plan.
+
+    Args:
+        store: where the records are.
+        plan: what to make of each image.
+        channels_last: strides of the batch: NHWC order in memory instead of NCHW.
+        threads: decoding threads; 0 means that the caller of ``Ticket.result`` does the work.
+        check_crc: "first" verifies each record the first time, "always", or "never".
+        ring: where batches are allocated; None allocates pinned memory by torch instead.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        *,
+        channels_last: bool,
+        threads: int,
+        check_crc: str,
+        ring: SlabRing | None,
+    ) -> None:
+        self.store = store
+        self.plan = plan
+        self.channels_last = channels_last
+        self.threads = threads
+        self._check_crc = check_crc
+        self._checked: np.ndarray | None = None
+        self._ring = ring
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def submit(self, records: np.ndarray, *, seed: int, epoch: int) -> Ticket:
+        """Begin to fill a batch with ``records`` (int64, in range)."""
+        sizes = self.store.sizes(records)
+        unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
+        if len(unknown):
+            raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
+        geometry = _geometry.draw(
+            self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records
+        )
+        images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
+        checksums = None if self._check_crc == "never" else self.store.checksums(records)
+        batch = Batch(
+            records=records,
+            spans=self.store.spans(records),
+            kinds=self.store.kinds(records),
+            sizes=sizes,
+            checksums=checksums,
+            check=self._to_check(records, checksums),
+            geometry=geometry,
+            images=images,
+            memory=memory,
+        )
+        return self._start(batch)
+
+    @abc.abstractmethod
+    def _start(self, batch: Batch) -> Ticket:
+        """Begin to fill ``batch``."""
+
+    def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
+        shape, dtype = (n, 3, height, width), self.plan.dtype
+        area = height * width
+        strides = (3 * area, 1, 3 * width, 3) if self.channels_last else (3 * area, area, width, 1)
+        if self._ring is not None:
+            return self._ring.lease(shape, dtype, strides)
+        # torch's own pinned memory: its allocator alone knows when a copy by the caller has ended
+        flat = torch.empty(n * 3 * area * dtype.itemsize, dtype=torch.uint8, pin_memory=True)
+        images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
+        return images, flat.numpy()
+
+    def _to_check(self, records: np.ndarray, checksums: np.ndarray | None) -> np.ndarray:
+        if checksums is None:
+            return np.zeros(len(records), np.uint8)
+        if self._check_crc == "always":
+            return np.ones(len(records), np.uint8)
+        if self._checked is None:
+            self._checked = np.zeros(len(self.store), bool)
+        return (~self._checked[records]).astype(np.uint8)
+
+    def checked(self, batch: Batch) -> None:
+        """Note that the checksums of ``batch`` were right."""
+        if self._checked is not None:
+            self._checked[batch.records[batch.check.astype(bool)]] = True
+
+    def pool(self) -> concurrent.futures.ThreadPoolExecutor:
+        """Threads for what Pillow has to decode; made on first use."""
+        if self._pool is None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(
+                max_workers=max(1, self.threads), thread_name_prefix="fastload-pillow"
+            )
+        return self._pool
+
+    def close(self) -> None:
+        """End the threads. The decoder starts them again when it is used again."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def error(
+        self, kind: type[DataError], message: str, records: np.ndarray, i: int
+    ) -> DataError:
+        """An error about sample ``i`` of ``records``, naming file, record and offset."""
+        record = int(records[i])
+        spans = self.store.spans(records[i : i + 1])
+        return kind(
+            message,
+            path=self.store.files[int(spans.file[0])],
+            record=record,
+            offset=int(spans.offset[0]),
+        )

@@ -1,0 +1,156 @@
+"""The native engine: one call into the C++ core fills a whole batch.
+
+What the core cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...) it flags, and Pillow decodes
+those samples into their places in the same batch.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._buffers import SlabRing
+from .._transforms import Plan
+from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
+from ..storage.base import Store
+from .decoder import Batch, Decoder, Ticket
+from .python import fill_records
+
+# Status of a sample, as batch.h numbers it.
+_OK, _UNSUPPORTED, _IO, _TRUNCATED, _CHECKSUM, _SIZE, _CORRUPT = range(7)
+
+# resample.h numbers the data types.
+_DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+def _pass_order() -> int:
+    """Which pass of a resize the installed Pillow does first (PassOrder of resample.h)."""
+    import PIL
+
+    return int(int(PIL.__version__.split(".")[0]) >= 13)
+
+
+class NativeDecoder(Decoder):
+    """Fills batches with the C++ core. See ``Decoder`` for the arguments; ``core`` is the module."""
+
+    name = "native"
+
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        *,
+        core: ModuleType,
+        channels_last: bool,
+        threads: int,
+        check_crc: str,
+        ring: SlabRing | None,
+    ) -> None:
+        super().__init__(
+            store,
+            plan,
+            channels_last=channels_last,
+            threads=threads,
+            check_crc=check_crc,
+            ring=ring,
+        )
+        self._core = core
+        paths, ends = store.file_table()
+        self._files = core.Files(paths, ends, store.mapped_files())
+        self._lut = plan.lut_bytes()
+        self._order = _pass_order()
+
+    def _start(self, batch: Batch) -> Ticket:
+        n = len(batch.records)
+        geometry = batch.geometry
+        status = np.zeros(n, np.int32)
+        detail = np.zeros(n, np.int32)
+        job = self._core.submit(
+            self._files,
+            batch.spans.file,
+            batch.spans.offset,
+            batch.spans.nbytes,
+            batch.kinds,
+            batch.sizes,
+            batch.checksums,
+            batch.check,
+            geometry.box,
+            geometry.resized,
+            geometry.window,
+            geometry.flip,
+            batch.memory,
+            self._lut,
+            out_h=geometry.out_h,
+            out_w=geometry.out_w,
+            dtype=_DTYPES[self.plan.dtype],
+            channels_last=self.channels_last,
+            filter=self.plan.filter,
+            order=self._order,
+            fill=self.plan.fill,
+            status=status,
+            detail=detail,
+            threads=self.threads,
+        )
+        return _NativeTicket(self, batch, job, status, detail)
+
+    def close(self) -> None:
+        super().close()
+        self._files.close()
+
+
+class _NativeTicket(Ticket):
+    def __init__(
+        self,
+        decoder: NativeDecoder,
+        batch: Batch,
+        job: Any,
+        status: np.ndarray,
+        detail: np.ndarray,
+    ) -> None:
+        self._decoder = decoder
+        self._batch = batch
+        self._job = job
+        self._status = status
+        self._detail = detail
+
+    def result(self) -> torch.Tensor:
+        self._job.wait()
+        if self._status.any():
+            failed = np.flatnonzero(self._status > _UNSUPPORTED)
+            if len(failed):
+                raise self._error(int(failed[0]))
+            fill_records(self._decoder, self._batch, np.flatnonzero(self._status))
+        self._decoder.checked(self._batch)
+        return self._batch.images
+
+    def cancel(self) -> None:
+        self._job.cancel()
+
+    def stages_ns(self) -> Mapping[str, int]:
+        stages: Mapping[str, int] = self._job.nanoseconds
+        return stages
+
+    def _error(self, i: int) -> DataError:
+        status, detail = int(self._status[i]), int(self._detail[i])
+        kind: type[DataError] = DecodeError
+        if status == _IO:
+            kind = StoreNotFoundError if detail == errno.ENOENT else StoreError
+            message = f"cannot read the record: {os.strerror(detail)}"
+        elif status == _TRUNCATED:
+            kind = StoreError
+            message = "the record reaches beyond the end of its file: was the file cut short?"
+        elif status == _CHECKSUM:
+            kind = ChecksumError
+            message = "the record's bytes changed since it was written: its CRC32C does not match"
+        elif status == _SIZE:
+            width, height = self._batch.sizes[i]
+            message = f"the image is not {width}x{height} pixels any more: was the file replaced?"
+        else:
+            message = "the record is damaged: its head and its length do not fit together"
+        return self._decoder.error(kind, message, self._batch.records, i)

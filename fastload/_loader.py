@@ -1,0 +1,381 @@
+"""FastLoader: torch's DataLoader with engines of its own."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, default_collate
+
+from . import _cpu, _sampler
+from ._buffers import SlabRing
+from ._collate import collate, label_batch, samples_of
+from ._dataset import PackedDataset
+from ._engine import make_decoder
+from ._engine.decoder import Decoder
+from ._iterator import BatchIterator
+from ._sampler import SeededSampler
+from ._source import Source, resolve
+from ._trace import Stamps
+from .errors import UsageError
+
+_ENGINES = ("auto", "native", "python", "workers")
+_CHECKS = ("first", "always", "never")
+
+# Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
+_PREFETCH = 2
+
+# Arguments of DataLoader that this torch knows: in_order came with 2.6.
+_TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
+
+
+class FastLoader(DataLoader[Any]):
+    """A DataLoader that does not make the training loop wait.
+
+    Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
+    batches in the same order. Where fastload can read the dataset by itself (a packed store, a
+    torchvision ImageFolder or DatasetFolder, Subset and ConcatDataset of these) with a transform it
+    recognises, whole batches are decoded and augmented by native threads; anything else goes
+    through torch's machinery unchanged. ``explain()`` says which and why.
+
+    Example:
+        >>> loader = FastLoader("imgs.lmdb", batch_size=256, shuffle=True, transform=train_tf)
+        >>> for images, labels in loader: ...
+
+    Args:
+        dataset: any Dataset, or the path of a packed store.
+        num_workers: unset: native threads follow the CPU quota, a user's Dataset gets torch's 0.
+            A number means that many threads in the native engine (0: the calling thread makes the
+            batches) and that many processes in torch's machinery. The attribute is always an int.
+        prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
+            Default 2.
+        transform, target_transform: for a path or a PackedDataset without transforms of its own.
+        engine: "auto", "native", "python" (the same results through Pillow), "workers" (torch's
+            machinery).
+        dtype: of the images; None as the transform says. float32, float16, bfloat16, or uint8 where
+            the transform ends in uint8.
+        memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
+        seed: None: order and augmentation are drawn once an epoch from ``generator`` or torch's
+            global generator, as DataLoader draws them. An int: the order is a pure function of
+            (seed, epoch), augmentation of (seed, epoch, index).
+        check_crc: "first": verify each record's checksum the first time this process reads it;
+            "always"; "never".
+
+    All other arguments are torch's.
+
+    Yields:
+        What DataLoader would: ``[images, labels]`` with images (n, 3, h, w), RGB, in host memory
+        (pinned with ``pin_memory=True`` where CUDA is there). A batch is the caller's for as long
+        as anything refers to its memory.
+
+    Raises:
+        UsageError: arguments that cannot work together.
+        DataError: while iterating, a sample that cannot be read; it names file, record and offset.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset[Any] | str | os.PathLike[str],
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Sampler[Any] | Iterable[Any] | None = None,
+        batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
+        num_workers: int | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: torch.Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        engine: str = "auto",
+        dtype: torch.dtype | None = None,
+        memory_format: torch.memory_format = torch.contiguous_format,
+        seed: int | None = None,
+        check_crc: str = "first",
+    ) -> None:
+        _one_of("engine", engine, _ENGINES)
+        _one_of("check_crc", check_crc, _CHECKS)
+        if memory_format not in (torch.contiguous_format, torch.channels_last):
+            raise UsageError(
+                "memory_format must be torch.contiguous_format or torch.channels_last, "
+                f"got {memory_format}"
+            )
+        dataset = _with_transforms(dataset, transform, target_transform, seed)
+        self.transform = transform
+        self.target_transform = target_transform
+        self.engine = engine
+        self.dtype = dtype
+        self.memory_format = memory_format
+        self.seed = seed
+        self.check_crc = check_crc
+        self._source: Source | None = None
+        self._decoder: Decoder | None = None
+        self._stamps = Stamps()
+        self._next_epoch = 0
+        self._reason = self._why_not_native(dataset, batch_size, batch_sampler)
+        if self._reason is not None and engine in ("native", "python"):
+            raise UsageError(f"engine={engine!r} cannot read this dataset: {self._reason}")
+        if num_workers is None:
+            num_workers = 0 if self._reason is not None else _cpu.available()
+        if seed is not None and shuffle and sampler is None and batch_sampler is None:
+            sampler, shuffle = SeededSampler(dataset, seed), None  # type: ignore[arg-type]
+        arguments: dict[str, Any] = {
+            "prefetch_factor": prefetch_factor,
+            "persistent_workers": persistent_workers,
+            "pin_memory_device": pin_memory_device,
+        }
+        if "in_order" in _TORCH_ARGUMENTS:
+            arguments["in_order"] = in_order
+        elif not in_order:
+            raise UsageError(f"in_order=False needs torch 2.6 or newer, got {torch.__version__}")
+        super().__init__(
+            dataset,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate if collate_fn is None or collate_fn is default_collate else collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            **arguments,
+        )
+
+    # --- what is chosen ---------------------------------------------------------------------------
+
+    def _why_not_native(
+        self, dataset: Any, batch_size: int | None, batch_sampler: Any
+    ) -> str | None:
+        """None where an engine of ours reads the dataset, else the reason why not."""
+        if self.engine == "workers":
+            return "engine='workers' was asked for"
+        if batch_size is None and batch_sampler is None:
+            return "batch_size=None asks for single samples"
+        source = resolve(dataset)
+        if isinstance(source, str):
+            return source
+        source.plan.with_output(self.dtype)  # raises where dtype cannot be had
+        self._source = source
+        return None
+
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning about too many workers, which is not about threads."""
+        if self._reason is not None:
+            super().check_worker_number_rationality()
+
+    def explain(self) -> str:
+        """Which engine runs and why, what is fused, and what would make it faster, in plain words."""
+        if self._reason is not None:
+            lines = [
+                f"engine: workers (torch's DataLoader machinery, {self.num_workers} processes)",
+                f"because: {self._reason}",
+            ]
+            if self.num_workers == 0 and self.engine != "workers":
+                lines.append("faster: num_workers > 0 would decode in parallel processes")
+            return "\n".join(lines)
+        assert self._source is not None  # noqa: S101 - for the type checker
+        plan = self._source.plan.with_output(self.dtype)
+        lines = [
+            f"engine: {self._current_decoder().name} ({self.num_workers or 'the calling'} "
+            f"thread{'s' if self.num_workers != 1 else ''})",
+            f"store: {self._source.store.format}, {len(self._source.store)} records",
+            "fused: " + " -> ".join(plan.steps),
+            f"batch: {plan.dtype}, "
+            + ("channels_last" if self.memory_format == torch.channels_last else "contiguous NCHW"),
+        ]
+        if self._source.store.format == "folder":
+            lines.append("faster: `fastload pack` saves opening a file for every image")
+        return "\n".join(lines)
+
+    # --- iterating --------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration; samplers and datasets with an epoch are told too.
+
+        Without it every iteration is the next epoch.
+        """
+        self._next_epoch = epoch
+        for part in (self._epoch_sampler(), self.dataset):
+            tell = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
+
+    def _epoch_sampler(self) -> Any:
+        return getattr(self.batch_sampler, "sampler", self.sampler)
+
+    def _begin_epoch(self) -> int:
+        """The epoch that begins now; whoever set it last, on the loader or its sampler, decides."""
+        sampler = self._epoch_sampler()
+        if isinstance(sampler, SeededSampler):
+            epoch = sampler.begin(self._next_epoch)
+        else:
+            epoch = self._next_epoch
+        if self.seed is not None and isinstance(self.dataset, PackedDataset):
+            self.dataset.set_epoch(epoch)
+        self._next_epoch = epoch + 1
+        return epoch
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        epoch = self._begin_epoch()
+        self._stamps = Stamps()
+        self._reason = self._why_not_native(self.dataset, self.batch_size, self.batch_sampler)
+        if self._reason is not None:
+            return _Observed(super().__iter__(), self._stamps)
+        decoder = self._current_decoder()
+        assert self._source is not None  # noqa: S101 - for the type checker
+        # The order of the draws is DataLoader's: first its base seed, then the sampler's.
+        base = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
+        return BatchIterator(
+            source=self._source,
+            decoder=decoder,
+            order=_sampler.index_batches(self.batch_sampler),
+            assemble=self._assemble,
+            prefetch=(self.prefetch_factor or _PREFETCH) if self.num_workers else 0,
+            seed=int(base) if self.seed is None else self.seed,
+            epoch=0 if self.seed is None else epoch,
+            stamps=self._stamps,
+            length=len(self),
+        )
+
+    def _current_decoder(self) -> Decoder:
+        source = self._source
+        assert source is not None  # noqa: S101 - for the type checker
+        if self._decoder is None or self._decoder_key != source.key:
+            pinned = self.pin_memory and torch.cuda.is_available()
+            ahead = self.prefetch_factor or _PREFETCH
+            self._decoder_key = source.key
+            self._decoder = make_decoder(
+                "auto" if self.engine == "workers" else self.engine,
+                source.store,
+                source.plan.with_output(self.dtype),
+                threads=self.num_workers,
+                # what is ahead, the one the consumer works on, the one it just let go of
+                ring=None if pinned else SlabRing(ahead + 2),
+                channels_last=self.memory_format == torch.channels_last,
+                check_crc=self.check_crc,
+            )
+        return self._decoder
+
+    def _assemble(self, images: torch.Tensor, records: np.ndarray) -> Any:
+        """The batch as the caller gets it."""
+        source = self._source
+        assert source is not None  # noqa: S101 - for the type checker
+        labels = None if source.labels is None else source.labels[records]
+        if self.collate_fn is not collate:
+            return self.collate_fn(samples_of(images, labels, source.target_transform))
+        if labels is None:
+            return images
+        return [images, label_batch(labels, source.target_transform)]
+
+    # --- figures ----------------------------------------------------------------------------------
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the epoch that runs, or of the last one.
+
+        Returns:
+            ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
+            waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
+            of work per stage, added up over threads) and ``engine``.
+        """
+        figures = self._stamps.snapshot()
+        elapsed = figures.elapsed_s
+        return {
+            "engine": "workers" if self._reason is not None else self._current_decoder().name,
+            "images": figures.images,
+            "batches": figures.batches,
+            "images_per_s": figures.images / elapsed if elapsed else 0.0,
+            "elapsed_s": elapsed,
+            "wait_s": figures.wait_s,
+            "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
+            "stages_s": dict(figures.stages_s),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The decoder holds files and threads; the other process makes its own.
+        return {**self.__dict__, "_decoder": None, "_source": None, "_iterator": None}
+
+
+class _Observed(Iterator[Any]):
+    """torch's own iterator with the consumer's waiting measured."""
+
+    def __init__(self, iterator: Any, stamps: Stamps) -> None:
+        self._wrapped = iterator
+        self._stamps = stamps
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter_ns()
+        batch = next(self._wrapped)
+        self._stamps.batch(_batch_length(batch), time.perf_counter_ns() - begin)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._wrapped, name)
+
+
+def _batch_length(batch: Any) -> int:
+    """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, dict):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and batch:
+        return _batch_length(batch[0])
+    return 1
+
+
+def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def _with_transforms(
+    dataset: Any,
+    transform: Callable[[Any], Any] | None,
+    target_transform: Callable[[Any], Any] | None,
+    seed: int | None,
+) -> Any:
+    """``dataset``, opened if it is a path, with the transforms; never applied twice."""
+    if isinstance(dataset, (str, os.PathLike)):
+        return PackedDataset(dataset, transform, target_transform, seed=seed)
+    given = {"transform": transform, "target_transform": target_transform}
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return dataset
+    if not isinstance(dataset, PackedDataset):
+        raise UsageError(
+            f"{' and '.join(given)} can be given for a path or a PackedDataset; "
+            f"a {type(dataset).__name__} applies its own"
+        )
+    missing = {}
+    for name, value in given.items():
+        present = getattr(dataset, name)
+        if present is None:
+            missing[name] = value
+        elif present is not value:
+            raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
+    if missing:  # a trainer that rebuilds the loader passes what the dataset already has
+        dataset = copy.copy(dataset)
+        for name, value in missing.items():
+            setattr(dataset, name, value)
+    return dataset

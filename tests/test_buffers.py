@@ -1,0 +1,119 @@
+"""Slabs: reused when free, never while anybody refers to them."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import torch
+
+from fastload._buffers import SlabRing
+
+SHAPE, STRIDES = (4, 3, 8, 8), (192, 64, 8, 1)
+
+
+def lease(ring: SlabRing) -> torch.Tensor:
+    images, memory = ring.lease(SHAPE, torch.float32, STRIDES)
+    memory[:] = 7
+    return images
+
+
+def test_a_dropped_batch_is_reused():
+    ring = SlabRing(keep=2)
+    first = lease(ring)
+    address = first.data_ptr()
+    del first
+    assert lease(ring).data_ptr() == address
+    assert ring.allocations == 1
+
+
+def test_a_kept_batch_is_never_reused_whatever_refers_to_it():
+    keepers = {
+        "tensor": lambda t: t,
+        "view": lambda t: t[1:2, 0],
+        "numpy": lambda t: t.numpy(),
+        "numpy view of a view": lambda t: t[0].numpy()[1:],
+        "transposed": lambda t: t.permute(0, 2, 3, 1),
+        "dlpack": torch.utils.dlpack.to_dlpack,
+        "storage": lambda t: t.untyped_storage(),
+        "memoryview": lambda t: memoryview(t.numpy()),
+    }
+    for name, keep in keepers.items():
+        ring = SlabRing(keep=4)
+        images = lease(ring)
+        address = images.data_ptr()
+        kept = keep(images)
+        del images
+        gc.collect()
+        assert ring.in_use() == 1, name
+        assert lease(ring).data_ptr() != address, name
+        del kept
+        gc.collect()
+        assert ring.in_use() == 0, name
+
+
+def test_the_ring_grows_while_batches_are_held_and_shrinks_after():
+    ring = SlabRing(keep=2)
+    held = [lease(ring) for _ in range(10)]
+    assert len({images.data_ptr() for images in held}) == 10
+    assert ring.allocations == 10
+    del held
+    gc.collect()
+    again = [lease(ring) for _ in range(10)]
+    assert ring.allocations == 18  # two of the ten were kept free
+    assert len(again) == 10
+
+
+def test_a_steady_loop_allocates_nothing():
+    ring = SlabRing(keep=3)
+    previous = None
+    for _ in range(100):
+        previous = lease(ring)
+    assert ring.allocations == 2
+    assert previous is not None
+
+
+def test_a_smaller_last_batch_uses_the_same_slab_and_its_storage_is_exact():
+    ring = SlabRing(keep=1)
+    address = lease(ring).data_ptr()
+    small, _ = ring.lease((1, 3, 8, 8), torch.float32, STRIDES)
+    assert small.data_ptr() == address
+    assert small.untyped_storage().nbytes() == 3 * 8 * 8 * 4
+
+
+def test_the_tensor_is_no_autograd_view_and_can_require_grad():
+    images = lease(SlabRing(1))
+    assert not images._is_view()
+    images.requires_grad_().sum().backward()
+    assert torch.equal(images.grad, torch.ones(SHAPE))
+
+
+def test_channels_last_strides_and_every_dtype():
+    for dtype in (torch.uint8, torch.float16, torch.bfloat16, torch.float32):
+        images, memory = SlabRing(1).lease(SHAPE, dtype, (192, 1, 24, 3))
+        assert images.dtype is dtype
+        assert images.is_contiguous(memory_format=torch.channels_last)
+        assert memory.nbytes == images.numel() * dtype.itemsize
+
+
+def test_slabs_are_private_to_a_process():
+    ring = SlabRing(1)
+    images = lease(ring)
+    import os
+
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        images.fill_(1)
+        os.write(write, b"x")
+        os._exit(0)
+    os.read(read, 1)
+    os.waitpid(child, 0)
+    os.close(read), os.close(write)
+    assert np.all(images.numpy().view(np.uint8) == 7)
+
+
+def test_a_batch_outlives_its_ring():
+    images = lease(SlabRing(1))
+    gc.collect()
+    assert np.all(images.numpy().view(np.uint8) == 7)

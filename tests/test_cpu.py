@@ -1,0 +1,45 @@
+"""How many CPUs a loader may use."""
+
+from __future__ import annotations
+
+import os
+
+from fastload import _cpu
+
+
+def test_quota_of_cgroup_version_2(tmp_path):
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert _cpu.quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert _cpu.quota(tmp_path) is None
+
+
+def test_quota_of_cgroup_version_1(tmp_path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert _cpu.quota(tmp_path) == 4
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert _cpu.quota(tmp_path) is None
+
+
+def test_no_control_group_means_no_limit(tmp_path):
+    assert _cpu.quota(tmp_path) is None
+
+
+def test_a_quota_below_the_affinity_wins_and_is_rounded_up(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(_cpu, "quota", lambda: 2.5)
+    assert _cpu.available() == 3
+    monkeypatch.setattr(_cpu, "quota", lambda: None)
+    assert _cpu.available() == 8
+
+
+def test_the_ranks_of_a_node_share_its_cpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(_cpu, "quota", lambda: None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert _cpu.available() == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    assert _cpu.available() == 1

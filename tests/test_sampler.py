@@ -1,0 +1,108 @@
+"""Step A: the order of a loader is DataLoader's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
+
+from fastload._sampler import SeededSampler, index_batches
+
+
+def torch_batches(batch_sampler):
+    return [list(batch) for batch in batch_sampler]
+
+
+def our_batches(batch_sampler):
+    return [batch.tolist() for batch in index_batches(batch_sampler)]
+
+
+@given(n=st.integers(1, 50), size=st.integers(1, 12), drop_last=st.booleans())
+def test_a_sequential_order_is_torchs(n, size, drop_last):
+    sampler = BatchSampler(SequentialSampler(range(n)), size, drop_last)
+    assert our_batches(sampler) == torch_batches(sampler)
+
+
+@given(n=st.integers(1, 50), size=st.integers(1, 12), drop_last=st.booleans())
+def test_a_shuffle_with_a_generator_is_torchs_over_several_epochs(n, size, drop_last):
+    theirs, ours = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    for _ in range(3):
+        expected = torch_batches(
+            BatchSampler(RandomSampler(range(n), generator=theirs), size, drop_last)
+        )
+        got = our_batches(BatchSampler(RandomSampler(range(n), generator=ours), size, drop_last))
+        assert got == expected
+        assert torch.equal(theirs.get_state(), ours.get_state())
+
+
+def test_a_shuffle_from_the_global_generator_is_torchs():
+    sampler = BatchSampler(RandomSampler(range(20)), 4, False)
+    torch.manual_seed(5)
+    expected = torch_batches(sampler)
+    torch.manual_seed(5)
+    assert our_batches(sampler) == expected
+
+
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        RandomSampler(range(10), replacement=True),
+        RandomSampler(range(10), num_samples=25),
+        WeightedRandomSampler([0.1, 0.9, 0.5], 12),
+        [4, 2, 2, 0],
+    ],
+    ids=["replacement", "more than there are", "weighted", "a list"],
+)
+def test_any_other_sampler_is_iterated_as_it_is(sampler):
+    batches = BatchSampler(sampler, 3, False)
+    torch.manual_seed(1)
+    expected = torch_batches(batches)
+    torch.manual_seed(1)
+    assert our_batches(batches) == expected
+
+
+def test_a_batch_sampler_of_the_users_is_iterated_as_it_is():
+    assert our_batches([[3, 1], [2], [0, 0, 0]]) == [[3, 1], [2], [0, 0, 0]]
+
+
+def test_a_subclass_of_torchs_sampler_is_not_taken_for_it():
+    class Backwards(RandomSampler):
+        def __iter__(self):
+            return iter(range(len(self.data_source))[::-1])
+
+    assert our_batches(BatchSampler(Backwards(range(5)), 2, False)) == [[4, 3], [2, 1], [0]]
+
+
+def test_a_seeded_order_depends_on_seed_and_epoch_alone():
+    sampler = SeededSampler(range(100), seed=7)
+    first = sampler.permutation()
+    assert np.array_equal(first, SeededSampler(range(100), seed=7).permutation())
+    assert sorted(first.tolist()) == list(range(100))
+    sampler.set_epoch(1)
+    second = sampler.permutation()
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(second, SeededSampler(range(100), seed=8).permutation())
+    assert list(sampler) == second.tolist()
+
+
+def test_dataloader_takes_the_seeded_sampler():
+    loader = DataLoader(torch.arange(10), batch_size=4, sampler=SeededSampler(range(10), seed=1))
+    assert sorted(torch.cat(list(loader)).tolist()) == list(range(10))
+
+
+def test_begin_prefers_the_epoch_that_was_chosen_last():
+    sampler = SeededSampler(range(3), seed=0)
+    assert sampler.begin(0) == 0
+    assert sampler.begin(1) == 1
+    sampler.set_epoch(5)
+    assert sampler.begin(2) == 5
+    assert sampler.begin(6) == 6
