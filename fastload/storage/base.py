@@ -19,6 +19,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ..errors import UsageError
+from ._crc import crc32c
+
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
 RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
@@ -57,6 +60,27 @@ class Record:
     width: int
     height: int
     kind: int = ENCODED
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Records on their way into a store, as columns: what ``Writer.extend`` takes.
+
+    Attributes:
+        data: bytes-like, one item per record.
+        keys: one per record.
+        labels: int64 (n,), or None in a store without labels.
+        sizes: int32 (n, 2), width and height in pixels.
+        kinds: uint8 (n,): ENCODED, RAW or DCT.
+        crc32c: uint32 (n,), of each item of ``data``.
+    """
+
+    data: Sequence[bytes | memoryview]
+    keys: Sequence[str]
+    labels: np.ndarray | None
+    sizes: np.ndarray
+    kinds: np.ndarray
+    crc32c: np.ndarray
 
 
 class Store(abc.ABC):
@@ -145,11 +169,39 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of records that are safely in the partial store."""
+        """Number of records in the partial store, those not yet durable included."""
 
     @abc.abstractmethod
-    def append(self, records: Sequence[Record]) -> None:
+    def keys(self) -> list[str]:
+        """Keys of the records that are in it, in order: what a resumed run need not add again."""
+
+    @abc.abstractmethod
+    def extend(self, batch: Batch) -> None:
         """Add records, in order. Durable in the partial at the latest at the next call of ``sync``."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add records, in order: ``extend`` for records that are objects.
+
+        Raises:
+            UsageError: some have a label and some have none.
+        """
+        if not records:
+            return
+        labels = [record.label for record in records if record.label is not None]
+        if labels and len(labels) != len(records):
+            raise UsageError(
+                f"expected a label in every record or in none, found {len(labels)} in {len(records)}"
+            )
+        self.extend(
+            Batch(
+                data=[record.data for record in records],
+                keys=[record.key for record in records],
+                labels=np.array(labels, np.int64) if labels else None,
+                sizes=np.array([(r.width, r.height) for r in records], np.int32),
+                kinds=np.array([record.kind for record in records], np.uint8),
+                crc32c=np.array([crc32c(record.data) for record in records], np.uint32),
+            )
+        )
 
     @abc.abstractmethod
     def sync(self) -> None:

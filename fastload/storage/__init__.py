@@ -1,0 +1,147 @@
+"""Stores: ``open_store`` and ``open_writer`` find the format by suffix.
+
+A format is one module here and one line in ``FORMATS``; its module, and the library it needs, is
+imported when it is used. The contract is in ``base.py``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import StoreError, StoreNotFoundError, UsageError
+from .base import DCT, ENCODED, RAW, Batch, Record, Spans, Store, Writer
+
+__all__ = [
+    "DCT",
+    "ENCODED",
+    "FORMATS",
+    "RAW",
+    "Batch",
+    "Format",
+    "Record",
+    "Spans",
+    "Store",
+    "Writer",
+    "open_store",
+    "open_writer",
+]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+    """One storage format: where its reader and writer are.
+
+    Attributes:
+        module: of this package.
+        store: class of the reader in ``module``; called with the path.
+        writer: class of the writer, or None where fastload only reads.
+        suffixes: of file names.
+    """
+
+    module: str
+    store: str
+    writer: str | None
+    suffixes: tuple[str, ...]
+
+    def load_store(self) -> type[Any]:
+        """The reader's class."""
+        found: type[Any] = getattr(importlib.import_module(self.module), self.store)
+        return found
+
+    def load_writer(self) -> type[Any]:
+        """The writer's class.
+
+        Raises:
+            UsageError: the format is only read.
+        """
+        if self.writer is None:
+            raise UsageError(f"this format ({', '.join(self.suffixes) or 'folder'}) is only read")
+        found: type[Any] = getattr(importlib.import_module(self.module), self.writer)
+        return found
+
+
+FORMATS: dict[str, Format] = {
+    "lmdb": Format(
+        module="fastload.storage.lmdb", store="LmdbStore", writer="LmdbWriter", suffixes=(".lmdb",)
+    ),
+    "folder": Format(
+        module="fastload.storage.folder", store="FolderStore", writer=None, suffixes=()
+    ),
+}
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Name of the format by the suffix of ``path``, or None."""
+    name = os.fspath(path).rstrip(os.sep).lower()
+    for format_name, format_ in FORMATS.items():
+        if name.endswith(format_.suffixes):
+            return format_name
+    return None
+
+
+def open_store(path: str | os.PathLike[str]) -> Store:
+    """The store at ``path``.
+
+    Example:
+        >>> store = open_store("imgs.lmdb")
+
+    Args:
+        path: a packed store (the format follows the suffix), or a folder of images.
+
+    Raises:
+        StoreNotFoundError: nothing there, or only an unfinished ``.partial``.
+        StoreError: damaged, or of no format that fastload knows.
+    """
+    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    if path.endswith(".partial"):
+        raise StoreError(
+            "this is an unfinished store: run the pack command that began it again", path=path
+        )
+    name = format_of(path)
+    if name is None and os.path.isdir(path):
+        name = "lmdb" if os.path.isfile(os.path.join(path, "data.mdb")) else "folder"
+    if name is None:
+        if not os.path.exists(path):
+            raise StoreNotFoundError("expected a store or a folder of images, found nothing", path=path)
+        known = ", ".join(suffix for f in FORMATS.values() for suffix in f.suffixes)
+        raise StoreError(f"expected a folder or a file ending in {known}", path=path)
+    store: Store = FORMATS[name].load_store()(path)
+    return store
+
+
+def open_writer(
+    path: str | os.PathLike[str],
+    *,
+    classes: Sequence[str] = (),
+    metadata: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> Writer:
+    """A writer for a new store at ``path``; the format follows the suffix.
+
+    Example:
+        >>> with open_writer("imgs.lmdb", classes=["cat", "dog"]) as writer:
+        ...     writer.append([Record(data=jpeg, label=0, key="cat/1.jpg", width=40, height=30)])
+
+    Args:
+        path: where the finished store will appear; nothing may be there.
+        classes: class names, position = label.
+        metadata: free-form and JSON-able; the reader gives it back.
+        settings: JSON-able; an unfinished store is resumed only by a writer with equal settings.
+
+    Raises:
+        UsageError: something is there, another process writes it, or an unfinished one was begun
+            with other settings.
+    """
+    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    name = format_of(path)
+    if name is None:
+        known = ", ".join(suffix for f in FORMATS.values() if f.writer for suffix in f.suffixes)
+        raise UsageError(f"expected a file name ending in {known}, got {path!r}")
+    writer: Writer = FORMATS[name].load_writer()(
+        path, classes=classes, metadata=metadata, settings=settings
+    )
+    return writer

@@ -1,0 +1,36 @@
+"""CRC32C of bytes: by the native core where it was built, else by google-crc32c."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import MissingDependencyError
+
+
+@functools.cache
+def _function() -> Callable[[Any], int]:
+    from .. import _native
+
+    core = _native.load()
+    if core is not None:
+        function: Callable[[Any], int] = core.crc32c
+        return function
+    try:
+        import google_crc32c
+    except ImportError as error:
+        raise MissingDependencyError(
+            "checksums need the native core or google-crc32c, and neither is there: "
+            "pip install google-crc32c"
+        ) from error
+    return lambda data: int(google_crc32c.value(bytes(data)))
+
+
+def crc32c(data: bytes | bytearray | memoryview) -> int:
+    """CRC32C (Castagnoli, as in RFC 3720) of ``data``.
+
+    Raises:
+        MissingDependencyError: neither the native core nor google-crc32c is installed.
+    """
+    return _function()(data)

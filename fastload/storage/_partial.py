@@ -1,0 +1,182 @@
+"""Work in progress: ``NAME.partial``, a folder that no reader opens and the next writer resumes.
+
+    NAME.partial/lock            held (fcntl) by the one process that writes
+    NAME.partial/settings.json   what the work was begun with; another writer must want the same
+    NAME.partial/journal         columns of the records, a chunk each time they were made durable
+    NAME.partial/...             the data, as the format likes it
+
+Order of writing. A chunk is appended to the journal and synced *before* its records are committed
+in the data, so the journal is never behind the data: on resume what it has too much is cut off.
+``finish`` syncs the data file, renames it to NAME, syncs the folder it lies in, and removes the rest.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import StoreError, UsageError
+from ._columns import Columns, pack_chunk, unpack_chunks
+
+_held: set[str] = set()  # partials of this process: fcntl locks do not exclude their own process
+
+
+class Partial:
+    """The partial of one store.
+
+    Args:
+        path: of the finished store, absolute.
+        settings: JSON-able; equal settings make a partial resumable.
+
+    Attributes:
+        folder: ``path`` + ".partial".
+        chunks: columns of what the journal holds, one item per durable step.
+
+    Raises:
+        UsageError: the store exists, another process writes it, or the partial was begun with other
+            settings.
+    """
+
+    def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        self.folder = path + ".partial"
+        parent = os.path.dirname(path)
+        if not os.path.isdir(parent):
+            raise UsageError(f"expected an existing folder for {path!r}, found none: create {parent!r}")
+        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
+            raise UsageError(f"{self.folder!r} is in the way and is not fastload's: move it")
+        os.makedirs(self.folder, exist_ok=True)
+        self._lock = self._acquire()
+        try:
+            if os.path.lexists(path):
+                self._discard_empty()
+                raise UsageError(f"{path!r} exists: delete it or choose another name")
+            self._settings(json.loads(json.dumps(settings)))
+            journal = os.path.join(self.folder, "journal")
+            with open(journal, "ab"):
+                pass
+            with open(journal, "rb") as file:
+                self.chunks, self._ends = unpack_chunks(file.read())
+            self._journal = open(journal, "r+b", buffering=0)  # noqa: SIM115 - open while writing
+        except BaseException:
+            self._release()
+            raise
+
+    def _acquire(self) -> int:
+        key = os.path.realpath(self.folder)
+        if key in _held:
+            raise UsageError(f"{self.path!r} is already being written by this process")
+        lock = os.open(os.path.join(self.folder, "lock"), os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise UsageError(
+                f"another process is writing {self.path!r}: wait for it, or end it and run again"
+            ) from error
+        _held.add(key)
+        self._key = key
+        return lock
+
+    def _release(self) -> None:
+        _held.discard(self._key)
+        os.close(self._lock)
+
+    def _settings(self, settings: dict[str, Any]) -> None:
+        """Write down the settings, or compare with those the work was begun with."""
+        name = os.path.join(self.folder, "settings.json")
+        if not os.path.exists(name):
+            with open(name + ".new", "w", encoding="utf-8") as file:
+                json.dump(settings, file)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(name + ".new", name)
+            sync_folder(self.folder)
+            return
+        try:
+            with open(name, encoding="utf-8") as file:
+                begun = dict(json.load(file))
+        except (ValueError, TypeError) as error:
+            raise StoreError(
+                f"the settings of the unfinished store are damaged: delete {self.folder!r} to start again",
+                path=name,
+            ) from error
+        differ = sorted(k for k in {*begun, *settings} if begun.get(k) != settings.get(k))
+        if differ:
+            what = ", ".join(f"{k}: {begun.get(k)!r}, now {settings.get(k)!r}" for k in differ)
+            raise UsageError(
+                f"{self.folder!r} was begun with other settings or another source ({what}): "
+                "use the same to resume, or delete that folder to start again"
+            )
+
+    def _discard_empty(self) -> None:
+        """Remove the folder if all that is in it is the lock (and a journal whose data is done)."""
+        if not set(os.listdir(self.folder)) - {"lock", "journal", "settings.json"}:
+            shutil.rmtree(self.folder)
+
+    def file(self, name: str) -> str:
+        """Path of a file in the partial."""
+        return os.path.join(self.folder, name)
+
+    def keep(self, records: int) -> None:
+        """Cut the journal to the first ``records`` records: what the data really holds.
+
+        Raises:
+            StoreError: the journal does not have them.
+        """
+        while self.chunks and sum(map(len, self.chunks)) > records:
+            self.chunks.pop()
+            self._ends.pop()
+        if sum(map(len, self.chunks)) != records:
+            raise StoreError(
+                f"the unfinished store holds {records} records, its journal fewer: "
+                f"delete {self.folder!r} to start again",
+                path=self.folder,
+            )
+        end = self._ends[-1] if self._ends else 0
+        self._journal.truncate(end)
+        self._journal.seek(end)
+
+    def add(self, columns: Columns) -> None:
+        """Append to the journal, durably."""
+        chunk = memoryview(pack_chunk(columns))
+        written = 0
+        while written < len(chunk):
+            written += self._journal.write(chunk[written:])
+        os.fsync(self._journal.fileno())
+        self.chunks.append(columns)
+        self._ends.append((self._ends[-1] if self._ends else 0) + len(chunk))
+
+    def finish(self, name: str) -> None:
+        """Sync the finished data file ``name`` of the partial and give it the store's name."""
+        data = self.file(name)
+        descriptor = os.open(data, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        if os.path.lexists(self.path):
+            raise UsageError(f"{self.path!r} has appeared meanwhile: move it and run again")
+        os.rename(data, self.path)
+        sync_folder(os.path.dirname(self.path))
+        self.close(remove=True)
+
+    def close(self, *, remove: bool = False) -> None:
+        """Let go of the partial; it stays for a resume unless ``remove``."""
+        self._journal.close()
+        if remove:
+            shutil.rmtree(self.folder)
+        self._release()
+
+
+def sync_folder(path: str) -> None:
+    """Make renames in a folder survive a power failure."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,455 @@
+"""LMDB: reader and writer of ``NAME.lmdb``. The layout is written down in docs/formats.md.
+
+The writer uses the LMDB library. The reader does not: it maps the file and reads the pages itself
+(``_lmdb_pages.py``), so that spans need no copy, nothing has to be reopened after a fork, and a
+damaged file raises instead of ending the process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from . import _columns
+from ._lmdb_pages import Pages, Tree
+from ._partial import Partial
+from .base import Batch, Spans, Store, Writer
+
+VERSION = 1
+_FORMAT = "fastload-lmdb"
+_RECORDS = b"records"
+_COLUMNS = b"columns"
+_KEY = struct.Struct(">Q")
+
+_MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
+_MAX_JSON = 1 << 28
+# A transaction: large enough that its two syncs (some ms) do not count, small enough that Ctrl-C
+# waits for it less than a second on a disk that writes 50 MB/s.
+_FLUSH_NBYTES = 32 << 20
+_FLUSH_RECORDS = 20_000
+
+
+@dataclasses.dataclass(frozen=True)
+class _Opened:
+    """One opening of the file: the pages and the columns, which are views of them."""
+
+    pages: Pages
+    format: dict[str, Any]
+    metadata: dict[str, Any]
+    classes: list[str]
+    labels: np.ndarray | None
+    sizes: np.ndarray
+    crc32c: np.ndarray
+    kinds: np.ndarray
+    nbytes: np.ndarray
+    offsets: np.ndarray
+    key_ends: np.ndarray
+    keys: np.ndarray
+
+
+class LmdbStore(Store):
+    """Reads an LMDB store that fastload wrote: one file, or a folder with ``data.mdb``.
+
+    Args:
+        path: of the store.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: not an LMDB file, damaged, or not written by fastload.
+    """
+
+    format = "lmdb"
+    mapped = True
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        inside = os.path.join(self.path, "data.mdb")
+        self._file = inside if os.path.isdir(self.path) else self.path
+        opened = _open(self._file)
+        self._opened: _Opened | None = opened
+        self._count = len(opened.kinds)
+        self._transaction = opened.pages.transaction
+        self.classes = opened.classes
+        self.metadata = opened.metadata
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def _columns(self) -> _Opened:
+        if self._opened is None:
+            opened = _open(self._file)
+            if (len(opened.kinds), opened.pages.transaction) != (self._count, self._transaction):
+                raise StoreError(
+                    "the store was replaced by another one since it was opened: open it again",
+                    path=self._file,
+                )
+            self._opened = opened
+        return self._opened
+
+    @property
+    def files(self) -> Sequence[str]:
+        return [self._file]
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        columns = self._columns
+        offset = columns.offsets[indices].astype(np.int64)
+        nbytes = columns.nbytes[indices].astype(np.int64)
+        wrong = (offset < 0) | (offset > len(columns.pages.bytes) - nbytes)
+        if bool(wrong.any()):
+            first = int(np.flatnonzero(wrong)[0])
+            raise StoreError(
+                f"expected a record inside the file of {len(columns.pages.bytes)} bytes, "
+                f"found {int(nbytes[first])} bytes at {int(offset[first])}: pack it again",
+                path=self._file,
+                record=int(indices[first]),
+            )
+        return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return self._columns.kinds[indices]
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        return self._columns.sizes[indices]
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        return self._columns.labels
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        columns = self._columns
+        indices = np.asarray(indices, np.int64)
+        ends = columns.key_ends[indices]
+        starts = np.where(indices > 0, columns.key_ends[indices - 1], 0)
+        if bool(((starts < 0) | (starts > ends) | (ends > len(columns.keys))).any()):
+            raise StoreError("the table of keys is damaged: pack the store again", path=self._file)
+        return [
+            os.fsdecode(columns.keys[start:end].tobytes())
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
+        return self._columns.crc32c[indices]
+
+    def close(self) -> None:
+        self._opened = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+
+def _open(path: str) -> _Opened:
+    """Map ``path`` and find the columns. No column is read but the small JSON ones."""
+    try:
+        pages = Pages(path)
+    except FileNotFoundError:
+        name = path.removesuffix(os.sep + "data.mdb")
+        hint = (
+            "its packing was not finished: run the same pack command again"
+            if os.path.isdir(name + ".partial")
+            else "check the path"
+        )
+        raise StoreNotFoundError(f"expected an LMDB store, found nothing: {hint}", path=path) from None
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
+    records = pages.subtree(_RECORDS)
+    columns = pages.subtree(_COLUMNS)
+    if records is None or columns is None:
+        raise StoreError(
+            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
+            "found another layout",
+            path=path,
+        )
+    read = _Reader(pages, columns, records.entries)
+    format_ = read.json(b"format", dict)
+    if format_.get("format") != _FORMAT or format_.get("version") != VERSION:
+        raise StoreError(
+            f"expected format {_FORMAT} version {VERSION}, found {str(format_)[:200]}: "
+            "a newer fastload may know it",
+            path=path,
+        )
+    classes = read.json(b"classes", list)
+    if not all(isinstance(name, str) for name in classes):
+        raise StoreError("expected class names that are text", path=path)
+    nbytes = read.array(b"nbytes", "<i8")
+    offsets = read.array(b"offsets", "<i8")
+    if not _table_fits(pages, records, read.json(b"fingerprint", dict), offsets, nbytes):
+        warnings.warn(
+            f"{path!r} was changed or copied by an LMDB tool (such as mdb_copy -c) after it was "
+            "packed: its table of offsets is rebuilt in memory each time it is opened; pack it "
+            "again to have it open at once",
+            stacklevel=4,
+        )
+        values = pages.walk(records)
+        offsets, nbytes = values.offset, values.nbytes
+    return _Opened(
+        pages=pages,
+        format=format_,
+        metadata=read.json(b"metadata", dict),
+        classes=classes,
+        labels=read.array(b"labels", "<i8", optional=True),
+        sizes=read.array(b"sizes", "<i4", 2).reshape(-1, 2),
+        crc32c=read.array(b"crc32c", "<u4"),
+        kinds=read.array(b"kinds", "u1"),
+        nbytes=nbytes,
+        offsets=offsets,
+        key_ends=read.array(b"key_ends", "<i8"),
+        keys=read.value(b"keys"),
+    )
+
+
+def _table_fits(
+    pages: Pages, records: Tree, fingerprint: dict[str, Any], offsets: np.ndarray, nbytes: np.ndarray
+) -> bool:
+    """Whether the table of offsets describes this file: same commit, same tree, three spot checks."""
+    if (fingerprint.get("transaction"), fingerprint.get("root")) != (pages.transaction, records.root):
+        return False
+    count = records.entries
+    return all(
+        pages.find(records, _KEY.pack(index)) == (int(offsets[index]), int(nbytes[index]))
+        for index in ({0, count // 2, count - 1} if count else ())
+    )
+
+
+class _Reader:
+    """Reads values of the columns tree, each checked against the number of records."""
+
+    def __init__(self, pages: Pages, tree: Tree, count: int) -> None:
+        self._pages = pages
+        self._tree = tree
+        self._count = count
+
+    def value(self, name: bytes) -> np.ndarray:
+        """uint8, a view of the file."""
+        found = self._pages.find(self._tree, name)
+        if found is None:
+            raise StoreError(f"the column {name.decode()!r} is missing", path=self._pages.path)
+        return self._pages.bytes[found[0] : found[0] + found[1]]
+
+    def array(self, name: bytes, dtype: str, width: int = 1, *, optional: bool = False) -> Any:
+        """(count * width,) of ``dtype``; None if it is optional and absent."""
+        if optional and self._pages.find(self._tree, name) is None:
+            return None
+        value = self.value(name)
+        expected = self._count * width * np.dtype(dtype).itemsize
+        if len(value) != expected:
+            raise StoreError(
+                f"expected {expected} bytes in the column {name.decode()!r} of {self._count} "
+                f"records, found {len(value)}",
+                path=self._pages.path,
+            )
+        return value.view(dtype)
+
+    def json(self, name: bytes, kind: type) -> Any:
+        """The JSON value of a column, which must be a ``kind``."""
+        value = self.value(name)
+        try:
+            if len(value) > _MAX_JSON:
+                raise ValueError("too long")
+            decoded = json.loads(value.tobytes())
+            if not isinstance(decoded, kind):
+                raise ValueError(f"expected a {kind.__name__}")
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"the column {name.decode()!r} is no valid JSON: {error}", path=self._pages.path
+            ) from error
+        return decoded
+
+
+class LmdbWriter(Writer):
+    """Writes an LMDB store. See ``open_writer`` for the arguments."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lmdb = _library()
+        self.path = os.path.abspath(os.fspath(path))
+        self._classes = list(classes)
+        self._metadata = dict(metadata or {})
+        self._partial = Partial(
+            self.path,
+            {"format": _FORMAT, "version": VERSION, "classes": self._classes, **(settings or {})},
+        )
+        self._pending: list[Batch] = []
+        self._pending_records = 0
+        self._pending_nbytes = 0
+        self._labelled: bool | None = None
+        try:
+            self._resume()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    def _resume(self) -> None:
+        data = self._partial.file("data.mdb")
+        if os.path.exists(data) and os.path.getsize(data):
+            Pages(data)  # refuses what the library must not be given
+        size = os.path.getsize(data) if os.path.exists(data) else 0
+        try:
+            self._env = self._lmdb.open(
+                data, map_size=max(64 << 20, 2 * size), subdir=False, lock=False, max_dbs=2,
+                readahead=False, **_data_format_1(self._lmdb),
+            )  # fmt: skip
+            self._records = self._env.open_db(_RECORDS)
+            with self._env.begin() as transaction:
+                self._durable = int(transaction.stat(self._records)["entries"])
+        except self._lmdb.Error as error:
+            raise self._failed(error) from error
+        self._partial.keep(self._durable)
+        if self._partial.chunks:
+            self._labelled = self._partial.chunks[0].labels is not None
+
+    def _failed(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"writing failed: {error}; what was written is kept: make room if the disk is full, and "
+            "run the same command again",
+            path=self._partial.folder,
+        )
+
+    def __len__(self) -> int:
+        return self._durable + self._pending_records
+
+    def keys(self) -> list[str]:
+        chunks = [chunk.all_keys() for chunk in self._partial.chunks]
+        chunks += [list(batch.keys) for batch in self._pending]
+        return [key for chunk in chunks for key in chunk]
+
+    def extend(self, batch: Batch) -> None:
+        if not batch.keys:
+            return
+        labelled = batch.labels is not None
+        if self._labelled not in (None, labelled):
+            raise UsageError("expected a label in every record of the store or in none")
+        largest = max(map(len, batch.data))
+        if largest > _MAX_VALUE:
+            raise UsageError(f"expected records of at most {_MAX_VALUE} bytes, found {largest}")
+        self._labelled = labelled
+        self._pending.append(batch)
+        self._pending_records += len(batch.keys)
+        self._pending_nbytes += sum(map(len, batch.data))
+        if self._pending_nbytes >= _FLUSH_NBYTES or self._pending_records >= _FLUSH_RECORDS:
+            self.sync()
+
+    def sync(self) -> None:
+        if not self._pending:
+            return
+        first = self._durable
+        items = [
+            (_KEY.pack(first + i), data)
+            for i, data in enumerate(data for batch in self._pending for data in batch.data)
+        ]
+        try:
+            self._partial.add(_columns.join([_columns.of_batch(b) for b in self._pending]))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._write(lambda transaction: self._append(transaction, self._records, items))
+        self._durable += len(items)
+        self._pending.clear()
+        self._pending_records = self._pending_nbytes = 0
+
+    def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
+        """Put ``items``, whose keys are ascending and greater than all that are there."""
+        _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
+        if added != len(items):
+            raise StoreError(
+                f"expected {len(items)} new records, {len(items) - added} were there already: "
+                f"delete {self._partial.folder!r} to start again",
+                path=self._partial.folder,
+            )
+
+    def _write(self, action: Callable[[Any], None]) -> None:
+        """One durable transaction; the map grows until it fits."""
+        while True:
+            try:
+                with self._env.begin(write=True) as transaction:
+                    action(transaction)
+                return
+            except self._lmdb.MapFullError:
+                self._env.set_mapsize(2 * self._env.info()["map_size"])
+            except self._lmdb.Error as error:
+                raise self._failed(error) from error
+
+    def commit(self) -> None:
+        self.sync()
+        columns = _columns.join(self._partial.chunks, labelled=bool(self._classes))
+        data = self._partial.file("data.mdb")
+        pages = Pages(data)
+        tree = pages.subtree(_RECORDS)
+        values = pages.walk(tree) if tree is not None else None
+        if tree is None or values is None or not np.array_equal(values.nbytes, columns.nbytes):
+            raise StoreError(
+                f"the records differ from their journal: delete {self._partial.folder!r} and "
+                "start again",
+                path=self._partial.folder,
+            )
+        content: dict[bytes, Any] = {
+            b"format": json.dumps({"format": _FORMAT, "version": VERSION}).encode(),
+            b"metadata": json.dumps(self._metadata).encode(),
+            b"classes": json.dumps(self._classes).encode(),
+            b"sizes": columns.sizes.astype("<i4"),
+            b"crc32c": columns.crc32c.astype("<u4"),
+            b"kinds": columns.kinds,
+            b"nbytes": columns.nbytes.astype("<i8"),
+            b"offsets": values.offset.astype("<i8"),
+            b"key_ends": columns.key_ends.astype("<i8"),
+            b"keys": columns.keys,
+        }
+        if columns.labels is not None:
+            content[b"labels"] = columns.labels.astype("<i8")
+        for name, value in content.items():
+            if memoryview(value).nbytes > _MAX_VALUE:
+                raise UsageError(
+                    f"the column {name.decode()} is larger than 4 GiB, which LMDB cannot hold: "
+                    "pack into several stores"
+                )
+        database = self._env.open_db(_COLUMNS)
+
+        def write(transaction: Any) -> None:
+            fingerprint = {"transaction": transaction.id(), "root": tree.root}
+            content[b"fingerprint"] = json.dumps(fingerprint).encode()
+            transaction.drop(database, delete=False)  # what a commit that was killed left there
+            items = [(name, _plain(content[name])) for name in sorted(content)]
+            self._append(transaction, database, items)
+
+        self._write(write)
+        self._env.close()
+        try:
+            with warnings.catch_warnings(action="error"):
+                _open(data)  # no store gets its name before it was opened once
+            self._partial.finish("data.mdb")
+        except OSError as error:
+            raise self._failed(error) from error
+
+    def abort(self, *, keep_partial: bool = True) -> None:
+        self._env.close()
+        self._partial.close(remove=not keep_partial)
+
+
+def _plain(value: Any) -> bytes | memoryview:
+    return value if isinstance(value, bytes) else memoryview(np.ascontiguousarray(value)).cast("B")
+
+
+def _library() -> Any:
+    try:
+        import lmdb
+    except ImportError as error:
+        raise MissingDependencyError("writing .lmdb needs LMDB: pip install lmdb") from error
+    return lmdb
+
+
+def _data_format_1(lmdb: Any) -> dict[str, Any]:
+    """Arguments that keep py-lmdb 3 and newer from writing the data format of LMDB 1.0."""
+    return {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
