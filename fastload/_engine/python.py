@@ -1,0 +1,213 @@
+"""The Python engine: batches through Pillow and NumPy, with the core's results, without the core.
+
+It also decodes the samples that the core leaves to Pillow, into their places in the core's batch.
+
+Samples are tasks of the decoder's thread pool. A failure or a cancellation first stops the tasks
+that have not begun and waits for those that have: afterwards nothing writes into the batch.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from PIL import Image
+
+from fastload import _native
+from fastload.errors import (
+    ChecksumError,
+    DecodeError,
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+)
+from fastload.storage._crc import crc32c
+from fastload.storage.base import DCT, RAW, Spans, Store
+
+from .decoder import Batch, Decoder, Ticket
+from .pillow import decode, fill, from_pixels
+
+__all__ = ["PythonDecoder", "decode", "decode_record", "fill", "fill_records"]
+
+
+class PythonDecoder(Decoder):
+    """Fills batches with Pillow and NumPy. See ``Decoder`` for the arguments."""
+
+    name = "python"
+
+    def _start(self, batch: Batch) -> Ticket:
+        return _PythonTicket(self, batch)
+
+
+class _PythonTicket(Ticket):
+    def __init__(self, decoder: Decoder, batch: Batch) -> None:
+        self._decoder = decoder
+        self._batch = batch
+        self._all = np.arange(len(batch.records))
+        self._tasks = _start(decoder, batch, self._all) if decoder.threads else None
+
+    def result(self) -> torch.Tensor:
+        if self._tasks is None:
+            fill_records(self._decoder, self._batch, self._all)
+        else:
+            _finish(self._tasks)
+        self._decoder.checked(self._batch)
+        return self._batch.images
+
+    def cancel(self) -> None:
+        if self._tasks is not None:
+            _stop(self._tasks)
+
+
+def fill_records(decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> None:
+    """Decode samples ``which`` of ``batch`` with Pillow, into their places; returns when done.
+
+    On the decoder's threads; on the caller's where it has none or there is one sample.
+
+    Raises:
+        DataError: the first of the samples that failed, with its file, record and offset.
+    """
+    if decoder.threads and len(which) > 1:
+        _finish(_start(decoder, batch, which))
+        return
+    out = _as_array(decoder, batch)
+    for i in which.tolist():
+        _fill_one(decoder.store, decoder, batch, i, out)
+
+
+def decode_record(store: Store, record: int) -> Image.Image:
+    """The image of one record, RGB.
+
+    Raises:
+        DecodeError: it cannot be decoded.
+        StoreError: it cannot be read.
+    """
+    records = np.array([record], np.int64)
+    spans, kinds, sizes = store.spans(records), store.kinds(records), store.sizes(records)
+    data = _read(store, spans, 0, record)
+    return _decode(data, int(kinds[0]), sizes[0], **_where(store, spans, 0, record))
+
+
+def _start(
+    decoder: Decoder, batch: Batch, which: npt.NDArray[Any]
+) -> list[concurrent.futures.Future[None]]:
+    pool, out = decoder.pool(), _as_array(decoder, batch)
+    return [pool.submit(_fill_one, decoder.store, decoder, batch, i, out) for i in which.tolist()]
+
+
+def _finish(tasks: Sequence[concurrent.futures.Future[None]]) -> None:
+    try:
+        for task in tasks:
+            task.result()
+    except BaseException:
+        _stop(tasks)
+        raise
+
+
+def _stop(tasks: Sequence[concurrent.futures.Future[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    concurrent.futures.wait(tasks)
+
+
+def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
+    """The batch's memory as (n, 3, h, w) of ``plan.stored``, with the strides it has."""
+    n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
+    flat: npt.NDArray[Any] = batch.memory.view(decoder.plan.stored)
+    if decoder.channels_last:
+        flat = flat.reshape(n, h, w, 3).transpose(0, 3, 1, 2)
+        return flat
+    flat = flat.reshape(n, 3, h, w)
+    return flat
+
+
+def _fill_one(store: Store, decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> None:
+    record = int(batch.records[i])
+    where = _where(store, batch.spans, i, record)
+    data = _read(store, batch.spans, i, record)
+    if batch.checksums is not None and batch.check[i]:
+        found, expected = crc32c(data), int(batch.checksums[i])
+        if found != expected:
+            raise ChecksumError(
+                "the record's bytes changed since it was written: expected CRC32C "
+                f"{expected:08x}, got {found:08x}",
+                **where,
+            )
+    image = _decode(data, int(batch.kinds[i]), batch.sizes[i], **where)
+    width, height = batch.sizes[i].tolist()
+    if image.size != (width, height):
+        raise DecodeError(
+            f"the image is not {width}x{height} pixels any more but {image.width}x{image.height}: "
+            "was the file replaced?",
+            **where,
+        )
+    fill(image, i, batch.geometry, decoder.plan, out)
+
+
+def _decode(data: bytes, kind: int, size: npt.NDArray[Any], **where: Any) -> Image.Image:
+    if kind == RAW:
+        return from_pixels(data, (int(size[0]), int(size[1])), **where)
+    if kind == DCT:
+        data = _dct_to_jpeg(data, where)
+    return decode(data, **where)
+
+
+def _dct_to_jpeg(data: bytes, where: dict[str, Any]) -> bytes:
+    core = _native.load()
+    if core is None:
+        raise MissingDependencyError(
+            "DCT records are read by the native core, which is not there; build it, or pack with "
+            "--encode keep"
+        )
+    try:
+        return bytes(core.dct_to_jpeg(data))
+    except ValueError as error:
+        raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
+
+
+def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
+    return {
+        "path": store.files[int(spans.file[i])],
+        "record": record,
+        "offset": int(spans.offset[i]),
+    }
+
+
+def _read(store: Store, spans: Spans, i: int, record: int) -> bytes:
+    """The bytes of one span. Raises StoreError where the file is missing or too short."""
+    where = _where(store, spans, i, record)
+    nbytes = int(spans.nbytes[i])
+    try:
+        with open(where["path"], "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            end = size if nbytes < 0 else where["offset"] + nbytes
+            if not 0 <= where["offset"] <= end <= size:
+                raise StoreError(
+                    f"the record reaches beyond the end of its file of {size} bytes: "
+                    "was the file cut short?",
+                    **where,
+                )
+            file.seek(where["offset"])
+            data = _read_all(file, end - where["offset"])
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(f"cannot read the record: {error.strerror}", **where) from error
+    except OSError as error:
+        raise StoreError(f"cannot read the record: {error.strerror}", **where) from error
+    return data
+
+
+def _read_all(file: Any, nbytes: int) -> bytes:
+    """``nbytes`` bytes: one read gives at most 2 GiB, and less from some file systems."""
+    parts, left = [], nbytes
+    while left > 0:
+        part = file.read(left)
+        if not part:
+            break  # cut short meanwhile: the decoder will say so
+        parts.append(part)
+        left -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)

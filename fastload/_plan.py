@@ -1,0 +1,119 @@
+"""What an engine makes of each image: geometry, then one table lookup for each value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from fastload._geometry import Op
+from fastload.errors import UsageError
+
+STORED: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8),
+    torch.float32: np.dtype(np.float32),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""The dtypes that an engine writes, and how NumPy holds them: bfloat16 as its bit patterns."""
+
+BILINEAR = 2
+"""resample.h's number of the filter that torchvision takes by default."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """What to make of each image: geometry, then a table lookup.
+
+    Attributes:
+        ops: geometry, in order; drawn by ``_geometry.draw``.
+        filter: of the resize, as resample.h's ``Filter`` numbers them.
+        fill: level of each channel (R, G, B) where the window reaches outside.
+        lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.
+            None: the levels themselves, uint8.
+        dtype: of the output: torch.uint8, float32, float16 or bfloat16.
+        size: (h, w) of the output, or None where it depends on the image.
+        steps: what happens, in words, for ``explain()``.
+    """
+
+    ops: tuple[Op, ...] = ()
+    filter: int = BILINEAR
+    fill: tuple[int, int, int] = (0, 0, 0)
+    lut: npt.NDArray[Any] | None = None
+    dtype: torch.dtype = torch.uint8
+    size: tuple[int, int] | None = None
+    steps: tuple[str, ...] = ()
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every image gives the same size, so that any of them make a batch."""
+        return self.size is not None
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The NumPy dtype that an output is stored in; uint16 stands for bfloat16."""
+        return STORED[self.dtype]
+
+    def lut_bytes(self) -> npt.NDArray[np.uint8] | None:
+        """The table as a 1-D uint8 view, for the core; None where there is none."""
+        return None if self.lut is None else self.lut.reshape(-1).view(np.uint8)
+
+    def same_as(self, other: Plan) -> bool:
+        """Whether both make the same of any image, with the same random numbers."""
+        mine, theirs = self.lut_bytes(), other.lut_bytes()
+        if mine is None or theirs is None:
+            same_table = mine is theirs
+        else:
+            same_table = np.array_equal(mine, theirs)
+        return same_table and all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("ops", "filter", "fill", "dtype", "size")
+        )
+
+    def with_output(self, dtype: torch.dtype | None = None) -> Plan:
+        """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.
+
+        Raises UsageError for a dtype that no engine writes, and for uint8 where the transform gives
+        floating point: that would cut normalised values down to a few integers.
+        """
+        if dtype is None or dtype == self.dtype:
+            return self
+        if dtype not in STORED:
+            names = ", ".join(map(str, STORED))
+            raise UsageError(f"dtype: expected one of {names}, got {dtype}")
+        if dtype == torch.uint8:
+            raise UsageError(
+                f"dtype=torch.uint8: the transform gives {self.dtype}, whose values would be cut "
+                "to integers; leave ToTensor and Normalize out of the transform (PILToTensor gives "
+                "uint8) and normalise on the device"
+            )
+        if self.lut is None:
+            table = torch.arange(256, dtype=torch.uint8).expand(3, 256)
+        else:
+            table = _as_torch(self.lut, self.dtype)
+        return dataclasses.replace(
+            self,
+            lut=as_numpy(table.to(dtype)),
+            dtype=dtype,
+            steps=(*self.steps, f"cast to {dtype}"),
+        )
+
+
+def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
+    """The table in the dtype that ``STORED`` names, read-only."""
+    if table.dtype == torch.bfloat16:
+        stored = table.contiguous().view(torch.int16).numpy().view(np.uint16)
+    else:
+        stored = table.contiguous().numpy()
+    stored = np.array(stored)
+    stored.flags.writeable = False
+    return stored
+
+
+def _as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(table.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(table.copy())
