@@ -1,0 +1,77 @@
+"""The native core: JPEG decode, exact resize and the thread pool, in C++.
+
+``load()`` gives the extension module, or None where it was not built. Its functions are private to
+fastload and described in ``_core.pyi``; what became of a sample is one of the constants below.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from types import ModuleType
+
+PENDING = -1
+"""Not looked at: the job was cancelled first."""
+OK = 0
+UNSUPPORTED = 1
+"""Pillow decides: another format, a rare kind of JPEG, or any libjpeg warning."""
+IO = 2
+"""Reading failed; the sample's detail is an errno."""
+TRUNCATED = 3
+"""The span does not lie inside the file."""
+CHECKSUM = 4
+"""CRC32C differs from the stored one."""
+SIZE = 5
+"""The image's size is not the one the store promised, or the box does not lie inside it."""
+CORRUPT = 6
+"""A DCT record that breaks its own format."""
+
+ENCODED = 0
+RAW = 1
+DCT = 2
+
+_module: ModuleType | None = None
+_reason = ""
+_tried = False
+_warned = False
+
+
+def load() -> ModuleType | None:
+    """The module ``fastload._native._core``, or None where it was not built.
+
+    ``FASTLOAD_NO_NATIVE=1`` in the environment hides it; the variable is looked up at every call.
+    """
+    global _module, _reason, _tried
+    if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
+        return None
+    if not _tried:
+        _tried = True
+        try:
+            _module = importlib.import_module("fastload._native._core")
+        except ImportError as error:
+            _reason = str(error)
+    return _module
+
+
+def warn_missing() -> None:
+    """Warn, once in a process, that everything will be slower for want of the core."""
+    global _warned
+    if _warned:
+        return
+    _warned = True
+    hidden = os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0")
+    why = "FASTLOAD_NO_NATIVE hides it" if hidden else _reason or "it was not built"
+    remedy = (
+        "unset FASTLOAD_NO_NATIVE"
+        if hidden
+        else "install a C++17 compiler, Python's headers and libjpeg-turbo's (Debian, Ubuntu: "
+        "apt install g++ python3-dev libjpeg-turbo8-dev or libjpeg62-turbo-dev), then reinstall "
+        "fastload with FASTLOAD_REQUIRE_NATIVE=1 to see what fails"
+    )
+    warnings.warn(
+        f"fastload runs without its native core ({why}): the same results from Python, several "
+        f"times slower. To have it, {remedy}.",
+        RuntimeWarning,
+        stacklevel=2,
+    )

@@ -1,0 +1,124 @@
+"""The native core, as C++ exposes it. Arrays are C-contiguous; a wrong dtype or a read-only array is
+a TypeError, a wrong shape or value a ValueError."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+class Files:
+    """Files of a store, opened or mapped when first read, in every process that reads.
+
+    paths: the paths in the file system's encoding, one after the other, without separators.
+    ends: int64 (n,), where each path ends in ``paths``.
+    mapped: uint8 (n,), 1: map the file (packed and local), 0: open, read and close for every sample.
+    The arrays are kept, not copied.
+    """
+
+    def __init__(
+        self, paths: bytes, ends: npt.NDArray[np.int64], mapped: npt.NDArray[np.uint8]
+    ) -> None: ...
+    def close(self) -> None:
+        """Let go of the maps, once the jobs that read them are done. Idempotent."""
+    def __len__(self) -> int: ...
+
+class Job:
+    """A submitted batch. It keeps its buffers alive; dropped before its end, it is cancelled."""
+
+    def wait(self) -> None:
+        """Return when every sample has its status; without the GIL; may be called again.
+
+        Raises:
+            RuntimeError: the job was submitted before a fork and was not finished then.
+            KeyboardInterrupt: as any wait in Python; the job goes on.
+        """
+    def cancel(self) -> None:
+        """Drop unstarted samples (their status stays -1) and wait for running ones."""
+    @property
+    def done(self) -> bool: ...
+    @property
+    def nanoseconds(self) -> dict[str, int]:
+        """Time per stage ("read", "check", "decode": decode and resize), summed over threads."""
+
+def submit(
+    files: Files,
+    file: npt.NDArray[np.int32],
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    kind: npt.NDArray[np.uint8],
+    size: npt.NDArray[np.int32],
+    checksum: npt.NDArray[np.uint32] | None,
+    check: npt.NDArray[np.uint8] | None,
+    box: npt.NDArray[np.int32],
+    resized: npt.NDArray[np.int32],
+    window: npt.NDArray[np.int32],
+    flip: npt.NDArray[np.uint8],
+    out: npt.NDArray[np.uint8] | memoryview,
+    lut: npt.NDArray[np.uint8] | None,
+    *,
+    out_h: int,
+    out_w: int,
+    dtype: int,
+    channels_last: bool,
+    filter: int,
+    order: int,
+    fill: tuple[int, int, int],
+    status: npt.NDArray[np.int32],
+    detail: npt.NDArray[np.int32],
+    threads: int,
+) -> Job:
+    """Start filling a batch of n samples.
+
+    file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
+    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size) or DCT.
+    size: (n, 2) width, height of the source image, 0, 0 where unknown.
+    checksum: (n,) CRC32C of the bytes; check: (n,), 1 where it is to be verified (None: everywhere).
+    box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
+    out: n * 3 * out_h * out_w elements of dtype, as bytes, one dimension.
+    lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels as they are.
+    dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
+    status, detail: (n,), written: one of the constants of fastload._native, and an errno for IO.
+    threads: number of pool threads that may work on it; 0: the caller's, within wait().
+    """
+
+def probe(
+    files: Files,
+    file: npt.NDArray[np.int32],
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    kind: npt.NDArray[np.uint8],
+    size_out: npt.NDArray[np.int32],
+    status: npt.NDArray[np.int32],
+    threads: int,
+) -> None:
+    """Read image sizes out of headers of JPEG, PNG, BMP and DCT records, without the GIL.
+
+    size_out: (n, 2) width, height, written where status is OK. Other formats are UNSUPPORTED.
+    """
+
+def crc32c(buffer: Any, crc: int = 0) -> int:
+    """CRC32C of a bytes-like object, going on from ``crc``."""
+
+def _crc32c_portable(buffer: Any, crc: int = 0) -> int: ...
+def simd() -> str:
+    """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
+
+def jpeg_version() -> str:
+    """Version of libjpeg-turbo that the core was compiled against."""
+
+def pool_size() -> int:
+    """Threads that the pool of this process holds now."""
+
+def dct_encode(jpeg: Any) -> bytes:
+    """DCT record of a JPEG file.
+
+    Raises:
+        ValueError: the original bytes must be kept; the message says why.
+    """
+
+def dct_to_jpeg(record: Any) -> bytes:
+    """A JPEG file with the coefficients of a DCT record.
+
+    Raises:
+        ValueError: the record is corrupt.
+    """

@@ -1,0 +1,173 @@
+#include "batch.h"
+
+#include <errno.h>
+
+#include <chrono>
+#include <new>
+#include <utility>
+
+#include "crc32c.h"
+#include "image.h"
+#include "jpeg.h"
+
+namespace fastload {
+namespace {
+
+// Most headers lie within this; what does not is read whole.
+constexpr size_t kHeaderBytes = 4096;
+
+// What a thread keeps from sample to sample.
+struct Worker {
+  Scratch scratch;
+  RowBuffer rows;
+  Resampler resampler;
+  JpegDecoder jpeg;
+};
+
+// Made by the first sample of a thread, freed with the thread. Throws std::bad_alloc.
+Worker& worker() {
+  static thread_local std::unique_ptr<Worker> mine;
+  if (!mine) mine = std::make_unique<Worker>();
+  return *mine;
+}
+
+int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+Status decode_span(const Span& span, Kind kind, const Placement& placement, Worker* worker) {
+  switch (kind) {
+    case Kind::kRaw:
+      return decode_raw(span, placement, &worker->rows, &worker->resampler);
+    case Kind::kDct:
+      return worker->jpeg.decode_dct(span, placement, &worker->rows, &worker->resampler);
+    case Kind::kEncoded:
+      break;
+  }
+  if (span.nbytes >= 2 && span.data[0] == 'B' && span.data[1] == 'M') {
+    return decode_bmp(span, placement, &worker->rows, &worker->resampler);
+  }
+  return worker->jpeg.decode(span, placement, &worker->rows, &worker->resampler);
+}
+
+}  // namespace
+
+size_t dtype_nbytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kUint8:
+      return 1;
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+      return 2;
+  }
+  return 0;
+}
+
+Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
+             int32_t* detail, int threads)
+    : Job(static_cast<int64_t>(samples.size()), threads),
+      files_(std::move(files)),
+      samples_(std::move(samples)),
+      output_(std::move(output)),
+      status_(status),
+      detail_(detail) {}
+
+void Batch::run(int64_t item) noexcept {
+  int error = 0;
+  Status status;
+  try {
+    status = decode(samples_[static_cast<size_t>(item)], item, &error);
+  } catch (const std::bad_alloc&) {
+    status = Status::kIo;
+    error = ENOMEM;
+  }
+  detail_[item] = error;
+  status_[item] = static_cast<int32_t>(status);
+}
+
+Status Batch::decode(const Sample& sample, int64_t item, int* error) {
+  Worker& mine = worker();
+  const int64_t begin = now_ns();
+  Span span;
+  Status status = files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &mine.scratch, &span, error);
+  int64_t at = now_ns();
+  stages_.read.fetch_add(at - begin, std::memory_order_relaxed);
+  if (status == Status::kOk && sample.check) {
+    const bool same = crc32c(0, span.data, span.nbytes) == sample.checksum;
+    const int64_t checked = now_ns();
+    stages_.check.fetch_add(checked - at, std::memory_order_relaxed);
+    at = checked;
+    if (!same) status = Status::kChecksum;
+  }
+  if (status != Status::kOk) return status;
+
+  const int64_t w = output_.out_w, h = output_.out_h;
+  Placement placement;
+  placement.source_w = sample.source_w;
+  placement.source_h = sample.source_h;
+  placement.box_x = sample.box_x;
+  placement.box_y = sample.box_y;
+  placement.resize = Resize{sample.box_w,    sample.box_h,    sample.resized_w, sample.resized_h, sample.window_x,
+                            sample.window_y, output_.out_w,   output_.out_h,    output_.filter,   output_.order};
+  placement.target.data = output_.data + static_cast<size_t>(item * 3 * w * h) * dtype_nbytes(output_.dtype);
+  placement.target.dtype = output_.dtype;
+  placement.target.row_stride = output_.channels_last ? w * 3 : w;
+  placement.target.pixel_stride = output_.channels_last ? 3 : 1;
+  placement.target.channel_stride = output_.channels_last ? 1 : w * h;
+  placement.target.lut = output_.lut.empty() ? nullptr : output_.lut.data();
+  placement.target.flip = sample.flip;
+  for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
+
+  status = decode_span(span, sample.kind, placement, &mine);
+  if (status == Status::kIo) *error = ENOMEM;  // the only way a decoder fails to do its own work
+  mine.scratch.trim();
+  stages_.decode.fetch_add(now_ns() - at, std::memory_order_relaxed);
+  return status;
+}
+
+Probe::Probe(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size, int32_t* status,
+             int threads)
+    : Job(static_cast<int64_t>(samples.size()), threads),
+      files_(std::move(files)),
+      samples_(std::move(samples)),
+      size_(size),
+      status_(status) {}
+
+void Probe::run(int64_t item) noexcept {
+  const ProbeSample& sample = samples_[static_cast<size_t>(item)];
+  Status status;
+  int width = 0, height = 0, error = 0;
+  try {
+    Worker& mine = worker();
+    // Once the beginning, and once the whole if that was not enough. A DCT record says its own length.
+    size_t limit = sample.kind == Kind::kDct ? SIZE_MAX : kHeaderBytes;
+    for (;;) {
+      Span span;
+      status = files_->read(sample.file, sample.offset, sample.nbytes, limit, &mine.scratch, &span, &error);
+      if (status != Status::kOk) break;
+      if (sample.kind == Kind::kEncoded) {
+        status = probe_size(span.data, span.nbytes, &width, &height);
+      } else if (sample.kind == Kind::kDct) {
+        status = probe_dct(span.data, span.nbytes, &width, &height) ? Status::kOk : Status::kCorrupt;
+      } else {
+        status = Status::kUnsupported;
+      }
+      const bool jpeg = span.nbytes >= 2 && span.data[0] == 0xFF && span.data[1] == 0xD8;
+      if (status == Status::kOk || !jpeg || span.nbytes < limit || limit == SIZE_MAX) break;
+      limit = SIZE_MAX;
+    }
+    mine.scratch.trim();
+  } catch (const std::bad_alloc&) {
+    status = Status::kIo;
+  }
+  if (status == Status::kOk) {
+    size_[2 * item] = width;
+    size_[2 * item + 1] = height;
+  }
+  status_[item] = static_cast<int32_t>(status);
+}
+
+}  // namespace fastload

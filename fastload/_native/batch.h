@@ -1,0 +1,92 @@
+// A batch: every sample read, checked, decoded, resampled and stored into its slice of the output.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "files.h"
+#include "pool.h"
+#include "resample.h"
+#include "status.h"
+
+namespace fastload {
+
+enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2 };
+
+struct Sample {
+  int32_t file;
+  Kind kind;
+  bool check;         // verify the checksum
+  uint32_t checksum;  // CRC32C of the span
+  int64_t offset, nbytes;
+  int32_t source_w, source_h;  // 0: unknown
+  int32_t box_x, box_y, box_w, box_h;
+  int32_t resized_w, resized_h;
+  int32_t window_x, window_y;
+  bool flip;
+};
+
+// What all samples of a batch share.
+struct Output {
+  uint8_t* data;  // count * 3 * out_h * out_w elements of `dtype`, the caller's
+  Dtype dtype;
+  int out_w, out_h;
+  bool channels_last;
+  Filter filter;
+  PassOrder order;
+  uint8_t fill[3];
+  std::vector<uint8_t> lut;  // empty: none
+};
+
+size_t dtype_nbytes(Dtype dtype);
+
+// Nanoseconds summed over threads.
+struct Stages {
+  std::atomic<int64_t> read{0}, check{0}, decode{0};
+};
+
+// The caller keeps output.data, status and detail alive until the job is done.
+class Batch final : public Job {
+ public:
+  Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status, int32_t* detail,
+        int threads);
+
+  void run(int64_t item) noexcept override;
+
+  const Stages& stages() const { return stages_; }
+
+ private:
+  Status decode(const Sample& sample, int64_t item, int* error);
+
+  std::shared_ptr<Files> files_;
+  std::vector<Sample> samples_;
+  Output output_;
+  int32_t* status_;
+  int32_t* detail_;
+  Stages stages_;
+};
+
+struct ProbeSample {
+  int32_t file;
+  Kind kind;
+  int64_t offset, nbytes;
+};
+
+// Image sizes out of headers. size: count pairs (w, h), the caller's; written where the status is kOk.
+class Probe final : public Job {
+ public:
+  Probe(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size, int32_t* status, int threads);
+
+  void run(int64_t item) noexcept override;
+
+ private:
+  std::shared_ptr<Files> files_;
+  std::vector<ProbeSample> samples_;
+  int32_t* size_;
+  int32_t* status_;
+};
+
+}  // namespace fastload

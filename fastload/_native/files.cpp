@@ -1,0 +1,197 @@
+#include "files.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+
+namespace fastload {
+namespace {
+
+// A record larger than this is not read into memory. Pillow's own limit on pixels lies far below it.
+constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
+
+// What a thread's scratch keeps between records.
+constexpr size_t kScratchKept = size_t{16} << 20;
+
+// Where [offset, offset + nbytes) lies inside `size` bytes, its length; else false.
+bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
+  if (offset < 0 || nbytes < -1 || static_cast<uint64_t>(offset) > size) return false;
+  const size_t left = size - static_cast<size_t>(offset);
+  if (nbytes >= 0 && static_cast<uint64_t>(nbytes) > left) return false;
+  *length = nbytes < 0 ? left : static_cast<size_t>(nbytes);
+  return true;
+}
+
+}  // namespace
+
+Scratch::~Scratch() { std::free(data_); }
+
+uint8_t* Scratch::reserve(size_t nbytes) {
+  if (data_ == nullptr || nbytes > capacity_) {
+    // Half as much again, so that slowly growing records do not allocate each time.
+    const size_t wanted = std::max<size_t>(nbytes + nbytes / 2, 1 << 16);
+    std::free(data_);
+    data_ = static_cast<uint8_t*>(std::malloc(wanted + kSlack));
+    capacity_ = data_ == nullptr ? 0 : wanted;
+  }
+  return data_;
+}
+
+void Scratch::trim() {
+  if (capacity_ <= kScratchKept) return;
+  std::free(data_);
+  data_ = nullptr;
+  capacity_ = 0;
+}
+
+struct Files::Mapping {
+  void* address;
+  size_t size;
+  size_t readable;  // up to the end of the last page
+};
+
+Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count)
+    : paths_(paths), paths_nbytes_(paths_nbytes), ends_(ends), mapped_(mapped), count_(count) {
+  if (std::any_of(mapped, mapped + count, [](uint8_t flag) { return flag != 0; })) {
+    mappings_.reset(new std::atomic<Mapping*>[count]());
+  }
+}
+
+Files::~Files() {
+  if (!mappings_) return;
+  for (size_t i = 0; i < count_; i++) {
+    Mapping* found = mappings_[i].load(std::memory_order_acquire);
+    if (found == nullptr) continue;
+    if (found->size > 0) munmap(found->address, found->size);
+    delete found;
+  }
+}
+
+int Files::open_file(int64_t file, size_t* size, int* error) const noexcept {
+  const int64_t begin = file == 0 ? 0 : ends_[file - 1];
+  const int64_t end = ends_[file];
+  char path[PATH_MAX];
+  if (begin < 0 || end < begin || static_cast<uint64_t>(end) > paths_nbytes_) {
+    *error = EINVAL;
+    return -1;
+  }
+  const size_t length = static_cast<size_t>(end - begin);
+  if (length >= sizeof path) {
+    *error = ENAMETOOLONG;
+    return -1;
+  }
+  std::memcpy(path, paths_ + begin, length);
+  path[length] = '\0';
+  int fd;
+  do {
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a FIFO must not hang us
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    *error = errno;
+    return -1;
+  }
+  struct stat info;
+  if (fstat(fd, &info) != 0) {
+    *error = errno;
+  } else if (!S_ISREG(info.st_mode)) {
+    *error = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+  } else {
+    *size = static_cast<size_t>(info.st_size);
+    return fd;
+  }
+  close(fd);
+  return -1;
+}
+
+const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
+  std::atomic<Mapping*>& slot = mappings_[static_cast<size_t>(file)];
+  Mapping* known = slot.load(std::memory_order_acquire);
+  if (known != nullptr) return known;
+  size_t size = 0;
+  const int fd = open_file(file, &size, error);
+  if (fd < 0) return nullptr;
+  void* address = nullptr;
+  if (size > 0) {
+    address = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) {
+      *error = errno;
+      close(fd);
+      return nullptr;
+    }
+  }
+  close(fd);
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  Mapping* made = new (std::nothrow) Mapping{address, size, (size + page - 1) / page * page};
+  if (made != nullptr && slot.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
+  if (size > 0) munmap(address, size);
+  if (made == nullptr) {
+    *error = ENOMEM;
+    return nullptr;
+  }
+  delete made;  // another thread was first
+  return known;
+}
+
+Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
+                   int* error) noexcept {
+  *error = 0;
+  if (file < 0 || static_cast<uint64_t>(file) >= count_) {
+    *error = EINVAL;
+    return Status::kIo;
+  }
+  size_t length = 0;
+  if (mappings_ && mapped_[file] != 0) {
+    const Mapping* found = mapping(file, error);
+    if (found == nullptr) return Status::kIo;
+    if (!clip(found->size, offset, nbytes, &length)) return Status::kTruncated;
+    static const uint8_t nothing[1] = {0};
+    const size_t start = static_cast<size_t>(offset);
+    span->data = found->size > 0 ? static_cast<const uint8_t*>(found->address) + start : nothing;
+    span->nbytes = std::min(length, limit);
+    span->readable = found->readable - start;
+    return Status::kOk;
+  }
+  size_t size = 0;
+  const int fd = open_file(file, &size, error);
+  if (fd < 0) return Status::kIo;
+  Status status = Status::kOk;
+  if (!clip(size, offset, nbytes, &length)) {
+    status = Status::kTruncated;
+  } else if ((length = std::min(length, limit)) > kMaxRecord) {
+    *error = EFBIG;
+    status = Status::kIo;
+  } else {
+    uint8_t* into = scratch->reserve(length);
+    if (into == nullptr) {
+      *error = ENOMEM;
+      status = Status::kIo;
+    }
+    size_t got = 0;
+    while (status == Status::kOk && got < length) {
+      const ssize_t n = pread(fd, into + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
+      if (n > 0) {
+        got += static_cast<size_t>(n);
+      } else if (n == 0) {
+        status = Status::kTruncated;  // cut short since fstat
+      } else if (errno != EINTR) {
+        *error = errno;
+        status = Status::kIo;
+      }
+    }
+    span->data = into;
+    span->nbytes = length;
+    span->readable = length + Scratch::kSlack;
+  }
+  close(fd);
+  return status;
+}
+
+}  // namespace fastload

@@ -1,0 +1,71 @@
+// Files of a store: spans of bytes out of mapped or loose files. Thread-safe without locks, so a fork
+// in the middle leaves nothing locked; all state is per process or shared read-only.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "status.h"
+
+namespace fastload {
+
+// Bytes of one record. [data, data + readable) may be read, though only nbytes belong to the record.
+struct Span {
+  const uint8_t* data = nullptr;
+  size_t nbytes = 0;
+  size_t readable = 0;
+};
+
+// Per-thread memory that loose files are read into.
+class Scratch {
+ public:
+  Scratch() = default;
+  ~Scratch();
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+  // Room for nbytes and kSlack more, contents lost; nullptr if memory ran out.
+  uint8_t* reserve(size_t nbytes);
+  // Gives back what an unusually large record took.
+  void trim();
+
+  static constexpr size_t kSlack = 64;
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t capacity_ = 0;
+};
+
+class Files {
+ public:
+  // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays are borrowed:
+  // they must outlive this object, and are checked anew at every use. Throws std::bad_alloc.
+  Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count);
+  ~Files();
+  Files(const Files&) = delete;
+  Files& operator=(const Files&) = delete;
+
+  size_t count() const { return count_; }
+
+  // Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end. At most `limit` bytes if
+  // that is less (to read headers only). A mapped span lives as long as this object, any other until
+  // the scratch is used again. kIo sets *error to an errno.
+  Status read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
+              int* error) noexcept;
+
+ private:
+  struct Mapping;
+  int open_file(int64_t file, size_t* size, int* error) const noexcept;
+  const Mapping* mapping(int64_t file, int* error) noexcept;
+
+  const char* paths_;
+  size_t paths_nbytes_;
+  const int64_t* ends_;
+  const uint8_t* mapped_;
+  size_t count_;
+  std::unique_ptr<std::atomic<Mapping*>[]> mappings_;  // one per file, if any file is mapped
+};
+
+}  // namespace fastload

@@ -1,0 +1,283 @@
+#include "jpeg.h"
+
+#include <setjmp.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#if __has_include("dct.cpp")
+#include "dct.h"
+#define FASTLOAD_HAVE_DCT 1
+#endif
+
+namespace fastload {
+namespace {
+
+// libjpeg's fancy upsampling looks at one chroma pixel to each side, and its column crop is wrong at the
+// edges of the cropped window. One pixel was enough for photographs, two-pixel windows of 4:2:0 need
+// three (measured against whole decodes, see tests/native/test_jpeg.py).
+constexpr int kMargin = 3;
+
+// A file of several scans keeps all its coefficients in memory; beyond this Pillow decides.
+constexpr int64_t kMaxCoefficientBytes = int64_t{256} << 20;
+
+// Encoders write about ten scans. A bomb writes thousands of nearly empty ones, each of which costs a
+// walk over the whole image.
+constexpr int kMaxScans = 64;
+
+// Note [Errors of libjpeg]
+// libjpeg reports a fatal error by calling error_exit, which must not return. We leave it by longjmp to
+// the one setjmp in `guarded`. A longjmp skips destructors, so neither `guarded` nor anything between it
+// and libjpeg (the *_body functions) owns an object with one: what they need lives in Impl or with the
+// caller. Warnings leave the same way: libjpeg would go on with made-up pixels, and whether such an image
+// is an error is for Pillow to say.
+struct ErrorManager {
+  jpeg_error_mgr base;
+  jmp_buf escape;
+};
+
+[[noreturn]] void escape(j_common_ptr cinfo) { longjmp(reinterpret_cast<ErrorManager*>(cinfo->err)->escape, 1); }
+
+void on_message(j_common_ptr cinfo, int level) {
+  if (level < 0) escape(cinfo);
+}
+
+void on_output(j_common_ptr) {}
+
+void on_progress(j_common_ptr cinfo) {
+  if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans) escape(cinfo);
+}
+
+void source_init(j_decompress_ptr) {}
+
+// The whole file is in memory from the start: whoever wants more is reading a truncated one.
+boolean source_fill(j_decompress_ptr cinfo) {
+  escape(reinterpret_cast<j_common_ptr>(cinfo));
+}
+
+void source_skip(j_decompress_ptr cinfo, long nbytes) {
+  if (nbytes <= 0) return;
+  if (static_cast<unsigned long>(nbytes) > cinfo->src->bytes_in_buffer) escape(reinterpret_cast<j_common_ptr>(cinfo));
+  cinfo->src->next_input_byte += nbytes;
+  cinfo->src->bytes_in_buffer -= static_cast<size_t>(nbytes);
+}
+
+}  // namespace
+
+struct JpegDecoder::Impl {
+  jpeg_decompress_struct cinfo{};
+  ErrorManager error{};
+  jpeg_source_mgr source{};
+  jpeg_progress_mgr progress{};
+  bool usable = false;
+#ifdef FASTLOAD_HAVE_DCT
+  DctSource dct;
+  std::vector<uint8_t> rebuilt;
+#endif
+};
+
+namespace {
+
+using Impl = JpegDecoder::Impl;
+
+// What one call of `guarded` works on; plain data.
+struct Work {
+  const Placement* placement;
+  RowBuffer* rows;
+  Resampler* resampler;
+  bool dct;
+};
+
+// libjpeg built differently from its headers is noticed in here.
+bool create(Impl* impl) {
+  if (setjmp(impl->error.escape)) return false;
+  jpeg_create_decompress(&impl->cinfo);
+  return true;
+}
+
+// Whether every bit of every coefficient came. Where some are missing libjpeg smooths what it shows, and
+// its versions do not agree on how.
+bool progression_complete(const jpeg_decompress_struct& cinfo) {
+  if (cinfo.coef_bits == nullptr) return true;
+  for (int c = 0; c < cinfo.num_components; c++) {
+    for (int k = 0; k < DCTSIZE2; k++) {
+      if (cinfo.coef_bits[c][k] != 0) return false;
+    }
+  }
+  return true;
+}
+
+bool supported(const jpeg_decompress_struct& cinfo) {
+  if (cinfo.data_precision != 8 || cinfo.arith_code) return false;
+  if (static_cast<int64_t>(cinfo.image_width) * cinfo.image_height > kMaxPixels) return false;
+  if (cinfo.num_components == 1) return cinfo.jpeg_color_space == JCS_GRAYSCALE;
+  return cinfo.num_components == 3 && (cinfo.jpeg_color_space == JCS_YCbCr || cinfo.jpeg_color_space == JCS_RGB);
+}
+
+int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
+  int64_t blocks = 0;
+  for (int c = 0; c < cinfo.num_components; c++) {
+    blocks += static_cast<int64_t>(cinfo.comp_info[c].width_in_blocks) * cinfo.comp_info[c].height_in_blocks;
+  }
+  return blocks * DCTSIZE2 * static_cast<int64_t>(sizeof(JCOEF));
+}
+
+Status decode_body(Impl* impl, const Work& work) {
+  jpeg_decompress_struct& cinfo = impl->cinfo;
+  Resampler* resampler = work.resampler;
+  if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
+  const int width = static_cast<int>(cinfo.image_width), height = static_cast<int>(cinfo.image_height);
+  const Status begun = begin_placement(*work.placement, width, height, resampler);
+  if (begun != Status::kOk) return begun;
+  if (resampler->need_x1() <= resampler->need_x0() || resampler->need_y1() <= resampler->need_y0()) {
+    resampler->finish();
+    return Status::kOk;
+  }
+  // In source pixels: what is needed, then what is decoded.
+  const int x0 = work.placement->box_x + resampler->need_x0(), x1 = work.placement->box_x + resampler->need_x1();
+  const int y0 = work.placement->box_y + resampler->need_y0(), y1 = work.placement->box_y + resampler->need_y1();
+  const int left = std::max(0, x0 - kMargin), right = std::min(width, x1 + kMargin);
+  const int top = std::max(0, y0 - kMargin);
+
+  const int bytes = resampler->pixel_bytes();
+  cinfo.out_color_space = bytes == 4 ? JCS_EXT_RGBX : JCS_RGB;
+  cinfo.dct_method = JDCT_ISLOW;
+  const bool several_scans = jpeg_has_multiple_scans(&cinfo);
+  if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
+  cinfo.progress = several_scans ? &impl->progress : nullptr;
+  if (!jpeg_start_decompress(&cinfo)) return Status::kUnsupported;
+  if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
+#ifdef FASTLOAD_HAVE_DCT
+  if (work.dct && !impl->dct.attach(&cinfo, left, right)) return Status::kCorrupt;
+#endif
+
+  JDIMENSION crop_x = static_cast<JDIMENSION>(left), crop_w = static_cast<JDIMENSION>(right - left);
+  if (right - left < width) {
+    jpeg_crop_scanline(&cinfo, &crop_x, &crop_w);
+  } else {
+    crop_x = 0;
+  }
+  if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes))) return Status::kIo;
+  JSAMPROW rows[RowBuffer::kRows];
+  for (int i = 0; i < RowBuffer::kRows; i++) rows[i] = work.rows->row(i);
+  if (top > 0) jpeg_skip_scanlines(&cinfo, static_cast<JDIMENSION>(top));
+  for (int y = top; y < y0; y++) {
+    if (jpeg_read_scanlines(&cinfo, rows, 1) != 1) return Status::kUnsupported;
+  }
+  const uint8_t* first = rows[0] + static_cast<size_t>(x0 - static_cast<int>(crop_x)) * static_cast<size_t>(bytes);
+  for (int y = y0; y < y1;) {
+    const JDIMENSION want = static_cast<JDIMENSION>(std::min(RowBuffer::kRows, y1 - y));
+    JDIMENSION got = 0;
+    while (got < want) {
+      const JDIMENSION n = jpeg_read_scanlines(&cinfo, rows + got, want - got);
+      if (n == 0) return Status::kUnsupported;
+      got += n;
+    }
+#ifdef FASTLOAD_HAVE_DCT
+    if (work.dct && impl->dct.corrupt()) return Status::kCorrupt;
+#endif
+    resampler->rows(first, work.rows->stride(), static_cast<int>(want));
+    y += static_cast<int>(want);
+  }
+  resampler->finish();
+  return Status::kOk;
+}
+
+// See Note [Errors of libjpeg].
+__attribute__((noinline)) Status guarded(Impl* impl, const Work& work) {
+  if (setjmp(impl->error.escape)) return Status::kUnsupported;
+  return decode_body(impl, work);
+}
+
+Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
+  if (!impl->usable) return Status::kUnsupported;
+  impl->source.next_input_byte = data;
+  impl->source.bytes_in_buffer = nbytes;
+  const Status status = guarded(impl, work);
+  // Not jpeg_finish_decompress, which would decode the rows below the crop.
+  jpeg_abort_decompress(&impl->cinfo);
+  return status;
+}
+
+}  // namespace
+
+JpegDecoder::JpegDecoder() : impl_(new Impl) {
+  impl_->cinfo.err = jpeg_std_error(&impl_->error.base);
+  impl_->error.base.error_exit = escape;
+  impl_->error.base.emit_message = on_message;
+  impl_->error.base.output_message = on_output;
+  impl_->progress.progress_monitor = on_progress;
+  impl_->source.init_source = source_init;
+  impl_->source.fill_input_buffer = source_fill;
+  impl_->source.skip_input_data = source_skip;
+  impl_->source.resync_to_restart = jpeg_resync_to_restart;
+  impl_->source.term_source = source_init;
+  impl_->usable = create(impl_);
+  impl_->cinfo.src = &impl_->source;
+}
+
+JpegDecoder::~JpegDecoder() {
+  jpeg_destroy_decompress(&impl_->cinfo);
+  delete impl_;
+}
+
+Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+  int sof = 0, width = 0, height = 0;
+  if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
+  // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
+  if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
+  return run(impl_, span.data, span.nbytes, Work{&placement, rows, resampler, false});
+}
+
+#ifdef FASTLOAD_HAVE_DCT
+
+Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+  if (!DctSource::usable()) {
+    // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
+    std::string why;
+    if (!dct_to_jpeg(span.data, span.nbytes, &impl_->rebuilt, &why)) return Status::kCorrupt;
+    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(), Work{&placement, rows, resampler, false});
+  }
+  const uint8_t* header = nullptr;
+  size_t header_nbytes = 0;
+  int width = 0, height = 0;
+  if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height)) return Status::kCorrupt;
+  const Status status = run(impl_, header, header_nbytes, Work{&placement, rows, resampler, true});
+  // libjpeg has no reason to complain of a header we wrote: the record's values made it.
+  return status == Status::kUnsupported ? Status::kCorrupt : status;
+}
+
+bool probe_dct(const uint8_t* data, size_t nbytes, int* width, int* height) {
+  DctSource source;
+  const uint8_t* header = nullptr;
+  size_t header_nbytes = 0;
+  return source.open(data, nbytes, &header, &header_nbytes, width, height);
+}
+
+#else
+
+Status JpegDecoder::decode_dct(const Span&, const Placement&, RowBuffer*, Resampler*) { return Status::kUnsupported; }
+
+bool probe_dct(const uint8_t*, size_t, int*, int*) { return false; }
+
+#endif
+
+#define FASTLOAD_TEXT(value) #value
+#define FASTLOAD_TEXT_OF(macro) FASTLOAD_TEXT(macro)
+
+const char* jpeg_version() {
+#ifdef LIBJPEG_TURBO_VERSION
+  return FASTLOAD_TEXT_OF(LIBJPEG_TURBO_VERSION);
+#else
+  return "unknown";
+#endif
+}
+
+}  // namespace fastload

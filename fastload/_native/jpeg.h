@@ -1,0 +1,37 @@
+// JPEG and DCT records: only the needed rows and columns are decoded, straight into the resampler.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "image.h"
+
+namespace fastload {
+
+// One per thread; libjpeg's tables and buffers are reused from image to image.
+class JpegDecoder {
+ public:
+  JpegDecoder();  // throws std::bad_alloc
+  ~JpegDecoder();
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+
+  // A JPEG file. kUnsupported: Pillow must decide, for libjpeg warned or the file is of a rare kind.
+  Status decode(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
+
+  // A record of the DCT store.
+  Status decode_dct(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
+
+  struct Impl;  // public for the C callbacks in jpeg.cpp only
+
+ private:
+  Impl* impl_;
+};
+
+// Width and height of a DCT record. False: it is corrupt, or this build knows no DCT records.
+bool probe_dct(const uint8_t* data, size_t nbytes, int* width, int* height);
+
+// Version of the libjpeg-turbo headers this was compiled against.
+const char* jpeg_version();
+
+}  // namespace fastload

@@ -1,0 +1,156 @@
+"""How fastload is built and installed: its metadata and its C++ extension.
+
+Environment variables, each a switch (unset, empty or 0: off):
+
+    FASTLOAD_NO_NATIVE       do not build the native core
+    FASTLOAD_REQUIRE_NATIVE  fail, rather than install without the core, if it cannot be built
+    FASTLOAD_DEBUG           unoptimised, with symbols and checks of the standard library
+    FASTLOAD_SANITIZE        a list for -fsanitize, such as address,undefined (see CONTRIBUTING.md)
+    FASTLOAD_WERROR          warnings of the compiler are errors
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+NATIVE = Path("fastload/_native")
+
+
+def switch(name: str) -> str:
+    """The value of an environment variable, empty where it is off."""
+    value = os.environ.get(name, "")
+    return "" if value == "0" else value
+
+
+def extension() -> Extension:
+    """The extension fastload._native._core. No -march: CPU features are found at run time."""
+    compile_args = ["-std=c++17", "-ffp-contract=off", "-fvisibility=hidden", "-Wall", "-Wextra"]
+    link_args = []
+    if switch("FASTLOAD_DEBUG"):
+        compile_args += ["-O0", "-g", "-UNDEBUG", "-D_GLIBCXX_ASSERTIONS"]
+    elif switch("FASTLOAD_SANITIZE"):
+        compile_args += ["-O1", "-g", "-D_GLIBCXX_ASSERTIONS", "-fno-omit-frame-pointer"]
+    else:
+        compile_args += ["-O3", "-g0", "-DNDEBUG"]
+    if switch("FASTLOAD_SANITIZE"):
+        sanitize = f"-fsanitize={switch('FASTLOAD_SANITIZE')}"
+        compile_args += [sanitize, "-fno-sanitize-recover=all"]
+        link_args += [sanitize]
+    if switch("FASTLOAD_WERROR"):
+        compile_args += ["-Werror"]
+    return Extension(
+        "fastload._native._core",
+        sources=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.cpp")),
+        depends=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.h")),
+        libraries=["jpeg"],
+        extra_compile_args=compile_args,
+        extra_link_args=link_args,
+        language="c++",
+    )
+
+
+class BuildNative(build_ext):
+    """Builds the core, several files at a time; without a compiler, installs without it."""
+
+    def build_extension(self, ext: Extension) -> None:
+        import pybind11
+
+        ext.include_dirs.append(pybind11.get_include())
+        compile_all = self.compiler.compile
+        jobs = self.parallel if isinstance(self.parallel, int) else os.cpu_count()
+
+        def compile_in_parallel(sources: list[str], **options: Any) -> list[str]:
+            with ThreadPoolExecutor(jobs) as pool:
+                each = pool.map(lambda source: compile_all([source], **options), sources)
+                return [made for objects in each for made in objects]
+
+        self.compiler.compile = compile_in_parallel
+        try:
+            super().build_extension(ext)
+        except Exception as error:
+            if switch("FASTLOAD_REQUIRE_NATIVE"):
+                raise
+            print(
+                "\n*** fastload's native core was NOT built: everything will work, several times "
+                f"slower.\n*** {type(error).__name__}: {error}\n"
+                "*** It needs a C++17 compiler, Python's headers and libjpeg-turbo's (Debian, "
+                "Ubuntu: apt install g++ python3-dev libjpeg-dev).\n"
+                "*** FASTLOAD_REQUIRE_NATIVE=1 makes this an error.\n",
+                file=sys.stderr,
+            )
+        finally:
+            self.compiler.compile = compile_all
+
+    def copy_extensions_to_source(self) -> None:
+        """After --inplace; an extension that was not built has no file to copy."""
+        self.extensions = [
+            ext for ext in self.extensions if Path(self.get_ext_fullpath(ext.name)).exists()
+        ]
+        super().copy_extensions_to_source()
+
+
+def version() -> str:
+    """The version, out of fastload/_version.py, without importing the package."""
+    names: dict[str, str] = {}
+    exec((ROOT / "fastload/_version.py").read_text(encoding="utf-8"), names)
+    return names["__version__"]
+
+
+packages = find_packages(include=["fastload", "fastload.*"]) + [
+    f"fastload.{name}" for name in find_packages(include=["converters", "converters.*"])
+]
+
+setup(
+    name="fastload",
+    version=version(),
+    description="Image training data for PyTorch, several times faster: a drop-in DataLoader, a "
+    "native decoder and packed stores",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8")
+    if (ROOT / "README.md").exists()
+    else "",
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    python_requires=">=3.10",
+    packages=packages,
+    package_dir={"fastload": "fastload", "fastload.converters": "converters"},
+    package_data={"fastload": ["py.typed"], "fastload._native": ["*.pyi"]},
+    ext_modules=[] if switch("FASTLOAD_NO_NATIVE") else [extension()],
+    cmdclass={"build_ext": BuildNative},
+    install_requires=[
+        "torch>=2.4",
+        "torchvision",
+        "numpy",
+        "pillow",
+        "opencv-python-headless",
+        "lmdb",
+        "prefetch_generator",
+        "h5py",
+        "click",
+        "rich",
+        "google-crc32c",
+    ],
+    extras_require={
+        "dali": ["nvidia-dali-cuda120"],
+        "plot": ["matplotlib"],
+        "test": ["pytest>=9", "pytest-timeout", "hypothesis", "psutil"],
+        "check": ["ruff", "mypy", "clang-format"],
+    },
+    entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Operating System :: POSIX :: Linux",
+        "Programming Language :: C++",
+        "Programming Language :: Python :: 3 :: Only",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Typing :: Typed",
+    ],
+)
