@@ -1,0 +1,119 @@
+"""The command line: ``python -m bench list`` and ``python -m bench run SUITE``."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from bench import loaders, machine, report
+from bench.data import NoImages, cache_folder
+from bench.suites import SUITES
+from bench.suites.base import Options, Suite
+
+_console = Console(stderr=True)
+_CPUS = len(os.sched_getaffinity(0))
+
+
+@click.group()
+def main() -> None:
+    """fastload measured against torch's DataLoader and other loaders."""
+
+
+@main.command("list")
+def list_() -> None:
+    """Name the suites, their variants and the loaders."""
+    out = Console()
+    suites = Table(title="suites", title_justify="left")
+    for heading in ("suite", "what", "variants (the first is the default)"):
+        suites.add_column(heading)
+    for suite in SUITES.values():
+        suites.add_row(suite.name, suite.summary, ", ".join(suite.variants))
+    table = Table(title="loaders", title_justify="left")
+    for heading in ("loader", "what", "here"):
+        table.add_column(heading)
+    for name in loaders.WHERE:
+        loader = loaders.make(name)
+        table.add_row(name, loader.summary, loader.absent() or "installed")
+    out.print(suites, table)
+
+
+@main.command()
+@click.argument("suite", type=click.Choice(list(SUITES)))
+@click.option("--data", help="Folder of images, or a .tar.gz; without it the suite makes its own.")
+@click.option("--loaders", "names", help="Names with commas between; all of them by default.")
+@click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
+@click.option("--variant", "variants", help="Names with commas between, or 'all'.")
+@click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
+@click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
+@click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
+@click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
+@click.option("--fresh", is_flag=True, help="Pack again what an earlier run packed.")
+@click.option("--toy", is_flag=True, help="As small as it goes: shows that it runs, not how fast.")
+def run(
+    suite: str,
+    data: str | None,
+    names: str | None,
+    threads: int,
+    variants: str | None,
+    rounds: int,
+    seconds: float,
+    output: str | None,
+    cache: str | None,
+    fresh: bool,
+    toy: bool,
+) -> None:
+    """Measure SUITE and print a table."""
+    chosen = SUITES[suite]
+    options = Options(
+        data=data,
+        loaders=_split("loader", names, tuple(loaders.WHERE)),
+        threads=threads,
+        rounds=1 if toy else rounds,
+        seconds=0.1 if toy else seconds,
+        toy=toy,
+        cache=cache_folder(cache),
+        fresh=fresh,
+        say=lambda line: _console.print(line, style="dim", markup=False, highlight=False),
+        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+    )
+    rows = []
+    for variant in _variants(variants, tuple(chosen.variants)):
+        rows += _run(chosen, variant, options)
+        if output:  # after each variant: an interrupted run keeps what it has
+            Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    out = Console() if Console().is_terminal else Console(width=160)
+    for table in report.tables(rows):
+        out.print(table)
+
+
+def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:
+    try:
+        return suite.run(variant, options)
+    except NoImages as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _variants(given: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    if given == "all":
+        return known
+    return _split("variant", given, known) if given else known[:1]
+
+
+def _split(what: str, given: str | None, known: tuple[str, ...]) -> tuple[str, ...]:
+    """Names out of "a,b"; all known ones where nothing was given."""
+    if given is None:
+        return known
+    names = tuple(name.strip() for name in given.split(",") if name.strip())
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise click.BadParameter(f"no {what} {', '.join(unknown)}; there are: {', '.join(known)}")
+    return names
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m bench")

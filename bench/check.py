@@ -1,0 +1,161 @@
+"""Whether a loader does the whole work: one epoch of its output against torchvision's."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from typing import Any
+
+import torch
+
+from bench.loaders.base import Batch, Loader
+from bench.workload import MEAN, STD, Workload
+
+_REFERENCE_IMAGES = 256
+
+
+class WrongOutput(Exception):
+    """A loader's batches are not what the workload asks for."""
+
+
+@dataclasses.dataclass(kw_only=True)
+class Seen:
+    """What an epoch held."""
+
+    images: int = 0
+    labels: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
+    total: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(3))
+    squares: torch.Tensor = dataclasses.field(default_factory=lambda: torch.zeros(3))
+    batches: int = 0
+    first: Batch | None = None
+
+    def add(self, batch: Batch) -> None:
+        images, labels = batch
+        pixels = _zero_to_one(images)
+        self.images += len(images)
+        self.labels.update(labels.tolist())
+        self.total += pixels.mean(dim=(0, 2, 3))
+        self.squares += pixels.square().mean(dim=(0, 2, 3))
+        self.batches += 1
+        if self.first is None:
+            self.first = images.clone(), labels.clone()
+
+    @property
+    def mean(self) -> torch.Tensor:
+        return self.total / self.batches
+
+    @property
+    def std(self) -> torch.Tensor:
+        return (self.squares / self.batches - self.mean.square()).clamp(min=0).sqrt()
+
+
+def check(loader: Loader, work: Workload) -> dict[str, Any]:
+    """Read one epoch and return what was found, for the report.
+
+    Raises:
+        WrongOutput: a batch of another shape, dtype or layout; labels or pixel statistics that are
+            not the data's; an epoch that leaves samples out or, shuffled, comes in file order.
+    """
+    samples, classes = work.samples()
+    seen = Seen()
+    for batch in loader.epoch():
+        _check_batch(batch, loader, work, len(classes))
+        seen.add(batch)
+    _check_epoch(seen, [label for _, label in samples], work)
+    reference = _reference(samples, work)
+    found: dict[str, Any] = {
+        "mean": [round(float(value), 4) for value in seen.mean],
+        "std": [round(float(value), 4) for value in seen.std],
+    }
+    for what, ours, theirs in (
+        ("mean", seen.mean, reference.mean),
+        ("std", seen.std, reference.std),
+    ):
+        if float((ours - theirs).abs().max()) > (0.15 if len(samples) < 200 else 0.08):
+            raise WrongOutput(f"{what} of the pixels is {ours.tolist()}, not {theirs.tolist()}")
+    if work.recipe == "eval" and loader.ordered:
+        found["levels_off"] = _difference(seen, reference, loader)
+    return found
+
+
+def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> None:
+    images, labels = batch
+    shape = (work.batch, 3, work.size, work.size)
+    dtype = {"float32": torch.float32, "uint8": torch.uint8}[work.dtype]
+    if tuple(images.shape) != shape or images.dtype != dtype:
+        raise WrongOutput(
+            f"expected images {shape} {dtype}, got {tuple(images.shape)} {images.dtype}"
+        )
+    layout = loader.memory_format(work)
+    formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
+    if not images.is_contiguous(memory_format=formats[layout]):
+        raise WrongOutput(f"expected {layout} images, got strides {images.stride()}")
+    if tuple(labels.shape) != (work.batch,) or labels.dtype != torch.int64:
+        raise WrongOutput(
+            f"expected labels ({work.batch},) int64, got {tuple(labels.shape)} {labels.dtype}"
+        )
+    if int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise WrongOutput(f"labels outside 0..{classes - 1}")
+    pixels = _zero_to_one(images)
+    if float(pixels.min()) < -0.01 or float(pixels.max()) > 1.01:
+        raise WrongOutput(
+            f"pixels from {float(pixels.min()):.3f} to {float(pixels.max()):.3f}, not 0 to 1, "
+            "after normalisation is undone"
+        )
+    if len(images) > 1 and torch.equal(images[0], images[1]):
+        raise WrongOutput("two samples of a batch are the same")
+
+
+def _check_epoch(seen: Seen, labels: list[int], work: Workload) -> None:
+    expected = len(labels) // work.batch * work.batch
+    # A loader whose workers each drop their own last batch may miss one per worker.
+    if not expected - work.threads * work.batch <= seen.images <= len(labels):
+        raise WrongOutput(f"an epoch has {seen.images} images, not {expected}")
+    extra = seen.labels - collections.Counter(labels)
+    if extra and seen.images <= len(labels):
+        raise WrongOutput(f"labels come more often than the data has them: {dict(extra)}")
+    assert seen.first is not None
+    first = seen.first[1].tolist()
+    if work.shuffled and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
+        if first == sorted(first):
+            raise WrongOutput("a shuffled epoch comes in the order of the files")
+
+
+def _reference(samples: list[tuple[str, int]], work: Workload) -> Seen:
+    """torchvision's output for the first batch (in order) or some of the samples."""
+    from PIL import Image
+
+    from bench.loaders._torchvision import transforms_v1
+
+    transform = transforms_v1(work)
+    if work.recipe == "eval":
+        chosen = samples[: len(samples) // work.batch * work.batch]
+        chosen = chosen[: max(work.batch, _REFERENCE_IMAGES // work.batch * work.batch)]
+    else:
+        chosen = samples[:: max(1, len(samples) // _REFERENCE_IMAGES)]
+        chosen = (chosen * work.batch)[: max(len(chosen), work.batch)]
+    seen = Seen()
+    for at in range(0, len(chosen) - work.batch + 1, work.batch):
+        part = chosen[at : at + work.batch]
+        images = [transform(Image.open(path).convert("RGB")) for path, _ in part]
+        seen.add((torch.stack(images), torch.tensor([label for _, label in part])))
+    return seen
+
+
+def _difference(seen: Seen, reference: Seen, loader: Loader) -> float:
+    """Mean absolute difference from Pillow's result in grey levels, over the first batch."""
+    assert seen.first is not None and reference.first is not None
+    if not torch.equal(seen.first[1], reference.first[1]):
+        raise WrongOutput("the first batch in order has other labels than the files")
+    ours, theirs = _zero_to_one(seen.first[0]), _zero_to_one(reference.first[0])
+    levels = 255 * float((ours - theirs).abs().mean())
+    if levels > 12:
+        raise WrongOutput(f"the first batch is {levels:.1f} grey levels from torchvision's")
+    return round(levels, 2)
+
+
+def _zero_to_one(images: torch.Tensor) -> torch.Tensor:
+    if images.dtype == torch.uint8:
+        return images.float() / 255
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
+    return images.float() * std + mean

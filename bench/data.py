@@ -1,0 +1,133 @@
+"""The images of a run: the user's, or photo-like ones made here; cached between runs.
+
+What comes out is always a folder with one subfolder per class. A set smaller than a suite wants is
+copied several times over, so that an epoch is long enough to time and no loader lives on the
+processor's caches.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from fastload._synthetic import PHOTO, SMALL, make_images
+
+_SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
+Say = Callable[[str], None]
+
+
+class NoImages(Exception):
+    """The given --data holds no images."""
+
+
+def cache_folder(given: str | None = None) -> Path:
+    """Where images and packed stores are kept: ``given`` or a folder in the temporary directory."""
+    return Path(given) if given else Path(tempfile.gettempdir()) / f"fastload-bench-{os.getuid()}"
+
+
+def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -> Path:
+    """A folder of at least ``count`` JPEGs: from ``data`` (folder or tar archive), else made."""
+    if data is None:
+        name = f"{'small' if small else 'photos'}-{count}"
+
+        def make(folder: Path) -> None:
+            say(f"making {count} {'32x32 images' if small else 'photo-like images'}")
+            make_images(folder, count, kind=SMALL if small else PHOTO)
+
+        return _cached(cache / "images" / name, make)
+    source = Path(data).resolve()
+    if not source.exists():
+        raise NoImages(f"--data {data}: no such file or folder")
+    if source.is_file():
+        source = _unpacked(cache, source, say)
+    groups = _classes(source)
+    files = sum(len(group) for group in groups.values())
+    if not files:
+        raise NoImages(f"--data {data}: no images ({', '.join(sorted(_SUFFIXES))}) in it")
+    copies = -(-count // files)
+
+    def copy(folder: Path) -> None:
+        say(f"copying {files} images {copies} times")
+        for label, group in groups.items():
+            (folder / label).mkdir(parents=True)
+            for number in range(copies):
+                for path in group:
+                    shutil.copyfile(path, folder / label / f"{path.stem}-{number}{path.suffix}")
+
+    return _cached(cache / "images" / f"{_fingerprint(groups)}-x{copies}", copy)
+
+
+def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
+    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side."""
+    from PIL import Image
+
+    def convert(folder: Path) -> None:
+        say("writing the images as uncompressed pixels")
+        for label, group in _classes(images).items():
+            (folder / label).mkdir(parents=True)
+            for path in group:
+                picture = Image.open(path).convert("RGB")
+                if shorter is not None:
+                    scale = shorter / min(picture.size)
+                    size = [max(shorter, int(side * scale)) for side in picture.size]
+                    picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
+                picture.save(folder / label / f"{path.stem}.bmp")
+
+    return _cached(cache / "images" / f"{images.name}-raw{shorter or ''}", convert)
+
+
+def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
+    """``folder``, filled once: under another name until it is whole."""
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        try:
+            fill(partial)
+            partial.rename(folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return folder
+
+
+def _unpacked(cache: Path, archive: Path, say: Say) -> Path:
+    stat = archive.stat()
+    key = hashlib.sha256(f"{archive}{stat.st_size}{stat.st_mtime_ns}".encode()).hexdigest()[:12]
+
+    def extract(folder: Path) -> None:
+        say(f"unpacking {archive.name}")
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter="data")
+
+    return _cached(cache / "archives" / key, extract)
+
+
+def _classes(root: Path) -> dict[str, list[Path]]:
+    """Images by class folder. A lone folder on top is looked through; a flat one is one class."""
+    entries = sorted(root.iterdir())
+    folders = [entry for entry in entries if entry.is_dir()]
+    if len(folders) == 1 and not any(_is_image(entry) for entry in entries):
+        inner = _classes(folders[0])
+        return inner if len(inner) > 1 else {folders[0].name: next(iter(inner.values()), [])}
+    if not folders:
+        return {"all": [entry for entry in entries if _is_image(entry)]}
+    found = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
+             for folder in folders}  # fmt: skip
+    return {name: group for name, group in found.items() if group}
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in _SUFFIXES and path.is_file()
+
+
+def _fingerprint(groups: dict[str, list[Path]]) -> str:
+    digest = hashlib.sha256()
+    for label, group in groups.items():
+        for path in group:
+            stat = path.stat()
+            digest.update(f"{label}/{path}:{stat.st_size}:{stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:12]

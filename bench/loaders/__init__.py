@@ -1,0 +1,25 @@
+"""Every loader by name, in the order of the report. Its module is imported when it runs."""
+
+from __future__ import annotations
+
+import importlib
+
+from bench.loaders.base import Loader
+
+WHERE = {
+    "fastload-folder": "fastload:Folder",
+    "fastload-lmdb": "fastload:Lmdb",
+    "fastload-lmdb-dct": "fastload:LmdbDct",
+    "fastload-lmdb-raw": "fastload:LmdbRaw",
+    "torch-pil": "torch_pil:TorchPil",
+    "torch-v2": "torch_v2:TorchV2",
+    "torch-simplejpeg": "torch_simplejpeg:TorchSimplejpeg",
+    "threads-simplejpeg": "threads_simplejpeg:ThreadsSimplejpeg",
+}
+
+
+def make(name: str) -> Loader:
+    """The loader called ``name``; KeyError where there is none."""
+    module, cls = WHERE[name].split(":")
+    loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
+    return loader

@@ -1,0 +1,45 @@
+"""What loaders built on torch's DataLoader have in common: its best settings, and its epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import Workload
+
+
+class DataLoaderBase(Loader):
+    """torch's DataLoader around ``dataset(work)``, one worker process per thread."""
+
+    _loader: DataLoader[Any] | None = None
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [
+            {"num_workers": work.threads, "prefetch_factor": prefetch, "persistent_workers": True}
+            for prefetch in (2, 4)
+        ]
+
+    def dataset(self, work: Workload) -> Any:
+        raise NotImplementedError
+
+    def options(self, work: Workload) -> dict[str, Any]:
+        """Further arguments of the DataLoader."""
+        return {"batch_size": work.batch, "shuffle": work.shuffled, "drop_last": True}
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        self._channels_last = work.memory_format == "channels_last"
+        self._loader = DataLoader(self.dataset(work), **self.options(work), **setting)
+
+    def epoch(self) -> Iterator[Batch]:
+        assert self._loader is not None, "open() comes first"
+        for images, labels in self._loader:
+            if self._channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            yield images, labels
+
+    def close(self) -> None:
+        self._loader = None  # its workers end with it

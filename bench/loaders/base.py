@@ -1,0 +1,101 @@
+"""The interface of every loader in the benchmark.
+
+One instance lives in a process of its own. ``pack`` may run in another process than ``open``, so
+nothing is kept between the two but the files.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib.util
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+
+from bench.workload import Workload
+
+Setting = dict[str, Any]
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+class Loader(abc.ABC):
+    """One way to get batches from images.
+
+    Attributes:
+        name: as the command line and the report call it.
+        summary: one line for ``python -m bench list``.
+        needs: modules without which it cannot run.
+        install: what to install for them, where it is not the modules' own names.
+        store: name of its packed form, shared by loaders that read the same one; None where it
+            reads the loose files.
+        ordered: whether an unshuffled epoch comes in the order of the files.
+    """
+
+    summary: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ()
+    install: ClassVar[str | None] = None
+    store: ClassVar[str | None] = None
+    ordered: ClassVar[bool] = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def absent(self) -> str | None:
+        """Why it is not installed, or None."""
+        missing = [module for module in self.needs if importlib.util.find_spec(module) is None]
+        if not missing:
+            return None
+        return f"not installed: {self.install or ', '.join(missing)}"
+
+    def refusal(self, work: Workload) -> str | None:
+        """Why it cannot do ``work``, or None."""
+        return None
+
+    def memory_format(self, work: Workload) -> str:
+        """What it yields; another than ``work.memory_format`` only where its name says so."""
+        return work.memory_format
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        """Write its packed form of ``work.images`` into the empty ``folder``."""
+        raise NotImplementedError(f"{self.name} reads the loose files")
+
+    def store_folder(self, work: Workload) -> Path:
+        return Path(work.stores) / f"{Path(work.images).name}-{self.store}"
+
+    def prepare(self, work: Workload, *, fresh: bool = False) -> None:
+        """Pack, unless it is there already."""
+        if self.store is None:
+            return
+        folder = self.store_folder(work)
+        if fresh:
+            shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            return
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+        try:
+            self.pack(work, partial)
+            os.rename(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def settings(self, work: Workload) -> list[Setting]:
+        """Settings worth trying, the most promising first; the fastest in the warm-up is taken."""
+        return [{}]
+
+    @abc.abstractmethod
+    def open(self, work: Workload, setting: Setting) -> None:
+        """Make the loader, so that ``epoch`` can be called again and again."""
+
+    @abc.abstractmethod
+    def epoch(self) -> Iterator[Batch]:
+        """The batches of one epoch: images as ``work`` says, labels int64, full batches only."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of everything ``open`` made."""

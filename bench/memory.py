@@ -1,0 +1,36 @@
+"""Memory of a process and all that it started."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def tree(group: int) -> dict[str, int]:
+    """Bytes of all processes of the process group ``group``, shared pages divided fairly.
+
+    Returns:
+        "pss": everything mapped, the page cache of mapped files included;
+        "anon_shmem": anonymous and shared memory alone, what the loader itself asked for.
+    """
+    total = {"pss": 0, "anon_shmem": 0}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if os.getpgid(int(entry.name)) != group:
+                continue
+            fields = _rollup(entry)
+        except (ProcessLookupError, FileNotFoundError, PermissionError):
+            continue  # it ended while we looked
+        total["pss"] += fields.get("Pss", 0)
+        total["anon_shmem"] += fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
+    return total
+
+
+def _rollup(entry: Path) -> dict[str, int]:
+    fields = {}
+    for line in (entry / "smaps_rollup").read_text().splitlines()[1:]:
+        name, value = line.split(":")
+        fields[name] = int(value.split()[0]) * 1024
+    return fields

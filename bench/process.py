@@ -1,0 +1,135 @@
+"""A loader's process as the benchmark sees it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+
+class Refused(Exception):
+    """The loader is not installed or cannot do the workload."""
+
+
+class Failed(Exception):
+    """The loader raised, or its process died."""
+
+
+class Process:
+    """One loader in a process of its own, held still (SIGSTOP) while others are measured.
+
+    The process leads a group that its workers join, so that stopping and ending reach them all.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._log = tempfile.TemporaryFile("w+")  # closed in stop()
+        root = Path(__file__).resolve().parent.parent
+        path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "bench.worker", name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env={**os.environ, "PYTHONPATH": path},
+            start_new_session=True,
+        )
+        self._held = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, command: str, **arguments: Any) -> None:
+        """Start a command; ``receive`` waits for its answer."""
+        self.go_on()
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise Failed(self._last_words()) from None
+
+    def receive(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Failed(self._last_words())
+        answer = json.loads(line)
+        if "refused" in answer:
+            raise Refused(answer["refused"])
+        if "failed" in answer:
+            raise Failed(answer["failed"])
+        return answer["ok"]
+
+    def answered(self) -> bool:
+        """Whether ``receive`` would return at once."""
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
+    def call(self, command: str, **arguments: Any) -> Any:
+        """Run one command of ``worker._Session`` and return its answer."""
+        self.send(command, **arguments)
+        return self.receive()
+
+    def hold(self) -> None:
+        """Stop it and its workers until the next command."""
+        self._signal(signal.SIGSTOP)
+        self._held = True
+
+    def go_on(self) -> None:
+        if self._held:
+            self._signal(signal.SIGCONT)
+            self._held = False
+
+    def log(self) -> str:
+        """What the process wrote on stderr so far."""
+        self._log.flush()
+        self._log.seek(0)
+        return self._log.read()
+
+    def stop(self) -> None:
+        """End it: kindly, then by force."""
+        if self._log.closed:
+            return
+        self.go_on()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            pass  # some loaders' threads never end; the next line ends them
+        self._signal(signal.SIGKILL)
+        self._process.wait()
+        self._log.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            pass  # the whole group has ended by itself
+
+    def _last_words(self) -> str:
+        code = self._process.wait()
+        lines = [line for line in self.log().splitlines() if line.strip()]
+        return f"its process ended with {code}: {lines[-1] if lines else 'no message'}"
+
+    def __enter__(self) -> Process:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()

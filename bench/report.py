@@ -1,0 +1,138 @@
+"""Rows of JSON, and the table made of them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+Row = dict[str, Any]
+BASELINE = "torch-pil"
+_LOWER_IS_BETTER = {"s", "ms", "MB", "of the JPEGs"}
+
+
+def row(
+    *,
+    suite: str,
+    variant: str,
+    loader: str,
+    metric: str,
+    unit: str,
+    values: Sequence[float],
+    setting: dict[str, Any],
+    **more: Any,
+) -> Row:
+    """One measured figure: the median, minimum and maximum of its rounds."""
+    return {
+        "suite": suite,
+        "variant": variant,
+        "loader": loader,
+        "metric": metric,
+        "unit": unit,
+        "median": _rounded(statistics.median(values)),
+        "min": _rounded(min(values)),
+        "max": _rounded(max(values)),
+        "rounds": len(values),
+        "setting": setting,
+        "values": [_rounded(value) for value in values],
+        **more,
+    }
+
+
+def missing(
+    *, suite: str, variant: str, loader: str, metric: str, unit: str, reason: str, **more: Any
+) -> Row:
+    """A loader without a figure, and why."""
+    return {
+        "suite": suite,
+        "variant": variant,
+        "loader": loader,
+        "metric": metric,
+        "unit": unit,
+        "median": None,
+        "min": None,
+        "max": None,
+        "rounds": 0,
+        "setting": {},
+        "reason": reason,
+        **more,
+    }
+
+
+def is_peer(loader: str) -> bool:
+    return not loader.startswith("fastload")
+
+
+def ratio(found: Row, other: Row | None) -> float | None:
+    """How many times better ``found`` is than ``other``."""
+    if other is None or not other["median"] or not found["median"]:
+        return None
+    quotient = float(found["median"]) / float(other["median"])
+    return 1 / quotient if found["unit"] in _LOWER_IS_BETTER else quotient
+
+
+def best_peer(rows: Iterable[Row]) -> Row | None:
+    """The best row of a loader that is not fastload's."""
+    peers = [found for found in rows if is_peer(found["loader"]) and found["median"]]
+    if not peers:
+        return None
+    sign = -1 if peers[0]["unit"] in _LOWER_IS_BETTER else 1
+    return max(peers, key=lambda found: sign * float(found["median"]))
+
+
+def tables(rows: Sequence[Row]) -> list[Any]:
+    """A rich table for each suite, variant and metric, in the order of the rows."""
+    groups: dict[tuple[str, str, str, str], list[Row]] = {}
+    for found in rows:
+        key = (found["suite"], found["variant"], found["metric"], found["unit"])
+        groups.setdefault(key, []).append(found)
+    return [_table(key, group) for key, group in groups.items()]
+
+
+def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
+    from rich.table import Table
+
+    suite, variant, metric, unit = key
+    baseline = next((found for found in group if found["loader"] == BASELINE), None)
+    peer = best_peer(group)
+    table = Table(title=f"{suite}, {variant}: {metric}, {unit}", title_justify="left")
+    table.add_column("loader")
+    for heading in ("median", "min", "max", f"x {BASELINE}", "x best peer"):
+        table.add_column(heading, justify="right")
+    table.add_column("setting", overflow="fold")
+    sign = 1 if unit in _LOWER_IS_BETTER else -1
+    measured = [found for found in group if found["median"] is not None]
+    for found in sorted(measured, key=lambda found: sign * float(found["median"])):
+        name = f"{found['loader']} *" if found is peer else found["loader"]
+        figures = [_shown(found[field]) for field in ("median", "min", "max")]
+        ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
+        table.add_row(name, *figures, *ratios, _setting(found))
+    for found in group:
+        if found["median"] is None:
+            table.add_row(found["loader"], "-", "", "", "", "", found["reason"], style="dim")
+    if peer is not None:
+        table.caption = "* the best peer"
+        table.caption_justify = "left"
+    return table
+
+
+def _setting(found: Row) -> str:
+    shown = [f"{name}={value}" for name, value in found["setting"].items()]
+    off = found.get("check", {}).get("levels_off")
+    if off is not None:
+        shown.append(f"({off} grey levels from Pillow)")
+    return " ".join(shown)
+
+
+def _times(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _shown(value: float) -> str:
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 10 else f"{value:.3f}"
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.5g}")

@@ -1,0 +1,25 @@
+"""Every suite by name."""
+
+from __future__ import annotations
+
+from bench.suites.base import Suite
+from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
+from bench.suites.memory import Memory
+from bench.suites.pack import Pack
+from bench.suites.scaling import Scaling
+from bench.suites.small import SmallImages
+from bench.suites.startup import Startup
+
+SUITES: dict[str, Suite] = {
+    suite.name: suite
+    for suite in (
+        ImagenetTrain(),
+        ImagenetEval(),
+        SmallImages(),
+        RawTrain(),
+        Pack(),
+        Startup(),
+        Memory(),
+        Scaling(),
+    )
+}

@@ -1,0 +1,162 @@
+"""What a suite is, and what all of them share."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from bench import data
+from bench.process import Failed, Process, Refused
+from bench.report import Row, missing
+from bench.workload import Workload
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line asks of a suite.
+
+    Attributes:
+        data: folder or archive of images; None lets the suite make its own.
+        loaders: names, in the order of the first round.
+        threads: threads or worker processes of each loader.
+        rounds: how often each loader is measured.
+        seconds: shortest time of one measurement; whole epochs are run.
+        toy: the smallest size at which everything still runs.
+        cache: folder for images and packed stores.
+        fresh: pack again what an earlier run packed.
+        say: takes a line for the user.
+        machine: added to each row.
+    """
+
+    data: str | None
+    loaders: tuple[str, ...]
+    threads: int
+    rounds: int
+    seconds: float
+    toy: bool
+    cache: Path
+    fresh: bool
+    say: Callable[[str], None]
+    machine: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One column of a suite.
+
+    Attributes:
+        pixels, dtype, memory_format: as in ``Workload``.
+        only_dct: leaves out fastload's other stores.
+    """
+
+    pixels: str = "jpeg"
+    dtype: str = "float32"
+    memory_format: str = "contiguous"
+    only_dct: bool = False
+
+
+class Suite(abc.ABC):
+    """A workload and what is measured on it."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    variants: ClassVar[dict[str, Variant]]
+
+    @abc.abstractmethod
+    def run(self, variant: str, options: Options) -> list[Row]:
+        """Measure one variant."""
+
+    def loaders(self, variant: str, options: Options) -> list[str]:
+        """The loaders that take part."""
+        dct = self.variants[variant].only_dct
+        return [
+            name
+            for name in options.loaders
+            if not dct or not name.startswith("fastload") or name.endswith("dct")
+        ]
+
+    def facts(self, work: Workload, options: Options) -> dict[str, Any]:
+        """What every row says besides its figure."""
+        samples, _ = work.samples()
+        return {
+            "threads": work.threads,
+            "batch": work.batch,
+            "dtype": work.dtype,
+            "images": len(samples),
+            "data": "given" if options.data else "made",
+            "warmup_s": options.seconds,
+            "round_s": options.seconds,
+            **options.machine,
+        }
+
+
+def imagenet(name: str, recipe: str, variant: str, spec: Variant, options: Options) -> Workload:
+    """The workload of photos to 224 x 224, batch 64."""
+    count = 48 if options.toy else 1200
+    images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
+    if spec.pixels == "raw":
+        images = data.raw(options.cache, images, shorter=256, say=options.say)
+    return Workload(
+        suite=name,
+        variant=variant,
+        images=str(images),
+        pixels=spec.pixels,
+        recipe=recipe,
+        size=224,
+        resize=256,
+        batch=8 if options.toy else 64,
+        threads=options.threads,
+        dtype=spec.dtype,
+        memory_format=spec.memory_format,
+        stores=str(options.cache / "stores"),
+    )
+
+
+def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
+    """The workload of 32 x 32 images, batch 256."""
+    count = 200 if options.toy else 10_000
+    images = data.jpegs(options.cache, data=options.data, count=count, small=True, say=options.say)
+    if spec.pixels == "raw":
+        images = data.raw(options.cache, images, shorter=None, say=options.say)
+    return Workload(
+        suite=name,
+        variant=variant,
+        images=str(images),
+        pixels=spec.pixels,
+        recipe="small",
+        size=32,
+        resize=32,
+        batch=32 if options.toy else 256,
+        threads=options.threads,
+        dtype=spec.dtype,
+        memory_format=spec.memory_format,
+        stores=str(options.cache / "stores"),
+    )
+
+
+class Absent:
+    """Turns what a loader cannot do into rows with a reason."""
+
+    def __init__(self, work: Workload, options: Options, **facts: Any) -> None:
+        self.rows: list[Row] = []
+        self._work, self._options, self._facts = work, options, facts
+
+    def note(self, loader: str, error: Refused | Failed, process: Process, **what: str) -> None:
+        """Remember that ``loader`` has no figure, and show what it said when it failed."""
+        reason = str(error)
+        if isinstance(error, Failed):
+            reason = f"failed: {reason}"
+            tail = "\n".join(process.log().splitlines()[-12:])
+            self._options.say(f"{loader} failed: {error}\n{tail}")
+        found = missing(
+            suite=self._work.suite,
+            variant=self._work.variant,
+            loader=loader,
+            reason=reason,
+            **what,
+            **self._facts,
+        )
+        self.rows.append(found)

@@ -1,0 +1,46 @@
+"""imagenet-train, imagenet-eval and raw-train: photos to 224 x 224."""
+
+from __future__ import annotations
+
+from bench.report import Row
+from bench.suites.base import Options, Suite, Variant, imagenet
+from bench.suites.race import race
+
+
+class ImagenetTrain(Suite):
+    name = "imagenet-train"
+    summary = "JPEG photos: RandomResizedCrop(224), flip, normalise; batch 64, shuffled"
+    recipe = "train"
+    variants = {
+        "float32": Variant(),
+        "uint8": Variant(dtype="uint8"),
+        "channels_last": Variant(memory_format="channels_last"),
+        "dct": Variant(only_dct=True),
+        "dct-uint8": Variant(dtype="uint8", only_dct=True),
+    }
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        work = imagenet(self.name, self.recipe, variant, self.variants[variant], options)
+        return race(work, self.loaders(variant, options), options, self.facts(work, options))
+
+
+class ImagenetEval(ImagenetTrain):
+    name = "imagenet-eval"
+    summary = "JPEG photos: Resize(256), CenterCrop(224), normalise; batch 64, in order"
+    recipe = "eval"
+    variants = {
+        "float32": Variant(),
+        "uint8": Variant(dtype="uint8"),
+        "channels_last": Variant(memory_format="channels_last"),
+        "dct": Variant(only_dct=True),
+    }
+
+
+class RawTrain(ImagenetTrain):
+    name = "raw-train"
+    summary = "the training workload on raw pixels, 256 on the shorter side"
+    variants = {
+        "float32": Variant(pixels="raw"),
+        "uint8": Variant(pixels="raw", dtype="uint8"),
+        "channels_last": Variant(pixels="raw", memory_format="channels_last"),
+    }

@@ -1,0 +1,84 @@
+"""Images per second of several loaders on one workload, measured in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from bench.process import Failed, Process, Refused
+from bench.report import Row, row
+from bench.suites.base import Absent, Options
+from bench.workload import Workload
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Runner:
+    process: Process
+    facts: dict[str, Any]
+    setting: dict[str, Any]
+    rates: list[float] = dataclasses.field(default_factory=list)
+
+
+def race(work: Workload, names: list[str], options: Options, facts: dict[str, Any]) -> list[Row]:
+    """Each loader in its own process; every round runs each once; all others hold still meanwhile.
+
+    The order changes from round to round, so that a machine that gets slower or faster treats all
+    alike.
+    """
+    what = {"metric": "throughput", "unit": "images/s"}
+    absent = Absent(work, options, **facts)
+    runners: list[_Runner] = []
+    processes: list[Process] = []
+    try:
+        for name in names:
+            process = Process(name)
+            processes.append(process)
+            try:
+                runners.append(_started(process, work, options))
+            except (Refused, Failed) as error:
+                absent.note(name, error, process, **what)
+                process.stop()
+        for number in range(options.rounds):
+            turn = number % max(1, len(runners))
+            for runner in runners[turn:] + runners[:turn]:
+                try:
+                    _measure(runner, options)
+                except Failed as error:
+                    absent.note(runner.process.name, error, runner.process, **what)
+                    runners.remove(runner)
+            options.say(f"round {number + 1} of {options.rounds} done")
+        rows = [
+            row(
+                suite=work.suite,
+                variant=work.variant,
+                loader=runner.process.name,
+                **what,
+                values=runner.rates,
+                setting=runner.setting,
+                **{**facts, **runner.facts},
+            )
+            for runner in runners
+        ]
+    finally:
+        for process in processes:
+            process.stop()
+    return rows + absent.rows
+
+
+def _started(process: Process, work: Workload, options: Options) -> _Runner:
+    made = process.call("make", work=work.to_json())
+    options.say(f"{process.name}: warming up")
+    process.call("prepare", fresh=options.fresh)
+    found = process.call("start", seconds=options.seconds / 2, try_all=not options.toy)
+    process.hold()
+    setting = dict(found["setting"])
+    if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
+        setting["memory_format"] = made["memory_format"]
+    facts = {"versions": made["versions"], "check": found["check"], "tried": found["tried"]}
+    return _Runner(process=process, facts=facts, setting=setting)
+
+
+def _measure(runner: _Runner, options: Options) -> None:
+    found = runner.process.call("run", seconds=options.seconds)
+    runner.rates.append(found["images_per_s"])
+    runner.process.hold()

@@ -1,0 +1,58 @@
+"""startup: what a script waits for before its first batch."""
+
+from __future__ import annotations
+
+from bench.process import Failed, Process, Refused
+from bench.report import Row, row
+from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+
+_METRICS = (
+    ("import beyond torch", "ms", "import_s", 1000.0),
+    ("first batch", "s", "first_batch_s", 1.0),
+)
+
+
+class Startup(Suite):
+    name = "startup"
+    summary = "fresh processes: import time beyond torch's, time from construction to first batch"
+    variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        work = imagenet(self.name, "train", variant, self.variants[variant], options)
+        facts = self.facts(work, options)
+        absent = Absent(work, options, **facts)
+        values: dict[str, dict[str, list[float]]] = {}
+        for number in range(options.rounds + 1):  # round 0 packs and warms the page cache
+            for name in self.loaders(variant, options):
+                if number and name not in values:
+                    continue
+                with Process(name) as process:
+                    try:
+                        found = process.call("make", work=work.to_json())
+                        if number == 0:
+                            process.call("prepare", fresh=options.fresh)
+                        found |= process.call("first_batch")
+                    except (Refused, Failed) as error:
+                        absent.note(name, error, process, metric="first batch", unit="s")
+                        values.pop(name, None)
+                        continue
+                here = values.setdefault(name, {})
+                if number:
+                    for _, _, key, factor in _METRICS:
+                        here.setdefault(key, []).append(factor * found[key])
+            options.say(f"round {number} of {options.rounds} done")
+        rows = [
+            row(
+                suite=self.name,
+                variant=variant,
+                loader=name,
+                metric=metric,
+                unit=unit,
+                values=measured[key],
+                setting={},
+                **facts,
+            )
+            for metric, unit, key, _ in _METRICS
+            for name, measured in values.items()
+        ]
+        return rows + absent.rows

@@ -1,0 +1,169 @@
+"""The process of one loader: ``python -m bench.worker NAME``, commands as JSON lines on stdin.
+
+Answers go out as JSON lines on the descriptor that was stdout; whatever libraries print goes to
+stderr. Every command answers once: {"ok": ...}, {"refused": reason} or {"failed": message}.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from typing import Any, TextIO
+
+
+def main() -> None:
+    """Serve commands until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    _die_with_parent()
+    session = _Session(sys.argv[1])
+    for line in sys.stdin:
+        _answer(answers, session, json.loads(line))
+    session.stop()
+
+
+def _answer(answers: TextIO, session: _Session, command: dict[str, Any]) -> None:
+    name = command.pop("do")
+    try:
+        answer = {"ok": getattr(session, name)(**command)}
+    except _Refused as refusal:
+        answer = {"refused": str(refusal)}
+    except Exception as error:  # the run goes on with the other loaders; the report names this one
+        traceback.print_exc()
+        answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
+    answers.write(json.dumps(answer) + "\n")
+
+
+class _Refused(Exception):
+    """This loader is absent or cannot do the workload."""
+
+
+class _Session:
+    """One loader, from its import to its end."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._loader: Any = None
+        self._work: Any = None
+
+    def make(self, work: dict[str, Any]) -> dict[str, Any]:
+        """Import the loader; say how long its modules take beyond torch."""
+        import torch
+
+        from bench.loaders import make
+        from bench.workload import Workload
+
+        self._work = Workload.from_json(work)
+        self._loader = make(self._name)
+        torch.set_num_threads(self._work.threads)
+        reason = self._loader.absent() or self._loader.refusal(self._work)
+        if reason:
+            raise _Refused(reason)
+        start = time.perf_counter()
+        for module in self._loader.needs:
+            __import__(module)
+        return {
+            "import_s": time.perf_counter() - start,
+            "versions": _versions(self._loader.needs),
+            "memory_format": self._loader.memory_format(self._work),
+        }
+
+    def prepare(self, fresh: bool) -> dict[str, Any]:
+        start = time.perf_counter()
+        self._loader.prepare(self._work, fresh=fresh)
+        seconds = time.perf_counter() - start
+        if self._loader.store is None:
+            return {"seconds": seconds, "nbytes": None}
+        return {"seconds": seconds, "nbytes": _nbytes(self._loader.store_folder(self._work))}
+
+    def start(self, seconds: float, try_all: bool) -> dict[str, Any]:
+        """Open with each setting in turn, keep the fastest, check its output."""
+        from bench.check import check
+
+        settings = self._loader.settings(self._work)
+        tried = []
+        if try_all and len(settings) > 1:
+            for setting in settings:
+                self._loader.open(self._work, setting)
+                self._run(0)
+                tried.append(self._run(seconds))
+                self._loader.close()
+                gc.collect()
+            settings = [settings[max(range(len(tried)), key=tried.__getitem__)]]
+        self._loader.open(self._work, settings[0])
+        found = check(self._loader, self._work)
+        self._run(seconds)
+        return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": found}
+
+    def open(self, setting: int) -> None:
+        self._loader.open(self._work, self._loader.settings(self._work)[setting])
+
+    def first_batch(self) -> dict[str, float]:
+        """Seconds from nothing open to the first batch in hand."""
+        start = time.perf_counter()
+        self._loader.open(self._work, self._loader.settings(self._work)[0])
+        batches = self._loader.epoch()
+        next(batches)
+        seconds = time.perf_counter() - start
+        batches.close()
+        return {"first_batch_s": seconds}
+
+    def run(self, seconds: float) -> dict[str, float]:
+        return {"images_per_s": self._run(seconds)}
+
+    def stop(self) -> None:
+        if self._loader is not None:
+            try:
+                self._loader.close()
+            except AttributeError:  # never opened
+                return
+
+    def _run(self, seconds: float) -> float:
+        """Images per second over whole epochs of at least ``seconds`` together."""
+        images = 0
+        start = time.perf_counter()
+        while True:
+            for batch, _ in self._loader.epoch():
+                images += len(batch)
+            passed = time.perf_counter() - start
+            if passed >= seconds:
+                return images / passed
+
+
+def _versions(modules: tuple[str, ...]) -> dict[str, str]:
+    import importlib.metadata as metadata
+
+    owners = metadata.packages_distributions()
+    names = [owners.get(module.split(".")[0], [module])[0] for module in modules]
+    found = {}
+    for name in names:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
+    return found
+
+
+def _nbytes(folder: os.PathLike[str]) -> int:
+    """Bytes on disk; LMDB files are sparse."""
+    return sum(
+        os.stat(os.path.join(root, name)).st_blocks * 512
+        for root, _, names in os.walk(folder)
+        for name in names
+    )
+
+
+def _die_with_parent() -> None:
+    """Ask Linux to kill this process when the benchmark goes away, even by SIGKILL."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
