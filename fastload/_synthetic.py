@@ -1,4 +1,4 @@
-"""Photo-like JPEGs, made here: what the demo, the benchmarks and the tests read where no photos are.
+"""Photo-like JPEGs, made here: what the demo, the benchmarks and the tests read without photos.
 
 What a JPEG loader spends its time on is decided by size, bytes per pixel and chroma subsampling, so
 those follow a sample of 300 ImageNet photos: 462 x 399 pixels and 107 KB on average, three quarters
@@ -138,9 +138,7 @@ def jpeg(index: int, *, label: int, classes: int, kind: Kind = PHOTO, seed: int 
     return file.getvalue()
 
 
-def _report(
-    done: Iterable[None], count: int, progress: Callable[[int, int], None] | None
-) -> None:
+def _report(done: Iterable[None], count: int, progress: Callable[[int, int], None] | None) -> None:
     for number, _ in enumerate(done, start=1):
         if progress is not None:
             progress(number, count)
@@ -166,9 +164,10 @@ def _paint(
 
     slope = rng.uniform(-0.25, 0.25, size=2).astype(np.float32)
     light = 1 + slope[0] * np.linspace(-1, 1, width, dtype=np.float32)
-    pixels = pixels * (light + slope[1] * np.linspace(-1, 1, height, dtype=np.float32)[:, None])[
-        ..., None
-    ]
+    pixels = (
+        pixels
+        * (light + slope[1] * np.linspace(-1, 1, height, dtype=np.float32)[:, None])[..., None]
+    )
     # Real photos differ much in detail: from a fifth to twice the average number of bytes.
     amplitude = kind.texture * float(np.exp(rng.normal(-0.2, 0.65)))
     pixels += amplitude * _texture(rng, size)[..., None]
