@@ -1,0 +1,128 @@
+// A record takes the place of libjpeg's entropy decoder.
+#include <cstring>
+
+#include "dct.h"
+#include "dct_expand.h"
+#include "dct_format.h"
+
+namespace fastload {
+namespace {
+
+// Note [Hook]
+// What libjpeg-turbo 2.1.5 to 3.2 keeps behind cinfo->entropy begins with these two members; upstream does
+// not install the header that says so. Nothing behind them is read or written. decode_mcu is called once for
+// every MCU of a row that is read, in order, whether or not jpeg_crop_scanline left it out, and with a null
+// pointer for every MCU of a row that jpeg_skip_scanlines passes: so counting calls tells which MCU is due,
+// and cinfo->master, whose layout changes between releases, is not needed. The callback never suspends.
+// DctSource::usable() tries all of this once before the first use.
+struct EntropyDecoderPrefix {
+  void (*start_pass)(j_decompress_ptr);
+  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
+};
+
+}  // namespace
+
+struct DctSource::Impl {
+  DctRecord record;
+  uint8_t header[kDctMaxHeader];
+  const DctExpander* expander = &dct_expander();
+  DctCursor cursor;
+  // The MCU that libjpeg asks for next.
+  int row, column;
+  // MCU columns: reading begins at the column block of the first, expansion at the first itself.
+  int seek_column, first_column, last_column;
+  bool corrupt = false;
+
+  void fill(const int* component, JBLOCKROW* blocks, int at_row, int at_column);
+};
+
+void DctSource::Impl::fill(const int* component, JBLOCKROW* blocks, int at_row, int at_column) {
+  const DctGrid& grid = record.grid;
+  if ((at_column & ((1 << grid.log2_column_block) - 1)) == 0) {
+    cursor = DctCursor{nullptr, record.data_end, {0, 0, 0}};
+    if (at_row < grid.mcu_rows)
+      cursor.at = dct_column_block(record, at_row, at_column >> grid.log2_column_block);
+    if (!cursor.at) {
+      corrupt = true;
+      return;
+    }
+  }
+  if (at_column < first_column) {
+    corrupt = !expander->walk(&cursor, component, grid.blocks_in_mcu);
+    return;
+  }
+  corrupt = !expander->expand(&cursor, component, grid.blocks_in_mcu, blocks);
+  if (corrupt)
+    for (int b = 0; b < grid.blocks_in_mcu; b++) std::memset(blocks[b], 0, sizeof(JBLOCK));
+}
+
+DctSource::DctSource() : impl_(new Impl) {}
+DctSource::~DctSource() {
+  delete impl_;
+}
+
+bool DctSource::open(const uint8_t* record, size_t nbytes, const uint8_t** header, size_t* header_nbytes,
+                     int* width, int* height) {
+  impl_->corrupt = !dct_parse(record, nbytes, &impl_->record);
+  if (impl_->corrupt) return false;
+  *header = impl_->header;
+  *header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
+  *width = impl_->record.image.width;
+  *height = impl_->record.image.height;
+  return true;
+}
+
+bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {
+  const DctImage& image = impl_->record.image;
+  const DctGrid& grid = impl_->record.grid;
+  if (!cinfo->entropy || cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8)
+    return false;
+  if (static_cast<int>(cinfo->image_width) != image.width ||
+      static_cast<int>(cinfo->image_height) != image.height || cinfo->num_components != image.components ||
+      cinfo->comps_in_scan != image.components ||
+      static_cast<int>(cinfo->MCUs_per_row) != grid.mcus_per_row ||
+      static_cast<int>(cinfo->MCU_rows_in_scan) != grid.mcu_rows ||
+      cinfo->blocks_in_MCU != grid.blocks_in_mcu)
+    return false;
+  for (int b = 0; b < grid.blocks_in_mcu; b++)
+    if (cinfo->MCU_membership[b] < 0 || cinfo->MCU_membership[b] >= image.components) return false;
+  if (x0 < 0 || x1 <= x0 || x1 > image.width) return false;
+
+  impl_->row = impl_->column = 0;
+  impl_->first_column = x0 / grid.mcu_width;
+  impl_->last_column = (x1 - 1) / grid.mcu_width;
+  impl_->seek_column = impl_->first_column >> grid.log2_column_block << grid.log2_column_block;
+  impl_->corrupt = false;
+  cinfo->client_data = impl_;
+  reinterpret_cast<EntropyDecoderPrefix*>(cinfo->entropy)->decode_mcu = [](j_decompress_ptr info,
+                                                                           JBLOCKROW* blocks) -> boolean {
+    Impl* impl = static_cast<Impl*>(info->client_data);
+    const int row = impl->row, column = impl->column;
+    if (++impl->column == impl->record.grid.mcus_per_row) {
+      impl->column = 0;
+      impl->row++;
+    }
+    if (blocks && column >= impl->seek_column && column <= impl->last_column && !impl->corrupt)
+      impl->fill(info->MCU_membership, blocks, row, column);
+    return TRUE;
+  };
+  return true;
+}
+
+bool DctSource::corrupt() const {
+  return impl_->corrupt;
+}
+
+const char* DctSource::simd() {
+  return dct_expander().name;
+}
+
+bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height) {
+  DctRecord parsed;
+  if (!dct_parse(record, nbytes, &parsed)) return false;
+  *width = parsed.image.width;
+  *height = parsed.image.height;
+  return true;
+}
+
+}  // namespace fastload

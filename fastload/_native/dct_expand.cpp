@@ -1,0 +1,77 @@
+// The portable expansion, and the choice among all.
+#include "dct_expand.h"
+
+#include <cstdlib>
+#include <cstring>
+
+#include "dct_block.h"
+#include "dct_format.h"
+
+namespace fastload {
+namespace {
+
+bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
+  const int width = head.width;
+  const unsigned codes = (1u << width) - 1;
+  // A code up to half the range is itself, beyond it stands for itself less the range. Zero, which no
+  // non-zero coefficient needs, is the escape; in two bits, where an escape would cost too many blocks their
+  // width, it is -2.
+  const int half = 1 << (width - 1), range = 1 << width;
+  const int zero_code = width == kDctMinWidth ? -2 : 0;
+  uint64_t escaped = 0;
+  unsigned bit = 0;
+  for (uint64_t left = head.mask; left; left &= left - 1, bit += width) {
+    const int code = static_cast<int>(load_le<uint16_t>(head.values + (bit >> 3)) >> (bit & 7) & codes);
+    const int value = code == 0 ? zero_code : code > half ? code - range : code;
+    if (value == 0)
+      escaped |= left & -left;
+    else
+      block[kDctNaturalOrder[__builtin_ctzll(left)]] = static_cast<JCOEF>(value);
+  }
+  block[0] = dc;
+  // Codes of zero without escape bytes stay zero; bytes without codes are refused.
+  if (head.next != head.escapes) return put_escapes(head, escaped, block, kDctNaturalOrder);
+  return true;
+}
+
+bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
+  return for_each_block(cursor, component, count, [&](const DctBlockHead& head, int16_t dc, int b) {
+    return expand_block(head, dc, blocks[b][0]);
+  });
+}
+
+bool walk(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, [](const DctBlockHead&, int16_t, int) { return true; });
+}
+
+const DctExpander& choose() {
+  const char* highest = std::getenv("FASTLOAD_SIMD");
+  const bool scalar_only = highest && std::strcmp(highest, "scalar") == 0;
+  const bool no_avx512 = scalar_only || (highest && std::strcmp(highest, "avx2") == 0);
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (!no_avx512 && dct_expander_avx512() && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
+      __builtin_cpu_supports("bmi2"))
+    return *dct_expander_avx512();
+  if (!scalar_only && dct_expander_avx2() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
+    return *dct_expander_avx2();
+#else
+  static_cast<void>(no_avx512);
+#endif
+  return dct_expander_scalar();
+}
+
+}  // namespace
+
+const DctExpander& dct_expander_scalar() {
+  static const DctExpander kScalar = {"scalar", expand, walk};
+  return kScalar;
+}
+
+const DctExpander& dct_expander() {
+  static const DctExpander& kChosen = choose();
+  return kChosen;
+}
+
+}  // namespace fastload
