@@ -35,6 +35,7 @@ class Partial:
     Attributes:
         folder: ``path`` + ".partial".
         chunks: columns of what the journal holds, one item per durable step.
+        begun_ns: when the work was begun, in nanoseconds since the epoch.
 
     Raises:
         UsageError: the store exists, another process writes it, or the partial was begun with other
@@ -56,6 +57,7 @@ class Partial:
                 self._discard_empty()
                 raise UsageError(f"{path!r} exists: delete it or choose another name")
             self._settings(json.loads(json.dumps(settings)))
+            self.begun_ns = os.stat(self.file("settings.json")).st_mtime_ns
             journal = os.path.join(self.folder, "journal")
             with open(journal, "ab"):
                 pass

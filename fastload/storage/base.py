@@ -171,6 +171,16 @@ class Writer(abc.ABC):
     def __len__(self) -> int:
         """Number of records in the partial store, those not yet durable included."""
 
+    @property
+    @abc.abstractmethod
+    def nbytes(self) -> int:
+        """Size of those records together."""
+
+    @property
+    @abc.abstractmethod
+    def begun_ns(self) -> int:
+        """When the partial store was begun, in nanoseconds since the epoch."""
+
     @abc.abstractmethod
     def keys(self) -> list[str]:
         """Keys of the records that are in it, in order: what a resumed run need not add again."""
@@ -213,7 +223,10 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def abort(self, *, keep_partial: bool = True) -> None:
-        """Stop. The partial stays for a later resume unless ``keep_partial`` is False."""
+        """Stop. The partial stays for a later resume unless ``keep_partial`` is False.
+
+        Does nothing after ``commit`` or a first ``abort``.
+        """
 
     def __enter__(self) -> Writer:
         return self

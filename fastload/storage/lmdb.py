@@ -287,6 +287,7 @@ class LmdbWriter(Writer):
         self._pending_records = 0
         self._pending_nbytes = 0
         self._labelled: bool | None = None
+        self._closed = False
         try:
             self._resume()
         except BaseException:
@@ -321,6 +322,15 @@ class LmdbWriter(Writer):
 
     def __len__(self) -> int:
         return self._durable + self._pending_records
+
+    @property
+    def nbytes(self) -> int:
+        durable = sum(int(chunk.nbytes.sum()) for chunk in self._partial.chunks)
+        return durable + self._pending_nbytes
+
+    @property
+    def begun_ns(self) -> int:
+        return self._partial.begun_ns
 
     def keys(self) -> list[str]:
         chunks = [chunk.all_keys() for chunk in self._partial.chunks]
@@ -430,10 +440,14 @@ class LmdbWriter(Writer):
             with warnings.catch_warnings(action="error"):
                 _open(data)  # no store gets its name before it was opened once
             self._partial.finish("data.mdb")
+            self._closed = True
         except OSError as error:
             raise self._failed(error) from error
 
     def abort(self, *, keep_partial: bool = True) -> None:
+        if self._closed:
+            return
+        self._closed = True
         self._env.close()
         self._partial.close(remove=not keep_partial)
 

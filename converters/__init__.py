@@ -1,0 +1,8 @@
+"""Converters: from sources to stores. Installed as ``fastload.converters``."""
+
+from __future__ import annotations
+
+from ._pack import pack
+from ._report import PackedPart, PackReport, Skipped
+
+__all__ = ["PackReport", "PackedPart", "Skipped", "pack"]

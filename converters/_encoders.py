@@ -1,0 +1,175 @@
+"""Encoders: the bytes of a source file -> the bytes of a record.
+
+An encoder is a function ``bytes -> Encoded``. ``make_encoder`` builds it from the options of
+``pack``; another encoding is one more entry in ``_SAVERS``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastload.errors import DecodeError, UsageError
+from fastload.storage import ENCODED, RAW
+
+from ._headers import image_size, refuse_bomb
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+ENCODINGS = ("keep", "jpeg", "png", "bmp", "raw")
+_ORIENTATION = 0x0112  # the EXIF tag
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoded:
+    """A record's bytes, what they are (ENCODED, RAW ...), and the image's size in pixels."""
+
+    data: bytes
+    kind: int
+    width: int
+    height: int
+
+
+Encoder = Callable[[bytes], Encoded]
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """A target size.
+
+    Attributes:
+        side: pixels.
+        longest: False: the shorter side becomes ``side``, as torchvision's ``Resize(side)`` does,
+            smaller images are enlarged too. True: the longer side becomes ``side`` where it is
+            longer; nothing is enlarged.
+    """
+
+    side: int
+    longest: bool = False
+
+    @classmethod
+    def parse(cls, text: str | int) -> Resize:
+        """From ``256``, ``"256"`` or ``"longest:256"``.
+
+        Raises:
+            UsageError: anything else.
+        """
+        number = str(text).removeprefix("longest:")
+        if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 65535:
+            raise UsageError(
+                f"expected resize as a side of 1 to 65535 pixels, such as 256 or longest:256, "
+                f"got {text!r}"
+            )
+        return cls(int(number), longest=number != str(text))
+
+    def __str__(self) -> str:
+        return f"longest:{self.side}" if self.longest else str(self.side)
+
+    def target(self, width: int, height: int) -> tuple[int, int]:
+        """The new (width, height). The other side is cut to a whole number as torchvision does."""
+        short, long = sorted((width, height))
+        if self.longest:
+            if long <= self.side:
+                return width, height
+            new_short, new_long = max(1, int(self.side * short / long)), self.side
+        else:
+            new_short, new_long = self.side, int(self.side * long / short)
+        return (new_short, new_long) if width <= height else (new_long, new_short)
+
+
+def make_encoder(
+    encode: str = "keep", *, resize: Resize | None = None, quality: int = 95, exif: bool = False
+) -> Encoder:
+    """The encoder for these options; they are those of ``pack``.
+
+    Raises:
+        UsageError: an option, or a combination, that cannot work.
+    """
+    if encode not in ENCODINGS:
+        raise UsageError(f"expected encode to be one of {', '.join(ENCODINGS)}, got {encode!r}")
+    if not 1 <= quality <= 100:
+        raise UsageError(f"expected quality from 1 to 100, got {quality}")
+    if encode == "keep" and resize is not None:
+        raise UsageError(
+            "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, png, "
+            "bmp, raw), or none, which means jpeg"
+        )
+    if encode == "keep":
+        return (lambda data: _keep_upright(data, quality)) if exif else _keep
+    save = _SAVERS[encode]
+
+    def transcode(data: bytes) -> Encoded:
+        image = _decode(data, exif=exif)
+        if resize is not None:
+            from PIL import Image
+
+            size = resize.target(*image.size)
+            if size != image.size:
+                image = image.resize(size, Image.Resampling.BILINEAR)
+        return save(image, quality)
+
+    return transcode
+
+
+def _keep(data: bytes) -> Encoded:
+    return Encoded(data, ENCODED, *image_size(data))
+
+
+def _keep_upright(data: bytes, quality: int) -> Encoded:
+    """Keep the bytes unless EXIF says that the image lies on its side; then turn and encode it."""
+    from PIL import Image
+
+    size = image_size(data)
+    with Image.open(io.BytesIO(data)) as image:
+        if image.getexif().get(_ORIENTATION, 1) == 1:
+            return Encoded(data, ENCODED, *size)
+        lossy = image.format in ("JPEG", "MPO", "WEBP")
+    return (_save_jpeg if lossy else _save_png)(_decode(data, exif=True), quality)
+
+
+def _decode(data: bytes, *, exif: bool) -> Image.Image:
+    """The image in mode L or RGB; other modes are converted as torchvision's loader does."""
+    from PIL import Image, ImageOps
+
+    refuse_bomb(*image_size(data))
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if exif:
+                ImageOps.exif_transpose(image, in_place=True)
+            image.load()
+            return image.copy() if image.mode in ("L", "RGB") else image.convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DecodeError(f"the image cannot be decoded: {error}") from error
+
+
+def _saved(image: Image.Image, format_: str, **options: int) -> Encoded:
+    buffer = io.BytesIO()
+    image.save(buffer, format_, **options)
+    return Encoded(buffer.getvalue(), ENCODED, *image.size)
+
+
+def _save_jpeg(image: Image.Image, quality: int) -> Encoded:
+    return _saved(image, "JPEG", quality=quality)
+
+
+def _save_png(image: Image.Image, quality: int) -> Encoded:
+    return _saved(image, "PNG")
+
+
+def _save_bmp(image: Image.Image, quality: int) -> Encoded:
+    return _saved(image.convert("RGB"), "BMP")
+
+
+def _save_raw(image: Image.Image, quality: int) -> Encoded:
+    return Encoded(image.convert("RGB").tobytes(), RAW, *image.size)
+
+
+_SAVERS: dict[str, Callable[[Image.Image, int], Encoded]] = {
+    "jpeg": _save_jpeg,
+    "png": _save_png,
+    "bmp": _save_bmp,
+    "raw": _save_raw,
+}

@@ -1,0 +1,82 @@
+"""Is this an image, and how large? From the first bytes, without decoding."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+
+from fastload.errors import DecodeError
+
+# Frame headers of a JPEG: SOF0 to SOF15 without DHT (C4), JPG (C8) and DAC (CC).
+# Source: ITU-T T.81, table B.1.
+_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """Width and height of the image file ``data``, in pixels, before any EXIF rotation.
+
+    Raises:
+        DecodeError: no image that Pillow knows, or one so large that Pillow takes it for a
+            decompression bomb (``PIL.Image.MAX_IMAGE_PIXELS``).
+    """
+    size = _jpeg(data) if data[:2] == b"\xff\xd8" else _png(data)
+    if size is None:
+        size = _pillow(data)
+    refuse_bomb(*size)
+    return size
+
+
+def refuse_bomb(width: int, height: int) -> None:
+    """Raise DecodeError for more pixels than Pillow takes for harmless."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit is not None and width * height > limit:
+        raise DecodeError(
+            f"expected at most {limit} pixels, found {width} x {height}: it could be a "
+            "decompression bomb; raise PIL.Image.MAX_IMAGE_PIXELS if it is not"
+        )
+
+
+def _jpeg(data: bytes) -> tuple[int, int] | None:
+    """Size out of the frame header; None where there is none, or where it has no height."""
+    at, end = 2, len(data)
+    while at + 9 <= end:
+        if data[at] != 0xFF:
+            return None
+        marker = data[at + 1]
+        if marker == 0xFF:  # fill byte
+            at += 1
+        elif marker in _FRAMES:
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return (width, height) if width and height else None
+        elif marker in (0xD9, 0xDA):
+            return None
+        elif 0xD0 <= marker <= 0xD8 or marker == 0x01:  # markers without a length
+            at += 2
+        else:
+            at += 2 + (data[at + 2] << 8 | data[at + 3])
+    return None
+
+
+def _png(data: bytes) -> tuple[int, int] | None:
+    if not data.startswith(_PNG) or len(data) < 24:
+        return None
+    width, height = struct.unpack_from(">II", data, 16)
+    return (width, height) if width and height else None
+
+
+def _pillow(data: bytes) -> tuple[int, int]:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            # refuse_bomb says it as an error; whether Pillow also warns is of no interest
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(io.BytesIO(data)) as image:
+                return image.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        what = "an empty file" if not data else f"{len(data)} bytes beginning with {data[:8]!r}"
+        raise DecodeError(f"expected an image, found {what} ({type(error).__name__})") from error

@@ -1,0 +1,285 @@
+"""``pack``: a folder of images into one store, or one per part of a split.
+
+Files are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads and
+not processes: Pillow and the file system work without the GIL, and nothing has to be copied between
+processes.) An interrupted run leaves ``NAME.partial``; the same call goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dataclasses
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from fastload._cpu import available
+from fastload._version import __version__
+from fastload.errors import DataError, DecodeError, UsageError
+from fastload.storage import Batch, Writer, open_store, open_writer
+from fastload.storage.folder import FolderStore
+
+from . import _split
+from ._chunk import Chunk, read_chunk
+from ._encoders import Encoder, Resize, make_encoder
+from ._report import PackedPart, PackReport, Skipped
+
+Progress = Callable[[int, int, int], None]
+
+_CHUNK = 64  # files a thread reads at a time: 7 MB of photos; more buys nothing for small files
+_SYNC_S = 5.0  # work that a kill can cost
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Job:
+    """One store to write: which records of the source, and into which file."""
+
+    path: str
+    indices: np.ndarray
+    settings: dict[str, Any]
+
+
+def pack(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    encode: str | None = None,
+    resize: str | int | None = None,
+    quality: int = 95,
+    workers: int | None = None,
+    split: str | None = None,
+    on_error: str = "raise",
+    exif: bool = False,
+    progress: Progress | None = None,
+) -> PackReport:
+    """Pack a folder of images into a store.
+
+    Example:
+        >>> report = pack("imgs", "imgs.lmdb")
+        >>> report.records
+        1000
+
+    Args:
+        source: class folders as torchvision's ImageFolder reads them (same order, labels, class
+            names), or a folder of images without labels.
+        destination: the store; its suffix names the format. It appears when it is complete; until
+            then the work is in ``destination`` + ".partial", and the same call resumes it.
+        encode: "keep": the files' own bytes, not decoded. "jpeg", "png": encoded anew. "bmp": not
+            compressed. "raw": uint8 RGB pixels. None: "keep", or "jpeg" where ``resize`` is given.
+        resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
+            ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
+            ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
+        quality: of JPEG, 1 to 100.
+        workers: threads that read and encode; None: as many as CPUs.
+        split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
+            ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``.
+        on_error: "raise", or "skip": files that are no images are left out and listed in the report.
+        exif: turn images as their EXIF orientation says. (They are left alone by default, as
+            torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
+            encoded anew.
+        progress: called with (records done, records in all, bytes written) after every chunk.
+
+    Returns:
+        What was written and what was left out.
+
+    Raises:
+        UsageError: arguments that cannot work, a destination that exists, or an unfinished one that
+            was begun with other arguments.
+        DecodeError: a file that is no image, with ``on_error="raise"``, or no image at all.
+        StoreNotFoundError: no folder of images.
+        StoreError: writing failed, for instance on a full disk.
+    """
+    started = time.monotonic()
+    if on_error not in ("raise", "skip"):
+        raise UsageError(f"expected on_error to be 'raise' or 'skip', got {on_error!r}")
+    if workers is not None and workers < 1:
+        raise UsageError(f"expected at least 1 worker, got {workers}")
+    target = Resize.parse(resize) if resize is not None else None
+    encoding = encode if encode is not None else "keep" if target is None else "jpeg"
+    encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
+    store = open_store(source)
+    if not isinstance(store, FolderStore):
+        raise UsageError(f"expected a folder of images to pack, got the {store.format} {source!r}")
+    path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
+    keys = store.keys(np.arange(len(store)))
+    settings = {
+        "encode": encoding,
+        "resize": str(target) if target is not None else None,
+        "quality": quality if encoding == "jpeg" or exif else None,
+        "exif": exif,
+        "on_error": on_error,
+        "source": store.path,
+        "source_digest": _digest(store, keys),
+    }
+    run = _Run(store, keys, encoder, on_error, workers or available(), progress)
+    with contextlib.ExitStack() as stack:
+        writers: list[tuple[_Job, Writer, int]] = []
+        for job in _jobs(path, keys, split, settings):
+            metadata = {"fastload": __version__, **job.settings}
+            writer = open_writer(
+                job.path, classes=store.classes, metadata=metadata, settings=job.settings
+            )
+            stack.callback(writer.abort)  # does nothing after commit
+            writers.append((job, writer, len(writer)))
+        for job, writer, _ in writers:
+            run.fill(writer, job.indices)
+        if run.skipped and not any(len(writer) for _, writer, _ in writers):
+            raise DecodeError(f"none of {len(keys)} files is an image: {run.skipped[0].reason}",
+                              path=run.skipped[0].path)  # fmt: skip
+        parts = tuple(
+            PackedPart(path=job.path, records=len(writer), nbytes=writer.nbytes, resumed=resumed)
+            for job, writer, resumed in writers
+        )
+        for _, writer, _ in writers:
+            writer.commit()
+    return PackReport(
+        parts=parts, skipped=tuple(run.skipped), seconds=time.monotonic() - started
+    )
+
+
+def _jobs(
+    path: str, keys: list[str], split: str | None, settings: dict[str, Any]
+) -> Iterator[_Job]:
+    """The stores to write."""
+    if split is None:
+        yield _Job(path=path, indices=np.arange(len(keys)), settings={**settings, "part": None})
+        return
+    shares = _split.parse(split)
+    part = _split.assign(keys, list(shares.values()))
+    for number, name in enumerate(["train", *shares]):
+        yield _Job(
+            path=path if number == 0 else _split.path_of(path, name),
+            indices=np.flatnonzero(part == number),
+            settings={**settings, "split": split, "part": name},
+        )
+
+
+def _digest(store: FolderStore, keys: list[str]) -> str:
+    """A hash of what the source consists of: files, labels and class names."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(store.files.blob)
+    digest.update(store.files.ends.tobytes())
+    if store.labels is not None:
+        digest.update(store.labels.tobytes())
+    digest.update("\0".join(store.classes).encode("utf-8", "surrogateescape"))
+    return digest.hexdigest()
+
+
+class _Run:
+    """Reads, encodes and writes; remembers what was skipped and how far it is."""
+
+    def __init__(
+        self,
+        store: FolderStore,
+        keys: list[str],
+        encoder: Encoder,
+        on_error: str,
+        workers: int,
+        progress: Progress | None,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._encoder = encoder
+        self._raise = on_error == "raise"
+        self._workers = workers
+        self._progress = progress
+        self._stop = threading.Event()
+        self._synced = time.monotonic()
+        self._done = 0
+        self._nbytes = 0
+        self.skipped: list[Skipped] = []
+
+    def fill(self, writer: Writer, indices: np.ndarray) -> None:
+        """Bring the records ``indices`` of the source into ``writer``, less those it has already."""
+        left = self._after_resume(writer, indices)
+        try:
+            for chunk in self._chunks(left):
+                self._take(writer, chunk)
+        except (KeyboardInterrupt, DataError):
+            writer.sync()  # what is done need not be done again
+            raise
+
+    def _take(self, writer: Writer, chunk: Chunk) -> None:
+        for index, reason in chunk.failed:
+            path = self._store.files[index]
+            if self._raise:
+                raise DecodeError(
+                    f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
+                    path=path,
+                    record=index,
+                )
+            self.skipped.append(Skipped(path=path, reason=reason))
+        labels = self._store.labels
+        writer.extend(
+            Batch(
+                data=chunk.data,
+                keys=[self._keys[index] for index in chunk.indices.tolist()],
+                labels=None if labels is None else labels[chunk.indices],
+                sizes=chunk.sizes,
+                kinds=chunk.kinds,
+                crc32c=chunk.crc32c,
+            )
+        )
+        self._nbytes += sum(map(len, chunk.data))
+        self._report(len(chunk.data) + len(chunk.failed))
+        if time.monotonic() - self._synced > _SYNC_S:
+            writer.sync()
+            self._synced = time.monotonic()
+
+    def _report(self, done: int) -> None:
+        self._done += done
+        if self._progress is not None:
+            self._progress(self._done, len(self._keys), self._nbytes)
+
+    def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:
+        """What of ``indices`` is left to do."""
+        self._synced = time.monotonic()
+        there = writer.keys()
+        if not there:
+            return indices
+        keys = [self._keys[index] for index in indices.tolist()]
+        end = keys.index(there[-1]) + 1
+        have = set(there)
+        for index, key in zip(indices[:end].tolist(), keys, strict=False):
+            path = self._store.files[index]
+            if key not in have:
+                self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
+            elif os.stat(path).st_mtime_ns > writer.begun_ns:
+                raise UsageError(
+                    f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
+                    "that folder to start again"
+                )
+        self._nbytes += writer.nbytes
+        self._report(end)
+        return indices[end:]
+
+    def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
+        """Chunks in order, read and encoded by the threads a few chunks ahead."""
+        starts = iter(range(0, len(indices), _CHUNK))
+        ahead: collections.deque[Future[Chunk]] = collections.deque()
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fastload-pack")
+
+        def submit() -> None:
+            start = next(starts, None)
+            if start is not None:
+                part = indices[start : start + _CHUNK]
+                ahead.append(pool.submit(read_chunk, self._store, part, self._encoder, self._stop))
+
+        try:
+            for _ in range(2 * self._workers):
+                submit()
+            while ahead:
+                chunk = ahead.popleft().result()
+                submit()
+                yield chunk
+        finally:
+            self._stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._stop.clear()

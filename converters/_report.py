@@ -1,0 +1,60 @@
+"""What a run of ``pack`` did."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Skipped:
+    """A source file that was left out.
+
+    Attributes:
+        path: of the file.
+        reason: why, in words.
+    """
+
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackedPart:
+    """One finished store.
+
+    Attributes:
+        path: of the store.
+        records: in it.
+        nbytes: size of the records together, without the store's own tables.
+        resumed: how many of the records an earlier, interrupted run had written.
+    """
+
+    path: str
+    records: int
+    nbytes: int
+    resumed: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PackReport:
+    """What ``pack`` returns.
+
+    Attributes:
+        parts: the stores; one, unless ``split`` was given.
+        skipped: files left out, with ``on_error="skip"``.
+        seconds: wall time.
+    """
+
+    parts: tuple[PackedPart, ...]
+    skipped: tuple[Skipped, ...]
+    seconds: float
+
+    @property
+    def records(self) -> int:
+        """Records in all parts."""
+        return sum(part.records for part in self.parts)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records of all parts."""
+        return sum(part.nbytes for part in self.parts)

@@ -1,0 +1,87 @@
+"""The command line: ``fastload COMMAND``. A command's module is imported when the command is used.
+
+Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import Any, NoReturn
+
+import click
+
+from .._version import __version__
+from ..errors import FastloadError, UsageError
+
+# Name of the command -> (its module, one line for the list). The module has a click command `command`.
+COMMANDS = {
+    "pack": ("fastload.cli.pack", "Pack a folder of images into one file."),
+    "info": ("fastload.cli.info", "Show what is inside a store."),
+    "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
+}
+
+
+class _Group(click.Group):
+    """Commands by name, loaded when used; errors of ours are one message and a status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list, without importing a command for its first line."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def main(self, *args: Any, **kwargs: Any) -> NoReturn:
+        kwargs["standalone_mode"] = False
+        try:
+            status = super().main(*args, **kwargs)
+            sys.exit(status if isinstance(status, int) else 0)
+        except click.ClickException as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except (click.Abort, KeyboardInterrupt):
+            click.echo("fastload: stopped", err=True)
+            sys.exit(130)
+        except BrokenPipeError:  # the reader of our output, such as `head`, has gone
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except (FastloadError, OSError) as error:
+            click.echo(f"fastload: error: {error}", err=True)
+            sys.exit(2 if isinstance(error, UsageError) else 1)
+
+
+def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from .. import _native
+
+    core = _native.load()
+    click.echo(f"fastload {__version__}")
+    if core is None:
+        click.echo("native core: not built; the slower Python engine is used")
+    else:
+        click.echo(f"native core: built (libjpeg-turbo {core.jpeg_version()}, {core.simd()})")
+    ctx.exit()
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
+    help="Show the version, and whether the native core is there.",
+)  # fmt: skip
+def main() -> None:
+    """Pack images and load them fast.
+
+    \b
+    fastload pack ./imgs imgs.lmdb       pack a folder
+    fastload info imgs.lmdb              what is inside
+    """

@@ -1,0 +1,235 @@
+"""Loose image files: class folders as torchvision's ImageFolder reads them, or one flat folder."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, overload
+
+import numpy as np
+
+from ..errors import StoreError, StoreNotFoundError
+from .base import Spans, Store
+
+# torchvision.datasets.folder.IMG_EXTENSIONS
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+
+_PROBE_THREADS = 4  # headers of loose files: mostly waiting for the disk
+_UNKNOWN, _UNREADABLE = 0, -1  # in the column of widths
+
+
+class PathList(Sequence[str]):
+    """Paths kept as one byte string and the position where each ends: 10 million take no objects.
+
+    Attributes:
+        blob: the paths as the file system encodes them, one after the other.
+        ends: int64 (n,).
+    """
+
+    def __init__(self, paths: Iterable[bytes]) -> None:
+        paths = list(paths)
+        self.blob = b"".join(paths)
+        self.ends = np.cumsum([len(path) for path in paths], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        return os.fsdecode(self.encoded(range(len(self))[index]))
+
+    def encoded(self, index: int) -> bytes:
+        """One path in bytes; ``index`` is in range and not negative."""
+        start = int(self.ends[index - 1]) if index else 0
+        return self.blob[start : int(self.ends[index])]
+
+
+class FolderStore(Store):
+    """Image files in a folder.
+
+    With subfolders, each is a class, in the order, with the labels and with the file name endings
+    of torchvision's ImageFolder. Without subfolders the images have no labels and come sorted by
+    name.
+
+    Args:
+        root: the folder.
+
+    Raises:
+        StoreNotFoundError: no such folder, no images in it, or class folders without any.
+    """
+
+    format = "folder"
+    mapped = False
+
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(os.path.expanduser(os.fspath(root)))
+        if not os.path.isdir(self.path):
+            raise StoreNotFoundError("expected a folder of images, found none", path=self.path)
+        names = sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        loose = sorted(
+            entry.name for entry in os.scandir(self.path) if entry.is_file() and _is_image(entry.name)
+        )
+        if not names:
+            if not loose:
+                raise StoreNotFoundError(
+                    f"expected images ({', '.join(IMAGE_SUFFIXES)}) or class folders, found neither",
+                    path=self.path,
+                )
+            prefix = os.fsencode(os.path.join(self.path, ""))
+            self._set([prefix + os.fsencode(name) for name in loose], None, [])
+            return
+        if loose:
+            warnings.warn(
+                f"{len(loose)} images lie in {self.path!r} itself, beside its class folders: they "
+                "are left out, as torchvision's ImageFolder does",
+                stacklevel=2,
+            )
+        paths: list[bytes] = []
+        counts: list[int] = []
+        for name in names:
+            before = len(paths)
+            _collect(os.path.join(self.path, name), paths)
+            counts.append(len(paths) - before)
+        empty = [name for name, count in zip(names, counts, strict=True) if not count]
+        if empty:
+            raise StoreNotFoundError(
+                f"expected images in every class folder, found none in {', '.join(empty[:20])}"
+                f"{' ...' if len(empty) > 20 else ''}: delete these folders or fill them",
+                path=self.path,
+            )
+        self._set(paths, np.repeat(np.arange(len(names)), counts), names)
+
+    @classmethod
+    def from_samples(
+        cls,
+        samples: Sequence[tuple[str, int]],
+        classes: Sequence[str],
+        *,
+        root: str | os.PathLike[str] | None = None,
+    ) -> FolderStore:
+        """The files of a torchvision ``DatasetFolder``: its ``samples`` and ``classes``.
+
+        Args:
+            samples: (path, class index), in the order wanted.
+            classes: class names.
+            root: the folder that keys are relative to; without it keys are the paths.
+        """
+        self = cls.__new__(cls)
+        self.path = os.path.abspath(os.path.expanduser(os.fspath(root))) if root is not None else ""
+        paths = [os.fsencode(os.path.abspath(path)) for path, _ in samples]
+        labels = np.fromiter((label for _, label in samples), np.int64, len(samples))
+        self._set(paths, labels, list(classes))
+        return self
+
+    def _set(self, paths: list[bytes], labels: np.ndarray | None, classes: list[str]) -> None:
+        self._paths = PathList(paths)
+        self._labels = labels
+        self.classes = classes
+        self.metadata: dict[str, Any] = {}
+        if self._labels is not None:
+            self._labels.flags.writeable = False
+        self._sizes = np.full((len(paths), 2), _UNKNOWN, np.int32)
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    @property
+    def files(self) -> PathList:
+        return self._paths
+
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        return self._paths.blob, self._paths.ends
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        count = len(indices)
+        return Spans(
+            file=np.ascontiguousarray(indices, np.int32),
+            offset=np.zeros(count, np.int64),
+            nbytes=np.full(count, -1, np.int64),
+        )
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return np.zeros(len(indices), np.uint8)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """As in the contract. A file's header is read once per process, when first asked for."""
+        unknown = np.unique(indices[self._sizes[indices, 0] == _UNKNOWN])
+        if len(unknown):
+            self._probe(unknown)
+        return np.maximum(self._sizes[indices], 0)
+
+    def _probe(self, indices: np.ndarray) -> None:
+        """Read the headers of the files ``indices``: by the core, what it does not know by Pillow."""
+        from .. import _native
+
+        core = _native.load()
+        left = indices
+        if core is not None:
+            count = len(indices)
+            spans = self.spans(np.arange(count))
+            paths = PathList(self._paths.encoded(i) for i in indices.tolist())
+            files = core.Files(paths.blob, paths.ends, np.zeros(count, np.uint8))
+            sizes = np.zeros((count, 2), np.int32)
+            status = np.zeros(count, np.int32)
+            core.probe(
+                files, spans.file, spans.offset, spans.nbytes, np.zeros(count, np.uint8), sizes,
+                status, _PROBE_THREADS,
+            )  # fmt: skip
+            files.close()
+            good = (status == 0) & (sizes > 0).all(axis=1)
+            self._sizes[indices[good]] = sizes[good]
+            left = indices[~good]
+        for index in left.tolist():
+            self._sizes[index] = _size_by_pillow(self._paths[index])
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        return self._labels
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        prefix = os.path.join(self.path, "") if self.path else ""
+        paths = (self._paths[index] for index in np.asarray(indices).tolist())
+        return [path.removeprefix(prefix).replace(os.sep, "/") for path in paths]
+
+    def checksums(self, indices: np.ndarray) -> None:
+        return None
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES)
+
+
+def _collect(folder: str, paths: list[bytes]) -> None:
+    """Append the images below ``folder``: folders in the order of their paths, files by name."""
+
+    def refuse(error: OSError) -> None:
+        raise StoreError(
+            f"a folder cannot be read: {error.strerror}", path=error.filename
+        ) from error
+
+    found = [
+        (root, sorted(filter(_is_image, names)))
+        for root, _, names in os.walk(folder, followlinks=True, onerror=refuse)
+    ]
+    for root, names in sorted(found):
+        prefix = os.fsencode(os.path.join(root, ""))
+        paths.extend(prefix + os.fsencode(name) for name in names)
+
+
+def _size_by_pillow(path: str) -> tuple[int, int]:
+    """Width and height, or the mark of a file that is no image: reading it will say what is wrong."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), Image.open(path) as image:
+            warnings.simplefilter("ignore")
+            return image.size
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return _UNREADABLE, _UNREADABLE
