@@ -109,8 +109,14 @@ def jpeg_version() -> str:
 def pool_size() -> int:
     """Threads that the pool of this process holds now."""
 
-def dct_encode(jpeg: Any) -> bytes:
-    """DCT record of a JPEG file.
+def set_simd(name: str) -> bool:
+    """Choose the resampler's instruction set for images begun from now on ("": the best one here).
+
+    False, and nothing changed, where this machine lacks it. For the tests.
+    """
+
+def dct_encode(jpeg: Any, *, column_block: int = 4, keep_metadata: bool = True) -> bytes:
+    """DCT record of a JPEG file; column_block and keep_metadata as in dct.h.
 
     Raises:
         ValueError: the original bytes must be kept; the message says why.

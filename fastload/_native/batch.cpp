@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "crc32c.h"
+#include "dct.h"
 #include "image.h"
 #include "jpeg.h"
 
@@ -32,7 +33,8 @@ Worker& worker() {
 }
 
 int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
@@ -92,7 +94,8 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   Worker& mine = worker();
   const int64_t begin = now_ns();
   Span span;
-  Status status = files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &mine.scratch, &span, error);
+  Status status =
+      files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &mine.scratch, &span, error);
   int64_t at = now_ns();
   stages_.read.fetch_add(at - begin, std::memory_order_relaxed);
   if (status == Status::kOk && sample.check) {
@@ -110,8 +113,9 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   placement.source_h = sample.source_h;
   placement.box_x = sample.box_x;
   placement.box_y = sample.box_y;
-  placement.resize = Resize{sample.box_w,    sample.box_h,    sample.resized_w, sample.resized_h, sample.window_x,
-                            sample.window_y, output_.out_w,   output_.out_h,    output_.filter,   output_.order};
+  placement.resize =
+      Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
+             sample.window_y, output_.out_w, output_.out_h,    output_.filter,   output_.order};
   placement.target.data = output_.data + static_cast<size_t>(item * 3 * w * h) * dtype_nbytes(output_.dtype);
   placement.target.dtype = output_.dtype;
   placement.target.row_stride = output_.channels_last ? w * 3 : w;
@@ -151,7 +155,7 @@ void Probe::run(int64_t item) noexcept {
       if (sample.kind == Kind::kEncoded) {
         status = probe_size(span.data, span.nbytes, &width, &height);
       } else if (sample.kind == Kind::kDct) {
-        status = probe_dct(span.data, span.nbytes, &width, &height) ? Status::kOk : Status::kCorrupt;
+        status = dct_size(span.data, span.nbytes, &width, &height) ? Status::kOk : Status::kCorrupt;
       } else {
         status = Status::kUnsupported;
       }

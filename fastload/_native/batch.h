@@ -51,8 +51,8 @@ struct Stages {
 // The caller keeps output.data, status and detail alive until the job is done.
 class Batch final : public Job {
  public:
-  Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status, int32_t* detail,
-        int threads);
+  Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
+        int32_t* detail, int threads);
 
   void run(int64_t item) noexcept override;
 
@@ -78,7 +78,8 @@ struct ProbeSample {
 // Image sizes out of headers. size: count pairs (w, h), the caller's; written where the status is kOk.
 class Probe final : public Job {
  public:
-  Probe(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size, int32_t* status, int threads);
+  Probe(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size, int32_t* status,
+        int threads);
 
   void run(int64_t item) noexcept override;
 

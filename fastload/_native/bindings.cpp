@@ -12,16 +12,12 @@
 
 #include "batch.h"
 #include "crc32c.h"
+#include "dct.h"
 #include "files.h"
 #include "image.h"
 #include "jpeg.h"
 #include "pool.h"
 #include "resample.h"
-
-#if __has_include("dct.cpp")
-#include "dct.h"
-#define FASTLOAD_HAVE_DCT 1
-#endif
 
 namespace py = pybind11;
 
@@ -53,9 +49,11 @@ class Buffer {
     const char code = format.empty() ? '?' : format.back();
     const char found = std::strchr("bhilqn", code) ? 'i' : std::strchr("BHILQN", code) ? 'u' : '?';
     std::string wrong;
-    if (found != kind || view_.itemsize != nbytes || format.size() > 2 || format[0] == '>' || format[0] == '!') {
-      wrong = std::string(": expected dtype ") + (kind == 'u' ? "u" : "") + "int" + std::to_string(8 * nbytes) +
-              ", got format '" + format + "' of " + std::to_string(view_.itemsize) + " bytes";
+    if (found != kind || view_.itemsize != nbytes || format.size() > 2 || format[0] == '>' ||
+        format[0] == '!') {
+      wrong = std::string(": expected dtype ") + (kind == 'u' ? "u" : "") + "int" +
+              std::to_string(8 * nbytes) + ", got format '" + format + "' of " +
+              std::to_string(view_.itemsize) + " bytes";
     } else if (!PyBuffer_IsContiguous(&view_, 'C')) {
       wrong = ": expected a C-contiguous array";
     } else if (writable && view_.readonly) {
@@ -137,7 +135,8 @@ void wait_for(Job& job) {
     if (outcome == pool::Wait::kDone) return;
     if (outcome == pool::Wait::kForked) {
       throw std::runtime_error(
-          "this job was submitted before the process forked and was not finished: submit it again in this process");
+          "this job was submitted before the process forked and was not finished: submit it again in this "
+          "process");
     }
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
@@ -147,7 +146,9 @@ void wait_for(Job& job) {
 class PyFiles {
  public:
   PyFiles(py::bytes paths, const py::object& ends, const py::object& mapped)
-      : paths_(std::move(paths)), ends_(ends, "ends", 'i', 8, false), mapped_(mapped, "mapped", 'u', 1, false) {
+      : paths_(std::move(paths)),
+        ends_(ends, "ends", 'i', 8, false),
+        mapped_(mapped, "mapped", 'u', 1, false) {
     char* text = nullptr;
     py::ssize_t text_nbytes = 0;
     if (PyBytes_AsStringAndSize(paths_.ptr(), &text, &text_nbytes) != 0) throw py::error_already_set();
@@ -157,12 +158,13 @@ class PyFiles {
     int64_t before = 0;
     for (py::ssize_t i = 0; i < count; i++) {
       const int64_t end = ends_.data<int64_t>()[i];
-      if (end < before) throw py::value_error("ends: expected values that do not decrease, at " + std::to_string(i));
+      if (end < before)
+        throw py::value_error("ends: expected values that do not decrease, at " + std::to_string(i));
       before = end;
     }
     if (before != text_nbytes) {
-      throw py::value_error("ends: expected the last one to be the length of paths, " + std::to_string(text_nbytes) +
-                            ", got " + std::to_string(before));
+      throw py::value_error("ends: expected the last one to be the length of paths, " +
+                            std::to_string(text_nbytes) + ", got " + std::to_string(before));
     }
     if (std::memchr(text, 0, static_cast<size_t>(text_nbytes)) != nullptr) {
       throw py::value_error("paths: expected no NUL byte");
@@ -225,7 +227,9 @@ class PyJob {
   Buffer out_, status_, detail_;
 };
 
-std::string at(const char* name, size_t i) { return std::string(name) + ": sample " + std::to_string(i) + ": "; }
+std::string at(const char* name, size_t i) {
+  return std::string(name) + ": sample " + std::to_string(i) + ": ";
+}
 
 void require(bool fits, const char* name, size_t i, const char* expected) {
   if (!fits) throw py::value_error(at(name, i) + "expected " + expected);
@@ -240,15 +244,15 @@ void check_sample(const Sample& s, size_t i, size_t files) {
   require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
   require(static_cast<int>(s.kind) <= 2, "kind", i, "0 (encoded), 1 (raw) or 2 (DCT)");
   require(s.source_w >= 0 && s.source_h >= 0 && s.source_w <= kMaxSide && s.source_h <= kMaxSide, "size", i,
-          "0 (unknown) up to 1,048,576");
+          "0 (unknown) up to 65,535");
   require((s.source_w == 0) == (s.source_h == 0), "size", i, "width and height, or neither");
   require(s.box_x >= 0 && s.box_y >= 0 && s.box_w >= 1 && s.box_h >= 1 && s.box_x <= kMaxSide &&
               s.box_y <= kMaxSide && s.box_w <= kMaxSide && s.box_h <= kMaxSide,
-          "box", i, "x, y of 0 or more and w, h of 1 or more, up to 1,048,576");
+          "box", i, "x, y of 0 or more and w, h of 1 or more, up to 65,535");
   require(s.source_w == 0 || (s.box_x + s.box_w <= s.source_w && s.box_y + s.box_h <= s.source_h), "box", i,
           "a box inside the image");
-  require(s.resized_w >= 1 && s.resized_h >= 1 && s.resized_w <= kMaxSide && s.resized_h <= kMaxSide, "resized", i,
-          "1 up to 1,048,576");
+  require(s.resized_w >= 1 && s.resized_h >= 1 && s.resized_w <= kMaxSide && s.resized_h <= kMaxSide,
+          "resized", i, "1 up to 65,535");
   require(s.window_x >= -kMaxCoordinate && s.window_x <= kMaxCoordinate && s.window_y >= -kMaxCoordinate &&
               s.window_y <= kMaxCoordinate,
           "window", i, "coordinates within 2**24 of 0");
@@ -257,13 +261,13 @@ void check_sample(const Sample& s, size_t i, size_t files) {
 Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                    const py::sequence& fill, const py::object& lut) {
   if (out_h < 1 || out_w < 1 || out_h > kMaxSide || out_w > kMaxSide) {
-    throw py::value_error("out_h, out_w: expected 1 up to 1,048,576");
+    throw py::value_error("out_h, out_w: expected 1 up to 65,535");
   }
   if (dtype < 0 || dtype > 3) {
     throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
   }
   if (filter < 0 || filter > 5) throw py::value_error("filter: expected 0 up to 5, see resample.h");
-  if (order < 0 || order > 1) throw py::value_error("order: expected 0 (Pillow 12) or 1 (Pillow 13)");
+  if (order < 0 || order > 2) throw py::value_error("order: expected 0 to 2, see PassOrder in resample.h");
   if (py::len(fill) != 3) throw py::value_error("fill: expected three levels");
   Output output{};
   output.dtype = static_cast<Dtype>(dtype);
@@ -307,14 +311,16 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   const Buffer resized_array = read_array(resized, "resized", 'i', 4, n, 2);
   const Buffer window_array = read_array(window, "window", 'i', 4, n, 2);
   const Buffer flip_array = read_array(flip, "flip", 'u', 1, n);
-  if (checksum.is_none() && !check.is_none()) throw py::value_error("check: expected None where checksum is None");
+  if (checksum.is_none() && !check.is_none())
+    throw py::value_error("check: expected None where checksum is None");
   const Buffer checksum_array = checksum.is_none() ? Buffer() : read_array(checksum, "checksum", 'u', 4, n);
   const Buffer check_array = check.is_none() ? Buffer() : read_array(check, "check", 'u', 1, n);
 
   Output output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
   Buffer out_array(out, "out", 'u', 1, true);
-  // 3 * 2^40 * 4 bytes a sample at most, and n is bounded by what the arrays hold: 128 bits are safe.
-  const __int128 wanted = static_cast<__int128>(n) * 3 * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
+  // 3 * 2^32 * 4 bytes a sample at most, and n is bounded by what the arrays hold: 128 bits are safe.
+  const __int128 wanted =
+      static_cast<__int128>(n) * 3 * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
   if (out_array.ndim() != 1 || wanted != out_array.nbytes()) {
     throw py::value_error("out: expected one dimension of n * 3 * out_h * out_w * itemsize = " +
                           std::to_string(static_cast<long long>(wanted)) + " bytes, got " +
@@ -352,16 +358,17 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     status_array.data<int32_t>()[i] = static_cast<int32_t>(Status::kPending);
     detail_array.data<int32_t>()[i] = 0;
   }
-  auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output), status_array.data<int32_t>(),
-                                       detail_array.data<int32_t>(), threads);
-  auto job =
-      std::make_unique<PyJob>(batch, files, std::move(out_array), std::move(status_array), std::move(detail_array));
+  auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output),
+                                       status_array.data<int32_t>(), detail_array.data<int32_t>(), threads);
+  auto job = std::make_unique<PyJob>(batch, files, std::move(out_array), std::move(status_array),
+                                     std::move(detail_array));
   pool::submit(batch);
   return job;
 }
 
-void probe(const py::object& files, const py::object& file, const py::object& offset, const py::object& nbytes,
-           const py::object& kind, const py::object& size_out, const py::object& status, int threads) {
+void probe(const py::object& files, const py::object& file, const py::object& offset,
+           const py::object& nbytes, const py::object& kind, const py::object& size_out,
+           const py::object& status, int threads) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -418,10 +425,9 @@ class Bytes {
 uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
   const Bytes bytes(buffer);
   WithoutGil released;
-  return portable ? crc32c_portable(crc, bytes.data(), bytes.size()) : crc32c(crc, bytes.data(), bytes.size());
+  return portable ? crc32c_portable(crc, bytes.data(), bytes.size())
+                  : crc32c(crc, bytes.data(), bytes.size());
 }
-
-#ifdef FASTLOAD_HAVE_DCT
 
 template <typename Codec>
 py::bytes convert(const py::object& buffer, Codec codec) {
@@ -437,8 +443,6 @@ py::bytes convert(const py::object& buffer, Codec codec) {
   return py::bytes(reinterpret_cast<const char*>(result.data()), result.size());
 }
 
-#endif
-
 }  // namespace
 }  // namespace fastload
 
@@ -453,34 +457,47 @@ PYBIND11_MODULE(_core, m) {
       .def("__len__", &PyFiles::length);
 
   py::class_<PyJob>(m, "Job", "A submitted batch. Dropped before its end, it is cancelled.")
-      .def("wait", &PyJob::wait, "Return when every sample has its status. Other Python threads run meanwhile.")
+      .def("wait", &PyJob::wait,
+           "Return when every sample has its status. Other Python threads run meanwhile.")
       .def("cancel", &PyJob::cancel, "Drop unstarted samples (status -1) and wait for running ones.")
       .def_property_readonly("done", &PyJob::done, "True once no sample is left and no thread at work.")
       .def_property_readonly("nanoseconds", &PyJob::nanoseconds, "Time per stage, summed over threads.");
 
-  m.def("submit", &submit, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "checksum"_a, "check"_a,
-        "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a, "out_w"_a, "dtype"_a,
-        "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a, "threads"_a,
-        "Start filling a batch; see _core.pyi.");
-  m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a, "threads"_a,
-        "Read image sizes out of headers; see _core.pyi.");
+  m.def("submit", &submit, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "checksum"_a,
+        "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
+        "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
+        "threads"_a, "Start filling a batch; see _core.pyi.");
+  m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
+        "threads"_a, "Read image sizes out of headers; see _core.pyi.");
   m.def(
-      "crc32c", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, false); }, "buffer"_a,
-      "crc"_a = 0, "CRC32C of a buffer, going on from crc.");
+      "crc32c", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, false); },
+      "buffer"_a, "crc"_a = 0, "CRC32C of a buffer, going on from crc.");
   m.def(
-      "_crc32c_portable", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); },
-      "buffer"_a, "crc"_a = 0, "The same without SSE4.2, for the tests.");
+      "_crc32c_portable",
+      [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); }, "buffer"_a,
+      "crc"_a = 0, "The same without SSE4.2, for the tests.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
   m.def("pool_size", &pool::size, "Threads the pool holds now.");
-#ifdef FASTLOAD_HAVE_DCT
   m.def(
-      "dct_encode", [](const py::object& jpeg) { return convert(jpeg, dct_encode); }, "jpeg"_a,
+      "set_simd", [](const std::string& name) { return set_simd(name.c_str()); }, "name"_a,
+      "Choose the resampler's instruction set from now on; False where this machine lacks it.");
+  m.def(
+      "dct_encode",
+      [](const py::object& jpeg, int column_block, bool keep_metadata) {
+        DctOptions options;
+        options.column_block = column_block;
+        options.keep_metadata = keep_metadata;
+        return convert(
+            jpeg, [&options](const uint8_t* data, size_t nbytes, std::vector<uint8_t>* record,
+                             std::string* why) { return dct_encode(data, nbytes, options, record, why); });
+      },
+      "jpeg"_a, py::kw_only(), "column_block"_a = DctOptions().column_block,
+      "keep_metadata"_a = DctOptions().keep_metadata,
       "JPEG file to DCT record; ValueError says why the original must be kept.");
   m.def(
       "dct_to_jpeg", [](const py::object& record) { return convert(record, dct_to_jpeg); }, "record"_a,
       "DCT record to a JPEG file with equal coefficients.");
-#endif
 
   // Before the interpreter goes: threads of ours must not outlive what they write into.
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

@@ -78,7 +78,8 @@ struct Advance {
   }
 
   uint32_t operator()(uint32_t crc) const {
-    return table[0][crc & 0xFF] ^ table[1][(crc >> 8) & 0xFF] ^ table[2][(crc >> 16) & 0xFF] ^ table[3][crc >> 24];
+    return table[0][crc & 0xFF] ^ table[1][(crc >> 8) & 0xFF] ^ table[2][(crc >> 16) & 0xFF] ^
+           table[3][crc >> 24];
   }
 };
 

@@ -32,7 +32,9 @@ bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
 
 }  // namespace
 
-Scratch::~Scratch() { std::free(data_); }
+Scratch::~Scratch() {
+  std::free(data_);
+}
 
 uint8_t* Scratch::reserve(size_t nbytes) {
   if (data_ == nullptr || nbytes > capacity_) {
@@ -176,7 +178,8 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
     }
     size_t got = 0;
     while (status == Status::kOk && got < length) {
-      const ssize_t n = pread(fd, into + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
+      const ssize_t n =
+          pread(fd, into + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
       if (n > 0) {
         got += static_cast<size_t>(n);
       } else if (n == 0) {

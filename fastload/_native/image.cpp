@@ -11,10 +11,18 @@
 namespace fastload {
 namespace {
 
-uint32_t le16(const uint8_t* p) { return static_cast<uint32_t>(p[0] | p[1] << 8); }
-uint32_t le32(const uint8_t* p) { return le16(p) | le16(p + 2) << 16; }
-uint32_t be16(const uint8_t* p) { return static_cast<uint32_t>(p[0] << 8 | p[1]); }
-uint32_t be32(const uint8_t* p) { return be16(p) << 16 | be16(p + 2); }
+uint32_t le16(const uint8_t* p) {
+  return static_cast<uint32_t>(p[0] | p[1] << 8);
+}
+uint32_t le32(const uint8_t* p) {
+  return le16(p) | le16(p + 2) << 16;
+}
+uint32_t be16(const uint8_t* p) {
+  return static_cast<uint32_t>(p[0] << 8 | p[1]);
+}
+uint32_t be32(const uint8_t* p) {
+  return be16(p) << 16 | be16(p + 2);
+}
 
 // Pixels in memory, not copied yet. Row y of the image begins at first + y * stride.
 struct Pixels {
@@ -42,8 +50,8 @@ void convert_row(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to, int
 
 // Four pixels a step: a byte shuffle. Reads 16 bytes for every 4 pixels and writes 16, so the last 6
 // pixels of a row are left to the caller. Returns the number of pixels done.
-__attribute__((target("ssse3"))) int convert_row_ssse3(const uint8_t* from, int from_bytes, bool bgr, uint8_t* to,
-                                                       int to_bytes, int count) {
+__attribute__((target("ssse3"))) int convert_row_ssse3(const uint8_t* from, int from_bytes, bool bgr,
+                                                       uint8_t* to, int to_bytes, int count) {
   alignas(16) uint8_t order[16];
   std::memset(order, 0x80, sizeof order);
   for (int pixel = 0; pixel < 4; pixel++) {
@@ -100,8 +108,8 @@ Status feed(const Pixels& pixels, const Placement& placement, RowBuffer* rows, R
   while (y < y1) {
     const int count = std::min(RowBuffer::kRows, y1 - y);
     for (int i = 0; i < count; i++) {
-      convert(first + static_cast<ptrdiff_t>(y + i) * pixels.stride, pixels.bytes, pixels.bgr, rows->row(i), to_bytes,
-              width);
+      convert(first + static_cast<ptrdiff_t>(y + i) * pixels.stride, pixels.bytes, pixels.bgr, rows->row(i),
+              to_bytes, width);
     }
     resampler->rows(rows->row(0), rows->stride(), count);
     y += count;
@@ -138,14 +146,17 @@ bool read_bmp_header(const uint8_t* data, size_t nbytes, BmpHeader* bmp) {
 }  // namespace
 
 Status begin_placement(const Placement& placement, int width, int height, Resampler* resampler) {
-  if (placement.source_w != 0 && (placement.source_w != width || placement.source_h != height)) return Status::kSize;
+  if (placement.source_w != 0 && (placement.source_w != width || placement.source_h != height))
+    return Status::kSize;
   if (placement.box_x + placement.resize.box_w > width || placement.box_y + placement.resize.box_h > height) {
     return Status::kSize;
   }
   return resampler->begin(placement.resize, placement.target) ? Status::kOk : Status::kIo;
 }
 
-RowBuffer::~RowBuffer() { std::free(memory_); }
+RowBuffer::~RowBuffer() {
+  std::free(memory_);
+}
 
 bool RowBuffer::reserve(size_t nbytes) {
   stride_ = (nbytes + 64 + 31) / 32 * 32;
@@ -176,7 +187,8 @@ Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows,
 Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
   BmpHeader bmp;
   if (!read_bmp_header(span.data, span.nbytes, &bmp)) return Status::kUnsupported;
-  if (bmp.planes != 1 || bmp.compression != 0 || (bmp.bits != 24 && bmp.bits != 32)) return Status::kUnsupported;
+  if (bmp.planes != 1 || bmp.compression != 0 || (bmp.bits != 24 && bmp.bits != 32))
+    return Status::kUnsupported;
   const int bytes = static_cast<int>(bmp.bits / 8);
   const uint64_t stride = (static_cast<uint64_t>(bmp.width) * static_cast<uint64_t>(bytes) + 3) / 4 * 4;
   const uint64_t pixels_nbytes = stride * static_cast<uint64_t>(bmp.height);  // < 2^43: no overflow

@@ -13,9 +13,6 @@ namespace fastload {
 // A larger image is left to Pillow, which refuses decompression bombs. Pillow warns from here on.
 constexpr int64_t kMaxPixels = 89478485;
 
-// A larger side is refused at submit and in headers; libjpeg's own limit is 65,500.
-constexpr int kMaxSide = 1 << 20;
-
 // One sample: the box of the source image, what becomes of it, and where it goes.
 struct Placement {
   int source_w, source_h;  // size the store promised; 0: unknown

@@ -5,17 +5,14 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <memory>
+#include <string>
 #include <vector>
 
 #include <jpeglib.h>
 
 #include <jerror.h>
 
-#if __has_include("dct.cpp")
 #include "dct.h"
-#define FASTLOAD_HAVE_DCT 1
-#endif
 
 namespace fastload {
 namespace {
@@ -43,7 +40,9 @@ struct ErrorManager {
   jmp_buf escape;
 };
 
-[[noreturn]] void escape(j_common_ptr cinfo) { longjmp(reinterpret_cast<ErrorManager*>(cinfo->err)->escape, 1); }
+[[noreturn]] void escape(j_common_ptr cinfo) {
+  longjmp(reinterpret_cast<ErrorManager*>(cinfo->err)->escape, 1);
+}
 
 void on_message(j_common_ptr cinfo, int level) {
   if (level < 0) escape(cinfo);
@@ -64,7 +63,8 @@ boolean source_fill(j_decompress_ptr cinfo) {
 
 void source_skip(j_decompress_ptr cinfo, long nbytes) {
   if (nbytes <= 0) return;
-  if (static_cast<unsigned long>(nbytes) > cinfo->src->bytes_in_buffer) escape(reinterpret_cast<j_common_ptr>(cinfo));
+  if (static_cast<unsigned long>(nbytes) > cinfo->src->bytes_in_buffer)
+    escape(reinterpret_cast<j_common_ptr>(cinfo));
   cinfo->src->next_input_byte += nbytes;
   cinfo->src->bytes_in_buffer -= static_cast<size_t>(nbytes);
 }
@@ -77,10 +77,8 @@ struct JpegDecoder::Impl {
   jpeg_source_mgr source{};
   jpeg_progress_mgr progress{};
   bool usable = false;
-#ifdef FASTLOAD_HAVE_DCT
   DctSource dct;
   std::vector<uint8_t> rebuilt;
-#endif
 };
 
 namespace {
@@ -118,7 +116,8 @@ bool supported(const jpeg_decompress_struct& cinfo) {
   if (cinfo.data_precision != 8 || cinfo.arith_code) return false;
   if (static_cast<int64_t>(cinfo.image_width) * cinfo.image_height > kMaxPixels) return false;
   if (cinfo.num_components == 1) return cinfo.jpeg_color_space == JCS_GRAYSCALE;
-  return cinfo.num_components == 3 && (cinfo.jpeg_color_space == JCS_YCbCr || cinfo.jpeg_color_space == JCS_RGB);
+  return cinfo.num_components == 3 &&
+         (cinfo.jpeg_color_space == JCS_YCbCr || cinfo.jpeg_color_space == JCS_RGB);
 }
 
 int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
@@ -141,8 +140,10 @@ Status decode_body(Impl* impl, const Work& work) {
     return Status::kOk;
   }
   // In source pixels: what is needed, then what is decoded.
-  const int x0 = work.placement->box_x + resampler->need_x0(), x1 = work.placement->box_x + resampler->need_x1();
-  const int y0 = work.placement->box_y + resampler->need_y0(), y1 = work.placement->box_y + resampler->need_y1();
+  const int x0 = work.placement->box_x + resampler->need_x0(),
+            x1 = work.placement->box_x + resampler->need_x1();
+  const int y0 = work.placement->box_y + resampler->need_y0(),
+            y1 = work.placement->box_y + resampler->need_y1();
   const int left = std::max(0, x0 - kMargin), right = std::min(width, x1 + kMargin);
   const int top = std::max(0, y0 - kMargin);
 
@@ -154,9 +155,6 @@ Status decode_body(Impl* impl, const Work& work) {
   cinfo.progress = several_scans ? &impl->progress : nullptr;
   if (!jpeg_start_decompress(&cinfo)) return Status::kUnsupported;
   if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
-#ifdef FASTLOAD_HAVE_DCT
-  if (work.dct && !impl->dct.attach(&cinfo, left, right)) return Status::kCorrupt;
-#endif
 
   JDIMENSION crop_x = static_cast<JDIMENSION>(left), crop_w = static_cast<JDIMENSION>(right - left);
   if (right - left < width) {
@@ -164,14 +162,18 @@ Status decode_body(Impl* impl, const Work& work) {
   } else {
     crop_x = 0;
   }
-  if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes))) return Status::kIo;
+  const int crop_left = static_cast<int>(crop_x),
+            crop_right = crop_left + static_cast<int>(cinfo.output_width);
+  if (work.dct && !impl->dct.attach(&cinfo, crop_left, crop_right)) return Status::kCorrupt;
+  if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
+    return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
   for (int i = 0; i < RowBuffer::kRows; i++) rows[i] = work.rows->row(i);
   if (top > 0) jpeg_skip_scanlines(&cinfo, static_cast<JDIMENSION>(top));
   for (int y = top; y < y0; y++) {
     if (jpeg_read_scanlines(&cinfo, rows, 1) != 1) return Status::kUnsupported;
   }
-  const uint8_t* first = rows[0] + static_cast<size_t>(x0 - static_cast<int>(crop_x)) * static_cast<size_t>(bytes);
+  const uint8_t* first = rows[0] + static_cast<size_t>(x0 - crop_left) * static_cast<size_t>(bytes);
   for (int y = y0; y < y1;) {
     const JDIMENSION want = static_cast<JDIMENSION>(std::min(RowBuffer::kRows, y1 - y));
     JDIMENSION got = 0;
@@ -180,9 +182,7 @@ Status decode_body(Impl* impl, const Work& work) {
       if (n == 0) return Status::kUnsupported;
       got += n;
     }
-#ifdef FASTLOAD_HAVE_DCT
     if (work.dct && impl->dct.corrupt()) return Status::kCorrupt;
-#endif
     resampler->rows(first, work.rows->stride(), static_cast<int>(want));
     y += static_cast<int>(want);
   }
@@ -228,7 +228,8 @@ JpegDecoder::~JpegDecoder() {
   delete impl_;
 }
 
-Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuffer* rows,
+                           Resampler* resampler) {
   int sof = 0, width = 0, height = 0;
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
@@ -236,9 +237,8 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   return run(impl_, span.data, span.nbytes, Work{&placement, rows, resampler, false});
 }
 
-#ifdef FASTLOAD_HAVE_DCT
-
-Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows,
+                               Resampler* resampler) {
   if (!DctSource::usable()) {
     // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
     std::string why;
@@ -248,26 +248,12 @@ Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, Row
   const uint8_t* header = nullptr;
   size_t header_nbytes = 0;
   int width = 0, height = 0;
-  if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height)) return Status::kCorrupt;
+  if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height))
+    return Status::kCorrupt;
   const Status status = run(impl_, header, header_nbytes, Work{&placement, rows, resampler, true});
   // libjpeg has no reason to complain of a header we wrote: the record's values made it.
   return status == Status::kUnsupported ? Status::kCorrupt : status;
 }
-
-bool probe_dct(const uint8_t* data, size_t nbytes, int* width, int* height) {
-  DctSource source;
-  const uint8_t* header = nullptr;
-  size_t header_nbytes = 0;
-  return source.open(data, nbytes, &header, &header_nbytes, width, height);
-}
-
-#else
-
-Status JpegDecoder::decode_dct(const Span&, const Placement&, RowBuffer*, Resampler*) { return Status::kUnsupported; }
-
-bool probe_dct(const uint8_t*, size_t, int*, int*) { return false; }
-
-#endif
 
 #define FASTLOAD_TEXT(value) #value
 #define FASTLOAD_TEXT_OF(macro) FASTLOAD_TEXT(macro)

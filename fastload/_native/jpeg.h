@@ -28,9 +28,6 @@ class JpegDecoder {
   Impl* impl_;
 };
 
-// Width and height of a DCT record. False: it is corrupt, or this build knows no DCT records.
-bool probe_dct(const uint8_t* data, size_t nbytes, int* width, int* height);
-
 // Version of the libjpeg-turbo headers this was compiled against.
 const char* jpeg_version();
 

@@ -27,9 +27,7 @@ struct PoolState {
   std::vector<std::thread> threads;
   bool stopping = false;
 
-  static bool exhausted(const Job& job) {
-    return job.next_.load(std::memory_order_relaxed) >= job.count_;
-  }
+  static bool exhausted(const Job& job) { return job.next_.load(std::memory_order_relaxed) >= job.count_; }
 
   void finish(Job& job) {
     job.done_.store(true, std::memory_order_release);
@@ -219,7 +217,9 @@ void submit(const std::shared_ptr<Job>& job) {
 Wait wait(Job& job, std::chrono::milliseconds timeout) {
   return state().wait(job, timeout, generation.load());
 }
-void cancel(Job& job) { state().cancel(job, generation.load()); }
+void cancel(Job& job) {
+  state().cancel(job, generation.load());
+}
 void shutdown() {
   if (current.load() != nullptr) state().shutdown();
 }

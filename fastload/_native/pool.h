@@ -40,7 +40,7 @@ class Job {
   int threads_;
   std::atomic<int64_t> next_{0};  // first item not handed out yet
   std::atomic<bool> done_{false};
-  int inside_ = 0;          // threads at work on it; guarded by the pool's mutex
+  int inside_ = 0;           // threads at work on it; guarded by the pool's mutex
   uint64_t generation_ = 0;  // how many forks lay between the first process and the submitting one
 };
 

@@ -6,7 +6,7 @@
 namespace fastload {
 
 enum class Status : int32_t {
-  kPending = -1,     // not looked at: the job was cancelled first
+  kPending = -1,  // not looked at: the job was cancelled first
   kOk = 0,
   kUnsupported = 1,  // Pillow decides: another format, a rare kind of JPEG, or any libjpeg warning
   kIo = 2,           // the detail is an errno
