@@ -120,10 +120,8 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
     flat: npt.NDArray[Any] = batch.memory.view(decoder.plan.stored)
     if decoder.channels_last:
-        flat = flat.reshape(n, h, w, 3).transpose(0, 3, 1, 2)
-        return flat
-    flat = flat.reshape(n, 3, h, w)
-    return flat
+        return np.moveaxis(flat.reshape(n, h, w, 3), 3, 1)
+    return np.reshape(flat, (n, 3, h, w))
 
 
 def _fill_one(store: Store, decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> None:
