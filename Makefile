@@ -1,0 +1,67 @@
+# One command each; `make help` lists them. Everything runs in .venv, which `make setup` makes.
+
+SHELL := /bin/sh
+PY := .venv/bin/python
+
+# For .ci/setup: which interpreter, which torch. Empty means its defaults.
+PYTHON ?=
+TORCH ?=
+export PYTHON TORCH
+
+IMAGES ?=
+SUITE ?= imagenet-train
+DATA ?=
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-long check format bench bench-peers ci clean distclean
+
+help:
+	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
+	@echo 'make test [ARGS=...]      the test suite (ARGS go to pytest)'
+	@echo 'make test-long            the same with full counts, and the long tests'
+	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
+	@echo 'make format               let ruff and clang-format lay out the code'
+	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
+	@echo 'make bench-peers          the same against other loaders (installs them)'
+	@echo 'make ci                   what CI runs: check, test, the wheel'
+	@echo 'make setup                only the set-up that every command does first'
+	@echo 'make clean | distclean    remove what was built | and .venv'
+	@echo
+	@echo 'PYTHON=python3.12 chooses the interpreter, TORCH="torch==2.13.0 torchvision==0.28.0"'
+	@echo 'another torch; FASTLOAD_NO_NATIVE=1 goes on without the C++ core.'
+
+setup:
+	@sh .ci/setup
+
+demo: setup
+	@$(PY) -m fastload demo $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
+
+test: setup
+	@$(PY) -m pytest $(ARGS)
+
+test-long: setup
+	@$(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)
+
+check: setup
+	@sh .ci/check
+
+format: setup
+	@sh .ci/check --format
+
+bench: setup
+	@$(PY) -m bench run $(SUITE) $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+bench-peers: setup
+	@sh bench/peers.sh $(ARGS)
+
+ci:
+	@bash .ci/run
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -f fastload/_native/*.so .venv/.fastload-core
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean
+	rm -rf .venv

@@ -1,0 +1,131 @@
+"""What every test shares: sample images, counts, the hardware gates, and the check for leaks.
+
+    photos       a folder of 24 generated JPEGs in three class folders
+    test_data    a folder of real photos, where there is one
+    count        count(small, full): how often to try; full with --long
+    no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
+
+Hypothesis is set up here too: the same examples on every run, more and new ones with --long.
+"""
+
+from __future__ import annotations
+
+import collections
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import leaks
+
+ROOT = Path(__file__).resolve().parent.parent
+LONG_TIMEOUT_S = 1800
+
+# No deadline: on a busy machine it would measure the neighbours.
+hypothesis.settings.register_profile(
+    "short", max_examples=20, deadline=None, derandomize=True, database=None
+)
+hypothesis.settings.register_profile("long", max_examples=500, deadline=None, print_blob=True)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--long", action="store_true", help="full counts, and the tests marked long")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    hypothesis.settings.load_profile("long" if config.getoption("--long") else "short")
+    if os.environ.get("FASTLOAD_REQUIRE_NATIVE") == "1" and not _has_native():
+        raise pytest.UsageError(
+            "expected the native core (FASTLOAD_REQUIRE_NATIVE=1), but it is not built: "
+            "run `make setup` and read its output"
+        )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    skip_long = pytest.mark.skip(reason="long: run by `make test-long`")
+    for item in items:
+        if item.get_closest_marker("long") is not None:
+            item.add_marker(
+                pytest.mark.timeout(LONG_TIMEOUT_S) if config.getoption("--long") else skip_long
+            )
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None and not _has_cuda():
+        _absent("FASTLOAD_REQUIRE_CUDA", "no CUDA device")
+    if item.get_closest_marker("native") is not None and not _has_native():
+        _absent("FASTLOAD_REQUIRE_NATIVE", "the native core is not built")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """List what was skipped and why, one line for each reason."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    if not skipped:
+        return
+    tests = collections.defaultdict[str, list[str]](list)
+    for report in skipped:
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        tests[reason.removeprefix("Skipped: ")].append(report.nodeid)
+    terminalreporter.section("skipped, and why")
+    for reason, names in sorted(tests.items(), key=lambda entry: -len(entry[1])):
+        shown = ", ".join(name.removeprefix("tests/") for name in names[:3])
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        terminalreporter.write_line(f"{len(names):4} x {reason}: {shown}{more}")
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 photo-like JPEGs (about 470 x 400, 110 KB) in class0, class1 and class2. Read only."""
+    from fastload import _synthetic
+
+    return _synthetic.make_images(tmp_path_factory.mktemp("photos"), 24, classes=3, seed=7)
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    """Class folders of real photos: $FASTLOAD_TEST_DATA, or shared/data/photos beside the clone."""
+    given = os.environ.get("FASTLOAD_TEST_DATA")
+    folder = Path(given) if given else ROOT.parent / "shared" / "data" / "photos"
+    if given and not folder.is_dir():
+        pytest.fail(f"expected a folder of photos, but FASTLOAD_TEST_DATA={given} is none")
+    if not folder.is_dir():
+        pytest.skip("no real photos: set FASTLOAD_TEST_DATA to a folder of class folders")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def count(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
+    """count(small, full): ``small`` in `make test`, ``full`` in `make test-long`."""
+    full = bool(request.config.getoption("--long"))
+    return lambda small, large: large if full else small
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail a test that leaves a thread, child process, shared memory or descriptor behind."""
+    before = leaks.snapshot()
+    yield
+    left = leaks.wait_for(before, timeout_s=5)
+    if left:
+        pytest.fail("left behind by the test:\n" + "\n".join(left))
+
+
+def _absent(variable: str, reason: str) -> None:
+    """Skip, or fail where the environment says that it must not be absent."""
+    if os.environ.get(variable) == "1":
+        pytest.fail(f"{reason}, and {variable}=1")
+    pytest.skip(reason)
+
+
+def _has_cuda() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def _has_native() -> bool:
+    from fastload import _native
+
+    return _native.load() is not None

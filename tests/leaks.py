@@ -1,0 +1,98 @@
+"""What a process holds that outlives a function: threads, children, shared memory, descriptors.
+
+Python threads only: the native pool is made once per process and kept, as torch keeps its own.
+Linux: read from /proc, so that nothing has to be installed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import threading
+import time
+from multiprocessing import resource_tracker
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Held:
+    """Descriptions of what is held, by kind. A description that comes back is the same thing."""
+
+    threads: frozenset[str]
+    children: frozenset[str]
+    shared_memory: frozenset[str]
+    descriptors: frozenset[str]
+
+    def since(self, before: Held) -> list[str]:
+        """One line for each thing that is held now and was not held ``before``."""
+        return [
+            f"  {field.name}: {thing}"
+            for field in dataclasses.fields(self)
+            for thing in sorted(getattr(self, field.name) - getattr(before, field.name))
+        ]
+
+
+def snapshot() -> Held:
+    """Return what this process holds now."""
+    # Python's own helper process stays once it is started: start it before anything is counted.
+    resource_tracker.ensure_running()
+    gc.collect()
+    return Held(
+        threads=frozenset(f"{t.name} ({t.ident})" for t in threading.enumerate()),
+        children=frozenset(_children()),
+        shared_memory=frozenset(_shared_memory()),
+        descriptors=frozenset(_descriptors()),
+    )
+
+
+def wait_for(before: Held, *, timeout_s: float) -> list[str]:
+    """Return what is held beyond ``before``, once nothing is or ``timeout_s`` has passed."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left = snapshot().since(before)
+        if not left or time.monotonic() > deadline:
+            return left
+        time.sleep(0.05)
+
+
+def _children() -> list[str]:
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for pid in _read(task / "children").split():
+            command = _read(Path("/proc") / pid / "cmdline").replace("\0", " ")
+            found.append(f"{pid} {command[:120]}")
+    return found
+
+
+def _shared_memory() -> list[str]:
+    """Entries of /dev/shm that no process outside of our family has mapped or open."""
+    names = {entry.name for entry in SHM.iterdir()} if SHM.is_dir() else set()
+    if not names:
+        return []
+    family = {str(os.getpid()), *(child.split()[0] for child in _children())}
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and process.name not in family:
+            maps = _read(process / "maps")
+            names -= {name for name in names if f"{SHM}/{name}" in maps}
+    return sorted(names)
+
+
+def _descriptors() -> list[str]:
+    found = []
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            found.append(f"{entry.name} -> {entry.readlink()}")
+        except FileNotFoundError:
+            continue  # the descriptor that listed the folder
+    return found
+
+
+def _read(path: Path) -> str:
+    """Text of a /proc file; empty where its process has ended."""
+    try:
+        return path.read_text(errors="replace")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return ""

@@ -1,0 +1,128 @@
+"""The package as a whole: its public names, what importing it costs, its version and its types."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import fastload
+
+ROOT = Path(__file__).resolve().parent.parent
+
+PUBLIC = {
+    "ChecksumError",
+    "DataError",
+    "DecodeError",
+    "FastLoader",
+    "FastloadError",
+    "InternalError",
+    "MissingDependencyError",
+    "PackedDataset",
+    "StoreError",
+    "StoreNotFoundError",
+    "UsageError",
+    "__version__",
+    "open_store",
+    "open_writer",
+    "pack",
+}
+HEAVY = ("lmdb", "cv2", "PIL", "rich", "click", "torchvision")
+
+
+def run(code: str) -> str:
+    """What ``code`` prints in a fresh interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120
+    )
+    return done.stdout
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert set(fastload.__all__) == PUBLIC
+
+
+def test_dir_shows_the_public_names() -> None:
+    assert set(dir(fastload)) >= PUBLIC
+
+
+def test_every_public_name_exists() -> None:
+    for name in fastload.__all__:
+        assert getattr(fastload, name) is not None
+
+
+def test_every_public_object_has_a_docstring() -> None:
+    bare = [
+        name
+        for name in fastload.__all__
+        if name != "__version__" and not inspect.getdoc(getattr(fastload, name))
+    ]
+    assert bare == []
+
+
+def test_every_public_method_has_a_docstring() -> None:
+    classes = [
+        value for name in fastload.__all__ if inspect.isclass(value := getattr(fastload, name))
+    ]
+    bare = [
+        f"{cls.__name__}.{name}"
+        for cls in classes
+        for name, value in vars(cls).items()
+        if not name.startswith("_") and inspect.isfunction(value) and not inspect.getdoc(value)
+    ]
+    assert bare == []
+
+
+def test_importing_fastload_imports_nothing_heavy() -> None:
+    # torch itself may import some of these; only what fastload adds counts.
+    code = f"""
+import json, sys, torch
+before = set(sys.modules)
+import fastload
+print(json.dumps([name for name in {HEAVY} if name in set(sys.modules) - before]))
+"""
+    assert json.loads(run(code)) == []
+
+
+def test_importing_fastload_starts_no_thread() -> None:
+    code = """
+import os, torch
+before = len(os.listdir("/proc/self/task"))
+import fastload
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+    assert run(code).strip() == "0"
+
+
+def test_importing_fastload_changes_neither_environment_nor_warnings() -> None:
+    code = """
+import os, warnings, torch
+before = dict(os.environ), list(warnings.filters)
+import fastload
+print(before == (dict(os.environ), list(warnings.filters)))
+"""
+    assert run(code).strip() == "True"
+
+
+def test_the_version_is_the_installed_one() -> None:
+    assert fastload.__version__ == importlib.metadata.version("fastload")
+    assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.dev\d+)?", fastload.__version__)
+
+
+def test_the_changelog_has_an_entry_for_this_version() -> None:
+    headings = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == fastload.__version__
+
+
+def test_type_checkers_find_the_annotations() -> None:
+    assert (Path(fastload.__file__).parent / "py.typed").is_file()
+
+
+def test_the_converters_are_a_part_of_the_package() -> None:
+    assert (
+        run("import fastload.converters as c; print(c.__name__)").strip() == "fastload.converters"
+    )
