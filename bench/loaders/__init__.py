@@ -15,6 +15,9 @@ WHERE = {
     "torch-v2": "torch_v2:TorchV2",
     "torch-simplejpeg": "torch_simplejpeg:TorchSimplejpeg",
     "threads-simplejpeg": "threads_simplejpeg:ThreadsSimplejpeg",
+    "ffcv": "ffcv:Ffcv",
+    "ffcv-channels-last": "ffcv:FfcvChannelsLast",
+    "dali": "dali:Dali",
 }
 
 

@@ -1,0 +1,135 @@
+"""NVIDIA DALI's CPU pipeline: reader, decoder and augmentations on its own threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import MEAN, STD, Workload
+
+
+class Dali(Loader):
+    """A pipeline without a GPU (device_id None), batches by way of DLPack or the PyTorch plugin.
+
+    The decoder's defaults are kept: they are faster than Pillow's choices and a little rougher
+    (no smooth chroma upsampling).
+    """
+
+    summary = "NVIDIA DALI, CPU pipeline over the files"
+    needs = ("nvidia.dali",)
+    install = "nvidia-dali-cuda120 or nvidia-dali-cuda130"
+
+    def absent(self) -> str | None:
+        try:
+            return super().absent()
+        except ModuleNotFoundError:  # find_spec imports the parent package
+            return f"not installed: {self.install}"
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [
+            {"num_threads": work.threads, "prefetch": prefetch, "output": output, "mmap": mmap}
+            for output in ("dlpack", "plugin")
+            for prefetch, mmap in ((2, True), (4, True), (2, False))
+        ]
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        samples, _ = work.samples()
+        self._batches = len(samples) // work.batch
+        self._plugin = setting["output"] == "plugin"
+        self._pipeline = _pipeline(work, setting)
+        self._pipeline.build()
+        if self._plugin:
+            from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+            from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+            self._iterator = DALIGenericIterator(
+                [self._pipeline],
+                ["images", "labels"],
+                reader_name="files",
+                last_batch_policy=LastBatchPolicy.DROP,
+                auto_reset=True,
+            )
+
+    def epoch(self) -> Iterator[Batch]:
+        if self._plugin:
+            for (found,) in self._iterator:
+                yield found["images"], found["labels"].squeeze(1).long()
+            return
+        for _ in range(self._batches):
+            images, labels = self._pipeline.run()
+            yield (
+                torch.from_dlpack(images.as_tensor()),
+                torch.from_dlpack(labels.as_tensor()).squeeze(1).long(),
+            )
+
+    def close(self) -> None:
+        self._iterator = None
+        self._pipeline = None
+
+
+def _pipeline(work: Workload, setting: Setting) -> Any:
+    from nvidia.dali import fn, pipeline_def, types
+
+    channels_last = work.memory_format == "channels_last"
+
+    @pipeline_def(
+        batch_size=work.batch,
+        num_threads=setting["num_threads"],
+        device_id=None,
+        prefetch_queue_depth=setting["prefetch"],
+        seed=0,
+    )
+    def pipeline() -> Any:
+        files, labels = fn.readers.file(
+            file_root=work.images,
+            random_shuffle=work.shuffled,
+            initial_fill=1024,
+            dont_use_mmap=not setting["mmap"],
+            name="files",
+        )
+        mirror = fn.random.coin_flip() if work.recipe != "eval" else 0
+        crop = {}
+        if work.recipe == "train":
+            images = fn.decoders.image_random_crop(
+                files,
+                device="cpu",
+                random_aspect_ratio=[3 / 4, 4 / 3],
+                random_area=[0.08, 1.0],
+                num_attempts=10,
+            )
+            images = fn.resize(images, size=[work.size, work.size], antialias=False)
+        elif work.recipe == "eval":
+            images = fn.decoders.image(files, device="cpu")
+            images = fn.resize(images, resize_shorter=work.resize, antialias=False)
+            crop = {"crop": (work.size, work.size)}
+        else:
+            images = fn.decoders.image(files, device="cpu")
+            places = [float(shift) for shift in range(-4, 5)]
+            images = fn.slice(
+                images,
+                start=fn.cast(fn.random.uniform(values=places, shape=[2]), dtype=types.INT32),
+                shape=[work.size, work.size],
+                axes=[0, 1],
+                out_of_bounds_policy="pad",
+            )
+        layout = "HWC" if channels_last else "CHW"
+        if work.dtype == "uint8":
+            images = fn.crop_mirror_normalize(
+                images, dtype=types.UINT8, output_layout=layout, mirror=mirror, **crop
+            )
+        else:
+            images = fn.crop_mirror_normalize(
+                images,
+                dtype=types.FLOAT,
+                output_layout=layout,
+                mirror=mirror,
+                mean=[255 * value for value in MEAN],
+                std=[255 * value for value in STD],
+                **crop,
+            )
+        return images, labels
+
+    return pipeline()

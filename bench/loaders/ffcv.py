@@ -1,0 +1,150 @@
+"""FFCV, whose own file format is decoded by its C library inside compiled Python.
+
+Its writer would compress the pictures anew; here the bytes of the files are kept, so that all
+loaders decode the same. Its fast layout is channels_last, which torch-trained models may not use;
+both are measured. Batches live in its own buffers and are overwritten later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import MEAN, STD, Workload
+
+
+class Ffcv(Loader):
+    """NCHW as the other loaders, through one more copy."""
+
+    summary = "FFCV, NCHW output"
+    needs = ("ffcv",)
+    store = "ffcv"
+    _loader: Any = None
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        _write(work, folder / "images.beton")
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [
+            {"num_workers": work.threads, "batches_ahead": ahead, "os_cache": cached}
+            for cached in (True, False)
+            for ahead in (3, 6)
+        ]
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        from ffcv.fields.basics import IntDecoder
+        from ffcv.fields.rgb_image import RGBImageField
+        from ffcv.loader import Loader as FfcvLoader
+        from ffcv.loader import OrderOption
+        from ffcv.transforms import Squeeze, ToTensor
+
+        self._loader = FfcvLoader(
+            str(self.store_folder(work) / "images.beton"),
+            batch_size=work.batch,
+            order=OrderOption.RANDOM if work.shuffled else OrderOption.SEQUENTIAL,
+            drop_last=True,
+            pipelines={
+                "image": _pipeline(work, self.memory_format(work) == "channels_last"),
+                "label": [IntDecoder(), ToTensor(), Squeeze()],
+            },
+            custom_fields={"image": RGBImageField} if work.pixels == "jpeg" else {},
+            **setting,
+        )
+
+    def epoch(self) -> Iterator[Batch]:
+        yield from self._loader
+
+    def close(self) -> None:
+        self._loader = None
+
+
+class FfcvChannelsLast(Ffcv):
+    """The layout that costs FFCV nothing."""
+
+    summary = "FFCV, channels_last output (NHWC in memory), the fastest it does"
+
+    def memory_format(self, work: Workload) -> str:
+        return "channels_last"
+
+    def refusal(self, work: Workload) -> str | None:
+        return "the same as ffcv here" if work.memory_format == "channels_last" else None
+
+
+def _pipeline(work: Workload, channels_last: bool) -> list[Any]:
+    from ffcv.fields.rgb_image import (
+        CenterCropRGBImageDecoder,
+        RandomResizedCropRGBImageDecoder,
+        SimpleRGBImageDecoder,
+    )
+    from ffcv.transforms import (
+        NormalizeImage,
+        RandomHorizontalFlip,
+        RandomTranslate,
+        ToTensor,
+        ToTorchImage,
+    )
+
+    size = (work.size, work.size)
+    steps: list[Any] = {
+        "train": lambda: [RandomResizedCropRGBImageDecoder(size), RandomHorizontalFlip()],
+        "eval": lambda: [CenterCropRGBImageDecoder(size, ratio=work.size / work.resize)],
+        "small": lambda: [
+            SimpleRGBImageDecoder(),
+            RandomHorizontalFlip(),
+            RandomTranslate(padding=4),
+        ],
+    }[work.recipe]()
+    if work.dtype == "float32":
+        steps.append(NormalizeImage(255 * np.array(MEAN), 255 * np.array(STD), np.float32))
+    return [*steps, ToTensor(), ToTorchImage(channels_last=channels_last)]
+
+
+def _write(work: Workload, path: Path) -> None:
+    from ffcv.fields import IntField, RGBImageField
+    from ffcv.writer import DatasetWriter
+
+    if work.pixels == "raw":
+        fields = {"image": RGBImageField(write_mode="raw"), "label": IntField()}
+    else:
+        fields = {"image": _kept_jpeg_field(), "label": IntField()}
+    samples, _ = work.samples()
+    writer = DatasetWriter(str(path), fields, num_workers=work.threads)
+    writer.from_indexed_dataset(_Files(samples, work.pixels), chunksize=50)
+
+
+def _kept_jpeg_field() -> Any:
+    """An RGBImageField that takes a JPEG file's bytes as they are; read as FFCV's own field."""
+    import io
+
+    from ffcv.fields import rgb_image
+    from PIL import Image
+
+    class KeptJpeg(rgb_image.RGBImageField):
+        def encode(self, destination: Any, data: np.ndarray, malloc: Any) -> None:
+            picture = Image.open(io.BytesIO(data.tobytes()))
+            destination["mode"] = rgb_image.IMAGE_MODES["jpg"]
+            destination["height"], destination["width"] = picture.height, picture.width
+            destination["data_ptr"], storage = malloc(data.nbytes)
+            storage[:] = data
+
+    return KeptJpeg(write_mode="jpg")
+
+
+class _Files:
+    def __init__(self, samples: list[tuple[str, int]], pixels: str) -> None:
+        self._samples, self._pixels = samples, pixels
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        from PIL import Image
+
+        path, label = self._samples[index]
+        if self._pixels == "raw":
+            return np.asarray(Image.open(path).convert("RGB")), label
+        return np.frombuffer(Path(path).read_bytes(), np.uint8), label
