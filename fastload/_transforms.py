@@ -155,6 +155,11 @@ class _Reader:
             raise _Stop(f"{kind} itself fails: {error}") from error
         if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (3, 1, 256):
             raise _Stop(f"{kind} does not give a tensor of three channels")
+        if self._is_tensor and self._ramp.is_floating_point() and not ramp.is_floating_point():
+            # out of range the result is the processor's, and differs between its instructions
+            most = 1 if getattr(transform, "scale", True) else 255
+            if not bool(((self._ramp >= 0) & (self._ramp <= most)).all()):
+                raise _Stop(f"{kind} casts values outside of 0 to {most} to {ramp.dtype}")
         self._ramp = ramp
         self._steps.append(" ".join(str(transform).split()))
 

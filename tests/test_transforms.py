@@ -1,0 +1,594 @@
+"""Recognition: fused results are torchvision's on PIL images, bit for bit; others are declined."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision import models
+from torchvision import transforms as v1
+from torchvision.transforms import functional as F1
+from torchvision.transforms import v2
+from torchvision.transforms.v2 import functional as F2
+
+from fastload import _geometry, _philox
+from fastload._engine import pillow
+from fastload._transforms import Plan, Unrecognised, recognise
+from fastload.errors import UsageError
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+NORMALIZE = v1.Normalize(MEAN, STD)
+GEOMETRIC = (
+    "RandomResizedCrop",
+    "Resize",
+    "CenterCrop",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+)
+
+
+def picture(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Smooth shapes with noise on top, so that both rounding and clipping happen."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[:height, :width]
+    waves = np.stack([np.sin(x / 7 + c) * np.cos(y / 5 - c) for c in range(3)], axis=2)
+    noise = rng.integers(-90, 91, (height, width, 3))
+    return Image.fromarray(np.clip(128 + 127 * waves + noise, 0, 255).astype(np.uint8))
+
+
+PICTURES = [picture(*size) for size in [(60, 45), (45, 61), (97, 33), (40, 40)]]
+
+
+def plan_of(transform: Any) -> Plan:
+    plan = recognise(transform)
+    assert isinstance(plan, Plan), plan
+    return plan
+
+
+def reason_of(transform: Any) -> str:
+    found = recognise(transform)
+    assert isinstance(found, Unrecognised)
+    return found.reason
+
+
+def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
+    """What the plan makes of sample ``index``, by the Pillow engine."""
+    sizes = np.array([image.size], np.int32)
+    drawn = _geometry.draw(plan.ops, sizes, seed=seed, epoch=0, indices=np.array([index]))
+    out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
+    pillow.fill(image, 0, drawn, plan, out)
+    if plan.dtype == torch.bfloat16:
+        return torch.from_numpy(out[0].view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(out[0])
+
+
+def leaves(transform: Any) -> list[Any]:
+    children = getattr(transform, "transforms", None)
+    if isinstance(transform, torch.nn.Sequential):
+        children = list(transform)
+    if children is None:
+        return [transform]
+    return [leaf for child in children for leaf in leaves(child)]
+
+
+def by_torchvision(transform: Any, image: Image.Image, index: int, seed: int = 0) -> Any:
+    """The user's chain, run by torchvision, with the numbers that ``index`` has."""
+    result: Any = image
+    position = 0
+    for leaf in leaves(transform):
+        name = type(leaf).__name__
+        functional = F2 if ".v2" in type(leaf).__module__ else F1
+        u = _philox.uniform(seed, 0, np.array([index]), position, 40)[0].tolist()
+        position += name in GEOMETRIC
+        if name == "RandomResizedCrop":
+            box = resized_crop_box(F1.get_image_size(result), leaf.scale, leaf.ratio, u)
+            result = functional.resized_crop(
+                result, *box, size=list(leaf.size), interpolation=leaf.interpolation
+            )
+        elif name == "RandomCrop":
+            result = random_crop(functional, result, leaf, u)
+        elif name == "RandomHorizontalFlip":
+            result = functional.hflip(result) if u[0] < leaf.p else result
+        else:
+            result = leaf(result)
+    return result
+
+
+def resized_crop_box(size: Any, scale: Any, ratio: Any, u: list[float]) -> tuple[int, ...]:
+    """RandomResizedCrop.get_params of torchvision in scalars, with numbers given."""
+    width, height = size
+    low, high = math.log(ratio[0]), math.log(ratio[1])
+    for t in range(10):
+        area = width * height * (scale[0] + u[4 * t] * (scale[1] - scale[0]))
+        aspect = math.exp(low + u[4 * t + 1] * (high - low))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top = int(u[4 * t + 2] * (height - h + 1))
+            return top, int(u[4 * t + 3] * (width - w + 1)), h, w
+    aspect = width / height
+    w = round(height * max(ratio)) if aspect > max(ratio) else width
+    h = round(width / min(ratio)) if aspect < min(ratio) else height
+    return (height - h) // 2, (width - w) // 2, h, w
+
+
+def random_crop(functional: Any, image: Any, crop: Any, u: list[float]) -> Any:
+    """RandomCrop.forward of torchvision, with numbers given."""
+    padding = crop.padding
+    if padding is not None and functional is F2:
+        left, right, top, bottom = padding
+        padding = [left, top, right, bottom]
+    if padding is not None:
+        image = functional.pad(image, padding, fill=crop.fill)
+    height, width = crop.size
+    now_w, now_h = F1.get_image_size(image)
+    if crop.pad_if_needed:
+        more = [max(width - now_w, 0), max(height - now_h, 0)]
+        if any(more):
+            image = functional.pad(image, more, fill=crop.fill)
+    now_w, now_h = F1.get_image_size(image)
+    left, top = int(u[0] * (now_w - width + 1)), int(u[1] * (now_h - height + 1))
+    return functional.crop(image, top, left, height, width)
+
+
+def check_equal(transform: Any, images: list[Image.Image] = PICTURES, samples: int = 4) -> None:
+    plan = plan_of(transform)
+    for number, image in enumerate(images):
+        for index in range(100 * number, 100 * number + samples):
+            theirs = by_torchvision(transform, image, index)
+            assert type(theirs) in (torch.Tensor, v2.functional.to_image(image).__class__)
+            ours = fused(plan, image, index)
+            assert ours.dtype == theirs.dtype
+            assert ours.shape == theirs.shape
+            assert torch.equal(ours, theirs.as_subclass(torch.Tensor))
+            assert plan.size in (None, tuple(ours.shape[1:]))
+
+
+def to_float(version: Any) -> list[Any]:
+    if version is v1:
+        return [v1.ToTensor()]
+    return [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+
+
+GEOMETRY = {
+    "nothing": lambda v: [],
+    "random resized crop": lambda v: [v.RandomResizedCrop(24), v.RandomHorizontalFlip()],
+    "random resized crop of a pair": lambda v: [v.RandomResizedCrop((20, 31), (0.5, 0.9), (1, 2))],
+    "small boxes, enlarged": lambda v: [v.RandomResizedCrop(64, scale=(0.001, 0.05))],
+    "resize and center crop": lambda v: [v.Resize(32), v.CenterCrop(28)],
+    "resize and larger center crop": lambda v: [v.Resize(20), v.CenterCrop((30, 19))],
+    "resize and random crop": lambda v: [v.Resize(40), v.RandomCrop(32), v.RandomHorizontalFlip()],
+    "resize and padded random crop": lambda v: [v.Resize((32, 32)), v.RandomCrop(32, padding=4)],
+    "resize to a pair": lambda v: [v.Resize((21, 34))],
+    "resize of one in a list": lambda v: [v.Resize([33]), v.CenterCrop([31])],
+    "resize with max_size": lambda v: [v.Resize(30, max_size=40), v.CenterCrop(36)],
+    "resize enlarging": lambda v: [v.Resize(120), v.CenterCrop(100)],
+    "resize to the same": lambda v: [v.Resize((45, 60)), v.CenterCrop(40)],
+    "center crop and resize": lambda v: [v.RandomCrop(33), v.Resize(20)],
+    "center crop of anything": lambda v: [v.CenterCrop((50, 41)), v.RandomHorizontalFlip(1.0)],
+    "random crop with padding": lambda v: [v.RandomCrop(32, padding=4), v.RandomHorizontalFlip()],
+    "random crop with two paddings": lambda v: [v.RandomCrop((30, 33), padding=(3, 9))],
+    "random crop with four paddings": lambda v: [v.RandomCrop(33, padding=(1, 2, 3, 14))],
+    "random crop with a colour": lambda v: [v.RandomCrop(33, padding=8, fill=(255, 7, 0))],
+    "random crop with a gray": lambda v: [v.RandomCrop(33, padding=8, fill=77)],
+    "random crop padding if needed": lambda v: [v.RandomCrop(50, pad_if_needed=True, fill=5)],
+    "random crop padding both ways": lambda v: [
+        v.RandomCrop((70, 40), padding=(2, 1), pad_if_needed=True)
+    ],
+    "several crops": lambda v: [v.RandomCrop(33), v.CenterCrop(30), v.RandomCrop((20, 22))],
+    "crop, then pad": lambda v: [v.RandomCrop(32), v.RandomCrop(32, padding=4, fill=9)],
+    "flip before a crop": lambda v: [v.RandomHorizontalFlip(), v.RandomCrop((22, 30))],
+    "flip between crops": lambda v: [
+        v.RandomCrop(33),
+        v.RandomHorizontalFlip(),
+        v.RandomCrop(33, padding=(5, 0, 1, 2)),
+        v.RandomHorizontalFlip(),
+        v.RandomCrop(17),
+    ],
+    "flip after a resize": lambda v: [v.Resize(33), v.RandomHorizontalFlip(), v.CenterCrop(30)],
+    "flip before padding": lambda v: [v.RandomHorizontalFlip(), v.CenterCrop((70, 50))],
+    "certain flip": lambda v: [v.RandomHorizontalFlip(1.0)],
+}
+
+
+@pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", GEOMETRY)
+def test_geometry_is_torchvisions_bit_for_bit(name: str, version: Any) -> None:
+    ops = GEOMETRY[name](version)
+    check_equal(version.Compose([*ops, version.PILToTensor()]))
+    check_equal(version.Compose([*ops, *to_float(version), version.Normalize(MEAN, STD)]))
+
+
+VALUES = {
+    "levels": [v1.PILToTensor()],
+    "levels as an image": [v2.ToImage()],
+    "levels as a pure tensor": [v2.ToImage(), v2.ToPureTensor()],
+    "ToTensor": [v1.ToTensor()],
+    "ConvertImageDtype": [v1.PILToTensor(), v1.ConvertImageDtype(torch.float32)],
+    "ConvertImageDtype of v2": [v2.PILToTensor(), v2.ConvertImageDtype(torch.float32)],
+    "ToDtype": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+    "ToDtype without scale": [v2.ToImage(), v2.ToDtype(torch.float32)],
+    "ToDtype by type": [v2.ToImage(), v2.ToDtype({"others": torch.float32}, scale=True)],
+    "ToDtype float16": [v2.ToImage(), v2.ToDtype(torch.float16, scale=True)],
+    "ToDtype bfloat16": [v2.ToImage(), v2.ToDtype(torch.bfloat16, scale=True)],
+    "ToDtype uint8": [v2.ToImage(), v2.ToDtype(torch.uint8, scale=True)],
+    "there and back": [v1.ToTensor(), v2.ToDtype(torch.uint8, scale=True)],
+    "through sixteen bits": [
+        v2.ToImage(),
+        v2.ToDtype(torch.int16, scale=True),
+        v2.ToDtype(torch.uint8, scale=True),
+    ],
+    "inverted": [
+        v1.ToTensor(),
+        v1.Normalize([1.0] * 3, [-1.0] * 3),
+        v2.ToDtype(torch.uint8, scale=True),
+    ],
+    "darkened": [
+        v1.ToTensor(),
+        v1.Normalize([0.0] * 3, [2.0, 3.0, 4.0]),
+        v1.ConvertImageDtype(torch.uint8),
+    ],
+    "levels as floats and back": [v2.ToImage(), v2.ToDtype(torch.float32), v2.ToDtype(torch.uint8)],
+    "Normalize": [v1.ToTensor(), NORMALIZE],
+    "Normalize in place": [v1.ToTensor(), v1.Normalize(MEAN, STD, inplace=True)],
+    "Normalize of v2": [*to_float(v2), v2.Normalize(MEAN, STD)],
+    "Normalize levels": [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32),
+        v2.Normalize([123.7, 116.3, 103.5], [58.4, 57.1, 57.4]),
+    ],
+    "Normalize with one mean": [v1.ToTensor(), v1.Normalize([0.5], [0.5])],
+    "Normalize twice": [v1.ToTensor(), NORMALIZE, v1.Normalize([0.1] * 3, [3.0] * 3)],
+    "Normalize in float16": [
+        v2.ToImage(),
+        v2.ToDtype(torch.float16, scale=True),
+        v2.Normalize(MEAN, STD),
+    ],
+    "Normalize, then cast": [v1.ToTensor(), NORMALIZE, v2.ToDtype(torch.bfloat16)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_values_are_torchs_bit_for_bit(name: str) -> None:
+    check_equal(v1.Compose(VALUES[name]), PICTURES[:2], samples=1)
+    check_equal(v1.Compose([v1.RandomCrop(40, padding=3), *VALUES[name]]), PICTURES[:2], samples=2)
+
+
+@pytest.mark.parametrize("name", ["box", "bilinear", "hamming", "bicubic", "lanczos"])
+def test_each_filter_is_pillows(name: str) -> None:
+    mode = v1.InterpolationMode(name)
+    check_equal(v1.Compose([v1.RandomResizedCrop(24, interpolation=mode), v1.PILToTensor()]))
+    check_equal(v1.Compose([v1.Resize(50, mode), v1.CenterCrop(40), v1.ToTensor()]))
+    check_equal(v2.Compose([v2.Resize(20, interpolation=mode), v2.CenterCrop(20), v2.ToImage()]))
+    number = {"lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}[name]
+    assert plan_of(v2.Compose([v2.Resize((8, 8), number), v2.ToImage()])).filter == (
+        plan_of(v2.Compose([v2.Resize((8, 8), mode), v2.ToImage()])).filter
+    )
+
+
+AFTER_TENSOR = {
+    "flip": [v1.ToTensor(), v1.RandomHorizontalFlip()],
+    "flip between": [v1.ToTensor(), v1.RandomHorizontalFlip(), NORMALIZE],
+    "crop after Normalize": [v1.ToTensor(), NORMALIZE, v1.RandomCrop(30)],
+    "center crop, padding black": [v1.ToTensor(), v1.CenterCrop(50), NORMALIZE],
+    "padded crop": [v1.ToTensor(), v1.RandomCrop(32, padding=4), NORMALIZE],
+    "padded crop of v2": [
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.RandomCrop(32, padding=4, fill=1.0),
+        v2.Normalize(MEAN, STD),
+    ],
+    "padded crop of levels": [v2.ToImage(), v2.RandomCrop(32, padding=(4, 5), fill=[3, 4, 5])],
+    "padding with a value some level has": [
+        v1.ToTensor(),
+        v1.Normalize([0.0] * 3, [0.5] * 3),
+        v1.RandomCrop(32, padding=4),
+    ],
+    "resized before": [v1.Resize(33), v1.ToTensor(), v1.RandomCrop(32, padding=2)],
+}
+
+
+@pytest.mark.parametrize("name", AFTER_TENSOR)
+def test_crops_and_flips_of_a_tensor_are_fused_where_exact(name: str) -> None:
+    check_equal(v1.Compose(AFTER_TENSOR[name]))
+
+
+@pytest.mark.parametrize(
+    "crop",
+    [
+        v1.RandomCrop(32, padding=4),
+        v2.RandomCrop(32, padding=4),
+        v1.CenterCrop(50),
+        v1.RandomCrop(70, pad_if_needed=True),
+        v1.RandomCrop(32, padding=4, fill=0.3),
+    ],
+)
+def test_padding_a_normalised_tensor_with_what_is_no_level_is_declined(crop: Any) -> None:
+    reason = reason_of(v1.Compose([v1.ToTensor(), NORMALIZE, crop]))
+    assert "pads with a value that no pixel can have" in reason
+    assert "before ToTensor and Normalize" in reason
+
+
+def test_a_crop_that_cannot_reach_outside_needs_no_fill() -> None:
+    check_equal(v1.Compose([v1.Resize(33), v1.ToTensor(), NORMALIZE, v1.CenterCrop(33)]))
+
+
+def test_nests_presets_and_identities_are_seen_through() -> None:
+    nest = v1.Compose(
+        [
+            torch.nn.Sequential(v1.Resize(36), torch.nn.Identity(), v1.CenterCrop(32)),
+            v2.Compose([v2.RandomHorizontalFlip(), v2.Identity()]),
+            v1.Compose([v1.ToTensor(), torch.nn.Sequential(NORMALIZE)]),
+        ]
+    )
+    check_equal(nest)
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0", "vit_b_16", "swin_t"])
+def test_presets_of_weights_are_fused(name: str) -> None:
+    preset = models.get_model_weights(name).DEFAULT.transforms()
+    plan = plan_of(preset)
+    for image in (picture(300, 260), picture(120, 400)):
+        assert torch.equal(fused(plan, image, 0), preset(image))
+
+
+def test_no_transform_gives_the_levels() -> None:
+    plan = plan_of(None)
+    assert (plan.dtype, plan.lut, plan.ops, plan.fixed_size) == (torch.uint8, None, (), False)
+    assert torch.equal(fused(plan, PICTURES[0], 0), F1.pil_to_tensor(PICTURES[0]))
+
+
+def check_photos(paths: list[Path]) -> None:
+    images = [pillow.decode(path.read_bytes(), path=str(path)) for path in paths]
+    train = [v1.RandomResizedCrop(224), v1.RandomHorizontalFlip(), v1.ToTensor(), NORMALIZE]
+    check_equal(v1.Compose(train), images, 2)
+    check_equal(v1.Compose([v1.Resize(256), v1.CenterCrop(224), v1.PILToTensor()]), images, 1)
+
+
+def test_generated_photos_come_out_as_torchvision_makes_them(photos: Path) -> None:
+    check_photos(sorted(photos.rglob("*.jpg"))[:4])
+
+
+def test_real_photos_come_out_as_torchvision_makes_them(
+    test_data: Path, count: Callable[[int, int], int]
+) -> None:
+    paths = sorted(
+        path for path in test_data.rglob("*") if path.suffix.lower() in (".jpg", ".jpeg")
+    )
+    check_photos(paths[:: max(1, len(paths) // count(12, len(paths)))])
+
+
+# Any chain: recognised and equal, or declined with a reason.
+
+sizes = st.integers(8, 50)
+pads = st.none() | st.integers(0, 6) | st.tuples(*[st.integers(0, 6)] * 4)
+some_op = st.one_of(
+    st.builds(lambda v, s: v.Resize(s), st.sampled_from([v1, v2]), sizes),
+    st.builds(lambda v, h, w: v.Resize((h, w)), st.sampled_from([v1, v2]), sizes, sizes),
+    st.builds(lambda v, s: v.CenterCrop(s), st.sampled_from([v1, v2]), sizes),
+    st.builds(lambda v, s: v.RandomResizedCrop(s), st.sampled_from([v1, v2]), sizes),
+    st.builds(lambda v, p: v.RandomHorizontalFlip(p), st.sampled_from([v1, v2]), st.floats(0, 1)),
+    st.builds(
+        lambda v, h, w, padding, fill: v.RandomCrop((h, w), padding, True, fill),
+        st.sampled_from([v1, v2]), sizes, sizes, pads, st.integers(0, 255),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=max(150, settings.default.max_examples))
+@given(
+    before=st.lists(some_op, max_size=4),
+    after=st.lists(some_op, max_size=2),
+    normalise=st.booleans(),
+    image=st.sampled_from(PICTURES),
+    seed=st.integers(0, 2**32),
+)
+def test_any_chain_is_equal_or_declined(
+    before: list[Any], after: list[Any], normalise: bool, image: Image.Image, seed: int
+) -> None:
+    chain = v1.Compose([*before, v1.ToTensor(), *([NORMALIZE] if normalise else []), *after])
+    found = recognise(chain)
+    if isinstance(found, Unrecognised):
+        assert len(found.reason) > 20
+        return
+    for index in range(3):
+        theirs = by_torchvision(chain, image, index, seed)
+        assert torch.equal(fused(found, image, index, seed), theirs)
+
+
+# What is not recognised, and why.
+
+
+class MyResize(v1.Resize):
+    """Does what it likes."""
+
+
+def hooked() -> Any:
+    resize = v1.Resize((8, 8))
+    resize.register_forward_hook(lambda module, args, output: output)
+    return resize
+
+
+def patched() -> Any:
+    resize = v1.Resize((8, 8))
+    resize.forward = lambda image: image
+    return resize
+
+
+DECLINED = {
+    "a subclass": ([MyResize(8), v1.ToTensor()], "MyResize is not a transform fastload knows"),
+    "a function": ([lambda image: image, v1.ToTensor()], "<lambda> is not a transform"),
+    "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook or a forward of its own"),
+    "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
+    "not yet known": ([v1.ColorJitter(0.1), v1.ToTensor()], "ColorJitter is not a transform"),
+    "a layer": ([torch.nn.ReLU(), v1.ToTensor()], "ReLU is not a transform"),
+    "a PIL image": ([v1.Resize(8)], "the samples are PIL images; end the transforms with ToTensor"),
+    "nothing but identity": ([torch.nn.Identity()], "the samples are PIL images"),
+    "two resizes": ([v1.Resize(30), v1.RandomResizedCrop(8), v1.ToTensor()], "already resized"),
+    "resizing padding": ([v1.RandomCrop(9, 2), v1.Resize(5), v1.ToTensor()], "already be padded"),
+    "flip first": ([v1.RandomHorizontalFlip(), v1.Resize(8), v1.ToTensor()], "put the flip last"),
+    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor or ToImage"),
+    "cropping and resizing a tensor": (
+        [v2.ToImage(), v2.RandomResizedCrop(8)],
+        "RandomResizedCrop comes after the image is a tensor",
+    ),
+    "nearest": (
+        [v1.Resize(8, v1.InterpolationMode.NEAREST), v1.ToTensor()],
+        "interpolation 'nearest'",
+    ),
+    "nearest by number": ([v2.Resize(8, 0), v2.ToImage()], "interpolation 'nearest'"),
+    "reflection": (
+        [v1.RandomCrop(32, 4, padding_mode="reflect"), v1.ToTensor()],
+        "padding_mode='reflect'; constant is recognised",
+    ),
+    "a fill by type": (
+        [v2.RandomCrop(32, 4, fill={Image.Image: 3, "others": 0}), v2.ToImage()],
+        "a fill for each type",
+    ),
+    "cropping by a negative padding": ([v1.RandomCrop(8, -4), v1.ToTensor()], "padding=-4"),
+    "casting too early": (
+        [v2.ToDtype(torch.float32), v2.ToImage()],
+        "ToDtype comes before the image is a tensor",
+    ),
+    "torchvision fails": ([v1.PILToTensor(), NORMALIZE], "Normalize itself fails"),
+    "torchvision fails twice": ([v1.ToTensor(), v1.ToTensor()], "ToTensor itself fails"),
+    "too many channels": (
+        [v1.ToTensor(), v1.Normalize([0.5] * 4, [0.5] * 4)],
+        "Normalize itself fails",
+    ),
+    "float64": ([v1.PILToTensor(), v1.ConvertImageDtype(torch.float64)], "torch.float64, which"),
+    "int64": ([v2.ToImage(), v2.ToDtype(torch.int64)], "torch.int64, which no engine writes"),
+    "any function": ([v1.ToTensor(), NORMALIZE, v1.Lambda(abs)], "Lambda is not a transform"),
+    "below zero as uint8": (
+        [v1.ToTensor(), NORMALIZE, v1.ConvertImageDtype(torch.uint8)],
+        "ConvertImageDtype casts values outside of 0 to 1 to torch.uint8",
+    ),
+    "above 255 as uint8": (
+        [
+            v2.ToImage(),
+            v2.ToDtype(torch.float32),
+            v2.Normalize([0.0], [0.5]),
+            v2.ToDtype(torch.uint8),
+        ],
+        "ToDtype casts values outside of 0 to 255 to torch.uint8",
+    ),
+    "max_size below size": ([v1.Resize(9, max_size=9), v1.ToTensor()], "max_size=9 not above"),
+    "max_size of a pair": ([v1.Resize((9, 9), max_size=10), v1.ToTensor()], "two sizes"),
+    "crop larger than the resize": (
+        [v1.Resize((8, 8)), v1.RandomCrop(9), v1.ToTensor()],
+        "larger than this image of 8x8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_what_is_not_known_to_be_exact_is_declined_with_a_reason(name: str) -> None:
+    chain, reason = DECLINED[name]
+    assert reason in reason_of(v1.Compose(chain))
+
+
+def test_reversed_ranges_are_declined() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        crop = v1.RandomResizedCrop(8, scale=(1.0, 0.5))
+    assert "scale=(1.0, 0.5)" in reason_of(v1.Compose([crop, v1.ToTensor()]))
+
+
+def test_a_padding_mode_without_padding_does_not_matter() -> None:
+    check_equal(v1.Compose([v1.RandomCrop(30, padding_mode="reflect"), v1.ToTensor()]))
+
+
+@pytest.mark.parametrize("thing", [42, "ToTensor", len, object()])
+def test_anything_at_all_can_be_asked_about(thing: Any) -> None:
+    assert "not a" in reason_of(thing)
+
+
+# Recognising leaves no trace.
+
+
+def test_recognising_draws_no_random_number() -> None:
+    before = torch.get_rng_state()
+    recognise(v1.Compose([v1.RandomCrop(8, 4, fill=3), v1.RandomHorizontalFlip(), v1.ToTensor()]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_recognising_never_imports_torchvision() -> None:
+    code = (
+        "import sys, torch; from fastload._transforms import recognise, Unrecognised; "
+        "recognise(None); assert isinstance(recognise(torch.nn.Identity()), Unrecognised); "
+        "assert isinstance(recognise(print), Unrecognised); "
+        "assert 'torchvision' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
+
+
+# The plan.
+
+TRAIN = v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor(), NORMALIZE])
+
+
+def test_the_steps_say_what_happens_in_order() -> None:
+    assert [step.split("(")[0] for step in plan_of(TRAIN).steps] == [
+        "RandomResizedCrop", "ToTensor", "Normalize",
+    ]  # fmt: skip
+
+
+def test_the_table_is_read_only_and_its_bytes_are_a_view() -> None:
+    plan = plan_of(TRAIN)
+    table = plan.lut_bytes()
+    assert plan.lut is not None and table is not None
+    assert plan.lut.shape == (3, 256) and plan.lut.dtype == np.float32
+    assert table.dtype == np.uint8 and table.shape == (3 * 256 * 4,)
+    assert np.shares_memory(table, plan.lut)
+    assert not plan.lut.flags.writeable
+    assert plan_of(None).lut_bytes() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_another_dtype_is_torchs_cast_of_the_result(dtype: torch.dtype) -> None:
+    plan = plan_of(TRAIN).with_output(dtype)
+    assert plan.dtype == dtype
+    image = PICTURES[0]
+    assert torch.equal(fused(plan, image, 3), by_torchvision(TRAIN, image, 3).to(dtype))
+    levels = plan_of(v1.PILToTensor()).with_output(dtype)
+    assert torch.equal(fused(levels, image, 0), F1.pil_to_tensor(image).to(dtype))
+
+
+def test_the_dtype_it_has_already_changes_nothing() -> None:
+    plan = plan_of(TRAIN)
+    assert plan.with_output() is plan
+    assert plan.with_output(torch.float32) is plan
+    assert plan_of(None).with_output(torch.uint8).lut is None
+
+
+def test_uint8_of_a_normalising_chain_is_refused_with_advice() -> None:
+    with pytest.raises(UsageError, match="leave ToTensor and Normalize out"):
+        plan_of(TRAIN).with_output(torch.uint8)
+    with pytest.raises(UsageError, match="expected one of"):
+        plan_of(TRAIN).with_output(torch.float64)
+
+
+def test_plans_are_the_same_when_they_make_the_same() -> None:
+    again = v1.Compose([v1.RandomResizedCrop((24, 24)), v1.ToTensor(), NORMALIZE])
+    plan = plan_of(TRAIN)
+    assert plan.same_as(plan_of(again))
+    assert not plan.same_as(plan_of(v1.Compose([v1.RandomResizedCrop(24), v1.ToTensor()])))
+    assert not plan.same_as(plan.with_output(torch.bfloat16))
+    assert not plan.same_as(plan_of(None))
+    assert plan_of(None).same_as(plan_of(v1.PILToTensor()))
+
+
+def test_a_plan_survives_pickling() -> None:
+    plan = plan_of(TRAIN).with_output(torch.bfloat16)
+    assert pickle.loads(pickle.dumps(plan)).same_as(plan)
