@@ -60,10 +60,9 @@ def extension() -> Extension:
 class BuildNative(build_ext):
     """Builds the core, several files at a time; without a compiler, installs without it."""
 
-    def build_extension(self, ext: Extension) -> None:
-        import pybind11
+    missing = False  # the core could not be built
 
-        ext.include_dirs.append(pybind11.get_include())
+    def build_extension(self, ext: Extension) -> None:
         compile_all = self.compiler.compile
         jobs = self.parallel if isinstance(self.parallel, int) else os.cpu_count()
 
@@ -74,10 +73,14 @@ class BuildNative(build_ext):
 
         self.compiler.compile = compile_in_parallel
         try:
+            import pybind11
+
+            ext.include_dirs.append(pybind11.get_include())
             super().build_extension(ext)
         except Exception as error:
             if switch("FASTLOAD_REQUIRE_NATIVE"):
                 raise
+            self.missing = True
             print(
                 "\n*** fastload's native core was NOT built: everything will work, several times "
                 f"slower.\n*** {type(error).__name__}: {error}\n"
@@ -90,11 +93,17 @@ class BuildNative(build_ext):
             self.compiler.compile = compile_all
 
     def copy_extensions_to_source(self) -> None:
-        """After --inplace; an extension that was not built has no file to copy."""
-        self.extensions = [
-            ext for ext in self.extensions if Path(self.get_ext_fullpath(ext.name)).exists()
-        ]
-        super().copy_extensions_to_source()
+        """The last step of --inplace and of editable installs; nothing to do without the core."""
+        if not self.missing:
+            super().copy_extensions_to_source()
+
+    def get_outputs(self) -> list[str]:
+        """The files built."""
+        return [] if self.missing else list(super().get_outputs())
+
+    def get_output_mapping(self) -> dict[str, str]:
+        """The files built, as editable installs ask for them."""
+        return {} if self.missing else dict(super().get_output_mapping())
 
 
 def version() -> str:

@@ -1,5 +1,8 @@
-"""The native core, as C++ exposes it. Arrays are C-contiguous; a wrong dtype or a read-only array is
-a TypeError, a wrong shape or value a ValueError."""
+"""The native core, as C++ exposes it.
+
+Arrays are C-contiguous; a wrong dtype or a read-only array is a TypeError, a wrong shape or value a
+ValueError.
+"""
 
 from typing import Any
 
@@ -11,7 +14,7 @@ class Files:
 
     paths: the paths in the file system's encoding, one after the other, without separators.
     ends: int64 (n,), where each path ends in ``paths``.
-    mapped: uint8 (n,), 1: map the file (packed and local), 0: open, read and close for every sample.
+    mapped: uint8 (n,), 1: map the file (packed, local), 0: open, read, close for every sample.
     The arrays are kept, not copied.
     """
 
@@ -72,7 +75,7 @@ def submit(
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
     kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size) or DCT.
     size: (n, 2) width, height of the source image, 0, 0 where unknown.
-    checksum: (n,) CRC32C of the bytes; check: (n,), 1 where it is to be verified (None: everywhere).
+    checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
     out: n * 3 * out_h * out_w elements of dtype, as bytes, one dimension.
     lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels as they are.
