@@ -37,7 +37,7 @@ class Chunk:
 def read_chunk(
     store: FolderStore, indices: np.ndarray, encoder: Encoder, stop: threading.Event
 ) -> Chunk:
-    """Read and encode some files of ``store``; ends early, with what it has, once ``stop`` is set."""
+    """Read and encode some files of ``store``; once ``stop`` is set, end with what there is."""
     done: list[int] = []
     data: list[bytes] = []
     shape: list[tuple[int, int, int]] = []

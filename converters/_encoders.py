@@ -140,7 +140,9 @@ def _decode(data: bytes, *, exif: bool) -> Image.Image:
             if exif:
                 ImageOps.exif_transpose(image, in_place=True)
             image.load()
-            return image.copy() if image.mode in ("L", "RGB") else image.convert("RGB")
+            plain = image.mode in ("L", "RGB")
+            done: Image.Image = image.copy() if plain else image.convert("RGB")
+            return done
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DecodeError(f"the image cannot be decoded: {error}") from error
 

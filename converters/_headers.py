@@ -76,7 +76,8 @@ def _pillow(data: bytes) -> tuple[int, int]:
             # refuse_bomb says it as an error; whether Pillow also warns is of no interest
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data)) as image:
-                return image.size
+                width, height = image.size
+                return width, height
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what = "an empty file" if not data else f"{len(data)} bytes beginning with {data[:8]!r}"
         raise DecodeError(f"expected an image, found {what} ({type(error).__name__})") from error

@@ -1,8 +1,8 @@
 """``pack``: a folder of images into one store, or one per part of a split.
 
-Files are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads and
-not processes: Pillow and the file system work without the GIL, and nothing has to be copied between
-processes.) An interrupted run leaves ``NAME.partial``; the same call goes on where it stopped.
+Files are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads
+and not processes: Pillow and the file system work without the GIL, and nothing has to be copied
+between processes.) An interrupted run leaves ``NAME.partial``; the same call goes on from there.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def pack(
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
             ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``.
-        on_error: "raise", or "skip": files that are no images are left out and listed in the report.
+        on_error: "raise", or "skip": files that are no images are left out, and the report lists
+            them.
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
             torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
             encoded anew.
@@ -139,9 +140,7 @@ def pack(
         )
         for _, writer, _ in writers:
             writer.commit()
-    return PackReport(
-        parts=parts, skipped=tuple(run.skipped), seconds=time.monotonic() - started
-    )
+    return PackReport(parts=parts, skipped=tuple(run.skipped), seconds=time.monotonic() - started)
 
 
 def _jobs(
@@ -197,7 +196,7 @@ class _Run:
         self.skipped: list[Skipped] = []
 
     def fill(self, writer: Writer, indices: np.ndarray) -> None:
-        """Bring the records ``indices`` of the source into ``writer``, less those it has already."""
+        """Bring the records ``indices`` of the source into ``writer``, less those it has."""
         left = self._after_resume(writer, indices)
         try:
             for chunk in self._chunks(left):

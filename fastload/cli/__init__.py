@@ -12,10 +12,10 @@ from typing import Any, NoReturn
 
 import click
 
-from .._version import __version__
-from ..errors import FastloadError, UsageError
+from fastload._version import __version__
+from fastload.errors import FastloadError, UsageError
 
-# Name of the command -> (its module, one line for the list). The module has a click command `command`.
+# Name -> (module, whose click command is named `command`; one line for the list).
 COMMANDS = {
     "pack": ("fastload.cli.pack", "Pack a folder of images into one file."),
     "info": ("fastload.cli.info", "Show what is inside a store."),
@@ -62,7 +62,7 @@ class _Group(click.Group):
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from .. import _native
+    from fastload import _native
 
     core = _native.load()
     click.echo(f"fastload {__version__}")

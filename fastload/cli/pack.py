@@ -32,7 +32,9 @@ Examples:
     help="256: the shorter side becomes 256 pixels, as torchvision's Resize(256) does it. "
     "longest:256: the longer side becomes 256 where it is longer.",
 )
-@click.option("--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG.")
+@click.option(
+    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
+)
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option(
     "--split",

@@ -12,7 +12,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import StoreError, StoreNotFoundError, UsageError
+from fastload.errors import StoreError, StoreNotFoundError, UsageError
+
 from .base import DCT, ENCODED, RAW, Batch, Record, Spans, Store, Writer
 
 __all__ = [
@@ -106,7 +107,9 @@ def open_store(path: str | os.PathLike[str]) -> Store:
         name = "lmdb" if os.path.isfile(os.path.join(path, "data.mdb")) else "folder"
     if name is None:
         if not os.path.exists(path):
-            raise StoreNotFoundError("expected a store or a folder of images, found nothing", path=path)
+            raise StoreNotFoundError(
+                "expected a store or a folder of images, found nothing", path=path
+            )
         known = ", ".join(suffix for f in FORMATS.values() for suffix in f.suffixes)
         raise StoreError(f"expected a folder or a file ending in {known}", path=path)
     store: Store = FORMATS[name].load_store()(path)

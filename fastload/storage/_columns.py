@@ -1,4 +1,4 @@
-"""The columns of records that are being written, and their form in the journal of a partial store."""
+"""The columns of records that are being written, and their form in a partial store's journal."""
 
 from __future__ import annotations
 
@@ -120,7 +120,9 @@ def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
             break
         position = 0
 
-        def take(dtype: str, width: int, payload: bytes = payload, count: int = count) -> np.ndarray:
+        def take(
+            dtype: str, width: int, payload: bytes = payload, count: int = count
+        ) -> np.ndarray:
             nonlocal position
             array = np.frombuffer(payload, dtype, count * width, position)
             position += array.nbytes

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import MissingDependencyError
+from fastload.errors import MissingDependencyError
 
 
 @functools.cache
 def _function() -> Callable[[Any], int]:
-    from .. import _native
+    from fastload import _native
 
     core = _native.load()
     if core is not None:

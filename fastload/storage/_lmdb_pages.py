@@ -11,7 +11,8 @@ libraries/liblmdb): ``MDB_page``, ``MDB_node``, ``MDB_meta``, ``MDB_db``, ``OVPA
     node    u16 lo | u16 hi | u16 flags | u16 key size | key | data
     meta    page header | u32 magic | u32 version | u64 address | u64 map size | 2 trees
             | u64 last page | u64 transaction
-    tree    u32 pad | u16 flags | u16 depth | u64 branch, leaf, overflow pages | u64 entries | u64 root
+    tree    u32 pad | u16 flags | u16 depth | u64 branch, leaf, overflow pages | u64 entries
+            | u64 root
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import struct
 
 import numpy as np
 
-from ..errors import StoreError
+from fastload.errors import StoreError
 
 _MAGIC = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -100,14 +101,14 @@ class Pages:
 
     def _meta(self) -> tuple[int, int, Tree, int]:
         """Page size, transaction, main tree and last page, of the newer of the two meta pages."""
-        page_size, *first = self._meta_at(0)
+        first = self._meta_at(0)
+        page_size = first[0]
         if page_size not in (256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536):
             raise self._bad(f"expected a page size of 256 to 65536 bytes, found {page_size}", 0)
         if len(self.bytes) < 2 * page_size:
             raise self._bad("the file is truncated within its second page")
-        other_size, *second = self._meta_at(page_size)
-        newest = first if first[0] >= second[0] or other_size != page_size else second
-        return page_size, *newest  # type: ignore[return-value]
+        second = self._meta_at(page_size)
+        return first if first[1] >= second[1] or second[0] != page_size else second
 
     def _meta_at(self, start: int) -> tuple[int, int, Tree, int]:
         head = start + _HEADER
@@ -129,7 +130,9 @@ class Pages:
     def _tree(self, offset: int) -> Tree:
         _, flags, depth, _, _, _, entries, root = _TREE.unpack_from(self._map, offset)
         if depth > _MAX_DEPTH:
-            raise self._bad(f"expected a tree at most {_MAX_DEPTH} levels deep, found {depth}", offset)
+            raise self._bad(
+                f"expected a tree at most {_MAX_DEPTH} levels deep, found {depth}", offset
+            )
         return Tree(flags, depth, entries, root)
 
     def subtree(self, name: bytes) -> Tree | None:

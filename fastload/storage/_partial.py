@@ -7,7 +7,7 @@
 
 Order of writing. A chunk is appended to the journal and synced *before* its records are committed
 in the data, so the journal is never behind the data: on resume what it has too much is cut off.
-``finish`` syncs the data file, renames it to NAME, syncs the folder it lies in, and removes the rest.
+``finish`` syncs the data file, renames it to NAME, syncs the folder of NAME, removes the rest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import StoreError, UsageError
+from fastload.errors import StoreError, UsageError
+
 from ._columns import Columns, pack_chunk, unpack_chunks
 
 _held: set[str] = set()  # partials of this process: fcntl locks do not exclude their own process
@@ -47,7 +48,9 @@ class Partial:
         self.folder = path + ".partial"
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
-            raise UsageError(f"expected an existing folder for {path!r}, found none: create {parent!r}")
+            raise UsageError(
+                f"expected an existing folder for {path!r}, found none: create {parent!r}"
+            )
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
             raise UsageError(f"{self.folder!r} is in the way and is not fastload's: move it")
         os.makedirs(self.folder, exist_ok=True)
@@ -63,7 +66,7 @@ class Partial:
                 pass
             with open(journal, "rb") as file:
                 self.chunks, self._ends = unpack_chunks(file.read())
-            self._journal = open(journal, "r+b", buffering=0)  # noqa: SIM115 - open while writing
+            self._journal = open(journal, "r+b", buffering=0)
         except BaseException:
             self._release()
             raise
@@ -104,7 +107,8 @@ class Partial:
                 begun = dict(json.load(file))
         except (ValueError, TypeError) as error:
             raise StoreError(
-                f"the settings of the unfinished store are damaged: delete {self.folder!r} to start again",
+                "the settings of the unfinished store are damaged: delete the folder "
+                f"{self.folder!r} to start again",
                 path=name,
             ) from error
         differ = sorted(k for k in {*begun, *settings} if begun.get(k) != settings.get(k))

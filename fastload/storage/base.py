@@ -19,7 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ..errors import UsageError
+from fastload.errors import UsageError
+
 from ._crc import crc32c
 
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
@@ -89,7 +90,7 @@ class Store(abc.ABC):
     Attributes:
         path: as given to ``open_store``, absolute.
         classes: class names, position = label; empty where the source had none.
-        metadata: free-form JSON-able dict written by the writer (fastload version, source, encode ...).
+        metadata: free-form JSON-able dict that the writer was given (fastload version, source ...).
         mapped: True where the core may map ``files`` into memory (local packed files that are only
             ever replaced as a whole); False for loose and network files, which are read with pread.
     """
@@ -106,15 +107,15 @@ class Store(abc.ABC):
     @property
     @abc.abstractmethod
     def files(self) -> Sequence[str]:
-        """The files that spans refer to, absolute. May be a lazy sequence (a million loose files)."""
+        """The files that spans refer to, absolute. May be lazy (a million loose files)."""
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
-        """``files`` for the core: the encoded paths one after the other, and where each ends (int64)."""
+        """``files`` for the core: encoded paths one after the other, where each ends (int64)."""
         paths = [os.fsencode(path) for path in self.files]
         return b"".join(paths), np.cumsum([len(path) for path in paths], dtype=np.int64)
 
     def mapped_files(self) -> np.ndarray:
-        """uint8 (len(files),): 1 where the core may map the file; ``mapped`` for each by default."""
+        """uint8 (len(files),): 1 where the core may map the file; by default ``mapped``."""
         return np.full(len(self.files), self.mapped, np.uint8)
 
     @abc.abstractmethod
@@ -187,7 +188,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def extend(self, batch: Batch) -> None:
-        """Add records, in order. Durable in the partial at the latest at the next call of ``sync``."""
+        """Add records, in order. They are durable at the latest after the next ``sync``."""
 
     def append(self, records: Sequence[Record]) -> None:
         """Add records, in order: ``extend`` for records that are objects.
@@ -200,7 +201,8 @@ class Writer(abc.ABC):
         labels = [record.label for record in records if record.label is not None]
         if labels and len(labels) != len(records):
             raise UsageError(
-                f"expected a label in every record or in none, found {len(labels)} in {len(records)}"
+                "expected a label in every record or in none, found "
+                f"{len(labels)} in {len(records)}"
             )
         self.extend(
             Batch(

@@ -9,7 +9,8 @@ from typing import Any, overload
 
 import numpy as np
 
-from ..errors import StoreError, StoreNotFoundError
+from fastload.errors import StoreError, StoreNotFoundError
+
 from .base import Spans, Store
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
@@ -74,12 +75,15 @@ class FolderStore(Store):
             raise StoreNotFoundError("expected a folder of images, found none", path=self.path)
         names = sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
         loose = sorted(
-            entry.name for entry in os.scandir(self.path) if entry.is_file() and _is_image(entry.name)
+            entry.name
+            for entry in os.scandir(self.path)
+            if entry.is_file() and _is_image(entry.name)
         )
         if not names:
             if not loose:
                 raise StoreNotFoundError(
-                    f"expected images ({', '.join(IMAGE_SUFFIXES)}) or class folders, found neither",
+                    "expected class folders, or images with a name that ends in "
+                    f"{', '.join(IMAGE_SUFFIXES)}; found neither",
                     path=self.path,
                 )
             prefix = os.fsencode(os.path.join(self.path, ""))
@@ -142,12 +146,15 @@ class FolderStore(Store):
 
     @property
     def files(self) -> PathList:
+        """One file per record, absolute."""
         return self._paths
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
+        """As in the contract; nothing is copied."""
         return self._paths.blob, self._paths.ends
 
     def spans(self, indices: np.ndarray) -> Spans:
+        """Whole files."""
         count = len(indices)
         return Spans(
             file=np.ascontiguousarray(indices, np.int32),
@@ -156,6 +163,7 @@ class FolderStore(Store):
         )
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
+        """All ENCODED."""
         return np.zeros(len(indices), np.uint8)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
@@ -163,11 +171,12 @@ class FolderStore(Store):
         unknown = np.unique(indices[self._sizes[indices, 0] == _UNKNOWN])
         if len(unknown):
             self._probe(unknown)
-        return np.maximum(self._sizes[indices], 0)
+        sizes: np.ndarray = np.maximum(self._sizes[indices], 0)
+        return sizes
 
     def _probe(self, indices: np.ndarray) -> None:
-        """Read the headers of the files ``indices``: by the core, what it does not know by Pillow."""
-        from .. import _native
+        """Read the headers of the files ``indices``: by the core, the rest by Pillow."""
+        from fastload import _native
 
         core = _native.load()
         left = indices
@@ -191,15 +200,17 @@ class FolderStore(Store):
 
     @property
     def labels(self) -> np.ndarray | None:
+        """As in the contract; None for a flat folder."""
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
+        """Paths below the folder, with forward slashes."""
         prefix = os.path.join(self.path, "") if self.path else ""
         paths = (self._paths[index] for index in np.asarray(indices).tolist())
         return [path.removeprefix(prefix).replace(os.sep, "/") for path in paths]
 
     def checksums(self, indices: np.ndarray) -> None:
-        return None
+        """None: loose files have none."""
 
 
 def _is_image(name: str) -> bool:
@@ -224,12 +235,13 @@ def _collect(folder: str, paths: list[bytes]) -> None:
 
 
 def _size_by_pillow(path: str) -> tuple[int, int]:
-    """Width and height, or the mark of a file that is no image: reading it will say what is wrong."""
+    """Width and height, or the mark of no image: reading the file will say what is wrong."""
     from PIL import Image
 
     try:
         with warnings.catch_warnings(), Image.open(path) as image:
             warnings.simplefilter("ignore")
-            return image.size
+            width, height = image.size
+            return width, height
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
         return _UNREADABLE, _UNREADABLE

@@ -7,52 +7,26 @@ damaged file raises instead of ending the process.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
-import struct
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from ..errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from fastload.errors import MissingDependencyError, StoreError, UsageError
+
 from . import _columns
-from ._lmdb_pages import Pages, Tree
+from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSION, Opened, open_layout
+from ._lmdb_pages import Pages
 from ._partial import Partial
 from .base import Batch, Spans, Store, Writer
 
-VERSION = 1
-_FORMAT = "fastload-lmdb"
-_RECORDS = b"records"
-_COLUMNS = b"columns"
-_KEY = struct.Struct(">Q")
-
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
-_MAX_JSON = 1 << 28
 # A transaction: large enough that its two syncs (some ms) do not count, small enough that Ctrl-C
 # waits for it less than a second on a disk that writes 50 MB/s.
 _FLUSH_NBYTES = 32 << 20
 _FLUSH_RECORDS = 20_000
-
-
-@dataclasses.dataclass(frozen=True)
-class _Opened:
-    """One opening of the file: the pages and the columns, which are views of them."""
-
-    pages: Pages
-    format: dict[str, Any]
-    metadata: dict[str, Any]
-    classes: list[str]
-    labels: np.ndarray | None
-    sizes: np.ndarray
-    crc32c: np.ndarray
-    kinds: np.ndarray
-    nbytes: np.ndarray
-    offsets: np.ndarray
-    key_ends: np.ndarray
-    keys: np.ndarray
 
 
 class LmdbStore(Store):
@@ -73,8 +47,8 @@ class LmdbStore(Store):
         self.path = os.path.abspath(os.fspath(path))
         inside = os.path.join(self.path, "data.mdb")
         self._file = inside if os.path.isdir(self.path) else self.path
-        opened = _open(self._file)
-        self._opened: _Opened | None = opened
+        opened = open_layout(self._file)
+        self._opened: Opened | None = opened
         self._count = len(opened.kinds)
         self._transaction = opened.pages.transaction
         self.classes = opened.classes
@@ -84,9 +58,9 @@ class LmdbStore(Store):
         return self._count
 
     @property
-    def _columns(self) -> _Opened:
+    def _columns(self) -> Opened:
         if self._opened is None:
-            opened = _open(self._file)
+            opened = open_layout(self._file)
             if (len(opened.kinds), opened.pages.transaction) != (self._count, self._transaction):
                 raise StoreError(
                     "the store was replaced by another one since it was opened: open it again",
@@ -97,9 +71,15 @@ class LmdbStore(Store):
 
     @property
     def files(self) -> Sequence[str]:
+        """The data file."""
         return [self._file]
 
     def spans(self, indices: np.ndarray) -> Spans:
+        """As in the contract.
+
+        Raises:
+            StoreError: the table names a place outside the file.
+        """
         columns = self._columns
         offset = columns.offsets[indices].astype(np.int64)
         nbytes = columns.nbytes[indices].astype(np.int64)
@@ -115,16 +95,26 @@ class LmdbStore(Store):
         return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return self._columns.kinds[indices]
+        """As in the contract."""
+        kinds: np.ndarray = self._columns.kinds[indices]
+        return kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        return self._columns.sizes[indices]
+        """As in the contract; always known."""
+        sizes: np.ndarray = self._columns.sizes[indices]
+        return sizes
 
     @property
     def labels(self) -> np.ndarray | None:
+        """As in the contract: a view of the file."""
         return self._columns.labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
+        """As in the contract.
+
+        Raises:
+            StoreError: the table of keys is damaged.
+        """
         columns = self._columns
         indices = np.asarray(indices, np.int64)
         ends = columns.key_ends[indices]
@@ -137,131 +127,16 @@ class LmdbStore(Store):
         ]
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        return self._columns.crc32c[indices]
+        """As in the contract; every record has one."""
+        crc32c: np.ndarray = self._columns.crc32c[indices]
+        return crc32c
 
     def close(self) -> None:
+        """Let go of the map, once no array of ours is used any more."""
         self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
-
-
-def _open(path: str) -> _Opened:
-    """Map ``path`` and find the columns. No column is read but the small JSON ones."""
-    try:
-        pages = Pages(path)
-    except FileNotFoundError:
-        name = path.removesuffix(os.sep + "data.mdb")
-        hint = (
-            "its packing was not finished: run the same pack command again"
-            if os.path.isdir(name + ".partial")
-            else "check the path"
-        )
-        raise StoreNotFoundError(f"expected an LMDB store, found nothing: {hint}", path=path) from None
-    except OSError as error:
-        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
-    records = pages.subtree(_RECORDS)
-    columns = pages.subtree(_COLUMNS)
-    if records is None or columns is None:
-        raise StoreError(
-            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
-            "found another layout",
-            path=path,
-        )
-    read = _Reader(pages, columns, records.entries)
-    format_ = read.json(b"format", dict)
-    if format_.get("format") != _FORMAT or format_.get("version") != VERSION:
-        raise StoreError(
-            f"expected format {_FORMAT} version {VERSION}, found {str(format_)[:200]}: "
-            "a newer fastload may know it",
-            path=path,
-        )
-    classes = read.json(b"classes", list)
-    if not all(isinstance(name, str) for name in classes):
-        raise StoreError("expected class names that are text", path=path)
-    nbytes = read.array(b"nbytes", "<i8")
-    offsets = read.array(b"offsets", "<i8")
-    if not _table_fits(pages, records, read.json(b"fingerprint", dict), offsets, nbytes):
-        warnings.warn(
-            f"{path!r} was changed or copied by an LMDB tool (such as mdb_copy -c) after it was "
-            "packed: its table of offsets is rebuilt in memory each time it is opened; pack it "
-            "again to have it open at once",
-            stacklevel=4,
-        )
-        values = pages.walk(records)
-        offsets, nbytes = values.offset, values.nbytes
-    return _Opened(
-        pages=pages,
-        format=format_,
-        metadata=read.json(b"metadata", dict),
-        classes=classes,
-        labels=read.array(b"labels", "<i8", optional=True),
-        sizes=read.array(b"sizes", "<i4", 2).reshape(-1, 2),
-        crc32c=read.array(b"crc32c", "<u4"),
-        kinds=read.array(b"kinds", "u1"),
-        nbytes=nbytes,
-        offsets=offsets,
-        key_ends=read.array(b"key_ends", "<i8"),
-        keys=read.value(b"keys"),
-    )
-
-
-def _table_fits(
-    pages: Pages, records: Tree, fingerprint: dict[str, Any], offsets: np.ndarray, nbytes: np.ndarray
-) -> bool:
-    """Whether the table of offsets describes this file: same commit, same tree, three spot checks."""
-    if (fingerprint.get("transaction"), fingerprint.get("root")) != (pages.transaction, records.root):
-        return False
-    count = records.entries
-    return all(
-        pages.find(records, _KEY.pack(index)) == (int(offsets[index]), int(nbytes[index]))
-        for index in ({0, count // 2, count - 1} if count else ())
-    )
-
-
-class _Reader:
-    """Reads values of the columns tree, each checked against the number of records."""
-
-    def __init__(self, pages: Pages, tree: Tree, count: int) -> None:
-        self._pages = pages
-        self._tree = tree
-        self._count = count
-
-    def value(self, name: bytes) -> np.ndarray:
-        """uint8, a view of the file."""
-        found = self._pages.find(self._tree, name)
-        if found is None:
-            raise StoreError(f"the column {name.decode()!r} is missing", path=self._pages.path)
-        return self._pages.bytes[found[0] : found[0] + found[1]]
-
-    def array(self, name: bytes, dtype: str, width: int = 1, *, optional: bool = False) -> Any:
-        """(count * width,) of ``dtype``; None if it is optional and absent."""
-        if optional and self._pages.find(self._tree, name) is None:
-            return None
-        value = self.value(name)
-        expected = self._count * width * np.dtype(dtype).itemsize
-        if len(value) != expected:
-            raise StoreError(
-                f"expected {expected} bytes in the column {name.decode()!r} of {self._count} "
-                f"records, found {len(value)}",
-                path=self._pages.path,
-            )
-        return value.view(dtype)
-
-    def json(self, name: bytes, kind: type) -> Any:
-        """The JSON value of a column, which must be a ``kind``."""
-        value = self.value(name)
-        try:
-            if len(value) > _MAX_JSON:
-                raise ValueError("too long")
-            decoded = json.loads(value.tobytes())
-            if not isinstance(decoded, kind):
-                raise ValueError(f"expected a {kind.__name__}")
-        except (ValueError, RecursionError) as error:
-            raise StoreError(
-                f"the column {name.decode()!r} is no valid JSON: {error}", path=self._pages.path
-            ) from error
-        return decoded
 
 
 class LmdbWriter(Writer):
@@ -281,7 +156,7 @@ class LmdbWriter(Writer):
         self._metadata = dict(metadata or {})
         self._partial = Partial(
             self.path,
-            {"format": _FORMAT, "version": VERSION, "classes": self._classes, **(settings or {})},
+            {"format": FORMAT, "version": VERSION, "classes": self._classes, **(settings or {})},
         )
         self._pending: list[Batch] = []
         self._pending_records = 0
@@ -304,7 +179,7 @@ class LmdbWriter(Writer):
                 data, map_size=max(64 << 20, 2 * size), subdir=False, lock=False, max_dbs=2,
                 readahead=False, **_data_format_1(self._lmdb),
             )  # fmt: skip
-            self._records = self._env.open_db(_RECORDS)
+            self._records = self._env.open_db(RECORDS)
             with self._env.begin() as transaction:
                 self._durable = int(transaction.stat(self._records)["entries"])
         except self._lmdb.Error as error:
@@ -315,8 +190,8 @@ class LmdbWriter(Writer):
 
     def _failed(self, error: Exception) -> StoreError:
         return StoreError(
-            f"writing failed: {error}; what was written is kept: make room if the disk is full, and "
-            "run the same command again",
+            f"writing failed: {error}; what was written is kept: if the disk is full make room, "
+            "and run the same command again",
             path=self._partial.folder,
         )
 
@@ -325,19 +200,28 @@ class LmdbWriter(Writer):
 
     @property
     def nbytes(self) -> int:
+        """Size of the records so far."""
         durable = sum(int(chunk.nbytes.sum()) for chunk in self._partial.chunks)
         return durable + self._pending_nbytes
 
     @property
     def begun_ns(self) -> int:
+        """As in the contract."""
         return self._partial.begun_ns
 
     def keys(self) -> list[str]:
+        """As in the contract."""
         chunks = [chunk.all_keys() for chunk in self._partial.chunks]
         chunks += [list(batch.keys) for batch in self._pending]
         return [key for chunk in chunks for key in chunk]
 
     def extend(self, batch: Batch) -> None:
+        """Add records; every 32 MB they are made durable.
+
+        Raises:
+            UsageError: some records of the store have labels and some have none.
+            StoreError: writing failed, for instance on a full disk.
+        """
         if not batch.keys:
             return
         labelled = batch.labels is not None
@@ -354,11 +238,12 @@ class LmdbWriter(Writer):
             self.sync()
 
     def sync(self) -> None:
+        """Make all that was added durable, in one transaction."""
         if not self._pending:
             return
         first = self._durable
         items = [
-            (_KEY.pack(first + i), data)
+            (KEY.pack(first + i), data)
             for i, data in enumerate(data for batch in self._pending for data in batch.data)
         ]
         try:
@@ -393,11 +278,12 @@ class LmdbWriter(Writer):
                 raise self._failed(error) from error
 
     def commit(self) -> None:
+        """Write the columns, check that the file opens, and give it its name."""
         self.sync()
         columns = _columns.join(self._partial.chunks, labelled=bool(self._classes))
         data = self._partial.file("data.mdb")
         pages = Pages(data)
-        tree = pages.subtree(_RECORDS)
+        tree = pages.subtree(RECORDS)
         values = pages.walk(tree) if tree is not None else None
         if tree is None or values is None or not np.array_equal(values.nbytes, columns.nbytes):
             raise StoreError(
@@ -406,7 +292,7 @@ class LmdbWriter(Writer):
                 path=self._partial.folder,
             )
         content: dict[bytes, Any] = {
-            b"format": json.dumps({"format": _FORMAT, "version": VERSION}).encode(),
+            b"format": json.dumps({"format": FORMAT, "version": VERSION}).encode(),
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
             b"sizes": columns.sizes.astype("<i4"),
@@ -425,7 +311,7 @@ class LmdbWriter(Writer):
                     f"the column {name.decode()} is larger than 4 GiB, which LMDB cannot hold: "
                     "pack into several stores"
                 )
-        database = self._env.open_db(_COLUMNS)
+        database = self._env.open_db(COLUMNS)
 
         def write(transaction: Any) -> None:
             fingerprint = {"transaction": transaction.id(), "root": tree.root}
@@ -437,14 +323,14 @@ class LmdbWriter(Writer):
         self._write(write)
         self._env.close()
         try:
-            with warnings.catch_warnings(action="error"):
-                _open(data)  # no store gets its name before it was opened once
+            open_layout(data, rebuild=False)  # no store gets its name before it was opened once
             self._partial.finish("data.mdb")
             self._closed = True
         except OSError as error:
             raise self._failed(error) from error
 
     def abort(self, *, keep_partial: bool = True) -> None:
+        """As in the contract."""
         if self._closed:
             return
         self._closed = True
@@ -452,8 +338,8 @@ class LmdbWriter(Writer):
         self._partial.close(remove=not keep_partial)
 
 
-def _plain(value: Any) -> bytes | memoryview:
-    return value if isinstance(value, bytes) else memoryview(np.ascontiguousarray(value)).cast("B")
+def _plain(value: bytes | np.ndarray) -> bytes | memoryview:
+    return value if isinstance(value, bytes) else value.reshape(-1).view(np.uint8).data
 
 
 def _library() -> Any:

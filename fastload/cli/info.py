@@ -1,0 +1,126 @@
+"""``fastload info``."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import warnings
+from typing import TYPE_CHECKING
+
+import click
+import numpy as np
+
+from fastload.errors import MissingDependencyError
+from fastload.storage import RAW, Store, open_store
+from fastload.storage._read import read_records
+from fastload.storage.summary import Spread, Summary, summarise
+
+from ._progress import human
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_CLASSES_SHOWN = 20
+_TILE = 96  # pixels of a picture in the contact sheet
+_COLUMNS, _ROWS = 10, 8
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload info imgs.lmdb
+  fastload info imgs.lmdb --grid sheet.png
+  fastload info imgs.lmdb --json | jq .records
+"""
+)
+@click.argument("path", type=click.Path())
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here, as PNG.")
+def command(path: str, as_json: bool, grid: str | None) -> None:
+    """Show what is inside the store PATH (or the folder of images)."""
+    with open_store(path) as store:
+        summary = summarise(store)
+        click.echo(json.dumps(dataclasses.asdict(summary), indent=1) if as_json else _text(summary))
+        if grid is not None:
+            shown = _contact_sheet(store, grid)
+            if not as_json:
+                click.echo(f"contact sheet of {shown} records: {grid}")
+
+
+def _text(summary: Summary) -> str:
+    lines = [
+        summary.path,
+        f"  format      {summary.format}",
+        f"  records     {summary.records:,}",
+        f"  bytes       {human(summary.nbytes)} in records, {human(summary.file_nbytes)} in files",
+        f"  record      {_spread(summary.record_nbytes, human)}",
+        f"  width       {_spread(summary.width, str)} pixels",
+        f"  height      {_spread(summary.height, str)} pixels",
+        f"  encodings   {_encodings(summary)}",
+        f"  checksums   {'CRC32C of every record' if summary.checksums else 'none'}",
+    ]
+    for key in ("encode", "resize", "quality", "part", "source", "fastload"):
+        if summary.metadata.get(key) is not None:
+            name = "packed by" if key == "fastload" else key
+            lines.append(f"  {name:<11} {summary.metadata[key]}")
+    if not summary.classes:
+        return "\n".join([*lines, "  classes     none"])
+    lines.append(f"  classes     {len(summary.classes):,}")
+    lines += [f"    {count:>9,}  {name}" for name, count in summary.classes[:_CLASSES_SHOWN]]
+    if len(summary.classes) > _CLASSES_SHOWN:
+        lines.append(f"    ... and {len(summary.classes) - _CLASSES_SHOWN:,} more (--json has all)")
+    return "\n".join(lines)
+
+
+def _spread(spread: Spread | None, show: object) -> str:
+    if spread is None:
+        return "unknown"
+    text = human if show is human else str
+    return f"{text(spread.min)} to {text(spread.max)}, median {text(spread.median)}"
+
+
+def _encodings(summary: Summary) -> str:
+    text = ", ".join(f"{name} {count:,}" for name, count in summary.encodings.items()) or "none"
+    if summary.sampled < summary.records:
+        text += f" (of {summary.sampled:,} records looked at)"
+    return text
+
+
+def _contact_sheet(store: Store, path: str) -> int:
+    """Draw records spread evenly over the store; those that cannot be decoded are grey."""
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise MissingDependencyError("--grid needs Pillow: pip install Pillow") from error
+    count = min(len(store), _COLUMNS * _ROWS)
+    indices = np.linspace(0, len(store) - 1, count).astype(np.int64) if count else np.empty(0, int)
+    columns = max(1, min(_COLUMNS, count))
+    rows = max(1, -(-count // columns))
+    sheet = Image.new("RGB", (columns * _TILE, rows * _TILE), "white")
+    kinds, sizes = store.kinds(indices), store.sizes(indices)
+    for at, data in enumerate(read_records(store, indices)):
+        tile = _picture(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
+        x, y = at % columns * _TILE, at // columns * _TILE
+        sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
+    temporary = f"{path}.partial"
+    sheet.save(temporary, "PNG")
+    os.replace(temporary, path)
+    return count
+
+
+def _picture(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            if kind == RAW:
+                image = Image.frombytes("RGB", size, data)
+            else:
+                image = Image.open(io.BytesIO(data)).convert("RGB")
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning):
+        return Image.new("RGB", (_TILE - 4, _TILE - 4), "grey")
+    image.thumbnail((_TILE - 4, _TILE - 4))
+    return image

@@ -1,0 +1,177 @@
+"""The layout of an LMDB store (docs/formats.md): its names, and opening one with every check."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import struct
+import warnings
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError, StoreNotFoundError
+
+from ._lmdb_pages import Pages, Tree
+
+VERSION = 1
+FORMAT = "fastload-lmdb"
+RECORDS = b"records"  # names of the sub-databases
+COLUMNS = b"columns"
+KEY = struct.Struct(">Q")  # of a record
+
+_MAX_JSON = 1 << 28
+
+
+@dataclasses.dataclass(frozen=True)
+class Opened:
+    """One opening of the file: the pages and the columns, which are views of them."""
+
+    pages: Pages
+    format: dict[str, Any]
+    metadata: dict[str, Any]
+    classes: list[str]
+    labels: np.ndarray | None
+    sizes: np.ndarray
+    crc32c: np.ndarray
+    kinds: np.ndarray
+    nbytes: np.ndarray
+    offsets: np.ndarray
+    key_ends: np.ndarray
+    keys: np.ndarray
+
+
+def open_layout(path: str, *, rebuild: bool = True) -> Opened:
+    """Map ``path`` and find the columns. No column is read but the small JSON ones.
+
+    Args:
+        path: the data file.
+        rebuild: where the table of offsets does not fit the file, make another one, with a warning.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: damaged, or another layout; a table that does not fit, without ``rebuild``.
+    """
+    try:
+        pages = Pages(path)
+    except FileNotFoundError:
+        name = path.removesuffix(os.sep + "data.mdb")
+        hint = (
+            "its packing was not finished: run the same pack command again"
+            if os.path.isdir(name + ".partial")
+            else "check the path"
+        )
+        raise StoreNotFoundError(
+            f"expected an LMDB store, found nothing: {hint}", path=path
+        ) from None
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
+    records = pages.subtree(RECORDS)
+    columns = pages.subtree(COLUMNS)
+    if records is None or columns is None:
+        raise StoreError(
+            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
+            "found another layout",
+            path=path,
+        )
+    read = _Reader(pages, columns, records.entries)
+    format_ = read.json(b"format", dict)
+    if format_.get("format") != FORMAT or format_.get("version") != VERSION:
+        raise StoreError(
+            f"expected format {FORMAT} version {VERSION}, found {str(format_)[:200]}: "
+            "a newer fastload may know it",
+            path=path,
+        )
+    classes = read.json(b"classes", list)
+    if not all(isinstance(name, str) for name in classes):
+        raise StoreError("expected class names that are text", path=path)
+    nbytes = read.array(b"nbytes", "<i8")
+    offsets = read.array(b"offsets", "<i8")
+    if not _table_fits(pages, records, read.json(b"fingerprint", dict), offsets, nbytes):
+        if not rebuild:
+            raise StoreError("the table of offsets does not fit the file", path=path)
+        warnings.warn(
+            f"{path!r} was changed or copied by an LMDB tool (such as mdb_copy -c) after it was "
+            "packed: its table of offsets is rebuilt in memory each time it is opened; pack it "
+            "again to have it open at once",
+            stacklevel=4,
+        )
+        values = pages.walk(records)
+        offsets, nbytes = values.offset, values.nbytes
+    return Opened(
+        pages=pages,
+        format=format_,
+        metadata=read.json(b"metadata", dict),
+        classes=classes,
+        labels=read.array(b"labels", "<i8", optional=True),
+        sizes=read.array(b"sizes", "<i4", 2).reshape(-1, 2),
+        crc32c=read.array(b"crc32c", "<u4"),
+        kinds=read.array(b"kinds", "u1"),
+        nbytes=nbytes,
+        offsets=offsets,
+        key_ends=read.array(b"key_ends", "<i8"),
+        keys=read.value(b"keys"),
+    )
+
+
+def _table_fits(
+    pages: Pages,
+    records: Tree,
+    fingerprint: dict[str, Any],
+    offsets: np.ndarray,
+    nbytes: np.ndarray,
+) -> bool:
+    """Whether the table of offsets describes this file: same commit, same tree, spot checks."""
+    if fingerprint != {"transaction": pages.transaction, "root": records.root}:
+        return False
+    count = records.entries
+    return all(
+        pages.find(records, KEY.pack(index)) == (int(offsets[index]), int(nbytes[index]))
+        for index in ({0, count // 2, count - 1} if count else ())
+    )
+
+
+class _Reader:
+    """Reads values of the columns tree, each checked against the number of records."""
+
+    def __init__(self, pages: Pages, tree: Tree, count: int) -> None:
+        self._pages = pages
+        self._tree = tree
+        self._count = count
+
+    def value(self, name: bytes) -> np.ndarray:
+        """uint8, a view of the file."""
+        found = self._pages.find(self._tree, name)
+        if found is None:
+            raise StoreError(f"the column {name.decode()!r} is missing", path=self._pages.path)
+        return self._pages.bytes[found[0] : found[0] + found[1]]
+
+    def array(self, name: bytes, dtype: str, width: int = 1, *, optional: bool = False) -> Any:
+        """(count * width,) of ``dtype``; None if it is optional and absent."""
+        if optional and self._pages.find(self._tree, name) is None:
+            return None
+        value = self.value(name)
+        expected = self._count * width * np.dtype(dtype).itemsize
+        if len(value) != expected:
+            raise StoreError(
+                f"expected {expected} bytes in the column {name.decode()!r} of {self._count} "
+                f"records, found {len(value)}",
+                path=self._pages.path,
+            )
+        return value.view(dtype)
+
+    def json(self, name: bytes, kind: type) -> Any:
+        """The JSON value of a column, which must be a ``kind``."""
+        value = self.value(name)
+        try:
+            if len(value) > _MAX_JSON:
+                raise ValueError("too long")
+            decoded = json.loads(value.tobytes())
+            if not isinstance(decoded, kind):
+                raise ValueError(f"expected a {kind.__name__}")
+        except (ValueError, RecursionError) as error:
+            raise StoreError(
+                f"the column {name.decode()!r} is no valid JSON: {error}", path=self._pages.path
+            ) from error
+        return decoded

@@ -1,0 +1,58 @@
+"""The bytes of single records, in Python: for `info`, converters and tests, not for loading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+
+from fastload.errors import StoreError
+
+from .base import Store
+
+
+def read_records(store: Store, indices: np.ndarray, limit: int | None = None) -> Iterator[bytes]:
+    """The bytes of each of ``indices`` in turn, read with pread.
+
+    Args:
+        store: to read.
+        indices: int64, in range.
+        limit: give at most so many bytes of each record.
+
+    Raises:
+        StoreError: a file is gone, or shorter than the store says.
+    """
+    spans = store.spans(indices)
+    files = store.files
+    opened, descriptor = -1, -1
+    try:
+        for index, file, offset, nbytes in zip(
+            indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
+        ):
+            try:
+                if file != opened:
+                    if descriptor >= 0:
+                        os.close(descriptor)
+                        descriptor = -1
+                    descriptor = os.open(files[file], os.O_RDONLY | os.O_CLOEXEC)
+                    opened = file
+                if nbytes < 0:
+                    nbytes = os.fstat(descriptor).st_size - offset
+                wanted = nbytes if limit is None else min(nbytes, limit)
+                data = os.pread(descriptor, wanted, offset)
+            except OSError as error:
+                raise StoreError(
+                    f"the record cannot be read: {error.strerror}", path=files[file], record=index
+                ) from error
+            if len(data) != wanted:
+                raise StoreError(
+                    f"expected {wanted} bytes, found {len(data)}: the file was cut short",
+                    path=files[file],
+                    record=index,
+                    offset=offset,
+                )
+            yield data
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)

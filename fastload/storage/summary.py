@@ -1,0 +1,146 @@
+"""What is inside a store, in numbers: what ``fastload info`` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError
+
+from ._read import read_records
+from .base import DCT, RAW, Store
+
+_SAMPLED = 10_000  # records whose first bytes are looked at
+
+_SIGNATURES = (
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"\x89PNG", "png"),
+    (b"BM", "bmp"),
+    (b"GIF8", "gif"),
+    (b"II*\0", "tiff"),
+    (b"MM\0*", "tiff"),
+    (b"P5", "pgm"),
+    (b"P6", "ppm"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Smallest, median and largest of a quantity."""
+
+    min: int
+    median: int
+    max: int
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Spread | None:
+        """Of ``values``, or None where there are none."""
+        if not len(values):
+            return None
+        middle = np.partition(values, len(values) // 2)[len(values) // 2]
+        return cls(min=int(values.min()), median=int(middle), max=int(values.max()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What is inside a store.
+
+    Attributes:
+        path, format: of the store.
+        records: how many.
+        nbytes: of the records together.
+        file_nbytes: of the store's files together.
+        classes: (name, records) in the order of the labels; empty without labels.
+        width, height: in pixels, over the records whose size is known; None where none is.
+        record_nbytes: of single records.
+        encodings: encoding -> records; estimated from ``sampled`` records.
+        sampled: how many records the encodings were counted on.
+        checksums: whether every record has one.
+        metadata: what the packer wrote down.
+    """
+
+    path: str
+    format: str
+    records: int
+    nbytes: int
+    file_nbytes: int
+    classes: tuple[tuple[str, int], ...]
+    width: Spread | None
+    height: Spread | None
+    record_nbytes: Spread | None
+    encodings: dict[str, int]
+    sampled: int
+    checksums: bool
+    metadata: dict[str, Any]
+
+
+def summarise(store: Store) -> Summary:
+    """Count and measure ``store``.
+
+    Raises:
+        StoreError: damaged, or a file is gone.
+    """
+    everything = np.arange(len(store))
+    nbytes = _lengths(store, everything)
+    sizes = store.sizes(everything)
+    known = sizes[(sizes > 0).all(axis=1)]
+    sampled = everything[:: max(1, -(-len(everything) // _SAMPLED))]
+    return Summary(
+        path=store.path,
+        format=store.format,
+        records=len(store),
+        nbytes=int(nbytes.sum()),
+        file_nbytes=(
+            sum(os.path.getsize(path) for path in store.files)
+            if store.mapped
+            else int(nbytes.sum())
+        ),
+        classes=_classes(store),
+        width=Spread.of(known[:, 0]),
+        height=Spread.of(known[:, 1]),
+        record_nbytes=Spread.of(nbytes),
+        encodings=_encodings(store, sampled),
+        sampled=len(sampled),
+        checksums=store.checksums(everything[:1]) is not None,
+        metadata=store.metadata,
+    )
+
+
+def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
+    spans = store.spans(indices)
+    nbytes: np.ndarray = spans.nbytes.copy()
+    files = store.files
+    for at in np.flatnonzero(nbytes < 0).tolist():
+        path = files[int(spans.file[at])]
+        try:
+            nbytes[at] = os.stat(path).st_size - int(spans.offset[at])
+        except OSError as error:
+            raise StoreError(f"the file cannot be read: {error.strerror}", path=path) from error
+    return nbytes
+
+
+def _classes(store: Store) -> tuple[tuple[str, int], ...]:
+    labels = store.labels
+    if labels is None:
+        return ()
+    inside = labels[(labels >= 0) & (labels < len(store.classes))]
+    counts = np.bincount(inside, minlength=len(store.classes))
+    return tuple(zip(store.classes, counts.tolist()))
+
+
+def _encodings(store: Store, indices: np.ndarray) -> dict[str, int]:
+    kinds = store.kinds(indices)
+    found = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
+    encoded = indices[(kinds != RAW) & (kinds != DCT)]
+    found.update(_encoding(data) for data in read_records(store, encoded, limit=16))
+    return {name: count for name, count in found.most_common() if count}
+
+
+def _encoding(data: bytes) -> str:
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "webp"
+    return next((name for start, name in _SIGNATURES if data.startswith(start)), "other")
