@@ -149,7 +149,7 @@ class FastLoader(DataLoader[Any]):
             sampler,
             batch_sampler,
             num_workers,
-            collate if collate_fn is None or collate_fn is default_collate else collate_fn,
+            _collate_for(collate_fn, single=batch_size is None and batch_sampler is None),
             pin_memory,
             drop_last,
             timeout,
@@ -342,6 +342,13 @@ def _batch_length(batch: Any) -> int:
     if isinstance(batch, (list, tuple)) and batch:
         return _batch_length(batch[0])
     return 1
+
+
+def _collate_for(
+    collate_fn: Callable[[list[Any]], Any] | None, *, single: bool
+) -> Callable[[list[Any]], Any] | None:
+    """Ours where none was given: a rebuilt loader passes torch's default by name."""
+    return collate if collate_fn in (None, default_collate) and not single else collate_fn
 
 
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:

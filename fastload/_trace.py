@@ -35,6 +35,9 @@ class Stamps:
         self._images = self._batches = self._wait_ns = 0
         self._begin = self._end = time.perf_counter_ns()
 
+    def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
+        return Stamps, ()  # a copy in another process begins with nothing
+
     def stage(self, name: str, nanoseconds: int) -> None:
         """Add work done for stage ``name``."""
         with self._lock:

@@ -26,7 +26,7 @@ class Batch:
     Attributes:
         records: int64 (n,), record numbers in the store.
         spans, kinds, sizes, checksums: of these records, as the store gives them.
-        check: uint8 (n,), 1 where the checksum is to be verified.
+        check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
         images: the tensor to fill, (n, 3, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
@@ -37,7 +37,7 @@ class Batch:
     kinds: np.ndarray
     sizes: np.ndarray
     checksums: np.ndarray | None
-    check: np.ndarray
+    check: np.ndarray | None
     geometry: Geometry
     images: torch.Tensor
     memory: np.ndarray
@@ -131,9 +131,9 @@ class Decoder(abc.ABC):
         images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
         return images, flat.numpy()
 
-    def _to_check(self, records: np.ndarray, checksums: np.ndarray | None) -> np.ndarray:
+    def _to_check(self, records: np.ndarray, checksums: np.ndarray | None) -> np.ndarray | None:
         if checksums is None:
-            return np.zeros(len(records), np.uint8)
+            return None
         if self._check_crc == "always":
             return np.ones(len(records), np.uint8)
         if self._checked is None:
@@ -142,7 +142,7 @@ class Decoder(abc.ABC):
 
     def checked(self, batch: Batch) -> None:
         """Note that the checksums of ``batch`` were right."""
-        if self._checked is not None:
+        if self._checked is not None and batch.check is not None:
             self._checked[batch.records[batch.check.astype(bool)]] = True
 
     def pool(self) -> concurrent.futures.ThreadPoolExecutor:

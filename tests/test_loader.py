@@ -1,0 +1,478 @@
+"""FastLoader: DataLoader's batches, in DataLoader's order, exactly torchvision's pixels."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import inspect
+import pickle
+import threading
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    random_split,
+)
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import fastload
+from fastload import FastLoader, PackedDataset, UsageError, pack
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+EVAL = v1.Compose(
+    [v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+)
+TRAIN = v1.Compose(
+    [
+        v1.RandomResizedCrop(64),
+        v1.RandomHorizontalFlip(),
+        v1.ToTensor(),
+        v1.Normalize(MEAN, STD),
+    ]
+)
+
+
+@pytest.fixture(scope="session")
+def store(photos, tmp_path_factory):
+    path = tmp_path_factory.mktemp("store") / "photos.lmdb"
+    pack(photos, path)
+    return path
+
+
+def same(ours, theirs):
+    assert len(ours) == len(theirs)
+    for mine, reference in zip(ours, theirs, strict=True):
+        assert type(mine) is type(reference) is list
+        assert mine[0].dtype == reference[0].dtype
+        assert torch.equal(mine[0], reference[0])
+        assert torch.equal(mine[1], reference[1])
+
+
+# --- the same as DataLoader ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["native", "python", "workers"])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_last):
+    folder = ImageFolder(photos, EVAL)
+    arguments = {"batch_size": 5, "drop_last": drop_last, "shuffle": True}
+    theirs = DataLoader(folder, generator=torch.Generator().manual_seed(2), **arguments)
+    ours = FastLoader(
+        folder, generator=torch.Generator().manual_seed(2), engine=engine, **arguments
+    )
+    assert len(ours) == len(theirs)
+    for _ in range(2):
+        same(list(ours), list(theirs))
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_a_packed_store_gives_the_folders_batches_bit_for_bit(photos, store, engine):
+    theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
+    same(list(FastLoader(store, batch_size=4, transform=EVAL, engine=engine)), theirs)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.Compose(
+            [
+                v2.Resize((50, 70)),
+                v2.ToImage(),
+                v2.ToDtype(torch.float32, scale=True),
+                v2.Normalize(MEAN, STD),
+            ]
+        ),
+        v1.Compose([v1.Resize(40, max_size=60), v1.CenterCrop(80), v1.ToTensor()]),
+        v1.Compose([v1.CenterCrop(48), v1.PILToTensor()]),
+        v1.Compose(
+            [v1.Resize((33, 65), interpolation=v1.InterpolationMode.BICUBIC), v1.ToTensor()]
+        ),
+    ],
+    ids=["v2", "max_size and padding", "uint8", "bicubic"],
+)
+def test_other_chains_are_exact_too(photos, store, transform):
+    theirs = list(DataLoader(ImageFolder(photos, transform), batch_size=7))
+    loader = FastLoader(store, batch_size=7, transform=transform)
+    assert "engine: native" in loader.explain()
+    same(list(loader), theirs)
+
+
+def test_it_is_a_dataloader_with_its_arguments_by_name_default_and_meaning():
+    theirs = inspect.signature(DataLoader.__init__).parameters
+    ours = inspect.signature(FastLoader.__init__).parameters
+    for name, parameter in theirs.items():
+        assert ours[name].kind == parameter.kind, name
+        if name != "num_workers":  # unset is not 0 here: native threads follow the CPU quota
+            assert ours[name].default == parameter.default, name
+    assert list(ours)[: list(ours).index("generator") + 1] == list(theirs)[
+        : list(theirs).index("generator") + 1
+    ]
+    own = [name for name in ours if name not in theirs]
+    assert all(ours[name].kind is inspect.Parameter.KEYWORD_ONLY for name in own)
+    assert issubclass(FastLoader, DataLoader)
+
+
+def test_every_argument_is_an_attribute_of_its_name(store):
+    loader = FastLoader(store, transform=EVAL, seed=3, dtype=torch.float16)
+    for name in inspect.signature(FastLoader.__init__).parameters:
+        if name not in ("self", "shuffle"):  # torch keeps shuffle as the sampler
+            assert hasattr(loader, name), name
+    assert isinstance(loader.num_workers, int)
+    assert isinstance(loader.pin_memory, bool)
+
+
+def test_a_dataset_of_the_users_goes_through_torchs_machinery():
+    dataset = TensorDataset(torch.arange(10), torch.arange(10) * 2)
+    loader = FastLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
+    reference = DataLoader(dataset, batch_size=3, shuffle=True, generator=torch.Generator())
+    same(list(loader), list(reference))
+    assert "workers" in loader.explain()
+    assert "TensorDataset" in loader.explain()
+    assert loader.num_workers == 0
+    assert loader.stats()["images"] == 10
+
+
+def test_an_unrecognised_transform_still_loads_and_explain_says_why(photos, store):
+    def darken(image):
+        return image.point(lambda level: level // 2)
+
+    chain = v1.Compose([v1.Resize((32, 32)), darken, v1.ToTensor()])
+    theirs = list(DataLoader(ImageFolder(photos, chain), batch_size=6))
+    for loader in (
+        FastLoader(store, batch_size=6, transform=chain),
+        FastLoader(ImageFolder(photos, chain), batch_size=6),
+    ):
+        assert "darken" in loader.explain()
+        same(list(loader), theirs)
+
+
+def test_two_worker_processes_read_a_packed_store(photos, store):
+    theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
+    dataset = PackedDataset(store, EVAL)
+    same(list(DataLoader(dataset, batch_size=4, num_workers=2)), theirs)
+    same(
+        list(DataLoader(dataset, batch_size=4, num_workers=1, multiprocessing_context="spawn")),
+        theirs,
+    )
+
+
+# --- subsets, splits, samplers ------------------------------------------------------------------
+
+
+def test_subsets_splits_and_concatenations_stay_on_the_fast_path(photos, store):
+    folder, packed = ImageFolder(photos, EVAL), PackedDataset(store, EVAL)
+
+    def split(dataset):
+        return random_split(dataset, [0.5, 0.5], torch.Generator().manual_seed(0))[1]
+
+    for make in (
+        lambda d: Subset(d, [5, 0, 3, 3, -1]),
+        lambda d: Subset(Subset(d, [5, 0, 3, 2]), [3, 1]),
+        split,
+        lambda d: ConcatDataset([d, Subset(d, [1, 2])]),
+        lambda d: Subset(ConcatDataset([d, d]), [len(d) + 1, 0]),
+    ):
+        theirs = list(DataLoader(make(folder), batch_size=2))
+        for dataset in (packed, folder):
+            loader = FastLoader(make(dataset), batch_size=2)
+            assert "engine: native" in loader.explain()
+            same(list(loader), theirs)
+
+
+def test_weighted_sampling_stays_on_the_fast_path(photos, store):
+    weights = np.linspace(0.1, 1, len(PackedDataset(store)))
+    loaders = [
+        kind(
+            dataset,
+            batch_size=4,
+            sampler=WeightedRandomSampler(weights, 12, generator=torch.Generator().manual_seed(1)),
+        )
+        for kind, dataset in (
+            (FastLoader, PackedDataset(store, EVAL)),
+            (DataLoader, ImageFolder(photos, EVAL)),
+        )
+    ]
+    assert "engine: native" in loaders[0].explain()
+    same(list(loaders[0]), list(loaders[1]))
+
+
+def test_a_batch_sampler_decides_the_batches(photos, store):
+    batches = [[0, 1], [3], [2, 2, 2]]
+    theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_sampler=batches))
+    same(list(FastLoader(store, transform=EVAL, batch_sampler=batches)), theirs)
+
+
+def test_a_collate_fn_gets_the_samples(store):
+    def pairs(samples):
+        return [(image.shape, label) for image, label in samples]
+
+    loader = FastLoader(store, batch_size=3, transform=EVAL, collate_fn=pairs)
+    assert next(iter(loader))[0] == (torch.Size([3, 64, 64]), 0)
+    assert "engine: native" in loader.explain()
+
+
+def test_a_target_transform_is_applied_to_each_label(photos, store):
+    def shift(label):
+        return label + 10
+
+    theirs = list(DataLoader(ImageFolder(photos, EVAL, target_transform=shift), batch_size=4))
+    same(list(FastLoader(store, batch_size=4, transform=EVAL, target_transform=shift)), theirs)
+    same(list(FastLoader(ImageFolder(photos, EVAL, shift), batch_size=4)), theirs)
+
+
+def test_batch_size_none_gives_single_samples(store):
+    loader = FastLoader(store, batch_size=None, transform=EVAL)
+    image, label = next(iter(loader))
+    assert image.shape == (3, 64, 64)
+    assert label == 0
+
+
+def test_images_of_different_sizes_do_not_make_a_batch(store):
+    loader = FastLoader(store, batch_size=4)
+    with pytest.raises(Exception, match="size"):
+        list(loader)
+
+
+# --- determinism --------------------------------------------------------------------------------
+
+
+def epochs(dataset, n=2, **arguments):
+    loader = FastLoader(dataset, batch_size=4, shuffle=True, **arguments)
+    return [batch for _ in range(n) for batch in loader]
+
+
+def test_one_seed_gives_the_same_batches_for_any_threads_and_engine(photos, store):
+    expected = epochs(store, transform=TRAIN, seed=11, num_workers=1)
+    for variation in (
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"num_workers": 4, "prefetch_factor": 5},
+        {"engine": "python", "num_workers": 0},
+        {"engine": "python", "num_workers": 2},
+    ):
+        same(epochs(store, transform=TRAIN, seed=11, **variation), expected)
+    same(epochs(ImageFolder(photos, TRAIN), seed=11), expected)
+
+
+def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
+    loader = FastLoader(store, batch_size=100, shuffle=True, transform=TRAIN, seed=1)
+    first, second = next(iter(loader)), next(iter(loader))
+    assert not torch.equal(first[0], second[0])
+    loader.set_epoch(0)
+    same([next(iter(loader))], [first])
+    loader.sampler.set_epoch(1)  # as Lightning does
+    same([next(iter(loader))], [second])
+
+
+def test_augmentation_does_not_depend_on_the_batch(store):
+    one = [b for b in FastLoader(store, batch_size=1, transform=TRAIN, seed=4)]
+    many = next(iter(FastLoader(store, batch_size=100, transform=TRAIN, seed=4)))
+    assert torch.equal(torch.cat([images for images, _ in one]), many[0])
+
+
+def test_without_a_seed_torchs_generator_decides(store):
+    def run(seed):
+        torch.manual_seed(seed)
+        return epochs(store, transform=TRAIN)
+
+    expected = run(5)
+    same(run(5), expected)
+    assert not torch.equal(run(6)[0][0], expected[0][0])
+
+
+# --- output -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_dtype_and_memory_format(store, engine, dtype, memory_format):
+    plain = list(FastLoader(store, batch_size=4, transform=EVAL))
+    loader = FastLoader(
+        store,
+        batch_size=4,
+        transform=EVAL,
+        engine=engine,
+        dtype=dtype,
+        memory_format=memory_format,
+    )
+    for (images, _), (reference, _) in zip(loader, plain, strict=True):
+        assert images.is_contiguous(memory_format=memory_format)
+        assert torch.equal(images, reference.to(dtype))
+
+
+def test_batches_are_the_callers_to_keep(store):
+    loader = FastLoader(store, batch_size=2, shuffle=True, transform=TRAIN, seed=0)
+    kept = [images for images, _ in loader]
+    copies = [images.clone() for images in kept]
+    list(loader)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+def test_a_long_loop_allocates_a_bounded_number_of_slabs(store):
+    loader = FastLoader(store, batch_size=2, transform=TRAIN, seed=0)
+    for _ in range(20):
+        for _images, _labels in loader:
+            pass
+    assert loader._decoder._ring.allocations <= 6
+
+
+# --- endings ------------------------------------------------------------------------------------
+
+
+def test_leaving_early_leaves_no_thread(store):
+    loader = FastLoader(store, batch_size=1, transform=TRAIN)
+    next(iter(loader))
+    gc.collect()
+    before = threading.active_count()
+    for _ in range(100):
+        for _batch in loader:
+            break
+    assert threading.active_count() == before
+
+
+def test_an_iterator_that_was_forgotten_ends_with_its_loader(store):
+    before = threading.active_count()
+    iterator = iter(FastLoader(store, batch_size=1, transform=TRAIN))
+    next(iterator)
+    assert threading.active_count() > before
+    del iterator
+    gc.collect()
+    assert threading.active_count() == before
+
+
+def test_two_iterators_of_one_loader_do_not_disturb_each_other(store):
+    loader = FastLoader(store, batch_size=3, transform=EVAL)
+    pairs = list(zip(loader, loader, strict=True))
+    same([a for a, _ in pairs], [b for _, b in pairs])
+
+
+def test_a_broken_image_raises_at_its_batch_and_names_the_file(photos, tmp_path):
+    import shutil
+
+    root = tmp_path / "imgs"
+    shutil.copytree(photos, root)
+    victim = sorted(root.rglob("*.jp*g"))[3]
+    victim.write_bytes(victim.read_bytes()[:500])
+    loader = FastLoader(ImageFolder(root, EVAL), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(fastload.DataError) as caught:
+        next(iterator)
+    assert str(victim) in str(caught.value)
+    images, _ = next(iterator)  # the batches after it are still there
+    assert images.shape == (2, 3, 64, 64)
+
+
+def test_a_file_that_vanished_is_named(photos, tmp_path):
+    import shutil
+
+    root = tmp_path / "imgs"
+    shutil.copytree(photos, root)
+    folder = ImageFolder(root, EVAL)
+    victim = folder.samples[0][0]
+    list(FastLoader(folder, batch_size=2))  # its size is known now
+    import os
+
+    os.unlink(victim)
+    with pytest.raises(FileNotFoundError, match="file"):
+        list(FastLoader(folder, batch_size=2))
+
+
+def test_png_and_gray_and_odd_files_arrive_in_the_same_batch(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 255, (50, 60, 3), dtype=np.uint8)
+    folder = tmp_path / "class0"
+    folder.mkdir()
+    image = Image.fromarray(pixels)
+    image.save(folder / "a.jpg")
+    image.save(folder / "b.png")
+    image.convert("L").save(folder / "c.jpg")
+    image.convert("CMYK").save(folder / "d.jpg")
+    image.convert("P").save(folder / "e.png")
+    image.convert("RGBA").save(folder / "f.png")
+    image.save(folder / "g.webp")
+    image.save(folder / "h.bmp")
+    Image.fromarray(rng.integers(0, 65535, (50, 60), dtype=np.uint16)).save(folder / "i.png")
+    image.save(folder / "j.jpg", progressive=True)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    image.save(folder / "k.jpg", exif=turned)
+    theirs = list(DataLoader(ImageFolder(tmp_path, EVAL), batch_size=11))
+    same(list(FastLoader(ImageFolder(tmp_path, EVAL), batch_size=11, engine="native")), theirs)
+    pack(tmp_path, tmp_path.with_suffix(".lmdb"))
+    same(list(FastLoader(tmp_path.with_suffix(".lmdb"), batch_size=11, transform=EVAL)), theirs)
+
+
+# --- misuse -------------------------------------------------------------------------------------
+
+
+def test_misuse_is_told_at_once(photos, store):
+    with pytest.raises(UsageError, match="engine must be one of"):
+        FastLoader(store, engine="turbo")
+    with pytest.raises(UsageError, match="check_crc"):
+        FastLoader(store, check_crc="sometimes")
+    with pytest.raises(UsageError, match="memory_format"):
+        FastLoader(store, memory_format=torch.preserve_format)
+    with pytest.raises(UsageError, match="cannot read this dataset"):
+        FastLoader(TensorDataset(torch.arange(3)), engine="native")
+    with pytest.raises(UsageError, match="already has another transform"):
+        FastLoader(PackedDataset(store, EVAL), transform=TRAIN)
+    with pytest.raises(UsageError, match="applies its own"):
+        FastLoader(ImageFolder(photos, EVAL), transform=EVAL)
+    with pytest.raises(UsageError, match="uint8"):
+        FastLoader(store, transform=EVAL, dtype=torch.uint8)
+    with pytest.raises(FileNotFoundError):
+        FastLoader("nothing/here.lmdb")
+    with pytest.raises(ValueError, match="mutually exclusive"):
+        FastLoader(store, shuffle=True, sampler=[1])
+
+
+# --- trainers rebuild loaders -------------------------------------------------------------------
+
+
+def test_a_rebuilt_loader_keeps_everything(store):
+    loader = FastLoader(store, batch_size=4, transform=EVAL, seed=1)
+    names = [n for n in inspect.signature(FastLoader.__init__).parameters if n != "self"]
+    # as Lightning rebuilds: from public attributes; the sampler decides, so no shuffle
+    kwargs = {n: getattr(loader, n) for n in names if n not in ("shuffle", "batch_sampler")}
+    same(list(type(loader)(**kwargs)), list(loader))
+
+
+def test_a_plain_dataloader_around_the_dataset_hands_out_batches_uncopied(store):
+    loader = FastLoader(store, batch_size=4, transform=EVAL)
+    rebuilt = DataLoader(loader.dataset, batch_size=4, collate_fn=loader.collate_fn)
+    same(list(rebuilt), list(loader))
+    samples = loader.dataset.__getitems__([0, 1])
+    assert loader.collate_fn(samples)[0].data_ptr() == samples[0][0].data_ptr()
+    same([default_collate(samples)], [loader.collate_fn(samples)])
+
+
+def test_a_loader_can_be_pickled_and_copied(store):
+    loader = FastLoader(store, batch_size=4, transform=EVAL)
+    expected = list(loader)
+    same(list(pickle.loads(pickle.dumps(loader))), expected)
+    same(list(copy.deepcopy(loader)), expected)
+
+
+def test_stats_count_what_was_handed_over(store):
+    loader = FastLoader(store, batch_size=4, transform=EVAL)
+    n = len(PackedDataset(store))
+    list(loader)
+    stats = loader.stats()
+    assert stats["images"] == n
+    assert stats["batches"] == len(loader)
+    assert 0 <= stats["wait_share"] <= 1
+    assert stats["stages_s"]["decode"] > 0
+    assert stats["images_per_s"] > 0
