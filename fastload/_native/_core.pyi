@@ -113,9 +113,10 @@ def pool_size() -> int:
     """Threads that the pool of this process holds now."""
 
 def set_simd(name: str) -> bool:
-    """Choose the resampler's instruction set for images begun from now on ("": the best one here).
+    """Choose the instruction set for images begun from now on ("": the best one here).
 
-    False, and nothing changed, where this machine lacks it. For the tests.
+    False, and nothing changed, where this machine lacks it. DCT records take the next lower one
+    where they need more of it than the resampler does. For the tests.
     """
 
 def dct_encode(jpeg: Any, *, column_block: int = 4, keep_metadata: bool = True) -> bytes:
@@ -131,3 +132,13 @@ def dct_to_jpeg(record: Any) -> bytes:
     Raises:
         ValueError: the record is corrupt.
     """
+
+def dct_usable() -> bool:
+    """Whether the linked libjpeg lets DCT records take the place of its entropy decoder.
+
+    Where not (or with FASTLOAD_NO_DCT_HOOK in the environment) they decode by way of a rebuilt
+    JPEG: the same pixels, slower.
+    """
+
+def dct_simd() -> str:
+    """Instruction set that expands DCT records now: "avx512", "avx2" or "scalar"."""

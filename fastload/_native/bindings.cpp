@@ -480,8 +480,9 @@ PYBIND11_MODULE(_core, m) {
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
   m.def("pool_size", &pool::size, "Threads the pool holds now.");
   m.def(
-      "set_simd", [](const std::string& name) { return set_simd(name.c_str()); }, "name"_a,
-      "Choose the resampler's instruction set from now on; False where this machine lacks it.");
+      "set_simd",
+      [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
+      "Choose the instruction set from now on; False where this machine lacks it.");
   m.def(
       "dct_encode",
       [](const py::object& jpeg, int column_block, bool keep_metadata) {
@@ -498,6 +499,8 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "dct_to_jpeg", [](const py::object& record) { return convert(record, dct_to_jpeg); }, "record"_a,
       "DCT record to a JPEG file with equal coefficients.");
+  m.def("dct_usable", &DctSource::usable, "Whether DCT records decode without a detour by way of a JPEG.");
+  m.def("dct_simd", &DctSource::simd, "Instruction set of the DCT records' expansion.");
 
   // Before the interpreter goes: threads of ours must not outlive what they write into.
   py::module_::import("atexit").attr("register")(py::cpp_function([] {

@@ -40,6 +40,10 @@ bool dct_to_jpeg(const uint8_t* record, size_t nbytes, std::vector<uint8_t>* jpe
 // Width and height in pixels from the record's head. False: not a record, or its head is corrupt.
 bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height);
 
+// Records opened from now on, in all threads, are expanded with nothing higher than "avx512", "avx2" or
+// "scalar" ("": than the best one here). False: there is no such name. For tests.
+bool dct_set_simd(const char* name);
+
 // Per-thread state while one record is decoded; reused.
 class DctSource {
  public:

@@ -63,6 +63,7 @@ DctSource::~DctSource() {
 
 bool DctSource::open(const uint8_t* record, size_t nbytes, const uint8_t** header, size_t* header_nbytes,
                      int* width, int* height) {
+  impl_->expander = &dct_expander();
   impl_->corrupt = !dct_parse(record, nbytes, &impl_->record);
   if (impl_->corrupt) return false;
   *header = impl_->header;

@@ -1,9 +1,11 @@
 // The portable expansion, and the choice among all.
 #include "dct_expand.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
+#include "dct.h"
 #include "dct_block.h"
 #include "dct_format.h"
 
@@ -44,22 +46,31 @@ bool walk(DctCursor* cursor, const int* component, int count) {
   return for_each_block(cursor, component, count, [](const DctBlockHead&, int16_t, int) { return true; });
 }
 
-const DctExpander& choose() {
-  const char* highest = std::getenv("FASTLOAD_SIMD");
-  const bool scalar_only = highest && std::strcmp(highest, "scalar") == 0;
-  const bool no_avx512 = scalar_only || (highest && std::strcmp(highest, "avx2") == 0);
+// The best one here that is no higher than `name` ("": than any). nullptr: there is no such name.
+const DctExpander* find(const char* name) {
+  const bool any = *name == '\0';
+  const bool up_to_avx512 = any || std::strcmp(name, "avx512") == 0;
+  const bool up_to_avx2 = up_to_avx512 || std::strcmp(name, "avx2") == 0;
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  if (!no_avx512 && dct_expander_avx512() && __builtin_cpu_supports("avx512bw") &&
-      __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vbmi2") &&
-      __builtin_cpu_supports("bmi2"))
-    return *dct_expander_avx512();
-  if (!scalar_only && dct_expander_avx2() && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2"))
-    return *dct_expander_avx2();
-#else
-  static_cast<void>(no_avx512);
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vbmi") &&
+                      __builtin_cpu_supports("avx512vbmi2");
+  if (avx512 && up_to_avx512) return dct_expander_avx512();
+  if (avx2 && up_to_avx2) return dct_expander_avx2();
 #endif
-  return dct_expander_scalar();
+  return up_to_avx2 || std::strcmp(name, "scalar") == 0 ? &dct_expander_scalar() : nullptr;
+}
+
+const DctExpander* from_environment() {
+  const char* name = std::getenv("FASTLOAD_SIMD");
+  const DctExpander* named = name ? find(name) : nullptr;
+  return named ? named : find("");
+}
+
+std::atomic<const DctExpander*>& chosen() {
+  static std::atomic<const DctExpander*> expander{from_environment()};
+  return expander;
 }
 
 }  // namespace
@@ -70,8 +81,14 @@ const DctExpander& dct_expander_scalar() {
 }
 
 const DctExpander& dct_expander() {
-  static const DctExpander& kChosen = choose();
-  return kChosen;
+  return *chosen().load(std::memory_order_relaxed);
+}
+
+bool dct_set_simd(const char* name) {
+  const DctExpander* expander = find(name);
+  if (!expander) return false;
+  chosen().store(expander, std::memory_order_relaxed);
+  return true;
 }
 
 }  // namespace fastload

@@ -26,11 +26,11 @@ struct DctExpander {
 };
 
 const DctExpander& dct_expander_scalar();
-// nullptr where they were not compiled (another processor family).
+// Only where the processor has them; nullptr where they were not compiled (another processor family).
 const DctExpander* dct_expander_avx2();
 const DctExpander* dct_expander_avx512();
 
-// The fastest that this processor runs, no higher than FASTLOAD_SIMD ("avx512", "avx2", "scalar") says.
+// The fastest that this processor runs, no higher than FASTLOAD_SIMD or dct_set_simd says.
 const DctExpander& dct_expander();
 
 }  // namespace fastload
