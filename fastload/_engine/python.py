@@ -33,7 +33,7 @@ from fastload.storage.base import DCT, RAW, Spans, Store
 from .decoder import Batch, Decoder, Ticket
 from .pillow import decode, fill, from_pixels
 
-__all__ = ["PythonDecoder", "decode", "decode_record", "fill", "fill_records"]
+__all__ = ["PythonDecoder", "decode", "decode_record", "fill", "fill_records", "from_pixels"]
 
 
 class PythonDecoder(Decoder):

@@ -159,7 +159,7 @@ def test_a_decompression_bomb_is_refused(size: tuple[int, int], action: Any) -> 
 
 def test_the_users_own_limit_on_pixels_holds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1199)
-    with pytest.raises(DecodeError, match=r"MAX_IMAGE_PIXELS = 1199: 40x30 pixels"):
+    with pytest.raises(DecodeError, match=r"MAX_IMAGE_PIXELS = 1199: .*1200 pixels"):
         engine.decode(FILES["PNG"])
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     assert engine.decode(FILES["PNG"]).size == (40, 30)
