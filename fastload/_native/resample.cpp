@@ -38,18 +38,33 @@ using namespace resampling;
 
 namespace {
 
-const Kernels* best_kernels() {
+// From the best down to what runs everywhere.
+const Kernels* const kAllKernels[] = {
+#ifdef FASTLOAD_X86
+    &kAvx512Kernels,
+#endif
+    &kScalarKernels,
+};
+
+bool runs_here(const Kernels* kernels) {
 #ifdef FASTLOAD_X86
   __builtin_cpu_init();
+  if (kernels == &kAvx512Kernels) {
+    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
+           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
+  }
 #endif
-  return &kScalarKernels;
+  return kernels == &kScalarKernels;
 }
 
-// nullptr where this machine can't run them.
+// The kernels of that name, the best ones for an empty name; nullptr where this machine can't run them.
 const Kernels* kernels_named(const char* name) {
-  const Kernels* best = best_kernels();
-  if (name == nullptr || *name == '\0') return best;
-  if (std::strcmp(name, kScalarKernels.name) == 0) return &kScalarKernels;
+  const bool best = name == nullptr || *name == '\0';
+  for (const Kernels* kernels : kAllKernels) {
+    if ((best || std::strcmp(name, kernels->name) == 0) && runs_here(kernels)) return kernels;
+  }
   return nullptr;
 }
 
@@ -59,7 +74,7 @@ const Kernels& kernels_in_use() {
   const Kernels* kernels = chosen.load(std::memory_order_relaxed);
   if (kernels == nullptr) {
     kernels = kernels_named(std::getenv("FASTLOAD_SIMD"));
-    if (kernels == nullptr) kernels = best_kernels();  // a level this machine lacks, or a typing error
+    if (kernels == nullptr) kernels = kernels_named("");  // a set that this machine lacks, or a typing error
     chosen.store(kernels, std::memory_order_relaxed);
   }
   return *kernels;
@@ -310,7 +325,7 @@ void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int
     if (k >= first && k < first + count) {
       choose_planes(k, output_row + k - first, planes + 3 * k);
     } else {
-      for (int c = 0; c < 3; ++c) planes[3 * k + c] = plane(k, c);
+      for (int c = 0; c < 3; ++c) planes[3 * k + c] = plane(k, c) + (columns.begin - resize.window_x);
     }
   }
   const RowPart part{columns.begin, columns.size(), need_x.begin, need_x.size()};
