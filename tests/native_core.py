@@ -1,0 +1,168 @@
+"""Short ways to drive the native core from tests: files, batches, odd kinds of JPEG."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from fastload import _native
+
+ITEMSIZE = (1, 4, 2, 2)  # of resample.h's data types
+BILINEAR = 2
+
+
+def core() -> Any:
+    """The extension module; tests that use it are marked ``native``, so it is there."""
+    module = _native.load()
+    assert module is not None
+    return module
+
+
+def open_files(
+    paths: Sequence[Path | str | bytes], *, mapped: bool | Sequence[bool] = False
+) -> Any:
+    """Files of the core for these paths."""
+    encoded = [os.fsencode(path) for path in paths]
+    ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+    flags = np.empty(len(encoded), np.uint8)
+    flags[:] = mapped
+    return core().Files(b"".join(encoded), ends, flags)
+
+
+@dataclasses.dataclass
+class Submitted:
+    """A job with its outputs."""
+
+    job: Any
+    memory: np.ndarray
+    status: np.ndarray
+    detail: np.ndarray
+    shape: tuple[int, int, int, int]
+
+    def wait(self) -> Submitted:
+        self.job.wait()
+        return self
+
+    @property
+    def images(self) -> np.ndarray:
+        """(n, h, w, 3) uint8; for batches that were submitted with channels_last."""
+        return self.memory.reshape(self.shape)
+
+
+def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, Any]]:
+    """Arguments of core.submit for crops without resizing; whatever is given replaces a default."""
+    box = np.ascontiguousarray(box, np.int32).reshape(-1, 4)
+    n = len(box)
+    out_h = given.pop("out_h", int(box[0, 3]) if n else 1)
+    out_w = given.pop("out_w", int(box[0, 2]) if n else 1)
+    dtype = given.pop("dtype", 0)
+    file = np.arange(n, dtype=np.int32) if len(files) == n else np.zeros(n, np.int32)
+    positional = {
+        "file": file,
+        "offset": np.zeros(n, np.int64),
+        "nbytes": np.full(n, -1, np.int64),
+        "kind": np.zeros(n, np.uint8),
+        "size": np.zeros((n, 2), np.int32),
+        "checksum": None,
+        "check": None,
+        "box": box,
+        "resized": np.ascontiguousarray(box[:, 2:]),
+        "window": np.zeros((n, 2), np.int32),
+        "flip": np.zeros(n, np.uint8),
+        "out": np.full(n * 3 * out_h * out_w * ITEMSIZE[dtype], 77, np.uint8),
+        "lut": None,
+    }
+    keywords = {
+        "out_h": out_h,
+        "out_w": out_w,
+        "dtype": dtype,
+        "channels_last": True,
+        "filter": BILINEAR,
+        "order": 1,
+        "fill": (0, 0, 0),
+        "status": np.full(n, 99, np.int32),
+        "detail": np.full(n, 99, np.int32),
+        "threads": 1,
+    }
+    for name, value in given.items():
+        target = positional if name in positional else keywords
+        assert name in target, name
+        default = target[name]
+        if isinstance(default, np.ndarray) and isinstance(value, (list, tuple, int)):
+            value = np.broadcast_to(np.array(value, default.dtype), default.shape).copy()
+        target[name] = value
+    return [files, *positional.values()], keywords
+
+
+def submit(files: Any, box: Any, **given: Any) -> Submitted:
+    """Submit a batch; by default each box is cut out of its file as it is, HWC uint8."""
+    positional, keywords = arguments(files, box, **given)
+    job = core().submit(*positional, **keywords)
+    shape = (len(positional[8]), keywords["out_h"], keywords["out_w"], 3)
+    return Submitted(job, positional[12], keywords["status"], keywords["detail"], shape)
+
+
+def photo(width: int, height: int, seed: int = 0) -> Image.Image:
+    """A smooth image with some noise: every coefficient of a JPEG of it is used."""
+    rng = np.random.default_rng(seed)
+    coarse = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), dtype=np.uint8)
+    smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
+    noisy = smooth + rng.integers(-20, 21, (height, width, 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+def encode(image: Image.Image, format: str = "JPEG", **options: Any) -> bytes:
+    """The image's file, as Pillow writes it."""
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
+def pixels(data: bytes) -> np.ndarray:
+    """(h, w, 3) uint8: what Pillow, and so torchvision, makes of a file."""
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def frame(data: bytes) -> int:
+    """Where the frame header (SOF) of a JPEG begins."""
+    at = 2
+    while not (0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC)):
+        at += 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0])
+    return at
+
+
+def with_size(data: bytes, width: int, height: int) -> bytes:
+    """The JPEG with another size in its frame header."""
+    at = frame(data)
+    return data[: at + 5] + struct.pack(">HH", height, width) + data[at + 9 :]
+
+
+def as_440(data: bytes) -> bytes:
+    """A 4:4:0 JPEG out of a baseline 4:2:2 one: sampling and sides swapped, the same MCUs in order.
+
+    The picture is a jumble, but a valid one; Pillow does not write 4:4:0.
+    """
+    at = frame(data)
+    height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+    swapped = bytearray(with_size(data, height, width))
+    assert swapped[at + 11] == 0x21
+    swapped[at + 11] = 0x12
+    return bytes(swapped)
+
+
+def as_411(data: bytes) -> bytes:
+    """A 4:1:1 JPEG out of a baseline 4:2:0 one whose sides are multiples of 16; see as_440."""
+    at = frame(data)
+    height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+    swapped = bytearray(with_size(data, width * 2, height // 2))
+    assert swapped[at + 11] == 0x22
+    swapped[at + 11] = 0x41
+    return bytes(swapped)
