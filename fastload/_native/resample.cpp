@@ -42,6 +42,7 @@ namespace {
 const Kernels* const kAllKernels[] = {
 #ifdef FASTLOAD_X86
     &kAvx512Kernels,
+    &kAvx2Kernels,
 #endif
     &kScalarKernels,
 };
@@ -55,6 +56,7 @@ bool runs_here(const Kernels* kernels) {
            __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
            __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
   }
+  if (kernels == &kAvx2Kernels) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
 #endif
   return kernels == &kScalarKernels;
 }

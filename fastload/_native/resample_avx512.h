@@ -12,9 +12,10 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-#define FASTLOAD_AVX512_CALL                                                                          \
-  __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,bmi,bmi2," \
-                        "popcnt")))
+#define FASTLOAD_AVX512_CALL                                                               \
+  __attribute__((                                                                          \
+      target("avx512f,avx512bw,avx512vl,avx512dq,avx512vbmi,avx512vnni,avx2,fma,bmi,bmi2," \
+             "popcnt")))
 #define FASTLOAD_AVX512 FASTLOAD_AVX512_CALL __attribute__((always_inline)) inline
 
 namespace fastload::resampling {
