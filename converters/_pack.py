@@ -22,7 +22,7 @@ import numpy as np
 
 from fastload._cpu import available
 from fastload._version import __version__
-from fastload.errors import DataError, DecodeError, UsageError
+from fastload.errors import DataError, DecodeError, StoreError, UsageError
 from fastload.storage import Batch, Writer, open_store, open_writer
 from fastload.storage.folder import FolderStore
 
@@ -121,26 +121,32 @@ def pack(
     }
     run = _Run(store, keys, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
+        jobs = list(_jobs(path, keys, split, settings))
+        finished = [part for part in map(_finished, jobs) if part is not None]
+        if len(finished) < len(jobs):  # of a split: killed between the commits of its parts
+            jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
         writers: list[tuple[_Job, Writer, int]] = []
-        for job in _jobs(path, keys, split, settings):
+        for job in jobs:
             metadata = {"fastload": __version__, **job.settings}
             writer = open_writer(
                 job.path, classes=store.classes, metadata=metadata, settings=job.settings
             )
-            stack.callback(writer.abort)  # does nothing after commit
+            stack.callback(_leave, writer)
             writers.append((job, writer, len(writer)))
         for job, writer, _ in writers:
             run.fill(writer, job.indices)
         if run.skipped and not any(len(writer) for _, writer, _ in writers):
             raise DecodeError(f"none of {len(keys)} files is an image: {run.skipped[0].reason}",
                               path=run.skipped[0].path)  # fmt: skip
-        parts = tuple(
+        parts = finished + [
             PackedPart(path=job.path, records=len(writer), nbytes=writer.nbytes, resumed=resumed)
             for job, writer, resumed in writers
-        )
+        ]
         for _, writer, _ in writers:
             writer.commit()
-    return PackReport(parts=parts, skipped=tuple(run.skipped), seconds=time.monotonic() - started)
+    return PackReport(
+        parts=tuple(parts), skipped=tuple(run.skipped), seconds=time.monotonic() - started
+    )
 
 
 def _jobs(
@@ -158,6 +164,26 @@ def _jobs(
             indices=np.flatnonzero(part == number),
             settings={**settings, "split": split, "part": name},
         )
+
+
+def _finished(job: _Job) -> PackedPart | None:
+    """The store of ``job``, if an earlier run with the same settings has written it."""
+    if not os.path.isfile(job.path):
+        return None
+    try:
+        store = open_store(job.path)
+    except StoreError:
+        return None  # not ours: the writer says that it is in the way
+    with store:
+        if any(store.metadata.get(name) != value for name, value in job.settings.items()):
+            return None
+        nbytes = int(store.spans(np.arange(len(store))).nbytes.sum())
+        return PackedPart(path=job.path, records=len(store), nbytes=nbytes, resumed=len(store))
+
+
+def _leave(writer: Writer) -> None:
+    """Let go of a writer: after ``commit`` nothing is left to do, an empty partial is removed."""
+    writer.abort(keep_partial=len(writer) > 0)
 
 
 def _digest(store: FolderStore, keys: list[str]) -> str:

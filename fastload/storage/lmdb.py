@@ -27,6 +27,7 @@ _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 # waits for it less than a second on a disk that writes 50 MB/s.
 _FLUSH_NBYTES = 32 << 20
 _FLUSH_RECORDS = 20_000
+_INITIAL_MAP = 64 << 20  # grows by doubling
 
 
 class LmdbStore(Store):
@@ -176,7 +177,7 @@ class LmdbWriter(Writer):
         size = os.path.getsize(data) if os.path.exists(data) else 0
         try:
             self._env = self._lmdb.open(
-                data, map_size=max(64 << 20, 2 * size), subdir=False, lock=False, max_dbs=2,
+                data, map_size=max(_INITIAL_MAP, 2 * size), subdir=False, lock=False, max_dbs=2,
                 readahead=False, **_data_format_1(self._lmdb),
             )  # fmt: skip
             self._records = self._env.open_db(RECORDS)

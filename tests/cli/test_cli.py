@@ -1,0 +1,200 @@
+"""The command line as a user meets it: in a process of its own where that matters."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from fastload.converters import pack
+from PIL import Image
+
+from fastload._version import __version__
+from fastload.cli import COMMANDS, main
+from fastload.storage import open_store
+from storage.formats import picture
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    root = tmp_path / "imgs"
+    for index in range(20):
+        path = root / f"klasse {index % 2} ü" / f"{index:02d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(index, 30 + index, 20))
+    return root
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in arguments])
+
+
+def shell(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "fastload", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def test_help_lists_the_commands_without_importing_them() -> None:
+    code = (
+        "import sys\nfrom fastload.cli import main\n"
+        "try: main(['--help'])\nexcept SystemExit as end: assert end.code == 0\n"
+        "print(sorted({'torch', 'lmdb', 'PIL', 'rich', 'numpy', 'torchvision'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("[]\n"), done.stdout
+    for command in COMMANDS:
+        assert f"  {command}" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["pack", "info"])
+def test_help_of_a_command_has_examples(command: str) -> None:
+    result = run(command, "--help")
+    assert result.exit_code == 0
+    assert "Examples:" in result.stdout and f"fastload {command}" in result.stdout
+
+
+def test_version_says_whether_the_core_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+    result = run("--version")
+    assert result.stdout.splitlines()[0] == f"fastload {__version__}"
+    assert "native core: not" in result.stdout
+
+
+@pytest.mark.native
+def test_version_names_libjpeg_and_instruction_set() -> None:
+    assert "native core: built (libjpeg-turbo" in run("--version").stdout
+
+
+def test_pack_then_info(images: Path, tmp_path: Path) -> None:
+    done = shell("pack", images, tmp_path / "x.lmdb")
+    assert done.returncode == 0, done.stderr
+    assert "20 records" in done.stdout
+    shown = shell("info", tmp_path / "x.lmdb")
+    assert shown.returncode == 0
+    for text in ("lmdb", "20", "30 to 49, median 40 pixels", "jpeg 20", "CRC32C", "klasse 0 ü"):
+        assert text in shown.stdout
+
+
+def test_info_as_json_and_contact_sheet(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "x.lmdb", encode="raw")
+    result = run("info", tmp_path / "x.lmdb", "--json", "--grid", tmp_path / "sheet.png")
+    summary = json.loads(result.stdout)
+    assert summary["records"] == 20
+    assert summary["classes"] == [["klasse 0 ü", 10], ["klasse 1 ü", 10]]
+    assert summary["encodings"] == {"raw": 20}
+    assert summary["width"] == {"min": 30, "median": 40, "max": 49}
+    assert summary["checksums"] is True
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.size == (960, 192)
+        assert len(np.unique(np.asarray(sheet))) > 100
+    assert sorted(os.listdir(tmp_path)) == ["imgs", "sheet.png", "x.lmdb"]
+
+
+def test_info_of_a_folder_with_a_file_that_is_no_image(images: Path, tmp_path: Path) -> None:
+    (images / "klasse 0 ü" / "x.jpg").write_bytes(b"text")
+    result = run("info", images, "--grid", tmp_path / "sheet.png")
+    assert result.exit_code == 0
+    assert "jpeg 20, other 1" in result.stdout and "checksums   none" in result.stdout
+    assert "contact sheet of 21 records" in result.stdout
+
+
+def test_info_of_an_empty_store(tmp_path: Path) -> None:
+    from fastload.storage import open_writer
+
+    open_writer(tmp_path / "x.lmdb").commit()
+    result = run("info", tmp_path / "x.lmdb", "--grid", tmp_path / "sheet.png")
+    assert result.exit_code == 0
+    assert "records     0" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["info", "/nowhere/x.lmdb"], 1, "found nothing"),
+        (["pack", "/nowhere", "x.lmdb"], 1, "found nothing"),
+        (["pack", "IMAGES", "x.xyz"], 2, "ending in .lmdb"),
+        (["pack", "IMAGES", "x.lmdb", "--resize", "big"], 2, "expected resize"),
+        (["pack", "IMAGES", "x.lmdb", "--encode", "gif"], 2, "'gif' is not one of"),
+        (["pack", "IMAGES"], 2, "Missing argument"),
+        (["paint"], 2, "No such command"),
+    ],
+)
+def test_errors_are_one_message_and_a_status(
+    images: Path, tmp_path: Path, arguments: list[str], status: int, message: str
+) -> None:
+    given = [str(images) if argument == "IMAGES" else argument for argument in arguments]
+    done = shell(*given, cwd=tmp_path)
+    assert done.returncode == status
+    assert message in done.stderr and "Traceback" not in done.stderr
+    assert done.stdout == ""
+    assert os.listdir(tmp_path) == ["imgs"]
+
+
+def test_skipped_files_are_named_on_stderr(images: Path, tmp_path: Path) -> None:
+    bad = images / "klasse 0 ü" / "x.jpg"
+    bad.write_bytes(b"text")
+    stopped = shell("pack", images, tmp_path / "x.lmdb")
+    assert stopped.returncode == 1 and "x.jpg" in stopped.stderr
+    done = shell("pack", images, tmp_path / "y.lmdb", "--on-error", "skip")
+    assert done.returncode == 0
+    assert f"skipped {bad}" in done.stderr and "20 records" in done.stdout
+
+
+def test_quiet_says_nothing(images: Path, tmp_path: Path) -> None:
+    done = shell("pack", images, tmp_path / "x.lmdb", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_ctrl_c_ends_with_130_and_the_same_command_completes(tmp_path: Path) -> None:
+    root = tmp_path / "imgs"
+    root.mkdir()
+    rng = np.random.default_rng(0)
+    for index in range(4):
+        data = rng.integers(0, 256, (700, 700, 3), dtype=np.uint8)
+        Image.fromarray(data).save(root / f"{index}.bmp")
+    for index in range(4, 300):
+        os.link(root / f"{index % 4}.bmp", root / f"{index}.bmp")
+    arguments = ["pack", str(root), str(tmp_path / "x.lmdb"), "--resize", "8"]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fastload", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    partial = tmp_path / "x.lmdb.partial" / "data.mdb"
+    while not partial.exists() and child.poll() is None:
+        pass
+    child.send_signal(signal.SIGINT)
+    _, errors = child.communicate(timeout=30)
+    assert child.returncode == 130, errors
+    assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
+    assert not (tmp_path / "x.lmdb").exists()
+    done = shell(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert len(open_store(tmp_path / "x.lmdb")) == 300
+
+
+def test_progress_has_rate_and_time_left_in_plain_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.cli import _progress
+
+    monkeypatch.setattr(_progress, "_LINE_EVERY_S", 0.0)
+    with _progress.ProgressBar("packing") as bar:
+        bar(1000, 5000, 3 << 20)
+    assert capsys.readouterr().err.startswith("packing: 1,000 of 5,000, ")
+
+
+def test_sizes_are_shown_in_a_unit_that_fits() -> None:
+    from fastload.cli._progress import human
+
+    assert [human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
+        "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
+    ]  # fmt: skip

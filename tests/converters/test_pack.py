@@ -1,0 +1,492 @@
+from __future__ import annotations
+
+import io
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastload.converters import pack
+from PIL import Image
+
+from fastload.errors import DecodeError, StoreError, UsageError
+from fastload.storage import RAW, Store, open_store
+from fastload.storage._read import read_records
+from storage.formats import picture
+
+transforms = pytest.importorskip("torchvision.transforms")
+datasets = pytest.importorskip("torchvision.datasets")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """300 small JPEGs in three class folders."""
+    root = tmp_path_factory.mktemp("images")
+    for index in range(300):
+        path = root / f"class {index % 3} é" / f"{index:04d}.jpg"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(picture(index, 20 + index % 30, 20 + index % 17))
+    return root
+
+
+def data_of(store: Store) -> list[bytes]:
+    return list(read_records(store, np.arange(len(store))))
+
+
+def decoded(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+
+
+def test_order_labels_classes_and_bytes_are_those_of_image_folder(
+    images: Path, tmp_path: Path
+) -> None:
+    report = pack(images, tmp_path / "x.lmdb")
+    reference = datasets.ImageFolder(str(images))
+    store = open_store(tmp_path / "x.lmdb")
+    assert data_of(store) == [Path(path).read_bytes() for path, _ in reference.samples]
+    assert store.labels is not None and store.labels.tolist() == reference.targets
+    assert store.classes == reference.classes
+    assert store.keys(np.arange(300)) == [
+        os.path.relpath(path, images) for path, _ in reference.samples
+    ]
+    sizes = [list(image.size) for image, _ in reference]
+    assert store.sizes(np.arange(300)).tolist() == sizes
+    assert report.records == 300 and report.skipped == () and report.parts[0].resumed == 0
+    assert report.nbytes == sum(map(len, data_of(store)))
+    assert os.listdir(tmp_path) == ["x.lmdb"]
+
+
+def test_flat_folder_gives_a_store_without_labels(tmp_path: Path) -> None:
+    (tmp_path / "flat").mkdir()
+    for name in ("b", "a"):
+        (tmp_path / "flat" / f"{name}.png").write_bytes(picture(0, 3, 3))
+    pack(tmp_path / "flat", tmp_path / "x.lmdb")
+    store = open_store(tmp_path / "x.lmdb")
+    assert store.labels is None
+    assert store.keys(np.arange(2)) == ["a.png", "b.png"]
+
+
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_number_of_workers_changes_nothing(images: Path, tmp_path: Path, workers: int) -> None:
+    pack(images, tmp_path / "x.lmdb", workers=workers, resize=16)
+    pack(images, tmp_path / "y.lmdb", workers=3, resize=16)
+    assert data_of(open_store(tmp_path / "x.lmdb")) == data_of(open_store(tmp_path / "y.lmdb"))
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_kept_bytes_of_every_kind_of_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+    root = tmp_path / "root"
+    root.mkdir()
+    kinds = [
+        ("jpg", "L"), ("jpg", "CMYK"), ("png", "RGBA"), ("png", "P"), ("png", "I;16"),
+        ("webp", "RGB"), ("bmp", "RGB"), ("tif", "RGB"), ("ppm", "RGB"), ("pgm", "L"),
+    ]  # fmt: skip
+    for index, (suffix, mode) in enumerate(kinds):
+        Image.new(mode, (10 + index, 7)).save(root / f"{index}.{suffix}")
+    pack(root, tmp_path / "x.lmdb")
+    store = open_store(tmp_path / "x.lmdb")
+    assert data_of(store) == [path.read_bytes() for path in sorted(root.iterdir())]
+    assert store.sizes(np.arange(len(kinds)))[:, 0].tolist() == list(range(10, 20))
+
+
+# -- encodings and sizes
+
+
+def test_raw_and_bmp_and_png_are_the_pixels_that_pillow_decodes(
+    images: Path, tmp_path: Path
+) -> None:
+    reference = datasets.ImageFolder(str(images))
+    for encode in ("raw", "bmp", "png"):
+        pack(images, tmp_path / f"{encode}.lmdb", encode=encode)
+        store = open_store(tmp_path / f"{encode}.lmdb")
+        sizes = store.sizes(np.arange(300))
+        for index, data in enumerate(data_of(store)):
+            image, _ = reference[index]
+            assert tuple(sizes[index]) == image.size
+            if encode == "raw":
+                assert data == image.tobytes()
+                assert store.kinds(np.array([index])).tolist() == [RAW]
+            else:
+                assert data.startswith({"bmp": b"BM", "png": b"\x89PNG"}[encode])
+                assert (decoded(data) == np.asarray(image)).all()
+
+
+@pytest.mark.parametrize("size", [(50, 80), (80, 50), (64, 64), (20, 31), (333, 10), (1, 9)])
+def test_shorter_side_is_torchvision_s_resize(tmp_path: Path, size: tuple[int, int]) -> None:
+    (tmp_path / "in").mkdir()
+    image = Image.frombytes("RGB", size, np.random.default_rng(0).bytes(size[0] * size[1] * 3))
+    image.save(tmp_path / "in" / "x.png")
+    pack(tmp_path / "in", tmp_path / "x.lmdb", resize="32", encode="raw")
+    store = open_store(tmp_path / "x.lmdb")
+    expected = transforms.Resize(32)(image)
+    assert store.sizes(np.array([0])).tolist() == [list(expected.size)]
+    assert data_of(store) == [expected.tobytes()]
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [((100, 50), (32, 16)), ((50, 100), (16, 32)), ((30, 20), (30, 20)), ((900, 2), (32, 1))],
+)
+def test_longest_side_shrinks_and_never_enlarges(
+    tmp_path: Path, size: tuple[int, int], expected: tuple[int, int]
+) -> None:
+    (tmp_path / "in").mkdir()
+    Image.new("RGB", size, "red").save(tmp_path / "in" / "x.png")
+    pack(tmp_path / "in", tmp_path / "x.lmdb", resize="longest:32")
+    assert open_store(tmp_path / "x.lmdb").sizes(np.array([0])).tolist() == [list(expected)]
+
+
+def test_resize_implies_jpeg_of_the_quality_asked_for(images: Path, tmp_path: Path) -> None:
+    for quality in (50, 95):
+        pack(images, tmp_path / f"{quality}.lmdb", resize=16, quality=quality)
+    low, high = (data_of(open_store(tmp_path / f"{q}.lmdb")) for q in (50, 95))
+    assert all(data.startswith(b"\xff\xd8") for data in low + high)
+    assert sum(map(len, low)) < sum(map(len, high))
+    assert (
+        Image.open(io.BytesIO(high[0])).quantization != Image.open(io.BytesIO(low[0])).quantization
+    )
+
+
+def test_orientation_is_left_alone_unless_asked_for(tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    image = Image.frombytes("RGB", (8, 4), np.random.default_rng(0).bytes(96))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    image.save(root / "a.jpg", exif=exif)
+    image.save(root / "b.png", exif=exif)
+    image.save(root / "c.jpg")
+    originals = [path.read_bytes() for path in sorted(root.iterdir())]
+    pack(root, tmp_path / "left.lmdb")
+    left = open_store(tmp_path / "left.lmdb")
+    assert data_of(left) == originals
+    assert left.sizes(np.arange(3)).tolist() == [[8, 4]] * 3
+    pack(root, tmp_path / "turned.lmdb", exif=True)
+    turned = open_store(tmp_path / "turned.lmdb")
+    data = data_of(turned)
+    assert turned.sizes(np.arange(3)).tolist() == [[4, 8], [4, 8], [8, 4]]
+    assert data[2] == originals[2]
+    assert (decoded(data[1]) == np.asarray(image.transpose(Image.Transpose.ROTATE_270))).all()
+    assert all(Image.open(io.BytesIO(d)).getexif().get(0x0112, 1) == 1 for d in data)
+
+
+def test_split_is_decided_by_the_key_alone_and_loses_nothing(images: Path, tmp_path: Path) -> None:
+    report = pack(images, tmp_path / "x.lmdb", split="val=0.2,test=0.1")
+    paths = [tmp_path / name for name in ("x.lmdb", "x-val.lmdb", "x-test.lmdb")]
+    assert [part.path for part in report.parts] == [str(path) for path in paths]
+    stores = [open_store(path) for path in paths]
+    keys = [store.keys(np.arange(len(store))) for store in stores]
+    whole = open_store(images).keys(np.arange(300))
+    assert sorted(keys[0] + keys[1] + keys[2]) == whole
+    assert all(part == sorted(part) for part in keys)
+    assert 30 < len(keys[1]) < 95 and 10 < len(keys[2]) < 55
+    assert all(store.classes == stores[0].classes for store in stores)
+    one = next(path for path in images.rglob("*.jpg") if os.path.relpath(path, images) in keys[0])
+    copy = tmp_path / "copy"
+    for index in (1, 2):
+        for key in keys[index]:
+            (copy / key).parent.mkdir(parents=True, exist_ok=True)
+            (copy / key).write_bytes(one.read_bytes())
+    pack(copy, tmp_path / "y.lmdb", split="val=0.2,test=0.1")
+    assert len(open_store(tmp_path / "y.lmdb")) == 0
+    again = open_store(tmp_path / "y-val.lmdb")
+    assert again.keys(np.arange(len(again))) == keys[1]
+
+
+# -- what cannot work
+
+
+def bad_images(tmp_path: Path) -> Path:
+    root = tmp_path / "bad"
+    (root / "a").mkdir(parents=True)
+    for index in range(6):
+        (root / "a" / f"{index}.jpg").write_bytes(picture(index, 9, 9))
+    (root / "a" / "2.jpg").write_bytes(b"this is text")
+    (root / "a" / "4.jpg").write_bytes(b"")
+    return root
+
+
+@pytest.mark.parametrize("resize", [None, 8])
+def test_file_that_is_no_image_is_named(tmp_path: Path, resize: int | None) -> None:
+    root = bad_images(tmp_path)
+    with pytest.raises(DecodeError, match=r"2\.jpg") as caught:
+        pack(root, tmp_path / "x.lmdb", resize=resize)
+    assert caught.value.path == str(root / "a" / "2.jpg")
+    assert not (tmp_path / "x.lmdb").exists()
+
+
+@pytest.mark.parametrize("resize", [None, 8])
+def test_skipped_files_are_listed(tmp_path: Path, resize: int | None) -> None:
+    root = bad_images(tmp_path)
+    report = pack(root, tmp_path / "x.lmdb", on_error="skip", resize=resize)
+    assert [os.path.basename(skipped.path) for skipped in report.skipped] == ["2.jpg", "4.jpg"]
+    assert "b'this is '" in report.skipped[0].reason
+    assert "an empty file" in report.skipped[1].reason
+    store = open_store(tmp_path / "x.lmdb")
+    assert store.keys(np.arange(4)) == ["a/0.jpg", "a/1.jpg", "a/3.jpg", "a/5.jpg"]
+
+
+def test_folder_of_no_images_at_all_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.jpg").write_bytes(b"text")
+    with pytest.raises(DecodeError, match="none of 1 files"):
+        pack(tmp_path / "in", tmp_path / "x.lmdb", on_error="skip")
+
+
+def test_truncated_image_is_found_when_it_is_decoded(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "x.jpg").write_bytes(picture(0, 200, 200)[:3000])
+    with pytest.raises(DecodeError, match="cannot be decoded"):
+        pack(tmp_path / "in", tmp_path / "x.lmdb", encode="png")
+
+
+@pytest.mark.parametrize("encode", ["keep", "raw"])
+def test_decompression_bomb_is_refused(tmp_path: Path, encode: str) -> None:
+    (tmp_path / "in").mkdir()
+    buffer = io.BytesIO()
+    Image.new("1", (2, 2)).save(buffer, "PNG")
+    png = bytearray(buffer.getvalue())
+    png[16:24] = (60_000).to_bytes(4, "big") * 2
+    png[29:33] = zlib.crc32(png[12:29]).to_bytes(4, "big")
+    (tmp_path / "in" / "x.png").write_bytes(png)
+    with pytest.raises(DecodeError, match="decompression bomb"):
+        pack(tmp_path / "in", tmp_path / "x.lmdb", encode=encode)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"encode": "gif"}, "expected encode to be one of"),
+        ({"encode": "keep", "resize": 8}, "cannot resize"),
+        ({"resize": "8x8"}, "expected resize"),
+        ({"resize": "0"}, "expected resize"),
+        ({"resize": "longest:"}, "expected resize"),
+        ({"quality": 0}, "quality from 1 to 100"),
+        ({"workers": 0}, "at least 1 worker"),
+        ({"on_error": "ignore"}, "on_error"),
+        ({"split": "val"}, "NAME=SHARE"),
+        ({"split": "val=1.5"}, "NAME=SHARE"),
+        ({"split": "a=0.6,b=0.6"}, "less than 1"),
+        ({"split": "val=0.1,val=0.1"}, "NAME=SHARE"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_before_anything_is_written(
+    images: Path, tmp_path: Path, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        pack(images, tmp_path / "x.lmdb", **options)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == []
+
+
+def test_unknown_suffix_and_missing_folder_are_refused(images: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"ending in \.lmdb"):
+        pack(images, tmp_path / "x.xyz")
+    with pytest.raises(UsageError, match="create"):
+        pack(images, tmp_path / "no" / "x.lmdb")
+
+
+# -- interrupted and resumed
+
+
+def test_progress_is_told_in_order_and_to_the_end(images: Path, tmp_path: Path) -> None:
+    seen: list[tuple[int, int, int]] = []
+    report = pack(images, tmp_path / "x.lmdb", progress=lambda *now: seen.append(now))
+    assert seen == sorted(seen)
+    assert seen[-1] == (300, 300, report.nbytes)
+
+
+def test_interrupt_keeps_the_work_and_ends_the_threads(
+    images: Path, tmp_path: Path, no_leaks: None
+) -> None:
+    def stop(done: int, total: int, nbytes: int) -> None:
+        if done >= 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "x.lmdb", progress=stop)
+    assert not any(thread.name.startswith("fastload-pack") for thread in threading.enumerate())
+    assert os.listdir(tmp_path) == ["x.lmdb.partial"]
+    report = pack(images, tmp_path / "x.lmdb")
+    assert report.parts[0].resumed >= 100
+    pack(images, tmp_path / "y.lmdb")
+    assert data_of(open_store(tmp_path / "x.lmdb")) == data_of(open_store(tmp_path / "y.lmdb"))
+
+
+def test_resumed_run_remembers_what_was_skipped(images: Path, tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    for index in range(200):
+        (root / f"{index:03d}.jpg").write_bytes(picture(1, 8, 8) if index % 50 else b"text")
+
+    def stop(done: int, total: int, nbytes: int) -> None:
+        if done >= 128:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(root, tmp_path / "x.lmdb", on_error="skip", progress=stop)
+    report = pack(root, tmp_path / "x.lmdb", on_error="skip")
+    assert report.parts[0].resumed > 0 and report.records == 196
+    assert [os.path.basename(skipped.path) for skipped in report.skipped] == [
+        "000.jpg", "050.jpg", "100.jpg", "150.jpg"
+    ]  # fmt: skip
+
+
+def test_other_options_or_another_source_do_not_resume(images: Path, tmp_path: Path) -> None:
+    root = tmp_path / "in"
+    root.mkdir()
+    for index in range(100):
+        (root / f"{index:03d}.jpg").write_bytes(picture(index, 8, 8))
+
+    def stop(done: int, total: int, nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        with pytest.raises(KeyboardInterrupt):
+            pack(root, tmp_path / "x.lmdb", progress=stop)
+
+    interrupt()
+    with pytest.raises(UsageError, match="encode: 'keep', now 'png'"):
+        pack(root, tmp_path / "x.lmdb", encode="png")
+    (root / "new.jpg").write_bytes(picture(1, 8, 8))
+    with pytest.raises(UsageError, match="source_digest"):
+        pack(root, tmp_path / "x.lmdb")
+    (root / "new.jpg").unlink()
+    time.sleep(0.02)
+    (root / "000.jpg").write_bytes(picture(77, 8, 8))
+    with pytest.raises(UsageError, match=r"000\.jpg.* has changed"):
+        pack(root, tmp_path / "x.lmdb")
+
+
+def test_split_whose_first_part_is_done_goes_on_with_the_second(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.storage.lmdb import LmdbWriter
+
+    commit = LmdbWriter.commit
+
+    def only_first(writer: LmdbWriter) -> None:
+        if writer.path.endswith("-val.lmdb"):
+            raise KeyboardInterrupt
+        commit(writer)
+
+    monkeypatch.setattr(LmdbWriter, "commit", only_first)
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "x.lmdb", split="val=0.3")
+    monkeypatch.undo()
+    assert sorted(os.listdir(tmp_path)) == ["x-val.lmdb.partial", "x.lmdb"]
+    with pytest.raises(UsageError, match="exists"):
+        pack(images, tmp_path / "x.lmdb", split="val=0.4")
+    report = pack(images, tmp_path / "x.lmdb", split="val=0.3")
+    assert report.records == 300
+    assert sorted(os.listdir(tmp_path)) == ["x-val.lmdb", "x.lmdb"]
+    with pytest.raises(UsageError, match="exists"):
+        pack(images, tmp_path / "x.lmdb", split="val=0.3")
+
+
+CHILD = """
+import sys, time
+from fastload.converters import _pack
+from fastload.storage import lmdb
+lmdb._FLUSH_RECORDS, _pack._CHUNK = 20, 8
+def progress(done, total, nbytes):
+    print(done, flush=True)
+    time.sleep(0.003)
+_pack.pack(sys.argv[1], sys.argv[2], resize=24, progress=progress)
+"""
+
+
+def kill_at_random(images: Path, path: Path, rng: random.Random) -> None:
+    """Begin to pack in another process and kill it somewhere in between."""
+    child = subprocess.Popen([sys.executable, "-c", CHILD, images, path], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    for _ in range(rng.randrange(1, 38)):
+        child.stdout.readline()
+    time.sleep(rng.random() * 0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait(timeout=60)
+    child.stdout.close()
+
+
+def kill_and_complete(images: Path, tmp_path: Path, times: int, seed: int) -> None:
+    rng = random.Random(seed)
+    pack(images, tmp_path / "whole.lmdb", resize=24)
+    expected = data_of(open_store(tmp_path / "whole.lmdb"))
+    path = tmp_path / "killed.lmdb"
+    resumed = 0
+    for _ in range(times):
+        kill_at_random(images, path, rng)
+        if not path.exists():
+            with pytest.raises(StoreError):
+                open_store(path)
+            resumed += pack(images, path, resize=24).parts[0].resumed
+        assert data_of(open_store(path)) == expected
+        assert sorted(os.listdir(tmp_path)) == ["killed.lmdb", "whole.lmdb"]
+        path.unlink()
+    assert resumed > 0
+
+
+def test_kill_9_leaves_no_store_that_lies_and_the_next_run_completes(
+    images: Path, tmp_path: Path
+) -> None:
+    kill_and_complete(images, tmp_path, 5, 0)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_kill_9_many_times(images: Path, tmp_path: Path, seed: int) -> None:
+    kill_and_complete(images, tmp_path, 20, seed)
+
+
+def test_real_photos_are_kept_byte_for_byte(test_data: Path, tmp_path: Path) -> None:
+    pack(test_data, tmp_path / "x.lmdb")
+    reference = datasets.ImageFolder(str(test_data))
+    store = open_store(tmp_path / "x.lmdb")
+    for data, size, (path, _) in zip(
+        data_of(store), store.sizes(np.arange(len(store))).tolist(), reference.samples, strict=True
+    ):
+        assert data == Path(path).read_bytes()
+        with Image.open(path) as image:
+            assert list(image.size) == size
+
+
+def test_every_core_option_is_in_the_metadata(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "x.lmdb", resize="longest:20", quality=80)
+    metadata = open_store(tmp_path / "x.lmdb").metadata
+    assert metadata["encode"] == "jpeg" and metadata["resize"] == "longest:20"
+    assert metadata["quality"] == 80 and metadata["source"] == str(images)
+
+
+def test_long_work_can_be_stopped_within_a_chunk(
+    tmp_path: Path, count: Callable[[int, int], int], no_leaks: None
+) -> None:
+    """Ctrl-C does not wait for a chunk of slow images to end."""
+    root = tmp_path / "in"
+    root.mkdir()
+    for index in range(64):
+        Image.new("RGB", (600, 600)).save(root / f"{index}.bmp")
+    began: list[int] = []
+
+    from fastload.converters import _chunk
+
+    def slow(data: bytes) -> None:
+        began.append(1)
+        time.sleep(0.01)
+        raise DecodeError("slow")
+
+    stop = threading.Event()
+    stop.set()
+    store = open_store(root)
+    chunk = _chunk.read_chunk(store, np.arange(64), slow, stop)  # type: ignore[arg-type]
+    assert not began and len(chunk.data) == 0

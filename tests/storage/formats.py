@@ -1,0 +1,119 @@
+"""One row per storage format for the contract tests: how to make a store of it, and how to read its
+bytes without our code."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from google_crc32c import value as crc32c
+from PIL import Image
+
+from fastload.storage import Record, Store, open_store, open_writer
+from fastload.storage._read import read_records
+
+KEYS = ["Ähre/ein Bild 1.jpg", "Ähre/ein Bild 2.jpg", "猫/三 毛.jpg", "猫/写真 🐈.jpg"]
+CLASSES = ["Ähre", "猫"]
+
+
+def picture(seed: int, width: int, height: int) -> bytes:
+    """A small JPEG."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
+    return buffer.getvalue()
+
+
+def records(count: int) -> list[Record]:
+    """``count`` records in the order of ImageFolder: names with spaces and non-Latin letters."""
+    made = []
+    for index in range(count):
+        label = index * 2 // max(count, 1)
+        width, height = 5 + index % 60, 4 + index % 50
+        made.append(
+            Record(
+                data=picture(index, width, height),
+                label=label,
+                key=f"{CLASSES[label]}/Bild Nr {index:06d} 写真.jpg",
+                width=width,
+                height=height,
+            )
+        )
+    return made
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One format.
+
+    Attributes:
+        name: of the format.
+        make: (folder, records) -> path of a store with these records.
+        raw: path -> the bytes of all records in order, read without fastload.
+        empty: whether the format has empty stores.
+        checksums: whether it has checksums.
+    """
+
+    name: str
+    make: Callable[[Path, Sequence[Record]], Path]
+    raw: Callable[[Path], list[bytes]]
+    empty: bool = True
+    checksums: bool = True
+
+
+def _packed(suffix: str) -> Callable[[Path, Sequence[Record]], Path]:
+    def make(folder: Path, records: Sequence[Record]) -> Path:
+        path = folder / f"ein Speicher 貯蔵{suffix}"
+        with open_writer(path, classes=CLASSES, metadata={"made by": "test"}) as writer:
+            writer.append(records)
+        return path
+
+    return make
+
+
+def _raw_lmdb(path: Path) -> list[bytes]:
+    import lmdb
+
+    with lmdb.open(str(path), subdir=False, readonly=True, lock=False, max_dbs=2) as env:
+        table = env.open_db(b"records", create=False)
+        with env.begin(db=table) as transaction:
+            items = list(transaction.cursor())
+    assert [key for key, _ in items] == [struct.pack(">Q", i) for i in range(len(items))]
+    return [bytes(value) for _, value in items]
+
+
+def _make_folder(folder: Path, records: Sequence[Record]) -> Path:
+    root = folder / "ein Ordner 写真"
+    for record in records:
+        path = root / record.key
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(record.data)
+    return root
+
+
+def _raw_folder(path: Path) -> list[bytes]:
+    found = sorted(os.path.join(root, name) for root, _, names in os.walk(path) for name in names)
+    return [Path(name).read_bytes() for name in found]
+
+
+ROWS = [
+    Row("lmdb", _packed(".lmdb"), _raw_lmdb),
+    Row("folder", _make_folder, _raw_folder, empty=False, checksums=False),
+]
+
+
+def digest(path_or_store: Any, queue: Any = None) -> list[int]:
+    """What a process sees of a store, boiled down."""
+    store = path_or_store if isinstance(path_or_store, Store) else open_store(path_or_store)
+    indices = np.arange(len(store))
+    seen = [crc32c(data) for data in read_records(store, indices)]
+    seen += store.labels.tolist() + [crc32c(key.encode()) for key in store.keys(indices)]
+    if queue is not None:
+        queue.put(seen)
+    return seen

@@ -1,0 +1,195 @@
+"""What every storage format must do. A new format is one row in ``formats.py``."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google_crc32c import value as crc32c
+
+from fastload.errors import StoreNotFoundError
+from fastload.storage import Store, open_store
+from fastload.storage._read import read_records
+from storage.formats import CLASSES, ROWS, Row, digest, records
+
+COUNT = 61
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.name)
+def row(request: pytest.FixtureRequest) -> Row:
+    return request.param
+
+
+@pytest.fixture
+def made(row: Row, tmp_path: Path) -> Path:
+    return row.make(tmp_path, records(COUNT))
+
+
+def fetch(store: Store, indices: list[int]) -> list[bytes]:
+    """Bytes by span, through the files, as an engine would."""
+    spans = store.spans(np.array(indices, np.int64))
+    found = []
+    for file, offset, nbytes in zip(spans.file, spans.offset, spans.nbytes, strict=True):
+        data = Path(store.files[file]).read_bytes()
+        found.append(data[offset:] if nbytes == -1 else data[offset : offset + nbytes])
+    return found
+
+
+def test_raw_bytes_read_without_our_code_are_those_that_were_given(row: Row, made: Path) -> None:
+    assert row.raw(made) == [record.data for record in records(COUNT)]
+
+
+def test_any_record_is_found_in_any_order(made: Path) -> None:
+    store, expected = open_store(made), records(COUNT)
+    order = np.random.default_rng(1).permutation(COUNT).tolist() + [0, 0, COUNT - 1]
+    assert fetch(store, order) == [expected[i].data for i in order]
+
+
+def test_order_labels_classes_keys_and_sizes_are_kept(made: Path) -> None:
+    store, expected, indices = open_store(made), records(COUNT), np.arange(COUNT)
+    assert len(store) == COUNT
+    assert list(store.classes) == CLASSES
+    assert store.labels is not None and store.labels.dtype == np.int64
+    assert store.labels.tolist() == [record.label for record in expected]
+    assert store.keys(indices) == [record.key for record in expected]
+    assert store.keys(indices[::-7]) == [record.key for record in expected[::-7]]
+    sizes = store.sizes(indices)
+    assert sizes.dtype == np.int32
+    assert sizes.tolist() == [[record.width, record.height] for record in expected]
+
+
+def test_arrays_have_the_promised_types(made: Path) -> None:
+    store, indices = open_store(made), np.array([3, 1, 2])
+    spans = store.spans(indices)
+    assert (spans.file.dtype, spans.offset.dtype, spans.nbytes.dtype) == (
+        np.int32,
+        np.int64,
+        np.int64,
+    )
+    assert all(array.flags.c_contiguous for array in (spans.file, spans.offset, spans.nbytes))
+    assert store.kinds(indices).dtype == np.uint8
+    assert store.sizes(indices).flags.c_contiguous
+
+
+def test_labels_cannot_be_written(made: Path) -> None:
+    labels = open_store(made).labels
+    assert labels is not None
+    with pytest.raises(ValueError, match="read-only"):
+        labels[0] = 1
+
+
+def test_checksums_are_crc32c_of_the_bytes(row: Row, made: Path) -> None:
+    checksums = open_store(made).checksums(np.arange(COUNT))
+    if not row.checksums:
+        assert checksums is None
+        return
+    assert checksums is not None and checksums.dtype == np.uint32
+    assert checksums.tolist() == [crc32c(record.data) for record in records(COUNT)]
+
+
+def test_empty_store(row: Row, tmp_path: Path) -> None:
+    if not row.empty:
+        (tmp_path / "nothing").mkdir()
+        with pytest.raises(StoreNotFoundError, match="found neither"):
+            open_store(tmp_path / "nothing")
+        return
+    store = open_store(row.make(tmp_path, []))
+    assert len(store) == 0
+    assert list(store.classes) == CLASSES
+    assert store.labels is not None and len(store.labels) == 0
+    nothing = np.empty(0, np.int64)
+    assert store.keys(nothing) == [] and len(store.spans(nothing).offset) == 0
+
+
+def test_one_record(row: Row, tmp_path: Path) -> None:
+    expected = records(1)
+    store = open_store(row.make(tmp_path, expected))
+    assert len(store) == 1
+    assert fetch(store, [0]) == [expected[0].data]
+
+
+def test_pickled_store_opens_again(made: Path) -> None:
+    store = open_store(made)
+    again = pickle.loads(pickle.dumps(store))
+    assert digest(again) == digest(store)
+    assert len(pickle.dumps(store)) < 50_000  # reopened by path, not copied
+
+
+def test_closed_store_opens_again_when_used(made: Path) -> None:
+    store = open_store(made)
+    before = digest(store)
+    with store:
+        pass
+    assert digest(store) == before
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_used_before_and_after_a_new_process(made: Path, method: str) -> None:
+    store = open_store(made)
+    expected = digest(store)
+    context = multiprocessing.get_context(method)
+    queue = context.Queue()
+    process = context.Process(target=digest, args=(store, queue))
+    process.start()
+    assert queue.get(timeout=60) == expected
+    process.join(timeout=60)
+    assert process.exitcode == 0
+    assert digest(store) == expected
+
+
+def test_two_processes_read_at_once(made: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    queue = context.Queue()
+    processes = [context.Process(target=digest, args=(str(made), queue)) for _ in range(2)]
+    for process in processes:
+        process.start()
+    results = [queue.get(timeout=60) for _ in processes]
+    for process in processes:
+        process.join(timeout=60)
+    assert results[0] == results[1] == digest(made)
+
+
+def test_files_and_folder_that_cannot_be_written(made: Path) -> None:
+    found = [made] if made.is_file() else [*made.rglob("*")]
+    before = {path: path.stat().st_mtime_ns for path in found}
+    for path in found:
+        path.chmod(stat.S_IREAD | (stat.S_IEXEC if path.is_dir() else 0))
+    made.parent.chmod(0o555)
+    try:
+        assert len(digest(made)) == 3 * COUNT
+        names = sorted(os.listdir(made.parent))
+    finally:
+        made.parent.chmod(0o755)
+        for path in found:
+            path.chmod(0o755)
+    assert names == [made.name]  # no lock file beside it
+    assert {path: path.stat().st_mtime_ns for path in found} == before
+
+
+def test_nothing_there_is_a_file_not_found_error(made: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="found nothing"):
+        open_store(made.with_name("missing" + made.suffix))
+
+
+@pytest.mark.long
+def test_100_000_records(row: Row, tmp_path: Path) -> None:
+    few = records(50)
+    many = [
+        few[0].__class__(
+            data=few[i % 50].data + i.to_bytes(4, "little"),  # bytes after the end of a JPEG
+            label=i // 50_000,
+            key=f"{CLASSES[i // 50_000]}/{i:06d}.jpg",
+            width=few[i % 50].width,
+            height=few[i % 50].height,
+        )
+        for i in range(100_000)
+    ]
+    store = open_store(row.make(tmp_path, many))
+    chosen = np.random.default_rng(0).integers(0, 100_000, 500)
+    assert list(read_records(store, chosen)) == [many[i].data for i in chosen]
+    assert store.keys(chosen) == [many[i].key for i in chosen]

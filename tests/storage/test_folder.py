@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fastload.errors import StoreNotFoundError
+from fastload.storage import open_store
+from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
+from storage.formats import picture
+
+datasets = pytest.importorskip("torchvision.datasets")
+
+
+def touch(root: Path, *names: str) -> None:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+
+
+def paths(store: FolderStore) -> list[str]:
+    return list(store.files)
+
+
+def test_order_labels_and_classes_are_those_of_image_folder(tmp_path: Path) -> None:
+    touch(
+        tmp_path, "b/2.JPG", "b/10.jpg", "b/sub/z.png", "b/sub-1/a.png", "b/Sub/q.webp", "b/n.txt",
+        "B/x.jpeg", "a b/1.tiff", "a b/.hidden.jpg", "ä/1.bmp", "猫/deep/er/1.ppm", "猫/1.pgm",
+        "b/sub/noext", "b/archive.jpg.gz", "猫/2.tif",
+    )  # fmt: skip
+    reference = datasets.ImageFolder(str(tmp_path))
+    store = open_store(tmp_path)
+    assert isinstance(store, FolderStore)
+    assert paths(store) == [path for path, _ in reference.samples]
+    assert store.labels is not None and store.labels.tolist() == reference.targets
+    assert store.classes == reference.classes
+
+
+def test_endings_are_those_of_image_folder() -> None:
+    assert IMAGE_SUFFIXES == datasets.folder.IMG_EXTENSIONS
+
+
+def test_links_to_folders_are_followed_as_image_folder_does(tmp_path: Path) -> None:
+    touch(tmp_path, "real/c/1.jpg", "real/c/2.jpg")
+    (tmp_path / "root" / "a").mkdir(parents=True)
+    touch(tmp_path, "root/b/1.jpg")
+    os.symlink(tmp_path / "real" / "c", tmp_path / "root" / "a" / "linked")
+    reference = datasets.ImageFolder(str(tmp_path / "root"))
+    assert paths(FolderStore(tmp_path / "root")) == [path for path, _ in reference.samples]
+
+
+def test_class_folder_without_images_is_refused_as_by_image_folder(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "empty/readme.txt")
+    with pytest.raises(FileNotFoundError):
+        datasets.ImageFolder(str(tmp_path))
+    with pytest.raises(StoreNotFoundError, match="none in empty"):
+        FolderStore(tmp_path)
+
+
+def test_flat_folder_has_no_labels_and_is_sorted_by_name(tmp_path: Path) -> None:
+    touch(tmp_path, "b.jpg", "B.png", "a 1.webp", "notes.txt")
+    store = FolderStore(tmp_path)
+    assert store.keys(np.arange(3)) == ["B.png", "a 1.webp", "b.jpg"]
+    assert store.labels is None and store.classes == []
+
+
+def test_images_beside_class_folders_are_left_out_with_a_warning(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "stray.jpg")
+    with pytest.warns(UserWarning, match="1 images lie in"):
+        store = FolderStore(tmp_path)
+    assert store.keys(np.arange(1)) == ["a/1.jpg"]
+
+
+def test_from_samples_keeps_the_dataset_s_own_order(tmp_path: Path) -> None:
+    samples = [(str(tmp_path / "z.jpg"), 1), (str(tmp_path / "a.jpg"), 0), ("/else/b.jpg", 1)]
+    store = FolderStore.from_samples(samples, ["no", "yes"], root=tmp_path)
+    assert paths(store) == [path for path, _ in samples]
+    assert store.labels is not None and store.labels.tolist() == [1, 0, 1]
+    assert store.classes == ["no", "yes"]
+    assert store.keys(np.arange(3)) == ["z.jpg", "a.jpg", "/else/b.jpg"]
+
+
+def test_file_name_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    name = b"\xff\xfe\x80.jpg"
+    (tmp_path / os.fsdecode(name)).write_bytes(picture(0, 7, 5))
+    store = FolderStore(tmp_path)
+    assert os.fsencode(store.files[0]).endswith(name)
+    assert store.sizes(np.array([0])).tolist() == [[7, 5]]
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_sizes_come_from_headers_of_every_kind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+    for index, suffix in enumerate(sorted(IMAGE_SUFFIXES)):
+        mode = "L" if suffix == ".pgm" else "RGB"
+        Image.new(mode, (20 + index, 10)).save(tmp_path / f"{index:02d}{suffix}")
+    (tmp_path / "99.jpg").write_bytes(b"no image")
+    store = FolderStore(tmp_path)
+    count = len(IMAGE_SUFFIXES)
+    order = np.random.default_rng(0).permutation(count + 1)
+    expected = [[20 + i, 10] if i < count else [0, 0] for i in order]
+    assert store.sizes(order).tolist() == expected
+    for path in list(store.files):
+        os.remove(path)
+    assert store.sizes(order).tolist() == expected  # read once
+
+
+def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
+    touch(tmp_path, *(f"{i}.jpg" for i in range(5)))
+    store = pickle.loads(pickle.dumps(FolderStore(tmp_path)))
+    assert len(store.files) == 5
+    assert store.files[-1] == str(tmp_path / "4.jpg")
+    assert store.files[1:3] == [str(tmp_path / "1.jpg"), str(tmp_path / "2.jpg")]
+    with pytest.raises(IndexError):
+        store.files[5]
