@@ -13,11 +13,22 @@ WHERE = {
     "fastload-lmdb-raw": "fastload:LmdbRaw",
     "torch-pil": "torch_pil:TorchPil",
     "torch-v2": "torch_v2:TorchV2",
+    "torch-stateful": "torch_stateful:TorchStateful",
     "torch-simplejpeg": "torch_simplejpeg:TorchSimplejpeg",
+    "torch-lmdb": "torch_lmdb:TorchLmdb",
+    "torch-memmap": "torch_memmap:TorchMemmap",
+    "torch-array": "torch_array:TorchArray",
     "threads-simplejpeg": "threads_simplejpeg:ThreadsSimplejpeg",
     "ffcv": "ffcv:Ffcv",
     "ffcv-channels-last": "ffcv:FfcvChannelsLast",
     "dali": "dali:Dali",
+    "spdl": "spdl:Spdl",
+    "webdataset": "webdataset:Webdataset",
+    "litdata": "litdata:Litdata",
+    "streaming": "streaming:Streaming",
+    "grain": "grain:Grain",
+    "tf-data": "tf_data:TfData",
+    "hf-datasets": "hf_datasets:HfDatasets",
 }
 
 

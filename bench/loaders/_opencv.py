@@ -21,6 +21,9 @@ from bench.workload import MEAN, STD, Workload
 
 _SCALE = [1 / (255 * std) for std in STD]
 _SHIFT = [-mean / std for mean, std in zip(MEAN, STD, strict=True)]
+_TABLE = np.stack(
+    [np.arange(256) * scale + shift for scale, shift in zip(_SCALE, _SHIFT, strict=True)], axis=-1
+).astype(np.float32)[None]
 
 
 def setup() -> None:
@@ -45,7 +48,7 @@ def augment(image: np.ndarray, work: Workload) -> np.ndarray:
     """uint8 HWC of the workload's size: crop, resize and flip."""
     size = work.size
     if work.recipe == "train":
-        x, y, w, h = _random_resized_crop(image.shape[1], image.shape[0])
+        x, y, w, h = random_resized_crop(image.shape[1], image.shape[0])
         image = cv2.resize(image[y : y + h, x : x + w], (size, size))
     elif work.recipe == "eval":
         height, width = image.shape[:2]
@@ -62,9 +65,12 @@ def augment(image: np.ndarray, work: Workload) -> np.ndarray:
 
 
 def write(image: np.ndarray, out: np.ndarray) -> None:
-    """``image`` (uint8 HWC) into ``out``: CHW, uint8 or normalised float32."""
+    """``image`` (uint8 HWC) into ``out``: (3, h, w) of either layout, uint8 or normalised."""
     if out.dtype == np.uint8:
         np.copyto(out, image.transpose(2, 0, 1))
+        return
+    if not out[0].flags.c_contiguous:  # channels_last
+        cv2.LUT(image, _TABLE, dst=out.transpose(1, 2, 0))
         return
     for channel, plane in enumerate(cv2.split(image)):
         # addWeighted is the fastest way to scale, shift and widen in one pass
@@ -86,7 +92,7 @@ def numpy_dtype(work: Workload) -> Any:
     return np.uint8 if work.dtype == "uint8" else np.float32
 
 
-def _random_resized_crop(width: int, height: int) -> tuple[int, int, int, int]:
+def random_resized_crop(width: int, height: int) -> tuple[int, int, int, int]:
     """x, y, w, h as torchvision's RandomResizedCrop draws them at its defaults."""
     for _ in range(10):
         area = width * height * random.uniform(0.08, 1.0)

@@ -38,6 +38,7 @@ class Dali(Loader):
     def open(self, work: Workload, setting: Setting) -> None:
         samples, _ = work.samples()
         self._batches = len(samples) // work.batch
+        self._nhwc = work.memory_format == "channels_last"
         self._plugin = setting["output"] == "plugin"
         self._pipeline = _pipeline(work, setting)
         self._pipeline.build()
@@ -54,16 +55,20 @@ class Dali(Loader):
             )
 
     def epoch(self) -> Iterator[Batch]:
+        for images, labels in self._outputs():
+            if self._nhwc:
+                images = images.permute(0, 3, 1, 2)
+            yield images, labels.squeeze(1).long()
+
+    def _outputs(self) -> Iterator[Batch]:
+        """As the pipeline gives them, valid until the next is asked for."""
         if self._plugin:
             for (found,) in self._iterator:
-                yield found["images"], found["labels"].squeeze(1).long()
+                yield found["images"], found["labels"]
             return
         for _ in range(self._batches):
             images, labels = self._pipeline.run()
-            yield (
-                torch.from_dlpack(images.as_tensor()),
-                torch.from_dlpack(labels.as_tensor()).squeeze(1).long(),
-            )
+            yield torch.from_dlpack(images.as_tensor()), torch.from_dlpack(labels.as_tensor())
 
     def close(self) -> None:
         self._iterator = None

@@ -1,0 +1,73 @@
+"""Grain: a source, shuffle, map and batch on threads or worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import Workload
+
+
+class Grain(Loader):
+    summary = "Grain MapDataset over the files, simplejpeg and OpenCV"
+    needs = ("grain", "simplejpeg", "cv2")
+    install = "grain, simplejpeg, opencv-python-headless"
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [
+            {"read_threads": work.threads, "workers": 0, "prefetch": 2 * work.batch},
+            {"read_threads": work.threads, "workers": 0, "prefetch": 4 * work.batch},
+            {"read_threads": 1, "workers": work.threads, "prefetch": 16},
+        ]
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        import grain
+
+        samples, _ = work.samples()
+        dataset: Any = grain.MapDataset.source(samples).seed(0)
+        if work.shuffled:
+            dataset = dataset.shuffle()
+        options = grain.ReadOptions(
+            num_threads=setting["read_threads"], prefetch_buffer_size=setting["prefetch"]
+        )
+        dataset = dataset.map(_Decode(work)).to_iter_dataset(options)
+        dataset = dataset.batch(work.batch, drop_remainder=True, batch_fn=_stack)
+        if setting["workers"]:
+            workers = grain.MultiprocessingOptions(num_workers=setting["workers"])
+            dataset = dataset.mp_prefetch(workers)
+        self._dataset = dataset
+        self._channels_last = work.memory_format == "channels_last"
+
+    def epoch(self) -> Iterator[Batch]:
+        for pixels, labels in self._dataset:
+            images = torch.from_numpy(pixels)
+            if self._channels_last:
+                images = images.contiguous(memory_format=torch.channels_last)
+            yield images, torch.from_numpy(labels)
+
+    def close(self) -> None:
+        self._dataset = None
+
+
+class _Decode:
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+
+    def __call__(self, sample: tuple[str, int]) -> tuple[np.ndarray, int]:
+        from bench.loaders import _opencv
+
+        _opencv.setup()
+        path, label = sample
+        with open(path, "rb") as file:
+            return _opencv.sample(file.read(), self._work).numpy(), label
+
+
+def _stack(samples: Any) -> tuple[np.ndarray, np.ndarray]:
+    return (
+        np.stack([image for image, _ in samples]),
+        np.array([label for _, label in samples], dtype=np.int64),
+    )

@@ -1,0 +1,61 @@
+"""Hugging Face datasets: an Arrow table with the files' bytes, behind torch's DataLoader."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.loaders._dataloader import DataLoaderBase
+from bench.workload import Workload
+
+
+class HfDatasets(DataLoaderBase):
+    summary = "Hugging Face datasets on Arrow, simplejpeg and OpenCV in set_transform"
+    needs = ("datasets", "simplejpeg", "cv2")
+    install = "datasets, simplejpeg, opencv-python-headless"
+    store = "arrow"
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        import datasets
+
+        features = datasets.Features(
+            {"image": datasets.Value("binary"), "label": datasets.Value("int64")}
+        )
+
+        def rows() -> Iterator[dict[str, Any]]:
+            for path, label in work.samples()[0]:
+                yield {"image": Path(path).read_bytes(), "label": label}
+
+        cache = folder / "cache"
+        table = datasets.Dataset.from_generator(rows, features=features, cache_dir=str(cache))
+        table.save_to_disk(str(folder / "table"))
+        shutil.rmtree(cache)
+
+    def dataset(self, work: Workload) -> Any:
+        import datasets
+
+        table = datasets.load_from_disk(str(self.store_folder(work) / "table"))
+        return table.with_transform(_Decode(work))
+
+    def options(self, work: Workload) -> dict[str, Any]:
+        return {**super().options(work), "collate_fn": _collate}
+
+
+class _Decode:
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+
+    def __call__(self, rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        from bench.loaders import _opencv
+
+        _opencv.setup()
+        images = [_opencv.sample(data, self._work) for data in rows["image"]]
+        return {"image": images, "label": rows["label"]}
+
+
+def _collate(rows: list[dict[str, Any]]) -> Any:
+    from torch.utils.data import default_collate
+
+    return default_collate([(row["image"], row["label"]) for row in rows])

@@ -1,0 +1,59 @@
+"""LitData: chunks of samples, streamed from the local disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from bench.loaders._dataloader import DataLoaderBase
+from bench.loaders.base import Setting
+from bench.workload import Workload
+
+# Its import would ask a package index for newer versions.
+os.environ.setdefault("LITDATA_DISABLE_VERSION_CHECK", "1")
+
+
+class Litdata(DataLoaderBase):
+    summary = "LitData StreamingDataset of the files' bytes, simplejpeg and OpenCV"
+    needs = ("litdata", "simplejpeg", "cv2")
+    install = "litdata, simplejpeg, opencv-python-headless"
+    store = "litdata"
+    ordered = False  # chunks are dealt out to workers
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        import litdata
+
+        samples, _ = work.samples()
+        litdata.optimize(
+            fn=_read,
+            inputs=samples,
+            output_dir=str(folder),
+            chunk_bytes="16MB",
+            num_workers=work.threads,
+            reorder_files=False,
+            verbose=False,
+        )
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        import litdata
+
+        work_here = work
+
+        class Images(litdata.StreamingDataset):
+            def __getitem__(self, index: Any) -> Any:
+                from bench.loaders import _opencv
+
+                found = super().__getitem__(index)
+                return _opencv.sample(found["image"], work_here), found["label"]
+
+        self._channels_last = work.memory_format == "channels_last"
+        dataset = Images(str(self.store_folder(work)), shuffle=work.shuffled, drop_last=True)
+        self._loader = litdata.StreamingDataLoader(
+            dataset, batch_size=work.batch, drop_last=True, **setting
+        )
+
+
+def _read(sample: tuple[str, int]) -> dict[str, Any]:
+    path, label = sample
+    return {"image": Path(path).read_bytes(), "label": label}

@@ -1,0 +1,48 @@
+"""MosaicML Streaming: MDS shards on the local disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bench.loaders._dataloader import DataLoaderBase
+from bench.loaders.base import Setting
+from bench.workload import Workload
+
+
+class Streaming(DataLoaderBase):
+    summary = "MosaicML Streaming, MDS shards of the files' bytes, simplejpeg and OpenCV"
+    needs = ("streaming", "simplejpeg", "cv2")
+    install = "mosaicml-streaming, simplejpeg, opencv-python-headless"
+    store = "mds"
+    ordered = False  # samples are dealt out to workers in blocks
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        from streaming import MDSWriter
+
+        columns = {"image": "bytes", "label": "int"}
+        with MDSWriter(out=str(folder), columns=columns) as writer:
+            for path, label in work.samples()[0]:
+                writer.write({"image": Path(path).read_bytes(), "label": label})
+
+    def dataset(self, work: Workload) -> Any:
+        import streaming
+
+        streaming.base.util.clean_stale_shared_memory()
+
+        class Images(streaming.StreamingDataset):
+            def __getitem__(self, index: Any) -> Any:
+                from bench.loaders import _opencv
+
+                found = super().__getitem__(index)
+                return _opencv.sample(found["image"], work), found["label"]
+
+        return Images(
+            local=str(self.store_folder(work)), shuffle=work.shuffled, batch_size=work.batch
+        )
+
+    def options(self, work: Workload) -> dict[str, Any]:
+        return {"batch_size": work.batch, "drop_last": True}
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return super().settings(work)

@@ -1,0 +1,69 @@
+"""WebDataset: tar shards read in sequence by torch's workers, shuffled in a buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench.loaders.base import Batch, Loader, Setting
+from bench.workload import Workload
+
+_SHARDS = 8
+
+
+class Webdataset(Loader):
+    """Batches are made in the workers, as its documentation advises; the shuffle is partial."""
+
+    summary = "WebDataset tar shards, simplejpeg and OpenCV"
+    needs = ("webdataset", "simplejpeg", "cv2")
+    install = "webdataset, simplejpeg, opencv-python-headless"
+    store = "webdataset"
+    ordered = False  # shards are dealt out to workers
+    _loader: Any = None
+
+    def pack(self, work: Workload, folder: Path) -> None:
+        import webdataset
+
+        samples, _ = work.samples()
+        pattern = str(folder / "images-%04d.tar")
+        # Shards take turns, so that a shard holds all classes.
+        for shard in range(_SHARDS):
+            chosen = list(enumerate(samples))[shard::_SHARDS]
+            with webdataset.TarWriter(pattern % shard) as writer:
+                for index, (path, label) in chosen:
+                    data = Path(path).read_bytes()
+                    writer.write({"__key__": f"{index:09d}", "image": data, "cls": label})
+
+    def settings(self, work: Workload) -> list[Setting]:
+        return [{"num_workers": work.threads, "prefetch_factor": ahead} for ahead in (2, 4)]
+
+    def open(self, work: Workload, setting: Setting) -> None:
+        import webdataset
+
+        shards = sorted(str(path) for path in self.store_folder(work).glob("*.tar"))
+        dataset = webdataset.WebDataset(
+            shards, shardshuffle=len(shards) if work.shuffled else False, empty_check=False
+        )
+        if work.shuffled:
+            dataset = dataset.shuffle(1000)
+        dataset = dataset.map(_Decode(work)).batched(work.batch, partial=False)
+        self._loader = webdataset.WebLoader(
+            dataset, batch_size=None, persistent_workers=True, **setting
+        )
+
+    def epoch(self) -> Iterator[Batch]:
+        yield from self._loader
+
+    def close(self) -> None:
+        self._loader = None
+
+
+class _Decode:
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+
+    def __call__(self, sample: dict[str, Any]) -> tuple[Any, int]:
+        from bench.loaders import _opencv
+
+        return _opencv.sample(sample["image"], self._work), int(sample["cls"])
