@@ -62,9 +62,9 @@ def words(
     shape = (2, stream.shape[0], index.shape[0])
     even, odd = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
     even[0], even[1] = stream, index >> _HALF
-    odd[0], odd[1] = index & _LOW, np.uint64(epoch & 0xFFFFFFFF)
+    odd[0], odd[1] = index & _LOW, np.uint64(int(epoch) & 0xFFFFFFFF)
     product, spare = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
-    for key in _round_keys(seed & 0xFFFFFFFFFFFFFFFF):
+    for key in _round_keys(int(seed) & 0xFFFFFFFFFFFFFFFF):
         np.multiply(even, _MULTIPLIERS, out=product)
         np.right_shift(product, _HALF, out=even)
         np.bitwise_xor(even[::-1], odd, out=spare)

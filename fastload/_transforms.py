@@ -160,8 +160,9 @@ class _Reader:
             most = 1 if getattr(transform, "scale", True) else 255
             if not bool(((self._ramp >= 0) & (self._ramp <= most)).all()):
                 raise _Stop(f"{kind} casts values outside of 0 to {most} to {ramp.dtype}")
+        changed = not self._is_tensor or self._ramp.dtype != ramp.dtype
+        self._steps.append(_words(transform) + f" -> {ramp.dtype}" * changed)
         self._ramp = ramp
-        self._steps.append(" ".join(str(transform).split()))
 
     def _geometry(self, kind: str, transform: Any) -> None:
         op = _GEOMETRY[kind](transform)
@@ -175,7 +176,7 @@ class _Reader:
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
         self._ops.append(op)
         self._fills.append(lambda: _fill_level(kind, transform, ramp))
-        self._steps.append(" ".join(str(transform).split()))
+        self._steps.append(_words(transform))
 
     def plan(self) -> Plan:
         if not self._is_tensor:
@@ -195,6 +196,11 @@ class _Reader:
             size=fit.size,
             steps=tuple(self._steps),
         )
+
+
+def _words(transform: Any) -> str:
+    """The transform as it prints itself, in one line."""
+    return " ".join(str(transform).split())
 
 
 def _filter(kind: str, transform: Any) -> int:

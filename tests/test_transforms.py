@@ -542,6 +542,10 @@ def test_the_steps_say_what_happens_in_order() -> None:
     assert [step.split("(")[0] for step in plan_of(TRAIN).steps] == [
         "RandomResizedCrop", "ToTensor", "Normalize",
     ]  # fmt: skip
+    chain = v2.Compose([v2.PILToTensor(), v2.ToDtype(torch.float16, scale=True)])
+    assert [step.split(" -> ")[1] for step in plan_of(chain).steps] == [
+        "torch.uint8", "torch.float16",
+    ]  # fmt: skip
 
 
 def test_the_table_is_read_only_and_its_bytes_are_a_view() -> None:
