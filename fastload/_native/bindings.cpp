@@ -7,6 +7,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -101,20 +102,27 @@ Buffer write_array(const py::handle& object, const char* name, py::ssize_t rows,
   return buffer;
 }
 
-// Lets go of the GIL for its scope, except while the interpreter ends, when it may not be had again.
-// The core never takes the GIL, so keeping it cannot block a worker.
+inline bool interpreter_ends() {
+#if PY_VERSION_HEX >= 0x030D0000
+  return Py_IsFinalizing();
+#else
+  return _Py_IsFinalizing();
+#endif
+}
+
+// Lets go of the GIL for its scope, except while the interpreter ends. The core never takes the GIL, so
+// keeping it cannot block a worker.
+//
+// A daemon thread that comes back while the interpreter ends may not go on: it stays here until the process
+// is gone, as in Python 3.14. Before that version PyEval_RestoreThread unwinds such a thread if the end began
+// just after our look, hence noexcept(false).
 class WithoutGil {
  public:
-  WithoutGil() {
-#if PY_VERSION_HEX >= 0x030D0000
-    const bool ending = Py_IsFinalizing();
-#else
-    const bool ending = _Py_IsFinalizing();
-#endif
-    state_ = ending ? nullptr : PyEval_SaveThread();
-  }
-  ~WithoutGil() {
-    if (state_ != nullptr) PyEval_RestoreThread(state_);
+  WithoutGil() : state_(interpreter_ends() ? nullptr : PyEval_SaveThread()) {}
+  ~WithoutGil() noexcept(false) {
+    if (state_ == nullptr) return;
+    while (interpreter_ends()) std::this_thread::sleep_for(std::chrono::seconds(1));
+    PyEval_RestoreThread(state_);
   }
   WithoutGil(const WithoutGil&) = delete;
   WithoutGil& operator=(const WithoutGil&) = delete;
@@ -399,7 +407,7 @@ void probe(const py::object& files, const py::object& file, const py::object& of
   pool::submit(job);
   try {
     wait_for(*job);
-  } catch (...) {
+  } catch (const std::exception&) {
     WithoutGil released;
     pool::cancel(*job);
     throw;
