@@ -42,11 +42,11 @@ def read_chunk(
     data: list[bytes] = []
     shape: list[tuple[int, int, int]] = []
     failed: list[tuple[int, str]] = []
-    for index in indices.tolist():
+    for index, path in zip(indices.tolist(), store.files.many(indices)):
         if stop.is_set():
             break
         try:
-            encoded = encoder(_read(store.files.encoded(index)))
+            encoded = encoder(_read(path))
         except DecodeError as error:
             failed.append((index, error.message))
             continue

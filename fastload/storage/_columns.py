@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import struct
 import zlib
 from collections.abc import Sequence
@@ -42,21 +41,19 @@ class Columns:
     def __len__(self) -> int:
         return len(self.kinds)
 
-    def key(self, index: int) -> str:
-        """Key of one record."""
-        start = int(self.key_ends[index - 1]) if index else 0
-        return os.fsdecode(self.keys[start : int(self.key_ends[index])])
-
     def all_keys(self) -> list[str]:
         """Every key, in order."""
         ends = self.key_ends.tolist()
         starts = [0, *ends[:-1]]
-        return [os.fsdecode(self.keys[a:b]) for a, b in zip(starts, ends, strict=True)]
+        return [
+            self.keys[a:b].decode("utf-8", "surrogateescape")
+            for a, b in zip(starts, ends, strict=True)
+        ]
 
 
 def of_batch(batch: Batch) -> Columns:
     """The columns of one batch."""
-    keys = [os.fsencode(key) for key in batch.keys]
+    keys = [key.encode("utf-8", "surrogateescape") for key in batch.keys]
     lengths = np.fromiter((len(key) for key in keys), np.int64, len(keys))
     return Columns(
         labels=batch.labels,

@@ -46,6 +46,13 @@ class PathList(Sequence[str]):
             return [self[i] for i in range(*index.indices(len(self)))]
         return os.fsdecode(self.encoded(range(len(self))[index]))
 
+    def many(self, indices: np.ndarray) -> list[bytes]:
+        """The paths ``indices`` (int64, in range) in bytes."""
+        ends = self.ends[indices].tolist()
+        starts = np.where(indices > 0, self.ends[indices - 1], 0).tolist()
+        blob = self.blob
+        return [blob[start:end] for start, end in zip(starts, ends)]
+
     def encoded(self, index: int) -> bytes:
         """One path in bytes; ``index`` is in range and not negative."""
         start = int(self.ends[index - 1]) if index else 0
@@ -183,7 +190,7 @@ class FolderStore(Store):
         if core is not None:
             count = len(indices)
             spans = self.spans(np.arange(count))
-            paths = PathList(self._paths.encoded(i) for i in indices.tolist())
+            paths = PathList(self._paths.many(indices))
             files = core.Files(paths.blob, paths.ends, np.zeros(count, np.uint8))
             sizes = np.zeros((count, 2), np.int32)
             status = np.zeros(count, np.int32)
@@ -205,9 +212,9 @@ class FolderStore(Store):
 
     def keys(self, indices: np.ndarray) -> list[str]:
         """Paths below the folder, with forward slashes."""
-        prefix = os.path.join(self.path, "") if self.path else ""
-        paths = (self._paths[index] for index in np.asarray(indices).tolist())
-        return [path.removeprefix(prefix).replace(os.sep, "/") for path in paths]
+        prefix = os.fsencode(os.path.join(self.path, "")) if self.path else b""
+        paths = self._paths.many(np.asarray(indices, np.int64))
+        return [os.fsdecode(path.removeprefix(prefix)).replace(os.sep, "/") for path in paths]
 
     def checksums(self, indices: np.ndarray) -> None:
         """None: loose files have none."""

@@ -123,7 +123,7 @@ class LmdbStore(Store):
         if bool(((starts < 0) | (starts > ends) | (ends > len(columns.keys))).any()):
             raise StoreError("the table of keys is damaged: pack the store again", path=self._file)
         return [
-            os.fsdecode(columns.keys[start:end].tobytes())
+            columns.keys[start:end].tobytes().decode("utf-8", "surrogateescape")
             for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
         ]
 
