@@ -1,18 +1,5 @@
 // The order of events in a resize: rows come in, are grouped, pass through the kernels, and leave.
 //
-// Note [Pass order]
-// Pillow resizes an axis only where the size changes. Where both change, the order of the two passes shows
-// in the result (the intermediate is rounded to 8 bits). With a box of w x h resized to W x H, the vertical
-// pass comes first
-//   - in Pillow up to 12.1: never;
-//   - in Pillow 12.2 and 12.3 (pull request 9524): where h > 100 * w and H < h;
-//   - since Pillow 13.0 (pull request 9549): where H < h and h - H > 2 * max(0, w - W), that is, where the
-//     height shrinks by more than twice what the width shrinks by, and whenever it shrinks and the width
-//     grows.
-// Found by bisection against Pillow 13.0.0 and confirmed on 1,500 random pairs of sizes, up and down.
-// Whichever comes first, the weights are those of the whole axis; a window only limits which outputs are
-// made.
-//
 // Note [Flow]
 //   same size         rows -> deinterleave -> store
 //   only the width    groups of rows -> horizontal_to_planes -> store
@@ -24,13 +11,12 @@
 #include "resample.h"
 
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "resample_axis.h"
 #include "resample_kernels.h"
+#include "resample_plan.h"
 
 namespace fastload {
 
@@ -38,87 +24,12 @@ using namespace resampling;
 
 namespace {
 
-// From the best down to what runs everywhere.
-const Kernels* const kAllKernels[] = {
-#ifdef FASTLOAD_X86
-    &kAvx512Kernels,
-    &kAvx2Kernels,
-#endif
-    &kScalarKernels,
-};
-
-bool runs_here(const Kernels* kernels) {
-#ifdef FASTLOAD_X86
-  __builtin_cpu_init();
-  if (kernels == &kAvx512Kernels) {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512vnni") &&
-           __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
-  }
-  if (kernels == &kAvx2Kernels) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2");
-#endif
-  return kernels == &kScalarKernels;
-}
-
-// The kernels of that name, the best ones for an empty name; nullptr where this machine can't run them.
-const Kernels* kernels_named(const char* name) {
-  const bool best = name == nullptr || *name == '\0';
-  for (const Kernels* kernels : kAllKernels) {
-    if ((best || std::strcmp(name, kernels->name) == 0) && runs_here(kernels)) return kernels;
-  }
-  return nullptr;
-}
-
-std::atomic<const Kernels*> chosen{nullptr};
-
-const Kernels& kernels_in_use() {
-  const Kernels* kernels = chosen.load(std::memory_order_relaxed);
-  if (kernels == nullptr) {
-    kernels = kernels_named(std::getenv("FASTLOAD_SIMD"));
-    if (kernels == nullptr) kernels = kernels_named("");  // a set that this machine lacks, or a typing error
-    chosen.store(kernels, std::memory_order_relaxed);
-  }
-  return *kernels;
-}
-
 int element_size(Dtype dtype) {
   return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
 }
 
-// Note [Pass order].
-bool vertical_first(const Resize& r) {
-  if (r.resized_h >= r.box_h) return false;
-  switch (r.order) {
-    case PassOrder::kPillow12:
-      return false;
-    case PassOrder::kPillow122:
-      return r.box_h > 100 * r.box_w;
-    default:
-      return r.box_h - r.resized_h > 2 * std::max(0, r.box_w - r.resized_w);
-  }
-}
-
-bool valid_side(int side) {
-  return side >= 1 && side <= kMaxSide;
-}
-
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-// Half-open.
-struct Range {
-  int begin = 0, end = 0;
-  int size() const { return end - begin; }
-};
-
-// The part of [0, size) that the window [at, at + length) covers.
-Range visible(int at, int length, int size) {
-  const int64_t begin = std::max<int64_t>(at, 0);
-  const int64_t end = std::min<int64_t>(static_cast<int64_t>(at) + length, size);
-  if (begin >= end) return {};
-  return {static_cast<int>(begin), static_cast<int>(end)};
 }
 
 // Both ends of the source ranges of output positions grow with the position.
@@ -135,13 +46,12 @@ struct Resampler::Impl {
   Target target{};
   Output output{};
   StoreRow store = nullptr;
-  bool horizontal = false, vertical = false, vertical_before = false;
+  Plan passes;
   bool planes_are_target = false;  // levels are stored as they are: kernels write to the target itself
   bool rows_are_target = false;    // even the source's bytes are
   Axis* x_axis = nullptr;
   Axis* y_axis = nullptr;
-  Range columns, outputs;  // of the resized image, inside the window
-  Range need_x, need_y;    // of the box
+  Range need_x, need_y;  // of the box
 
   int next_source = 0;  // next row of the box to come
   int next_output = 0;  // next row of the resized image to make
@@ -198,46 +108,41 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
   output.channel_stride = t.channel_stride;
   store = kernels->store_for(&output);
 
-  columns = visible(r.window_x, r.out_w, r.resized_w);
-  outputs = visible(r.window_y, r.out_h, r.resized_h);
-  if (columns.size() == 0 || outputs.size() == 0) columns = outputs = {};
-  need_x = columns;
-  need_y = outputs;
-  horizontal = columns.size() > 0 && r.resized_w != r.box_w;
-  vertical = columns.size() > 0 && r.resized_h != r.box_h;
-  vertical_before = vertical && (!horizontal || vertical_first(r));
-  if (horizontal || vertical) plan_passes();
+  need_x = passes.columns;
+  need_y = passes.rows;
+  if (passes.horizontal || passes.vertical) plan_passes();
   plan_scratch();
 
   next_source = need_y.begin;
-  next_output = outputs.begin;
+  next_output = passes.rows.begin;
   pending = between = 0;
-  if (outputs.size() < r.out_h) {
-    const int64_t top = outputs.size() > 0 ? static_cast<int64_t>(outputs.begin) - r.window_y : r.out_h;
+  if (passes.rows.size() < r.out_h) {
+    const int64_t top =
+        passes.rows.size() > 0 ? static_cast<int64_t>(passes.rows.begin) - r.window_y : r.out_h;
     store_fill(0, top);
-    store_fill(top + outputs.size(), r.out_h);
+    store_fill(top + passes.rows.size(), r.out_h);
   }
 }
 
 void Resampler::Impl::plan_passes() {
   axes.trim();
-  if (horizontal) {
+  if (passes.horizontal) {
     x_axis = axes.get(resize.box_w, resize.resized_w, resize.filter);
     if (!x_axis->horizontal) {
       auto table = std::make_unique<HorizontalTable>();
       kernels->make_horizontal(x_axis->weights, table.get());
       axes.add(x_axis, std::move(table));
     }
-    need_x = needed(x_axis->weights, columns);
+    need_x = needed(x_axis->weights, passes.columns);
   }
-  if (vertical) {
+  if (passes.vertical) {
     y_axis = axes.get(resize.box_h, resize.resized_h, resize.filter);
     if (!y_axis->vertical) {
       auto table = std::make_unique<VerticalTable>();
       make_vertical(y_axis->weights, *kernels, table.get());
       axes.add(y_axis, std::move(table));
     }
-    need_y = needed(y_axis->weights, outputs);
+    need_y = needed(y_axis->weights, passes.rows);
   }
 }
 
@@ -246,25 +151,26 @@ void Resampler::Impl::plan_scratch() {
   const size_t rows = kernels->rows;
   const bool levels = target.dtype == Dtype::kUint8 && target.lut == nullptr && !target.flip;
   planes_are_target = levels && target.pixel_stride == 1;
-  rows_are_target =
-      levels && !horizontal && !vertical && target.pixel_stride == 3 && target.channel_stride == 1;
+  rows_are_target = levels && !passes.horizontal && !passes.vertical && target.pixel_stride == 3 &&
+                    target.channel_stride == 1;
   planes_stride = round_up(static_cast<size_t>(resize.out_w) + 2 * kSlack, 64);
   planes_bytes.room_for<uint8_t>(3 * rows * planes_stride);
-  if (!planes_are_target && (columns.size() < resize.out_w || outputs.size() < resize.out_h)) {
+  if (!planes_are_target && (passes.columns.size() < resize.out_w || passes.rows.size() < resize.out_h)) {
     for (int k = 0; k < kernels->rows; ++k) {
       for (int c = 0; c < 3; ++c) std::memset(plane(k, c), target.fill[c], resize.out_w);
     }
   }
-  if (!horizontal && !vertical) return;
+  if (!passes.horizontal && !passes.vertical) return;
 
   const size_t row_bytes = static_cast<size_t>(need_x.size()) * 3;
   row_stride = round_up(row_bytes + kSlack, 64);
   pending_bytes.room_for<uint8_t>(rows * row_stride);
-  if (!vertical) return;
+  if (!passes.vertical) return;
 
-  if (vertical_before) between_bytes.room_for<uint8_t>(rows * row_stride);
-  plane_lanes = static_cast<int>(round_up(columns.size(), 16));
-  const size_t lanes = vertical_before ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
+  if (passes.vertical_before) between_bytes.room_for<uint8_t>(rows * row_stride);
+  plane_lanes = static_cast<int>(round_up(passes.columns.size(), 16));
+  const size_t lanes =
+      passes.vertical_before ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
   group_bytes = lanes * kernels->lane_bytes;
   ring_groups = y_axis->vertical->most_groups;
   ring_bytes.room_for<uint8_t>(ring_groups * group_bytes + kSlack);
@@ -285,7 +191,7 @@ void Resampler::Impl::store_fill(int64_t begin, int64_t end) {
 
 // Where the levels of a row of the resized image go; `k` is its place among the rows made together.
 void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
-  const int left = columns.begin - resize.window_x;
+  const int left = passes.columns.begin - resize.window_x;
   for (int c = 0; c < 3; ++c) {
     planes[c] = (planes_are_target ? target_row(row - resize.window_y, c) : plane(k, c)) + left;
   }
@@ -293,29 +199,29 @@ void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
 
 // The levels of a row of the resized image are in the planes that choose_planes chose.
 void Resampler::Impl::finish_row(int row, uint8_t* const* planes) {
-  const int left = columns.begin - resize.window_x;
+  const int left = passes.columns.begin - resize.window_x;
   if (!planes_are_target) {
     const uint8_t* const whole[3] = {planes[0] - left, planes[1] - left, planes[2] - left};
     store(output, whole, target_row(row - resize.window_y, 0));
     return;
   }
-  const int right = resize.out_w - left - columns.size();
+  const int right = resize.out_w - left - passes.columns.size();
   if (left == 0 && right == 0) return;
   for (int c = 0; c < 3; ++c) {
     std::memset(planes[c] - left, target.fill[c], left);
-    std::memset(planes[c] + columns.size(), target.fill[c], right);
+    std::memset(planes[c] + passes.columns.size(), target.fill[c], right);
   }
 }
 
 void Resampler::Impl::copy_row(const uint8_t* row) {
   const int y = next_source;
   uint8_t* planes[3];
-  if (rows_are_target && columns.size() == resize.out_w) {
-    std::memcpy(target_row(y - resize.window_y, 0), row, static_cast<size_t>(columns.size()) * 3);
+  if (rows_are_target && passes.columns.size() == resize.out_w) {
+    std::memcpy(target_row(y - resize.window_y, 0), row, static_cast<size_t>(passes.columns.size()) * 3);
     return;
   }
   choose_planes(0, y, planes);
-  kernels->deinterleave(row, columns.size(), planes);
+  kernels->deinterleave(row, passes.columns.size(), planes);
   finish_row(y, planes);
 }
 
@@ -327,10 +233,10 @@ void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int
     if (k >= first && k < first + count) {
       choose_planes(k, output_row + k - first, planes + 3 * k);
     } else {
-      for (int c = 0; c < 3; ++c) planes[3 * k + c] = plane(k, c) + (columns.begin - resize.window_x);
+      for (int c = 0; c < 3; ++c) planes[3 * k + c] = plane(k, c) + (passes.columns.begin - resize.window_x);
     }
   }
-  const RowPart part{columns.begin, columns.size(), need_x.begin, need_x.size()};
+  const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
   kernels->horizontal_to_planes(*x_axis->horizontal, part, rows, planes);
   for (int k = first; k < first + count; ++k) finish_row(output_row + k - first, planes + 3 * k);
 }
@@ -338,14 +244,14 @@ void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int
 // A group of source rows: rows[first] is row `next_source` of the box, and `count` rows are really there.
 void Resampler::Impl::take_group(const uint8_t* const* rows, int first, int count) {
   const int index = next_source / kernels->rows;
-  if (!vertical) {
+  if (!passes.vertical) {
     horizontal_rows(rows, first, count, next_source);
     return;
   }
-  if (vertical_before) {
+  if (passes.vertical_before) {
     kernels->interleave(rows, need_x.size() * 3, ring_group(index));
   } else {
-    const RowPart part{columns.begin, columns.size(), need_x.begin, need_x.size()};
+    const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
     kernels->horizontal_to_group(*x_axis->horizontal, part, rows, ring_group(index), plane_lanes);
   }
   make_outputs(index);
@@ -355,27 +261,27 @@ void Resampler::Impl::take_group(const uint8_t* const* rows, int first, int coun
 void Resampler::Impl::make_outputs(int index) {
   const VerticalTable& table = *y_axis->vertical;
   const uint8_t** groups = pointers_bytes.get<const uint8_t*>();
+  const ptrdiff_t plane_bytes = static_cast<ptrdiff_t>(plane_lanes) * kernels->lane_bytes;
   uint8_t* planes[3];
-  for (; next_output < outputs.end && table.last_of(next_output) <= index; ++next_output) {
+  for (; next_output < passes.rows.end && table.last_of(next_output) <= index; ++next_output) {
     const int y = next_output, count = table.groups_of(y);
     const int32_t* words = table.words_of(y);
     for (int g = 0; g < count; ++g) groups[g] = ring_group(table.first_of(y) + g);
-    if (!vertical_before) {
+    if (!passes.vertical_before) {
       choose_planes(0, y, planes);
       for (int c = 0; c < 3; ++c) {
-        kernels->vertical(groups, count, words, columns.size(), planes[c]);
-        for (int g = 0; g < count; ++g)
-          groups[g] += static_cast<ptrdiff_t>(plane_lanes) * kernels->lane_bytes;
+        kernels->vertical(groups, count, words, passes.columns.size(), planes[c]);
+        for (int g = 0; g < count; ++g) groups[g] += plane_bytes;
       }
       finish_row(y, planes);
       continue;
     }
     kernels->vertical(groups, count, words, need_x.size() * 3, between_row(between));
-    if (!horizontal) {
+    if (!passes.horizontal) {
       choose_planes(0, y, planes);
-      kernels->deinterleave(between_row(0), columns.size(), planes);
+      kernels->deinterleave(between_row(0), passes.columns.size(), planes);
       finish_row(y, planes);
-    } else if (++between == kernels->rows || y + 1 == outputs.end) {
+    } else if (++between == kernels->rows || y + 1 == passes.rows.end) {
       const uint8_t* rows[kMostRows];
       for (int k = 0; k < kernels->rows; ++k) rows[k] = between_row(std::min(k, between - 1));
       horizontal_rows(rows, 0, between, y + 1 - between);
@@ -390,9 +296,8 @@ Resampler::~Resampler() {
 }
 
 bool Resampler::begin(const Resize& r, const Target& t) {
-  if (!valid_side(r.box_w) || !valid_side(r.box_h) || !valid_side(r.resized_w) || !valid_side(r.resized_h) ||
-      !valid_side(r.out_w) || !valid_side(r.out_h) || t.data == nullptr ||
-      (t.lut == nullptr && t.dtype != Dtype::kUint8)) {
+  impl_->need_x = impl_->need_y = {};
+  if (!make_plan(r, &impl_->passes) || t.data == nullptr || (t.lut == nullptr && t.dtype != Dtype::kUint8)) {
     return false;
   }
   try {
@@ -423,7 +328,7 @@ int Resampler::pixel_bytes() const {
 void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
   Impl& s = *impl_;
   count = std::min(count, s.need_y.end - s.next_source);
-  if (!s.horizontal && !s.vertical) {
+  if (!s.passes.horizontal && !s.passes.vertical) {
     for (; count > 0; --count, ++s.next_source, first += stride) s.copy_row(first);
     return;
   }
@@ -462,17 +367,6 @@ void Resampler::finish() {
   // An image of extreme proportions may have needed a large ring; a thread does not keep it.
   constexpr size_t kKeep = size_t{16} << 20;
   if (impl_->ring_bytes.size() > kKeep) impl_->ring_bytes.release();
-}
-
-const char* Resampler::simd() {
-  return kernels_in_use().name;
-}
-
-bool set_simd(const char* name) {
-  const Kernels* kernels = kernels_named(name);
-  if (kernels == nullptr) return false;
-  chosen.store(kernels, std::memory_order_relaxed);
-  return true;
 }
 
 bool resample_image(const uint8_t* rgb, ptrdiff_t stride, const Resize& resize, const Target& target) {

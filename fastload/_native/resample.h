@@ -2,7 +2,7 @@
 //
 // Source of the arithmetic: Pillow, src/libImaging/Resample.c (22-bit fixed-point weights, rounding
 // half up, a uint8 intermediate between the two passes) and, for kNearest, Geometry.c. See
-// Note [Pass order] in resample.cpp.
+// Note [Pass order] in resample_plan.cpp.
 #pragma once
 
 #include <cstddef>

@@ -32,11 +32,15 @@ void encode(const int32_t* weights, int32_t* words) {
   words[1] = static_cast<int32_t>(pair(weights[0] & kLow, weights[1] & kLow));
 }
 
-// Words: [column][group of taps][half].
+// Words: [column][group of taps][half]. Behind the starts: how many groups each column really has, for to
+// read many more would be to read past the row.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const int out = weights.out;
   table->groups = (weights.taps + kRows - 1) / kRows;
-  std::copy_n(weights.starts(), out, table->start.room_for<int32_t>(out));
+  table->stride = out;
+  int32_t* start = table->start.room_for<int32_t>(2 * static_cast<size_t>(out));
+  std::copy_n(weights.starts(), out, start);
+  for (int x = 0; x < out; ++x) start[out + x] = (weights.counts()[x] + kRows - 1) / kRows;
   int32_t* words = table->words.room_for<int32_t>(static_cast<size_t>(out) * table->groups * 2);
   for (int x = 0; x < out; ++x) {
     for (int g = 0; g < table->groups; ++g, words += 2) {
@@ -98,6 +102,7 @@ template <int kGroups, bool kToGroup>
 FASTLOAD_AVX2_CALL void columns(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
                                 uint8_t* group, int plane, uint8_t* const* planes) {
   const int32_t* start = table.start.get<int32_t>() + part.x;
+  const int32_t* groups = start + table.stride;
   const ptrdiff_t words_per_column = static_cast<ptrdiff_t>(table.groups) * 2;
   const int32_t* words = table.words.get<int32_t>() + part.x * words_per_column;
   const __m256i by_channel = both_lanes(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
@@ -109,7 +114,7 @@ FASTLOAD_AVX2_CALL void columns(const HorizontalTable& table, const RowPart& par
       const int at = std::min(x + i, part.count - 1);  // columns behind the last may read past the row
       const ptrdiff_t offset = static_cast<ptrdiff_t>(start[at] - part.source_x) * 3;
       levels[i] =
-          column<kGroups>(rows[0] + offset, rows[1] + offset, words + at * words_per_column, table.groups);
+          column<kGroups>(rows[0] + offset, rows[1] + offset, words + at * words_per_column, groups[at]);
     }
     const __m256i packed = _mm256_packus_epi16(_mm256_packus_epi32(levels[0], levels[1]),
                                                _mm256_packus_epi32(levels[2], levels[3]));

@@ -50,12 +50,16 @@ void encode(const int32_t* weights, int32_t* words) {
 }
 
 // Words: kNarrow and kWide [group][digit][column + padding]; kSingle [column][chunk][digit][4 groups].
+// Behind the starts: how many chunks each column really has, for to read more would be to read past the row.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const int out = weights.out;
   const int32_t* from = weights.starts();
-  int32_t* start = table->start.room_for<int32_t>(out + kColumns);
+  int32_t* start = table->start.room_for<int32_t>(2 * out + kColumns);
   std::copy_n(from, out, start);
   std::fill_n(start + out, kColumns, from[out - 1]);
+  for (int x = 0; x < out; ++x) {
+    start[out + kColumns + x] = (weights.counts()[x] + kChunkTaps - 1) / kChunkTaps;
+  }
 
   int reach = 0;  // bytes behind the first source byte of 16 columns that their first 4 taps touch
   for (int x = 0; x < out; ++x) reach = std::max(reach, (start[x + kColumns - 1] - start[x]) * 3 + 3 * kRows);
@@ -205,6 +209,7 @@ FASTLOAD_AVX512_CALL void columns_singly(const HorizontalTable& table, const Row
                                          const uint8_t* const* rows, uint8_t* group, int plane,
                                          uint8_t* const* planes) {
   const int32_t* start = table.start.get<int32_t>() + part.x;
+  const int32_t* chunks = start + table.stride;
   const ptrdiff_t words_per_column = static_cast<ptrdiff_t>(table.groups) * 3;
   const int32_t* words = table.words.get<int32_t>() + part.x * words_per_column;
   const __m512i half = _mm512_set1_epi32(1 << 21);
@@ -215,7 +220,7 @@ FASTLOAD_AVX512_CALL void columns_singly(const HorizontalTable& table, const Row
       for (int i = 0; i < 4; ++i) {
         const int column = std::min(x + i, part.count - 1);  // columns behind the last may read past the row
         s[i] = column_sums(rows[k] + static_cast<ptrdiff_t>(start[column] - part.source_x) * 3,
-                           words + column * words_per_column, table.groups / 4);
+                           words + column * words_per_column, chunks[column]);
       }
       // Adds up the four lanes of a channel, for four columns at once.
       const __m512i s01 =

@@ -82,6 +82,9 @@ struct Kernels {
   StoreRow (*store_for)(Output* output);
 };
 
+// What images begun from now on use. The first call reads FASTLOAD_SIMD.
+const Kernels& kernels_in_use();
+
 extern const Kernels kScalarKernels;
 
 // The scalar way to store a row: any dtype, any stride.
