@@ -1,0 +1,227 @@
+"""One image by Pillow: torchvision's pixels, errors that say where, no global state."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import io
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+from torchvision.datasets import folder
+
+from fastload import _geometry
+from fastload._engine import pillow
+from fastload._geometry import Geometry
+from fastload._plan import Plan
+from fastload.errors import DecodeError
+
+WHERE: dict[str, Any] = {"path": "/data/imgs.lmdb", "record": 7, "offset": 4096}
+
+
+def picture(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    return Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
+    file = io.BytesIO()
+    image.save(file, format, **options)
+    return file.getvalue()
+
+
+def pixels(image: Image.Image) -> Any:
+    return np.asarray(image).tolist()
+
+
+# decode
+
+
+def palette_with_transparency() -> bytes:
+    return encoded(picture().quantize(16), "PNG", transparency=3)
+
+
+def sixteen_bits() -> bytes:
+    gray = np.linspace(0, 65535, 1200).astype(np.uint16).reshape(30, 40)
+    return encoded(Image.fromarray(gray), "PNG")
+
+
+def with_orientation() -> bytes:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(picture(), "JPEG", exif=exif)
+
+
+FILES = {
+    "JPEG": encoded(picture(), "JPEG"),
+    "progressive JPEG": encoded(picture(), "JPEG", progressive=True),
+    "gray JPEG": encoded(picture().convert("L"), "JPEG"),
+    "CMYK JPEG": encoded(picture().convert("CMYK"), "JPEG"),
+    "turned JPEG": with_orientation(),
+    "PNG": encoded(picture(), "PNG"),
+    "RGBA PNG": encoded(picture().convert("RGBA"), "PNG"),
+    "gray and alpha PNG": encoded(picture().convert("LA"), "PNG"),
+    "palette PNG": encoded(picture().quantize(16), "PNG"),
+    "palette and transparency": palette_with_transparency(),
+    "bilevel PNG": encoded(picture().convert("1"), "PNG"),
+    "16-bit PNG": sixteen_bits(),
+    "BMP": encoded(picture(), "BMP"),
+    "WebP": encoded(picture(), "WEBP"),
+    "two-frame GIF": encoded(picture(), "GIF", save_all=True, append_images=[picture(seed=1)]),
+    "TIFF": encoded(picture(), "TIFF"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_any_image_is_decoded_as_torchvisions_loader_does(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "image"
+    path.write_bytes(FILES[name])
+    ours = pillow.decode(FILES[name])
+    theirs = folder.pil_loader(str(path))
+    assert ours.mode == "RGB"
+    assert pixels(ours) == pixels(theirs)
+    assert pixels(pillow.decode(memoryview(FILES[name]))) == pixels(theirs)
+
+
+def says_where(error: DecodeError) -> bool:
+    return (error.path, error.record, error.offset) == tuple(WHERE.values())
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not an image in a format that Pillow knows"),
+        (b"no image at all", "not an image"),
+        (FILES["JPEG"][:-300], "truncated"),
+        (FILES["JPEG"][:100], "cannot decode this image of 100 bytes"),
+        (FILES["PNG"][:-900], "truncated"),
+        (FILES["PNG"][:20], "cannot decode"),
+        (FILES["BMP"][:-900], "truncated"),
+        (FILES["WebP"][:-300], "cannot decode"),
+        (encoded(picture(), "EPS"), "expected a raster image, got EPS"),
+    ],
+)
+def test_what_cannot_be_decoded_says_why_and_where(data: bytes, reason: str) -> None:
+    with pytest.raises(DecodeError, match=reason) as info:
+        pillow.decode(data, **WHERE)
+    assert says_where(info.value)
+    assert "file '/data/imgs.lmdb', record 7, byte offset 4096" in str(info.value)
+
+
+def test_damage_anywhere_is_a_decode_error_or_an_image() -> None:
+    rng = np.random.default_rng(0)
+    for name in ("JPEG", "PNG", "BMP", "WebP", "two-frame GIF", "TIFF"):
+        for _ in range(40):
+            data = bytearray(FILES[name])
+            for at in rng.integers(0, len(data), 4):
+                data[at] = rng.integers(0, 256)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                try:
+                    assert pillow.decode(data).mode == "RGB"
+                except DecodeError as error:
+                    assert error.__cause__ is not None or "expected" in str(error)
+
+
+def huge_png(width: int, height: int) -> bytes:
+    """A PNG that claims a size and holds nothing."""
+
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+
+
+@pytest.mark.parametrize("size", [(10_000, 10_000), (50_000, 50_000)])
+@pytest.mark.parametrize("action", ["ignore", "error"])
+def test_a_decompression_bomb_is_refused(size: tuple[int, int], action: Any) -> None:
+    # Pillow warns about the first and raises for the second
+    with warnings.catch_warnings(), pytest.raises(DecodeError, match="decompression bomb") as info:
+        warnings.simplefilter(action)
+        pillow.decode(huge_png(*size), **WHERE)
+    assert says_where(info.value)
+
+
+def test_the_users_own_limit_on_pixels_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1199)
+    with pytest.raises(DecodeError, match=r"MAX_IMAGE_PIXELS = 1199: .*1200 pixels"):
+        pillow.decode(FILES["PNG"])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert pillow.decode(FILES["PNG"]).size == (40, 30)
+
+
+def test_decoding_in_threads_changes_no_global_state_and_no_pixel() -> None:
+    expected = {name: pixels(pillow.decode(data)) for name, data in FILES.items()}
+    filters, truncated = list(warnings.filters), ImageFile.LOAD_TRUNCATED_IMAGES
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        names = list(FILES) * 8
+        results = pool.map(lambda name: pixels(pillow.decode(FILES[name])), names)
+        assert all(result == expected[name] for name, result in zip(names, results))
+    assert list(warnings.filters) == filters
+    assert ImageFile.LOAD_TRUNCATED_IMAGES == truncated
+
+
+def test_raw_pixels_need_their_exact_number_of_bytes() -> None:
+    image = picture(5, 4)
+    assert pixels(pillow.from_pixels(image.tobytes(), (5, 4))) == pixels(image)
+    with pytest.raises(DecodeError, match="expected 4x4 RGB pixels in 48 bytes, got 60") as info:
+        pillow.from_pixels(image.tobytes(), (4, 4), **WHERE)
+    assert says_where(info.value)
+    with pytest.raises(DecodeError, match="expected 0x0"):
+        pillow.from_pixels(b"", (0, 0))
+
+
+# fill
+
+
+def one(box: Any, resized: Any, window: Any, flip: int, out: tuple[int, int]) -> Geometry:
+    w, h = out
+    arrays = [np.array([values], np.int32) for values in (box, resized, window)]
+    return Geometry(*arrays, np.array([flip], np.uint8), h, w)
+
+
+@pytest.mark.parametrize("flip", [0, 1])
+@pytest.mark.parametrize("corner", [(0, 0), (-2, -1), (3, 2), (-2, 3), (-9, 0), (0, -9), (40, 40)])
+def test_pixels_outside_of_the_resized_box_get_the_fill(corner: Any, flip: int) -> None:
+    image = picture(9, 8)
+    out = np.zeros((1, 3, 7, 8), np.uint8)
+    plan = Plan(fill=(1, 2, 3))
+    pillow.fill(image, 0, one((1, 0, 7, 6), (7, 6), corner, flip, (8, 7)), plan, out)
+    source = np.asarray(image)[0:6, 1:8]
+    expected = np.empty((7, 8, 3), np.uint8)
+    expected[:] = (1, 2, 3)
+    for y in range(7):
+        for x in range(8):
+            at_y, at_x = y + corner[1], x + corner[0]
+            if 0 <= at_y < 6 and 0 <= at_x < 7:
+                expected[y, x] = source[at_y, at_x]
+    if flip:
+        expected = expected[:, ::-1]
+    assert out[0].tolist() == expected.transpose(2, 0, 1).tolist()
+
+
+def test_fill_writes_its_own_slice_and_no_other_in_either_layout() -> None:
+    image, plan = picture(6, 5), Plan()
+    geometry = _geometry.draw((), np.array([[6, 5]] * 3), seed=0, epoch=0, indices=np.arange(3))
+    planes = np.full((3, 3, 5, 6), 9, np.uint8)
+    pixelwise = np.full((3, 5, 6, 3), 9, np.uint8)
+    pillow.fill(image, 1, geometry, plan, planes)
+    pillow.fill(image, 1, geometry, plan, pixelwise.transpose(0, 3, 1, 2))
+    assert planes[1].tolist() == pixelwise[1].transpose(2, 0, 1).tolist()
+    assert pixelwise[1].tolist() == pixels(image)
+    for out in (planes, pixelwise):
+        assert (out[0] == 9).all() and (out[2] == 9).all()
+
+
+def test_an_image_smaller_than_its_geometry_is_refused() -> None:
+    geometry = one((10, 0, 31, 30), (31, 30), (0, 0), 0, (31, 30))
+    with pytest.raises(DecodeError, match=r"box 31x30 at \(10, 0\), got 40x30 pixels"):
+        pillow.fill(picture(40, 30), 0, geometry, Plan(), np.zeros((1, 3, 30, 31), np.uint8))

@@ -1,0 +1,144 @@
+"""What recognition declines, with which reason; and that asking leaves no trace."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+from fastload._transforms import Unrecognised, recognise
+
+NORMALIZE = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+def reason_of(transform: Any) -> str:
+    found = recognise(transform)
+    assert isinstance(found, Unrecognised)
+    return found.reason
+
+
+class MyResize(v1.Resize):
+    """Does what it likes."""
+
+
+def hooked() -> Any:
+    resize = v1.Resize((8, 8))
+    resize.register_forward_hook(lambda module, args, output: output)
+    return resize
+
+
+def patched() -> Any:
+    resize = v1.Resize((8, 8))
+    resize.forward = lambda image: image
+    return resize
+
+
+DECLINED = {
+    "a subclass": ([MyResize(8), v1.ToTensor()], "MyResize is not a transform fastload knows"),
+    "a function": ([lambda image: image, v1.ToTensor()], "<lambda> is not a transform"),
+    "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook or a forward of its own"),
+    "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
+    "not yet known": ([v1.ColorJitter(0.1), v1.ToTensor()], "ColorJitter is not a transform"),
+    "a layer": ([torch.nn.ReLU(), v1.ToTensor()], "ReLU is not a transform"),
+    "a PIL image": ([v1.Resize(8)], "the samples are PIL images; end the transforms with ToTensor"),
+    "nothing but identity": ([torch.nn.Identity()], "the samples are PIL images"),
+    "two resizes": ([v1.Resize(30), v1.RandomResizedCrop(8), v1.ToTensor()], "already resized"),
+    "resizing padding": ([v1.RandomCrop(9, 2), v1.Resize(5), v1.ToTensor()], "already be padded"),
+    "flip first": ([v1.RandomHorizontalFlip(), v1.Resize(8), v1.ToTensor()], "put the flip last"),
+    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor or ToImage"),
+    "cropping and resizing a tensor": (
+        [v2.ToImage(), v2.RandomResizedCrop(8)],
+        "RandomResizedCrop comes after the image is a tensor",
+    ),
+    "nearest": (
+        [v1.Resize(8, v1.InterpolationMode.NEAREST), v1.ToTensor()],
+        "interpolation 'nearest'",
+    ),
+    "nearest by number": ([v2.Resize(8, 0), v2.ToImage()], "interpolation 'nearest'"),
+    "reflection": (
+        [v1.RandomCrop(32, 4, padding_mode="reflect"), v1.ToTensor()],
+        "padding_mode='reflect'; constant is recognised",
+    ),
+    "a fill by type": (
+        [v2.RandomCrop(32, 4, fill={Image.Image: 3, "others": 0}), v2.ToImage()],
+        "a fill for each type",
+    ),
+    "cropping by a negative padding": ([v1.RandomCrop(8, -4), v1.ToTensor()], "padding=-4"),
+    "casting too early": (
+        [v2.ToDtype(torch.float32), v2.ToImage()],
+        "ToDtype comes before the image is a tensor",
+    ),
+    "torchvision fails": ([v1.PILToTensor(), NORMALIZE], "Normalize itself fails"),
+    "torchvision fails twice": ([v1.ToTensor(), v1.ToTensor()], "ToTensor itself fails"),
+    "too many channels": (
+        [v1.ToTensor(), v1.Normalize([0.5] * 4, [0.5] * 4)],
+        "Normalize itself fails",
+    ),
+    "float64": ([v1.PILToTensor(), v1.ConvertImageDtype(torch.float64)], "torch.float64, which"),
+    "int64": ([v2.ToImage(), v2.ToDtype(torch.int64)], "torch.int64, which no engine writes"),
+    "any function": ([v1.ToTensor(), NORMALIZE, v1.Lambda(abs)], "Lambda is not a transform"),
+    "below zero as uint8": (
+        [v1.ToTensor(), NORMALIZE, v1.ConvertImageDtype(torch.uint8)],
+        "ConvertImageDtype casts values outside of 0 to 1 to torch.uint8",
+    ),
+    "above 255 as uint8": (
+        [
+            v2.ToImage(),
+            v2.ToDtype(torch.float32),
+            v2.Normalize([0.0], [0.5]),
+            v2.ToDtype(torch.uint8),
+        ],
+        "ToDtype casts values outside of 0 to 255 to torch.uint8",
+    ),
+    "max_size below size": ([v1.Resize(9, max_size=9), v1.ToTensor()], "max_size=9 not above"),
+    "max_size of a pair": ([v1.Resize((9, 9), max_size=10), v1.ToTensor()], "two sizes"),
+    "crop larger than the resize": (
+        [v1.Resize((8, 8)), v1.RandomCrop(9), v1.ToTensor()],
+        "larger than this image of 8x8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DECLINED)
+def test_what_is_not_known_to_be_exact_is_declined_with_a_reason(name: str) -> None:
+    chain, reason = DECLINED[name]
+    assert reason in reason_of(v1.Compose(chain))
+
+
+def test_reversed_ranges_are_declined() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        crop = v1.RandomResizedCrop(8, scale=(1.0, 0.5))
+    assert "scale=(1.0, 0.5)" in reason_of(v1.Compose([crop, v1.ToTensor()]))
+
+
+@pytest.mark.parametrize("thing", [42, "ToTensor", len, object()])
+def test_anything_at_all_can_be_asked_about(thing: Any) -> None:
+    assert "not a" in reason_of(thing)
+
+
+# Recognising leaves no trace.
+
+
+def test_recognising_draws_no_random_number() -> None:
+    before = torch.get_rng_state()
+    recognise(v1.Compose([v1.RandomCrop(8, 4, fill=3), v1.RandomHorizontalFlip(), v1.ToTensor()]))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_recognising_never_imports_torchvision() -> None:
+    code = (
+        "import sys, torch; from fastload._transforms import recognise, Unrecognised; "
+        "recognise(None); assert isinstance(recognise(torch.nn.Identity()), Unrecognised); "
+        "assert isinstance(recognise(print), Unrecognised); "
+        "assert 'torchvision' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[1])
