@@ -82,7 +82,7 @@ class _Session:
             return {"seconds": seconds, "nbytes": None}
         return {"seconds": seconds, "nbytes": _nbytes(self._loader.store_folder(self._work))}
 
-    def start(self, seconds: float, try_all: bool) -> dict[str, Any]:
+    def start(self, seconds: float, try_all: bool, reference: str) -> dict[str, Any]:
         """Open with each setting in turn, keep the fastest, check its output."""
         from bench.check import check
 
@@ -97,7 +97,7 @@ class _Session:
                 gc.collect()
             settings = [settings[max(range(len(tried)), key=tried.__getitem__)]]
         self._loader.open(self._work, settings[0])
-        found = check(self._loader, self._work)
+        found = check(self._loader, self._work, reference)
         self._run(seconds)
         return {"setting": settings[0], "tried": [round(rate, 1) for rate in tried], "check": found}
 

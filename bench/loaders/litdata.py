@@ -38,20 +38,27 @@ class Litdata(DataLoaderBase):
     def open(self, work: Workload, setting: Setting) -> None:
         import litdata
 
-        work_here = work
-
-        class Images(litdata.StreamingDataset):
-            def __getitem__(self, index: Any) -> Any:
-                from bench.loaders import _opencv
-
-                found = super().__getitem__(index)
-                return _opencv.sample(found["image"], work_here), found["label"]
-
         self._channels_last = work.memory_format == "channels_last"
-        dataset = Images(str(self.store_folder(work)), shuffle=work.shuffled, drop_last=True)
+        dataset = litdata.StreamingDataset(
+            str(self.store_folder(work)),
+            shuffle=work.shuffled,
+            drop_last=True,
+            transform=_Decode(work),
+        )
         self._loader = litdata.StreamingDataLoader(
             dataset, batch_size=work.batch, drop_last=True, **setting
         )
+
+
+class _Decode:
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+
+    def __call__(self, sample: dict[str, Any]) -> tuple[Any, int]:
+        from bench.loaders import _opencv
+
+        _opencv.setup()
+        return _opencv.sample(sample["image"], self._work), sample["label"]
 
 
 def _read(sample: tuple[str, int]) -> dict[str, Any]:

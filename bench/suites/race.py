@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
+from bench import reference
 from bench.process import Failed, Process, Refused
 from bench.report import Row, row
 from bench.suites.base import Absent, Options
@@ -27,6 +29,7 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
     """
     what = {"metric": "throughput", "unit": "images/s"}
     absent = Absent(work, options, **facts)
+    truth = reference.make(work)
     runners: list[_Runner] = []
     processes: list[Process] = []
     try:
@@ -34,7 +37,7 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
             process = Process(name)
             processes.append(process)
             try:
-                runners.append(_started(process, work, options))
+                runners.append(_started(process, work, options, truth))
             except (Refused, Failed) as error:
                 absent.note(name, error, process, **what)
                 process.stop()
@@ -65,11 +68,13 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
     return rows + absent.rows
 
 
-def _started(process: Process, work: Workload, options: Options) -> _Runner:
+def _started(process: Process, work: Workload, options: Options, truth: Path) -> _Runner:
     made = process.call("make", work=work.to_json())
     options.say(f"{process.name}: warming up")
     process.call("prepare", fresh=options.fresh)
-    found = process.call("start", seconds=options.seconds / 2, try_all=not options.toy)
+    found = process.call(
+        "start", seconds=options.seconds / 2, try_all=not options.toy, reference=str(truth)
+    )
     process.hold()
     setting = dict(found["setting"])
     if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
