@@ -31,9 +31,7 @@ bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
       block[kDctNaturalOrder[__builtin_ctzll(left)]] = static_cast<JCOEF>(value);
   }
   block[0] = dc;
-  // Codes of zero without escape bytes stay zero; bytes without codes are refused.
-  if (head.next != head.escapes) return put_escapes(head, escaped, block, kDctNaturalOrder);
-  return true;
+  return put_escapes(head, escaped, block, kDctNaturalOrder);
 }
 
 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {

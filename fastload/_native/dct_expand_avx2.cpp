@@ -44,22 +44,22 @@ constexpr Tables kTables;
 FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
   const int width = head.width, range = 1 << width;
   const uint64_t lanes = 0x0101010101010101u * static_cast<uint64_t>(range - 1);
-  for (int i = 0; i < head.count; i += 8) {
-    const uint64_t codes = _pdep_u64(load_le<uint64_t>(head.values + (i >> 3) * width), lanes);
-    std::memcpy(values + i, &codes, sizeof(codes));
-  }
   const __m256i half = _mm256_set1_epi8(static_cast<char>(range / 2));
   const __m256i wrap = _mm256_set1_epi8(static_cast<char>(-range));
   const __m256i zero_code = _mm256_set1_epi8(width == kDctMinWidth ? -2 : 0);
   uint64_t escaped = 0;
   for (int i = 0; i < head.count; i += 32) {
-    __m256i* at = reinterpret_cast<__m256i*>(values + i);
-    const __m256i codes = _mm256_load_si256(at);
+    // Eight codes take `width` bytes.
+    const auto eight = [&](int group) FASTLOAD_AVX2 {
+      return static_cast<long long>(
+          _pdep_u64(load_le<uint64_t>(head.values + (i / 8 + group) * width), lanes));
+    };
+    const __m256i codes = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
     const __m256i zero = _mm256_cmpeq_epi8(codes, _mm256_setzero_si256());
     const __m256i negative = _mm256_and_si256(_mm256_cmpgt_epi8(codes, half), wrap);
     const __m256i value =
         _mm256_or_si256(_mm256_add_epi8(codes, negative), _mm256_and_si256(zero, zero_code));
-    _mm256_store_si256(at, value);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(values + i), value);
     escaped |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(zero))) << i;
   }
   return width == kDctMinWidth ? 0 : _bzhi_u64(escaped, static_cast<unsigned>(head.count));
@@ -100,9 +100,7 @@ struct ExpandBlock {
         _mm256_storeu_si256(to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(half)));
         _mm256_storeu_si256(to + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(half, 1)));
       }
-      if (head.next != head.escapes &&
-          !put_escapes(head, _pdep_u64(escaped, head.mask), block, kDctNaturalOrder))
-        return false;
+      if (!put_escapes(head, _pdep_u64(escaped, head.mask), block, kDctNaturalOrder)) return false;
     } else if (head.next != head.escapes) {
       return false;
     }

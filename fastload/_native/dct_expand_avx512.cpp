@@ -49,35 +49,29 @@ struct ExpandBlock {
   JBLOCKROW* blocks;
 
   FASTLOAD_AVX512 bool operator()(const DctBlockHead& head, int16_t dc, int b) const {
+    // No branches but those that hardly ever go the other way: whether a block has escapes, or any
+    // coefficient at all, is not to be predicted, and a wrong guess costs as much as the whole block.
     JCOEF* block = blocks[b][0];
-    if (head.mask) {
-      const int w = head.width - kDctMinWidth;
-      const __m512i packed = _mm512_loadu_si512(head.values);
-      const __m512i gathered = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.gather[w]), packed);
-      const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_load_si512(kTables.shift[w]), gathered);
-      __m512i values = _mm512_permutexvar_epi8(codes, _mm512_load_si512(kTables.value[w]));
-      const ptrdiff_t escape_nbytes = head.next - head.escapes;
-      uint64_t wide = 0;
-      int narrow = 0;
-      if (escape_nbytes) {
-        const uint64_t escaped = _bzhi_u64(_mm512_testn_epi8_mask(values, values), head.count);
-        const __m512i bytes = _mm512_maskz_expand_epi8(escaped, _mm512_loadu_si512(head.escapes));
-        wide = escaped & _mm512_cmpeq_epi8_mask(bytes, _mm512_set1_epi8(kDctWideEscape));
-        narrow = __builtin_popcountll(escaped);
-        if (__builtin_expect(narrow + 2 * __builtin_popcountll(wide) != escape_nbytes, 0)) return false;
-        values = _mm512_or_si512(values, bytes);
-      }
-      values = _mm512_maskz_expand_epi8(head.mask, values);
-      values = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.zigzag), values);
-      _mm512_storeu_si512(block, _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values)));
-      _mm512_storeu_si512(block + 32, _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(values, 1)));
-      if (__builtin_expect(wide != 0, 0)) {
-        const uint8_t* at = head.escapes + narrow;
-        for (uint64_t left = _pdep_u64(wide, head.mask); left; left &= left - 1, at += 2)
-          block[kDctNaturalOrder[__builtin_ctzll(left)]] = load_le<int16_t>(at);
-      }
-    } else if (head.next != head.escapes) {
+    const int w = head.width - kDctMinWidth;
+    const __m512i packed = _mm512_loadu_si512(head.values);
+    const __m512i gathered = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.gather[w]), packed);
+    const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_load_si512(kTables.shift[w]), gathered);
+    const __m512i narrow = _mm512_permutexvar_epi8(codes, _mm512_load_si512(kTables.value[w]));
+    const uint64_t escaped =
+        _bzhi_u64(_mm512_testn_epi8_mask(narrow, narrow), static_cast<unsigned>(head.count));
+    const __m512i escapes = _mm512_maskz_expand_epi8(escaped, _mm512_loadu_si512(head.escapes));
+    const uint64_t wide = _mm512_mask_cmpeq_epi8_mask(escaped, escapes, _mm512_set1_epi8(kDctWideEscape));
+    const int escape_count = __builtin_popcountll(escaped);
+    if (__builtin_expect(escape_count + 2 * __builtin_popcountll(wide) != head.next - head.escapes, 0))
       return false;
+    __m512i values = _mm512_maskz_expand_epi8(head.mask, _mm512_or_si512(narrow, escapes));
+    values = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.zigzag), values);
+    _mm512_storeu_si512(block, _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values)));
+    _mm512_storeu_si512(block + 32, _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(values, 1)));
+    if (__builtin_expect(wide != 0, 0)) {
+      const uint8_t* at = head.escapes + escape_count;
+      for (uint64_t left = _pdep_u64(wide, head.mask); left; left &= left - 1, at += 2)
+        block[kDctNaturalOrder[__builtin_ctzll(left)]] = load_le<int16_t>(at);
     }
     block[0] = dc;
     return true;
