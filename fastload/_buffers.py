@@ -1,14 +1,16 @@
 """Slabs: the memory of batches, allocated once and reused when nobody refers to it any more.
 
 A slab is handed out as a tensor. The tensor's storage keeps a NumPy array alive; when the last
-tensor, view, or NumPy array over that storage is gone, the array dies, its weak reference fires, and
-the slab is free again. Nothing has to be returned by hand, and a batch that the caller keeps is
-simply never reused.
+tensor, view, or NumPy array over that storage is gone, the array dies, which a weak reference shows,
+and the slab can be leased again. Nothing has to be returned by hand, and a batch that the caller
+keeps is simply never reused.
+
+The ring looks at the weak references when it leases; it does not use their callbacks. A callback
+would run in the middle of the training loop, and a Ctrl-C that arrives in it is swallowed by Python.
 """
 
 from __future__ import annotations
 
-import collections
 import mmap
 import threading
 import weakref
@@ -43,9 +45,8 @@ class SlabRing:
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
-        self._free: collections.deque[np.ndarray] = collections.deque()
-        self._leases: dict[int, weakref.ref[np.ndarray]] = {}  # by id: arrays have no hash
-        self._lock = threading.RLock()  # reentrant: a collection may free a lease while it is held
+        self._slabs: list[_Slab] = []
+        self._lock = threading.Lock()
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
 
@@ -63,18 +64,8 @@ class SlabRing:
             The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
         """
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        slab = self._pop(nbytes)
-        view = slab[:nbytes]
-        ring = weakref.ref(self)
-
-        def give_back(lease: weakref.ref[np.ndarray]) -> None:
-            owner = ring()
-            if owner is not None:
-                owner._push(lease, slab)
-
-        lease = weakref.ref(view, give_back)
         with self._lock:
-            self._leases[id(lease)] = lease
+            view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
         # set_ rather than view: the tensor is nobody's autograd view, as one from torch.stack is not
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides), view
@@ -82,20 +73,35 @@ class SlabRing:
     def in_use(self) -> int:
         """Number of slabs that somebody still refers to."""
         with self._lock:
-            return len(self._leases)
+            return sum(not slab.free() for slab in self._slabs)
 
-    def _pop(self, nbytes: int) -> np.ndarray:
-        with self._lock:
-            # A last, smaller batch fits into a slab of the others; a larger need replaces them.
-            while self._free:
-                slab = self._free.pop()
-                if slab.nbytes >= nbytes:
-                    return slab
-            self.allocations += 1
-        return _allocate(nbytes)
+    def _free(self, nbytes: int) -> _Slab:
+        """A free slab of at least ``nbytes``; free ones that are too small or too many are dropped."""
+        free = [slab for slab in self._slabs if slab.free()]
+        # A last, smaller batch fits into a slab of the others; a larger need replaces them.
+        fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]
+        dropped = set(map(id, free)) - set(map(id, fitting[: self._keep]))
+        if dropped:
+            self._slabs = [slab for slab in self._slabs if id(slab) not in dropped]
+        if fitting:
+            return fitting[0]
+        self.allocations += 1
+        slab = _Slab(_allocate(nbytes))
+        self._slabs.append(slab)
+        return slab
 
-    def _push(self, lease: weakref.ref[np.ndarray], slab: np.ndarray) -> None:
-        with self._lock:
-            self._leases.pop(id(lease), None)
-            if len(self._free) < self._keep:
-                self._free.append(slab)
+
+class _Slab:
+    """One piece of memory, and a weak reference to the array it was last handed out as."""
+
+    def __init__(self, memory: np.ndarray) -> None:
+        self.memory = memory
+        self._lease: weakref.ref[np.ndarray] | None = None
+
+    def free(self) -> bool:
+        return self._lease is None or self._lease() is None
+
+    def lease(self, nbytes: int) -> np.ndarray:
+        view = self.memory[:nbytes]
+        self._lease = weakref.ref(view)
+        return view

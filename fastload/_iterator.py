@@ -16,6 +16,7 @@ With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import collections
 import queue
@@ -40,7 +41,7 @@ class BatchIterator(Iterator[Any]):
 
     Args:
         source: what is read.
-        decoder: what fills the batches; closed by the loader, not here.
+        decoder: what fills the batches.
         order: index batches (int64 arrays), iterated on the consumer's thread.
         assemble: (images, record numbers) -> the batch the caller gets.
         prefetch: batches ahead of the consumer; 0 works without a thread.
@@ -69,7 +70,7 @@ class BatchIterator(Iterator[Any]):
         self._pipeline = _Pipeline(decoder, seed, epoch, stamps)
         self._ahead: collections.deque[np.ndarray] = collections.deque()
         self._prefetch = prefetch
-        self._finalizer = weakref.finalize(self, _Pipeline.close, self._pipeline)
+        self._finalizer = weakref.finalize(self, _close_for_good, self._pipeline)
         self._finalizer.atexit = False  # _close_all does it, before the interpreter is torn down
         if prefetch:
             self._pipeline.start()
@@ -94,7 +95,8 @@ class BatchIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End this epoch now. Nothing runs and nothing is written afterwards."""
-        self._finalizer()
+        self._pipeline.close()
+        self._finalizer.detach()
 
     def _order_one(self) -> None:
         """Draw one more index batch, if there is one, and hand it to the producer."""
@@ -120,6 +122,8 @@ class _Pipeline:
         self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
         self._results: Any = None
         self._closing = threading.Event()
+        self._released = False
+        decoder.acquire()
 
     def start(self) -> None:
         from prefetch_generator import BackgroundGenerator
@@ -142,14 +146,17 @@ class _Pipeline:
         return outcome
 
     def close(self) -> None:
+        """End the producer. May be called again if it was interrupted."""
         self._closing.set()
-        if self._results is None:
-            return
-        self._tasks.put(None)
-        if self._results is not threading.current_thread():
-            self._results.join()
-        while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
-            self._results.queue.get()
+        if self._results is not None:
+            self._tasks.put(None)
+            if self._results is not threading.current_thread():
+                self._results.join()
+            while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
+                self._results.queue.get()
+        if not self._released:
+            self._released = True
+            self._decoder.release()
 
     def _produce(self) -> Iterator[torch.Tensor | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""
@@ -189,6 +196,15 @@ class _Pipeline:
         for name, nanoseconds in ticket.stages_ns().items():
             self._stamps.stage(name, nanoseconds)
         return images
+
+
+def _close_for_good(pipeline: _Pipeline) -> None:
+    """Close, although Ctrl-C arrives meanwhile: Python swallows what a finalizer raises."""
+    try:
+        pipeline.close()
+    except KeyboardInterrupt:
+        pipeline.close()
+        _thread.interrupt_main()  # raised again where the program can see it
 
 
 def _close_all() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
+import threading
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -91,6 +92,8 @@ class Decoder(abc.ABC):
         self._checked: np.ndarray | None = None
         self._ring = ring
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+        self._users = 0
+        self._users_lock = threading.Lock()
 
     def submit(self, records: np.ndarray, *, seed: int, epoch: int) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range)."""
@@ -153,11 +156,20 @@ class Decoder(abc.ABC):
             )
         return self._pool
 
-    def close(self) -> None:
-        """End the threads. The decoder starts them again when it is used again."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
-            self._pool = None
+    def acquire(self) -> None:
+        """Somebody iterates with this decoder, until ``release``."""
+        with self._users_lock:
+            self._users += 1
+
+    def release(self) -> None:
+        """End of one ``acquire``; the last one ends the threads."""
+        with self._users_lock:
+            self._users -= 1
+            pool = None if self._users else self._pool
+            if pool is not None:
+                self._pool = None
+        if pool is not None:
+            pool.shutdown(wait=True, cancel_futures=True)
 
     def error(
         self, kind: type[DataError], message: str, records: np.ndarray, i: int

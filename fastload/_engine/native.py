@@ -99,10 +99,6 @@ class NativeDecoder(Decoder):
         )
         return _NativeTicket(self, batch, job, status, detail)
 
-    def close(self) -> None:
-        super().close()
-        self._files.close()
-
 
 class _NativeTicket(Ticket):
     def __init__(

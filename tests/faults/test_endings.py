@@ -1,0 +1,161 @@
+"""However a loop ends, nothing is left behind and nothing hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import pytest
+import torch
+from torchvision import transforms as v1
+
+from fastload import FastLoader, _synthetic, pack
+
+TRANSFORM = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+HANGS_S = 60  # a process that has not ended by then hangs; it ends in a fraction of a second
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("small")
+    _synthetic.make_images(folder / "imgs", 64, kind=_synthetic.SMALL, classes=2, seed=1)
+    pack(folder / "imgs", folder / "small.lmdb")
+    return folder / "small.lmdb"
+
+
+def python(code: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+PREAMBLE = """
+import sys, itertools, torch
+from torchvision import transforms as v1
+from fastload import FastLoader
+tf = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])
+loader = FastLoader(sys.argv[1], batch_size=8, shuffle=True, transform=tf, num_workers={threads})
+"""
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_ctrl_c_in_a_training_loop_ends_the_process(store, threads, count):
+    """Whenever it comes: in next, between epochs, while an iterator is made or let go of."""
+    for attempt in range(count(4, 40)):
+        process = python(
+            PREAMBLE.format(threads=threads)
+            + "print('ready', flush=True)\n"
+            + "while True:\n"
+            + "    for number, (images, labels) in enumerate(loader):\n"
+            + "        images.sum()\n"
+            + "        if number == 5: break\n",
+            store,
+        )
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.037 * attempt)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=HANGS_S)
+        assert process.returncode == -signal.SIGINT, stderr
+        assert "KeyboardInterrupt" in stderr
+
+
+def test_ctrl_c_caught_in_the_loop_leaves_no_thread(store):
+    process = python(
+        PREAMBLE.format(threads=2)
+        + """
+import threading
+before = threading.active_count()
+images = labels = None
+print('ready', flush=True)
+try:
+    while True:
+        for images, labels in loader:
+            images.sum()
+except KeyboardInterrupt:
+    pass
+del images, labels
+import gc; gc.collect()
+assert threading.active_count() == before, threading.enumerate()
+print(len(list(loader)))
+""",
+        store,
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout, stderr) == (0, "8\n", "")
+
+
+def test_the_interpreter_exits_cleanly_with_an_iterator_half_way(store):
+    process = python(
+        PREAMBLE.format(threads=2) + "iterator = iter(loader); next(iterator); print('end')", store
+    )
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout, stderr) == (0, "end\n", "")
+
+
+def test_a_loader_works_in_a_forked_child_of_a_process_that_used_it(store):
+    loader = FastLoader(store, batch_size=8, transform=TRANSFORM, seed=1)
+    expected = torch.cat([images for images, _ in loader])
+    loader.set_epoch(0)
+    iterator = iter(loader)
+    next(iterator)  # the parent's threads are at work
+    child = os.fork()
+    if child == 0:
+        loader.set_epoch(0)
+        same = torch.equal(torch.cat([images for images, _ in loader]), expected)
+        os._exit(0 if same else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(list(iterator)) == len(loader) - 1
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_leaving_early_a_hundred_times_leaves_nothing(store, engine):
+    loader = FastLoader(store, batch_size=4, transform=TRANSFORM, engine=engine, num_workers=2)
+    for _ in range(100):
+        for _batch in loader:
+            break
+    del loader, _batch
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_an_exception_in_the_loop_body_leaves_nothing(store):
+    loader = FastLoader(store, batch_size=4, transform=TRANSFORM)
+    for _ in range(10):
+        with pytest.raises(ZeroDivisionError):
+            for _batch in loader:
+                raise ZeroDivisionError
+    del loader, _batch
+
+
+def test_memory_is_flat_over_thousands_of_batches(store, count):
+    """The promise: from batch 1,000 to batch 10,000 memory grows by less than 5 MB."""
+    process = python(
+        PREAMBLE.format(threads=2)
+        + """
+import os
+def resident():
+    with open('/proc/self/smaps_rollup') as f:
+        return sum(int(l.split()[1]) for l in f if l.startswith(('Pss_Anon', 'Pss_Shmem')))
+batches = itertools.chain.from_iterable(itertools.repeat(loader))
+for _ in itertools.islice(batches, 1000): pass
+begin = resident()
+for _ in itertools.islice(batches, int(sys.argv[2])): pass
+print(resident() - begin)
+""",
+        store,
+        count(3000, 9000),
+    )
+    stdout, stderr = process.communicate(timeout=600)
+    assert stderr == ""
+    assert int(stdout) < 5 * 1024
