@@ -84,6 +84,27 @@ def submit(
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
     """
 
+def resample(
+    image: npt.NDArray[np.uint8],
+    resized: tuple[int, int],
+    window: tuple[int, int],
+    flip: bool,
+    out: npt.NDArray[np.uint8] | memoryview,
+    lut: npt.NDArray[np.uint8] | None,
+    *,
+    out_h: int,
+    out_w: int,
+    dtype: int,
+    channels_last: bool,
+    filter: int,
+    order: int,
+    fill: tuple[int, int, int],
+) -> None:
+    """Resize one image (h, w, 3) to resized (w, h), cut the window at (x, y), store it into out.
+
+    The other arguments are submit's, for one sample. ValueError where a side is not 1 to 65,535.
+    """
+
 def probe(
     files: Files,
     file: npt.NDArray[np.int32],
@@ -119,7 +140,7 @@ def set_simd(name: str) -> bool:
     where they need more of it than the resampler does. For the tests.
     """
 
-def dct_encode(jpeg: Any, *, column_block: int = 4, keep_metadata: bool = True) -> bytes:
+def dct_encode(jpeg: Any, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
     """DCT record of a JPEG file; column_block and keep_metadata as in dct.h.
 
     Raises:

@@ -2,6 +2,7 @@
 // argument, keeps the caller's buffers alive, and lets go of the GIL while the core works.
 #include <pybind11/pybind11.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -80,6 +81,7 @@ class Buffer {
   int ndim() const { return view_.ndim; }
   py::ssize_t nbytes() const { return view_.len; }
   py::ssize_t length() const { return view_.ndim == 0 ? 0 : view_.shape[0]; }
+  py::ssize_t extent(int axis) const { return view_.shape[axis]; }
   template <typename T>
   T* data() const {
     return static_cast<T*>(view_.buf);
@@ -299,6 +301,45 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
   return output;
 }
 
+// One image, on the caller's thread.
+void resample(const py::object& image, std::pair<int, int> resized, std::pair<int, int> window, bool flip,
+              const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
+              bool channels_last, int filter, int order, const py::sequence& fill) {
+  const Buffer pixels(image, "image", 'u', 1, false);
+  if (pixels.ndim() != 3 || pixels.extent(2) != 3) throw py::value_error("image: expected shape (h, w, 3)");
+  const Output output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
+  const Buffer out_buffer(out, "out", 'u', 1, true);
+  const int64_t w = out_w, h = out_h;
+  out_buffer.expect_shape("out", static_cast<py::ssize_t>(3 * w * h * dtype_nbytes(output.dtype)));
+  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1)}) {
+    if (side < 1 || side > kMaxSide) throw py::value_error("image: expected sides of 1 up to 65,535 pixels");
+  }
+  Resize resize{};
+  resize.box_w = static_cast<int>(pixels.extent(1));
+  resize.box_h = static_cast<int>(pixels.extent(0));
+  std::tie(resize.resized_w, resize.resized_h) = resized;
+  std::tie(resize.window_x, resize.window_y) = window;
+  resize.out_w = out_w;
+  resize.out_h = out_h;
+  resize.filter = output.filter;
+  resize.order = output.order;
+  Target target{};
+  target.data = out_buffer.data<uint8_t>();
+  target.dtype = output.dtype;
+  target.row_stride = channels_last ? 3 * w : w;
+  target.pixel_stride = channels_last ? 3 : 1;
+  target.channel_stride = channels_last ? 1 : w * h;
+  target.lut = output.lut.empty() ? nullptr : output.lut.data();
+  target.flip = flip;
+  std::copy_n(output.fill, 3, target.fill);
+  bool done;
+  {
+    WithoutGil released;
+    done = resample_image(pixels.data<const uint8_t>(), resize.box_w * ptrdiff_t{3}, resize, target);
+  }
+  if (!done) throw py::value_error("resample: sizes of 1 up to 65,535 expected, or memory ran out");
+}
+
 std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, const py::object& offset,
                               const py::object& nbytes, const py::object& kind, const py::object& size,
                               const py::object& checksum, const py::object& check, const py::object& box,
@@ -475,6 +516,9 @@ PYBIND11_MODULE(_core, m) {
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "Start filling a batch; see _core.pyi.");
+  m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
+        "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
+        "Resize, cut and store one image; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
   m.def(

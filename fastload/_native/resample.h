@@ -90,8 +90,9 @@ class Resampler {
 // "" for the best one here. Returns false, and changes nothing, where this machine lacks it. For tests.
 bool set_simd(const char* name);
 
-// The whole box at once: `rgb` is the box's pixel (0, 0), 3 bytes per pixel, `stride` bytes between rows.
-// Unlike Resampler::rows, reads no byte outside of the box. Returns what Resampler::begin returns.
+// The whole box at once, by a Resampler that each thread keeps for this. `rgb` is the box's pixel (0, 0),
+// 3 bytes per pixel, `stride` bytes between rows. Unlike Resampler::rows, reads no byte behind the box's
+// last one. Returns what Resampler::begin returns.
 bool resample_image(const uint8_t* rgb, ptrdiff_t stride, const Resize& resize, const Target& target);
 
 }  // namespace fastload
