@@ -213,6 +213,8 @@ struct Blocks {
   std::vector<size_t> starts;  // (mcu_rows * column_blocks + 1), the last one is bytes.size()
 };
 
+// Blocks that only fill up the last MCU of a row or column are told as libjpeg codes them, whatever the
+// source had there: no change of the DC value, nothing else.
 bool put_blocks(Source* source, const DctImage& image, const DctGrid& grid, Blocks* blocks,
                 std::string* why) {
   const int column_mask = (1 << grid.log2_column_block) - 1;
@@ -227,11 +229,21 @@ bool put_blocks(Source* source, const DctImage& image, const DctGrid& grid, Bloc
         std::memset(prediction, 0, sizeof(prediction));
         blocks->starts.push_back(blocks->bytes.size());
       }
-      for (int c = 0; c < image.components; c++)
-        for (int y = 0; y < image.component[c].v; y++)
-          for (int x = 0; x < image.component[c].h; x++)
-            if (!put_block(rows[c][y][column * image.component[c].h + x], &prediction[c], &blocks->bytes))
+      for (int c = 0; c < image.components; c++) {
+        const DctComponent& component = image.component[c];
+        const jpeg_component_info& real = source->cinfo.comp_info[c];
+        for (int y = 0; y < component.v; y++)
+          for (int x = 0; x < component.h; x++) {
+            const int block_x = column * component.h + x, block_y = row * component.v + y;
+            const JCOEF* block = rows[c][y][block_x];
+            JBLOCK padding = {prediction[c]};
+            if (block_x >= static_cast<int>(real.width_in_blocks) ||
+                block_y >= static_cast<int>(real.height_in_blocks))
+              block = padding;
+            if (!put_block(block, &prediction[c], &blocks->bytes))
               return refuse(why, "a coefficient beyond the range of 8-bit baseline JPEG");
+          }
+      }
     }
   }
   blocks->starts.push_back(blocks->bytes.size());
