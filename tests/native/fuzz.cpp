@@ -1,0 +1,162 @@
+// Feeds damaged images to the decoders, each in memory of its exact size, for AddressSanitizer and UBSan
+// to watch. Built and run by test_fuzz.py:
+//
+//   fuzz SEED COUNT FILE...     files: JPEG, BMP or DCT records (by the name's end)
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "dct.h"
+#include "image.h"
+#include "jpeg.h"
+
+namespace {
+
+using Bytes = std::vector<uint8_t>;
+
+struct Original {
+  Bytes bytes;
+  bool dct;
+};
+
+std::mt19937_64 generator;
+
+// 0 to limit - 1.
+size_t below(size_t limit) {
+  return limit == 0 ? 0 : generator() % limit;
+}
+
+int between(int low, int high) {
+  return low + static_cast<int>(below(static_cast<size_t>(high - low + 1)));
+}
+
+// One of the ways files get damaged. Headers are hit more often than their share of the bytes.
+void damage(Bytes* bytes, const Bytes& other) {
+  if (bytes->empty()) return;
+  const size_t at = below(below(2) ? bytes->size() : std::min<size_t>(bytes->size(), 700));
+  switch (below(8)) {
+    case 0:
+      (*bytes)[at] ^= static_cast<uint8_t>(1u << below(8));
+      break;
+    case 1:
+      (*bytes)[at] = static_cast<uint8_t>(generator());
+      break;
+    case 2:
+      (*bytes)[at] = below(2) ? 0xFF : 0;
+      break;
+    case 3:
+      bytes->resize(at);
+      break;
+    case 4:
+      bytes->insert(bytes->begin() + static_cast<ptrdiff_t>(at), 1 + below(9),
+                    static_cast<uint8_t>(generator()));
+      break;
+    case 5:
+      bytes->erase(
+          bytes->begin() + static_cast<ptrdiff_t>(at),
+          bytes->begin() + static_cast<ptrdiff_t>(at + below(std::min<size_t>(40, bytes->size() - at))));
+      break;
+    case 6:  // the end of another file
+      bytes->resize(at);
+      bytes->insert(bytes->end(), other.begin() + static_cast<ptrdiff_t>(below(other.size())), other.end());
+      break;
+    default:  // a piece of it again, somewhere else
+      for (size_t i = 0, from = below(bytes->size());
+           i < 64 && at + i < bytes->size() && from + i < bytes->size(); i++) {
+        (*bytes)[at + i] = (*bytes)[from + i];
+      }
+  }
+}
+
+fastload::Placement random_placement(int width, int height, Bytes* out) {
+  fastload::Placement placement{};
+  placement.box_x = between(0, width - 1);
+  placement.box_y = between(0, height - 1);
+  fastload::Resize& resize = placement.resize;
+  resize.box_w = between(1, width - placement.box_x);
+  resize.box_h = between(1, height - placement.box_y);
+  const bool same = below(2) == 0;
+  resize.resized_w = same ? resize.box_w : between(1, 90);
+  resize.resized_h = same ? resize.box_h : between(1, 90);
+  resize.window_x = between(-20, 60);
+  resize.window_y = between(-20, 60);
+  resize.out_w = between(1, 80);
+  resize.out_h = between(1, 80);
+  resize.filter = static_cast<fastload::Filter>(below(6));
+  resize.order = static_cast<fastload::PassOrder>(below(3));
+  const int64_t w = resize.out_w, h = resize.out_h;
+  *out = Bytes(static_cast<size_t>(3 * w * h));
+  const bool last = below(2) == 0;
+  placement.target.data = out->data();
+  placement.target.dtype = fastload::Dtype::kUint8;
+  placement.target.row_stride = last ? w * 3 : w;
+  placement.target.pixel_stride = last ? 3 : 1;
+  placement.target.channel_stride = last ? 1 : w * h;
+  placement.target.flip = below(2) == 0;
+  return placement;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc < 4) return 2;
+  generator.seed(std::strtoull(argv[1], nullptr, 10));
+  const long count = std::strtol(argv[2], nullptr, 10);
+  std::vector<Original> originals;
+  for (int i = 3; i < argc; i++) {
+    const std::string name = argv[i];
+    std::ifstream file(name, std::ios::binary);
+    Bytes bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+    if (bytes.empty()) return 2;
+    originals.push_back({std::move(bytes), name.size() > 4 && name.substr(name.size() - 4) == ".dct"});
+  }
+
+  fastload::JpegDecoder jpeg;
+  fastload::RowBuffer rows;
+  fastload::Resampler resampler;
+  long statuses[8] = {};
+  double slowest = 0;
+  for (long i = 0; i < count; i++) {
+    const Original& original = originals[below(originals.size())];
+    Bytes bytes = original.bytes;
+    for (size_t n = below(4); n-- > 0;) damage(&bytes, originals[below(originals.size())].bytes);
+    bytes.shrink_to_fit();  // so that the first byte beyond is poisoned
+
+    const auto begin = std::chrono::steady_clock::now();
+    int width = 0, height = 0;
+    const bool sized = original.dct ? fastload::dct_size(bytes.data(), bytes.size(), &width, &height)
+                                    : fastload::probe_size(bytes.data(), bytes.size(), &width, &height) ==
+                                          fastload::Status::kOk;
+    if (!sized || width < 1 || height < 1) width = height = 16;
+    Bytes out;
+    const fastload::Placement placement =
+        random_placement(std::min(width, 3000), std::min(height, 3000), &out);
+    const fastload::Span span{bytes.data(), bytes.size(), bytes.size()};
+    fastload::Status status;
+    if (original.dct) {
+      status = jpeg.decode_dct(span, placement, &rows, &resampler);
+      std::string why;
+      Bytes restored;
+      if (below(4) == 0) fastload::dct_to_jpeg(bytes.data(), bytes.size(), &restored, &why);
+    } else if (bytes.size() > 1 && bytes[0] == 'B') {
+      status = decode_bmp(span, placement, &rows, &resampler);
+    } else {
+      status = jpeg.decode(span, placement, &rows, &resampler);
+      std::string why;
+      Bytes record;
+      if (below(4) == 0) fastload::dct_encode(bytes.data(), bytes.size(), &record, &why);
+    }
+    statuses[static_cast<int>(status) + 1]++;
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (seconds > slowest) slowest = seconds;
+  }
+  std::printf("statuses -1 to 6:");
+  for (long n : statuses) std::printf(" %ld", n);
+  std::printf("; slowest %.3f s\n", slowest);
+  return 0;
+}

@@ -1,0 +1,86 @@
+"""Thousands of damaged files through the decoders, under AddressSanitizer and UBSan."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import native_core
+
+pytestmark = [pytest.mark.native, pytest.mark.long]
+
+NATIVE = Path(__file__).parents[2] / "fastload" / "_native"
+FLAGS = [
+    "-std=c++17",
+    "-O1",
+    "-g",
+    "-ffp-contract=off",
+    "-D_GLIBCXX_ASSERTIONS",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+    f"-I{NATIVE}",
+]
+
+
+@pytest.fixture(scope="module")
+def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The harness, built with everything of the core but its Python bindings."""
+    compiler = shutil.which("g++")
+    if compiler is None:
+        pytest.skip("no g++ to build the fuzz harness with")
+    folder = tmp_path_factory.mktemp("fuzz")
+    sources = [path for path in NATIVE.glob("*.cpp") if path.name != "bindings.cpp"]
+    sources.append(Path(__file__).with_name("fuzz.cpp"))
+
+    def build(source: Path) -> str:
+        target = str(folder / f"{source.stem}.o")
+        subprocess.run([compiler, *FLAGS, "-c", str(source), "-o", target], check=True)
+        return target
+
+    with ThreadPoolExecutor(2) as pool:
+        objects = list(pool.map(build, sources))
+    subprocess.run(
+        [compiler, *FLAGS, *objects, "-ljpeg", "-lpthread", "-o", str(folder / "fuzz")], check=True
+    )
+    return folder / "fuzz"
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("corpus")
+    image = native_core.photo(70, 53)
+    files = {
+        "444.jpg": native_core.encode(image, subsampling="4:4:4"),
+        "422.jpg": native_core.encode(image, subsampling="4:2:2", optimize=True),
+        "420.jpg": native_core.encode(image, subsampling="4:2:0"),
+        "440.jpg": native_core.as_440(native_core.encode(image, subsampling="4:2:2")),
+        "gray.jpg": native_core.encode(image.convert("L")),
+        "progressive.jpg": native_core.encode(image, progressive=True),
+        "restarts.jpg": native_core.encode(image, restart_marker_blocks=3),
+        "cmyk.jpg": native_core.encode(image.convert("CMYK")),
+        "24.bmp": native_core.encode(image, "BMP"),
+    }
+    for name in ("420.jpg", "444.jpg", "gray.jpg", "progressive.jpg"):
+        files[name.replace(".jpg", ".dct")] = native_core.core().dct_encode(files[name])
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    return [str(folder / name) for name in files]
+
+
+@pytest.mark.parametrize("simd", ["", "avx2", "scalar"])
+def test_damaged_files_do_no_harm(
+    fuzzer: Path, corpus: list[str], simd: str, count: Callable[[int, int], int]
+) -> None:
+    done = subprocess.run(
+        [str(fuzzer), "1", str(count(2_000, 100_000)), *corpus],
+        env={"FASTLOAD_SIMD": simd} if simd else {},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
