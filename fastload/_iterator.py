@@ -148,8 +148,8 @@ class _Pipeline:
     def close(self) -> None:
         """End the producer. May be called again if it was interrupted."""
         self._closing.set()
+        self._tasks.put(None)  # also to a thread whose start was interrupted
         if self._results is not None:
-            self._tasks.put(None)
             if self._results is not threading.current_thread():
                 self._results.join()
             while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
