@@ -48,6 +48,8 @@ def run(photos: Path, script: str) -> str:
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]),
+            # From Python 3.12 on; that a process with threads may fork is what is tested.
+            "PYTHONWARNINGS": "ignore:This process (pid=:DeprecationWarning",
         },
         capture_output=True,
         text=True,
