@@ -33,7 +33,10 @@ def _pass_order() -> int:
     """Which pass of a resize the installed Pillow does first (PassOrder of resample.h)."""
     import PIL
 
-    return int(int(PIL.__version__.split(".")[0]) >= 13)
+    major, minor = (int(part) for part in PIL.__version__.split(".")[:2])
+    if major >= 13:
+        return 1
+    return 2 if (major, minor) >= (12, 2) else 0
 
 
 class NativeDecoder(Decoder):
