@@ -1,18 +1,14 @@
-"""What torchvision makes of a workload, to compare every loader's output with.
-
-Made once per workload in a process of its own: TensorFlow and torchvision end each other's process
-when both are loaded (two copies of LLVM).
-"""
+"""What torchvision makes of a workload, to compare every loader's output with."""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from bench.workload import Workload
 
@@ -24,47 +20,41 @@ def make(work: Workload) -> Path:
 
     It holds "mean" and "std" of the pixels per channel (0 to 1), and for "eval" the first batch as
     "images" (n, 3, size, size) uint8 with its "labels".
+
+    Never made in a loader's process: TensorFlow and torchvision end a process that loads both (two
+    copies of LLVM).
     """
     key = [work.images, work.recipe, work.size, work.resize, work.batch]
     digest = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:12]
     path = Path(work.stores) / f"reference-{digest}.npz"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "bench.reference", str(path), json.dumps(work.to_json())]
-        root = Path(__file__).resolve().parent.parent
-        subprocess.run(command, check=True, cwd=root)
+        partial = Path(f"{path}.partial.npz")
+        np.savez(partial, **_compute(dataclasses.replace(work, dtype="uint8")))
+        partial.rename(path)
     return path
 
 
-def _main(path: str, text: str) -> None:
-    import dataclasses
-
+def _compute(work: Workload) -> dict[str, np.ndarray]:
     import torch
-    from PIL import Image
 
     from bench.loaders._torchvision import transforms_v1
 
-    work = dataclasses.replace(Workload.from_json(json.loads(text)), dtype="uint8")
-    torch.manual_seed(0)
     transform = transforms_v1(work)
+
+    def output(path: str) -> np.ndarray:
+        with Image.open(path) as picture:
+            found: np.ndarray = transform(picture.convert("RGB")).numpy()
+        return found
+
     samples, _ = work.samples()
-    chosen = samples[:_IMAGES] if not work.shuffled else samples[:: 1 + len(samples) // _IMAGES]
-    total, squares, images = np.zeros(3), np.zeros(3), []
-    for file, _ in chosen:
-        image = transform(Image.open(file).convert("RGB")).numpy()
-        total += (image / 255).mean(axis=(1, 2))
-        squares += ((image / 255) ** 2).mean(axis=(1, 2))
-        if not work.shuffled and len(images) < work.batch:
-            images.append(image)
-    mean = total / len(chosen)
-    found = {"mean": mean, "std": np.sqrt(squares / len(chosen) - mean**2)}
-    if images:
-        found["images"] = np.stack(images)
-        found["labels"] = np.array([label for _, label in chosen[: len(images)]])
-    partial = Path(f"{path}.partial.npz")
-    np.savez(partial, **found)
-    partial.rename(path)
-
-
-if __name__ == "__main__":
-    _main(sys.argv[1], sys.argv[2])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        some = [output(path) / 255 for path, _ in samples[:: 1 + len(samples) // _IMAGES]]
+    mean = np.mean([image.mean(axis=(1, 2)) for image in some], axis=0)
+    power = np.mean([(image**2).mean(axis=(1, 2)) for image in some], axis=0)
+    found = {"mean": mean, "std": np.sqrt(power - mean**2)}
+    if not work.shuffled:
+        found["images"] = np.stack([output(path) for path, _ in samples[: work.batch]])
+        found["labels"] = np.array([label for _, label in samples[: work.batch]])
+    return found

@@ -85,7 +85,7 @@ def make_images(
     classes: int = 10,
     seed: int = 0,
     threads: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[int, int, int], None] | None = None,
 ) -> Path:
     """Write ``count`` JPEGs into the class folders ``class0 ..`` of ``directory``; return its path.
 
@@ -99,7 +99,8 @@ def make_images(
         classes: number of class folders, at least 1.
         seed: another seed gives other pictures.
         threads: threads to work on; None takes the number of CPUs this process may use.
-        progress: called as ``progress(done, count)`` from this thread, after each picture.
+        progress: called from this thread after each picture, as ``progress(done, count, nbytes)``
+            with the bytes written so far.
 
     Raises:
         UsageError: ``count`` or ``classes`` below 1.
@@ -112,10 +113,10 @@ def make_images(
     for label in range(min(classes, count)):
         (root / f"class{label}").mkdir(parents=True, exist_ok=True)
 
-    def write(index: int) -> None:
+    def write(index: int) -> int:
         label = index % classes
         data = jpeg(index, label=label, classes=classes, kind=kind, seed=seed)
-        (root / f"class{label}" / f"{index:06d}.jpg").write_bytes(data)
+        return (root / f"class{label}" / f"{index:06d}.jpg").write_bytes(data)
 
     _fields()  # once, before the threads all ask for it
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
@@ -138,10 +139,14 @@ def jpeg(index: int, *, label: int, classes: int, kind: Kind = PHOTO, seed: int 
     return file.getvalue()
 
 
-def _report(done: Iterable[None], count: int, progress: Callable[[int, int], None] | None) -> None:
-    for number, _ in enumerate(done, start=1):
+def _report(
+    sizes: Iterable[int], count: int, progress: Callable[[int, int, int], None] | None
+) -> None:
+    nbytes = 0
+    for number, size in enumerate(sizes, start=1):
+        nbytes += size
         if progress is not None:
-            progress(number, count)
+            progress(number, count, nbytes)
 
 
 def _size(rng: np.random.Generator, kind: Kind) -> tuple[int, int]:

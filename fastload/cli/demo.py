@@ -1,0 +1,250 @@
+"""``fastload demo``."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from fastload._cpu import available
+from fastload.errors import DataError, MissingDependencyError
+
+from . import _demo_images
+from ._progress import ProgressBar, human
+
+if TYPE_CHECKING:
+    import torch
+
+    from ._demo_train import Training
+
+_MADE = 1_500  # pictures: an epoch long enough to time, 165 MB
+_MOST = 6_000  # images of a user's folder: beyond that only the waiting grows
+_BATCH = 64
+
+Made = tuple[str, dict[str, Any], Callable[[], Any]]  # name, settings, makes the loader
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload demo
+  fastload demo --images ./imgs --json demo.json
+"""
+)
+@click.option("--images", metavar="DIR", help="A folder of images; without it some are made.")
+@click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the figures.")
+@click.option(
+    "--count", type=click.IntRange(20), default=_MADE, show_default=True, help="Pictures to make."
+)
+def command(images: str | None, output: str | None, count: int) -> None:
+    """Pack images and train a small network from them three times: from torch's DataLoader, from
+    FastLoader on the folder, and from FastLoader on the packed store.
+
+    Takes less than three minutes on two cores. Everything is written to a temporary folder and
+    removed at the end.
+    """
+    with tempfile.TemporaryDirectory(prefix="fastload-demo-") as scratch:
+        folder, store = Path(scratch) / "images", Path(scratch) / "images.lmdb"
+        number = _gather(images, folder, count)
+        number = _pack(folder, store, number)
+        rows = _contest(folder, store, number)
+    _table(rows)
+    if output:
+        Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+
+
+def _gather(images: str | None, folder: Path, count: int) -> int:
+    if images is not None:
+        number = _demo_images.linked(images, folder, _MOST)
+        click.echo(f"{number:,} images of {images}")
+        return number
+    with ProgressBar("making pictures") as bar:
+        number = _demo_images.made(folder, count, bar)
+    nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+    click.echo(f"made {number:,} photo-like pictures, {human(nbytes / number)} each")
+    return number
+
+
+def _pack(folder: Path, store: Path, number: int) -> int:
+    """Pack; take files that are no images out of the contest; return the number left."""
+    from fastload import pack
+
+    with ProgressBar("packing") as bar:
+        report = pack(folder, store, on_error="skip", progress=bar)
+    for skipped in report.skipped:
+        click.echo(f"left out {Path(skipped.path).name}: {skipped.reason}", err=True)
+        (folder / skipped.path).unlink()
+    if not report.records:
+        raise DataError("expected images that can be decoded, found none: see the files above")
+    speed = report.records / max(report.seconds, 1e-6)
+    nbytes = sum(part.nbytes for part in report.parts)
+    click.echo(
+        f"packed {report.records:,} images into {store.name}: {human(nbytes)} in "
+        f"{report.seconds:.1f} s, {speed:,.0f} images/s"
+    )
+    return number - len(report.skipped)
+
+
+def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
+    """Train once from each loader; return a row of figures for each."""
+    import torch
+
+    from . import _demo_train
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    batch = min(_BATCH, max(1, number // 4))
+    epochs = max(1, round(_MADE / number))
+    classes = sum(1 for entry in folder.iterdir() if entry.is_dir())
+    click.echo(
+        f"training on the {'GPU' if device.type == 'cuda' else 'CPU'}: batches of {batch}, "
+        f"{epochs} epoch{'s' if epochs > 1 else ''}, random crops of 224 x 224"
+    )
+    rows: list[dict[str, Any]] = []
+    with _gentle_threads():
+        for name, setting, make in _loaders(folder, store, batch, device):
+            loader = make()
+            done = _demo_train.train(loader, classes=classes, epochs=epochs, device=device)
+            del loader  # its processes or threads end before the next one is measured
+            rows.append(_row(name, setting, done))
+            first = rows[0]["images_per_s"]
+            rows[-1]["ratio"] = round(done.images_per_s / first, 2)
+            click.echo(f"{name}: {_words(setting)}: {done.images_per_s:,.0f} images/s")
+    return rows
+
+
+def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Iterator[Made]:
+    """The three contestants, made when their turn comes."""
+    from torch.utils.data import DataLoader
+
+    from fastload import FastLoader
+
+    try:
+        from torchvision.datasets import ImageFolder
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the demo compares with torchvision's ImageFolder: pip install torchvision"
+        ) from error
+    transform = _transform()
+    dataset = ImageFolder(str(folder), transform=transform)
+    shared: dict[str, Any] = {"batch_size": batch, "shuffle": True, "drop_last": True}
+    if device.type == "cuda":
+        shared["pin_memory"] = True
+
+    def torch_loader(setting: dict[str, Any]) -> Any:
+        return DataLoader(dataset, persistent_workers=True, **shared, **setting)
+
+    best = _best(torch_loader)
+    yield "torch DataLoader", best, lambda: torch_loader(best)
+    threads = available()
+    setting = {"num_workers": threads}
+    yield (
+        "FastLoader, folder",
+        setting,
+        lambda: FastLoader(dataset, num_workers=threads, **shared),
+    )
+    yield (
+        "FastLoader, LMDB",
+        setting,
+        lambda: FastLoader(str(store), num_workers=threads, transform=transform, **shared),
+    )
+
+
+def _best(make: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    """The DataLoader settings that load fastest here, out of the usual ones."""
+    import time
+
+    cpus = available()
+    candidates = [
+        {"num_workers": workers, "prefetch_factor": prefetch}
+        for workers in sorted({cpus, max(1, cpus - 1)}, reverse=True)
+        for prefetch in (2, 4)
+    ]
+    rates = []
+    for setting in candidates:
+        loader = make(setting)
+        images, start = 0, 0.0
+        for number, (pixels, _) in enumerate(loader):
+            if number == 0:  # the workers' start is not what is compared
+                start = time.perf_counter()
+                continue
+            images += len(pixels)
+            if time.perf_counter() - start > 3:
+                break
+        rates.append(images / max(time.perf_counter() - start, 1e-6))
+        del loader
+    best = candidates[rates.index(max(rates))]
+    click.echo(f"torch DataLoader is fastest here with {_words(best)} (of {len(candidates)} tried)")
+    return best
+
+
+def _transform() -> Any:
+    from torchvision import transforms
+
+    from ._demo_train import SIZE
+
+    return transforms.Compose(
+        [
+            transforms.RandomResizedCrop(SIZE),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        ]
+    )
+
+
+@contextlib.contextmanager
+def _gentle_threads() -> Iterator[None]:
+    """One thread for the training step: more would spin while they wait, on the loaders' cores."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _row(name: str, setting: dict[str, Any], done: Training) -> dict[str, Any]:
+    return {
+        "loader": name,
+        "images_per_s": round(done.images_per_s, 1),
+        "ratio": 1.0,
+        "wait_share": round(done.wait_share, 3),
+        "first_batch_s": round(done.first_batch_s, 3),
+        "images": done.images,
+        "seconds": round(done.seconds, 2),
+        "loss_first": round(done.loss(last=False), 3),
+        "loss_last": round(done.loss(last=True), 3),
+        "setting": setting,
+    }
+
+
+def _table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    table.add_column("loader", no_wrap=True)
+    for heading in ("images/s", "ratio", "waiting", "first batch", "loss"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            row["loader"],
+            f"{row['images_per_s']:,.0f}",
+            f"{row['ratio']:.2f} x",
+            f"{row['wait_share']:.0%}",
+            f"{row['first_batch_s']:.2f} s",
+            f"{row['loss_first']:.2f} -> {row['loss_last']:.2f}",
+        )
+    table.caption = "waiting: share of the time without a batch; loss: first and last quarter"
+    Console().print(table)
+
+
+def _words(setting: dict[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in setting.items())

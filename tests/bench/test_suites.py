@@ -1,0 +1,133 @@
+"""Every suite runs at toy size and writes the rows it promises."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from bench.__main__ import main
+from bench.suites import SUITES
+
+pytest.importorskip("torchvision")
+KEYS = ["suite", "variant", "loader", "metric", "unit", "median", "min", "max", "rounds", "setting"]
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images and packed stores, shared by the tests of this file."""
+    return tmp_path_factory.mktemp("bench")
+
+
+def run(cache: Path, *arguments: object) -> Result:
+    words = ["run", *map(str, arguments), "--cache", str(cache), "--toy"]
+    return CliRunner().invoke(main, words)
+
+
+def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]:
+    path = cache / f"{suite}.json"
+    done = run(cache, suite, *arguments, "--threads", 2, "--json", path)
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    for row in rows:
+        assert list(row)[: len(KEYS)] == KEYS
+        assert row["suite"] == suite
+        assert row["median"] is not None, row["reason"]
+        assert row["min"] <= row["median"] <= row["max"]
+        assert row["rounds"] == 1
+        assert row["machine"]["cpu"]
+        assert row["shared_versions"]["torch"]
+        assert row["threads"] >= 1
+        assert row["warmup_s"] > 0
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("suite", "variant", "loaders"),
+    [
+        ("imagenet-train", "float32", "torch-pil,fastload-folder,fastload-lmdb"),
+        ("imagenet-eval", "channels_last", "fastload-lmdb"),
+        ("small-images", "jpeg", "fastload-lmdb"),
+        ("raw-train", "uint8", "fastload-lmdb-raw"),
+    ],
+)
+def test_throughput_suites_measure_and_check_each_loader(
+    cache: Path, suite: str, variant: str, loaders: str
+) -> None:
+    rows = rows_of(cache, suite, "--loaders", loaders, "--variant", variant)
+    assert [row["loader"] for row in rows] == loaders.split(",")
+    for row in rows:
+        assert (row["metric"], row["unit"]) == ("throughput", "images/s")
+        assert len(row["check"]["mean"]) == 3
+        if suite == "imagenet-eval":
+            assert row["check"]["levels_off"] == 0.0
+
+
+def test_pack_says_speed_and_size(cache: Path) -> None:
+    rows = rows_of(cache, "pack", "--loaders", "torch-pil,fastload-lmdb,fastload-folder")
+    assert {row["loader"] for row in rows} == {"fastload-lmdb"}  # the others pack nothing
+    figures = {row["metric"]: row["median"] for row in rows}
+    assert figures["pack"] > 0
+    assert 0.9 < figures["size"] < 3
+
+
+def test_startup_says_import_time_and_first_batch(cache: Path) -> None:
+    rows = rows_of(cache, "startup", "--loaders", "fastload-lmdb")
+    assert [row["metric"] for row in rows] == ["import beyond torch", "first batch"]
+
+
+def test_memory_counts_the_process_tree(cache: Path) -> None:
+    rows = rows_of(cache, "memory", "--loaders", "fastload-lmdb")
+    own, everything = (row["median"] for row in rows)
+    assert 10 < own < everything
+
+
+def test_scaling_runs_each_number_of_threads(cache: Path) -> None:
+    rows = rows_of(cache, "scaling", "--loaders", "fastload-lmdb")
+    throughput = [row for row in rows if row["metric"] == "throughput"]
+    assert [row["threads"] for row in throughput] == [1, 2]
+    efficiency = [row["median"] for row in rows if row["metric"].startswith("efficiency")]
+    assert efficiency[0] == 1.0
+
+
+def test_every_suite_has_a_toy_test() -> None:
+    tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train"}
+    assert set(SUITES) == tested | {"pack", "startup", "memory", "scaling"}
+
+
+def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path) -> None:
+    path = cache / "absent.json"
+    done = run(cache, "imagenet-train", "--loaders", "torch-memmap,torch-array", "--json", path)
+    assert done.exit_code == 0, done.output
+    rows = json.loads(path.read_text())
+    assert [(row["loader"], row["median"]) for row in rows] == [
+        ("torch-memmap", None),
+        ("torch-array", None),
+    ]
+    assert all(row["reason"] for row in rows)
+
+
+@pytest.mark.parametrize("what", ["--loaders", "--variant"])
+def test_an_unknown_name_is_answered_with_those_there_are(cache: Path, what: str) -> None:
+    done = run(cache, "imagenet-train", what, "nonsense")
+    assert done.exit_code == 2
+    assert "no loader nonsense" in done.output or "no variant nonsense" in done.output
+    assert "there are:" in done.output
+
+
+def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> None:
+    done = run(cache, "imagenet-train", "--data", tmp_path)
+    assert done.exit_code == 1
+    assert "no images" in done.output
+
+
+def test_list_names_every_suite_and_loader() -> None:
+    from bench.loaders import WHERE
+
+    done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
+    assert done.exit_code == 0, done.output
+    for name in (*SUITES, *WHERE):
+        assert name in done.output

@@ -1,0 +1,106 @@
+"""``fastload demo`` as a stranger meets it."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from fastload._synthetic import make_images
+from fastload.cli import main
+
+pytest.importorskip("torchvision")
+NAMES = ["torch DataLoader", "FastLoader, folder", "FastLoader, LMDB"]
+
+
+def demo(*arguments: object) -> Result:
+    return CliRunner().invoke(main, ["demo", *map(str, arguments)])
+
+
+@pytest.fixture(autouse=True)
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "scratch"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr("fastload.cli.demo._MADE", 480)  # images trained on
+    return folder
+
+
+def test_demo_makes_pictures_trains_three_times_and_cleans_up(
+    tmp_path: Path, scratch: Path, no_leaks: None
+) -> None:
+    done = demo("--count", 160, "--json", tmp_path / "demo.json")
+    assert done.exit_code == 0, done.output
+    assert "made 160 photo-like pictures" in done.output
+    assert "torch DataLoader is fastest here with num_workers=" in done.output
+    for heading in ("images/s", "ratio", "waiting", "first batch"):
+        assert heading in done.output
+    rows = json.loads((tmp_path / "demo.json").read_text())
+    assert [row["loader"] for row in rows] == NAMES
+    assert rows[0]["ratio"] == 1.0
+    for row in rows:
+        assert row["images"] == 480  # several epochs where the set is small
+        assert row["loss_last"] < row["loss_first"]
+        assert 0 <= row["wait_share"] <= 1
+        assert row["first_batch_s"] > 0
+    assert not list(scratch.iterdir())
+
+
+def test_demo_takes_a_folder_and_leaves_it_as_it_was(tmp_path: Path, scratch: Path) -> None:
+    images = make_images(tmp_path / "imgs", 40, classes=2)
+    (images / "class1" / "notes.txt").write_text("no image")
+    (images / "class1" / "broken.jpg").write_bytes(b"not a JPEG")
+    before = {path: path.stat().st_mtime_ns for path in images.rglob("*")}
+    done = demo("--images", images, "--json", tmp_path / "demo.json")
+    assert done.exit_code == 0, done.output
+    assert "left out class1_broken.jpg" in done.output
+    assert len(json.loads((tmp_path / "demo.json").read_text())) == 3
+    assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
+    assert not list(scratch.iterdir())
+
+
+def test_a_flat_folder_is_one_class_and_a_large_one_is_thinned_evenly(tmp_path: Path) -> None:
+    from fastload.cli import _demo_images
+
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for index in range(10):
+        Image.new("RGB", (8, 8)).save(flat / f"{index}.png")
+    assert _demo_images.linked(str(flat), tmp_path / "links", 4) == 4
+    found = sorted(path.name for path in (tmp_path / "links" / "all").iterdir())
+    assert found == ["0.png", "2.png", "5.png", "7.png"]
+
+
+@pytest.mark.parametrize("inside", [[], ["class0/readme.txt"]])
+def test_a_folder_without_images_is_a_clear_error(
+    tmp_path: Path, scratch: Path, inside: list[str]
+) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    for name in inside:
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text("no image")
+    done = demo("--images", folder)
+    assert done.exit_code == 2
+    assert "expected images in" in done.output
+    assert not list(scratch.iterdir())
+
+
+def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
+    done = demo("--images", tmp_path / "nowhere")
+    assert done.exit_code == 2
+    assert "is not a folder" in done.output
+
+
+def test_only_broken_images_is_a_clear_error(tmp_path: Path, scratch: Path) -> None:
+    folder = tmp_path / "class0"
+    folder.mkdir()
+    (folder / "broken.jpg").write_bytes(b"not a JPEG")
+    done = demo("--images", tmp_path)
+    assert done.exit_code == 1
+    assert "left out class0_broken.jpg" in done.output or "broken.jpg" in done.output
+    assert not list(scratch.iterdir())
