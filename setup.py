@@ -71,12 +71,19 @@ class BuildNative(build_ext):
                 each = pool.map(lambda source: compile_all([source], **options), sources)
                 return [made for objects in each for made in objects]
 
+        # Objects built with other switches do not do, though they are newer than their sources.
+        flags = repr((ext.extra_compile_args, ext.extra_link_args))
+        stamp = Path(self.build_temp) / "flags"
+        if not stamp.exists() or stamp.read_text(encoding="utf-8") != flags:
+            self.force = True
         self.compiler.compile = compile_in_parallel
         try:
             import pybind11
 
             ext.include_dirs.append(pybind11.get_include())
             super().build_extension(ext)
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.write_text(flags, encoding="utf-8")
         except Exception as error:
             if switch("FASTLOAD_REQUIRE_NATIVE"):
                 raise

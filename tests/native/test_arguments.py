@@ -1,0 +1,110 @@
+"""How core.submit checks its arguments: a wrong one is named, and nothing is decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import native_core
+
+pytestmark = pytest.mark.native
+
+
+@pytest.fixture(scope="module")
+def jpegs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two images of 45 x 37 pixels."""
+    folder = tmp_path_factory.mktemp("jpegs")
+    for seed in range(2):
+        (folder / f"{seed}.jpg").write_bytes(native_core.encode(native_core.photo(45, 37, seed)))
+    return sorted(folder.iterdir())
+
+
+def readonly(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error"),
+    [
+        ("file", np.zeros(2, np.int64), TypeError),
+        ("offset", np.zeros(3, np.int64), ValueError),
+        ("file", np.array([0, 2], np.int32), ValueError),
+        ("file", np.array([0, -1], np.int32), ValueError),
+        ("file", [0, 0], TypeError),
+        ("offset", np.array([0, -1], np.int64), ValueError),
+        ("offset", np.zeros(2, np.float64), TypeError),
+        ("offset", np.zeros(4, np.int64)[::2], TypeError),
+        ("offset", np.zeros(2, ">i8"), TypeError),
+        ("nbytes", np.array([0, -2], np.int64), ValueError),
+        ("kind", np.array([0, 3], np.uint8), ValueError),
+        ("kind", np.zeros(2, np.int8), TypeError),
+        ("size", np.zeros((2, 3), np.int32), ValueError),
+        ("size", np.array([[5, 0], [0, 0]], np.int32), ValueError),
+        ("size", np.array([[-5, -5], [0, 0]], np.int32), ValueError),
+        ("box", np.array([[0, 0, 0, 8], [0, 0, 8, 8]], np.int32), ValueError),
+        ("box", np.array([[-1, 0, 8, 8], [0, 0, 8, 8]], np.int32), ValueError),
+        ("box", np.array([[2**31 - 1, 0, 8, 8], [0, 0, 8, 8]], np.int32), ValueError),
+        ("box", np.zeros((4, 2), np.int32).T, TypeError),
+        ("box", np.zeros((4, 2), np.int32), ValueError),
+        ("resized", np.array([[0, 8], [8, 8]], np.int32), ValueError),
+        ("resized", np.array([[2**30, 8], [8, 8]], np.int32), ValueError),
+        ("window", np.array([[2**31 - 1, 0], [0, 0]], np.int32), ValueError),
+        ("window", np.array([[-(2**31), 0], [0, 0]], np.int32), ValueError),
+        ("flip", np.zeros(2, np.bool_), TypeError),
+        ("checksum", np.zeros(2, np.int32), TypeError),
+        ("out", np.zeros(2 * 3 * 8 * 8 - 1, np.uint8), ValueError),
+        ("out", np.zeros((2, 3 * 8 * 8), np.uint8), ValueError),
+        ("out", readonly(np.zeros(2 * 3 * 8 * 8, np.uint8)), TypeError),
+        ("out", np.zeros(2 * 3 * 8 * 8, np.float32), TypeError),
+        ("lut", np.zeros(767, np.uint8), ValueError),
+        ("status", np.zeros(2, np.int64), TypeError),
+        ("status", readonly(np.zeros(2, np.int32)), TypeError),
+        ("detail", np.zeros(1, np.int32), ValueError),
+        ("dtype", 4, ValueError),
+        ("filter", 6, ValueError),
+        ("filter", -1, ValueError),
+        ("order", 3, ValueError),
+        ("fill", (0, 0), ValueError),
+        ("fill", (0, 0, 256), ValueError),
+        ("threads", -1, ValueError),
+        ("out_h", 0, ValueError),
+        ("out_w", 70_000, ValueError),
+    ],
+)
+def test_a_wrong_argument_is_named(
+    jpegs: list[Path],
+    name: str,
+    value: Any,
+    error: type[Exception],
+) -> None:
+    files = native_core.open_files(jpegs)
+    positional, keywords = native_core.arguments(files, [(0, 0, 8, 8)] * 2)
+    order = "files file offset nbytes kind size checksum check box resized window flip out lut"
+    if name in order.split():
+        positional[order.split().index(name)] = value
+    else:
+        keywords[name] = value
+    with pytest.raises(error, match=name):
+        native_core.core().submit(*positional, **keywords)
+
+
+def test_a_box_outside_of_an_image_of_known_size_is_refused(jpegs: list[Path]) -> None:
+    files = native_core.open_files(jpegs[:1])
+    with pytest.raises(ValueError, match="box: sample 0: expected a box inside the image"):
+        native_core.submit(files, [(38, 0, 8, 8)], size=[45, 37])
+
+
+def test_floats_need_a_table(jpegs: list[Path]) -> None:
+    files = native_core.open_files(jpegs[:1])
+    with pytest.raises(ValueError, match="lut"):
+        native_core.submit(files, [(0, 0, 8, 8)], dtype=1)
+
+
+def test_files_must_be_the_cores() -> None:
+    positional, keywords = native_core.arguments([], np.zeros((0, 4)))
+    with pytest.raises(TypeError, match="files"):
+        native_core.core().submit(*positional, **keywords)
