@@ -179,7 +179,8 @@ def _paint(
     tint = rng.normal(size=3).astype(np.float32)
     tint -= tint.mean()
     pixels += 0.35 * amplitude * _texture(rng, size)[..., None] * tint
-    return np.clip(pixels, 0, 255).astype(np.uint8)
+    painted: NDArray[np.uint8] = np.clip(pixels, 0, 255).astype(np.uint8)
+    return painted
 
 
 def _shapes(rng: np.random.Generator, size: tuple[int, int], hue: float) -> Any:

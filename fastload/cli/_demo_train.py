@@ -93,7 +93,7 @@ def train(
             pixels, labels = (part.to(device, non_blocking=True) for part in batch)
             loss = nn.functional.cross_entropy(model(pixels), labels)
             optimizer.zero_grad()
-            loss.backward()
+            torch.autograd.backward([loss])
             optimizer.step()
             losses.append(loss.detach())
             images += len(labels)
