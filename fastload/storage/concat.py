@@ -27,7 +27,9 @@ class ConcatStore(Store):
         self.classes = self.stores[0].classes
         self.metadata: dict[str, Any] = {}
         self.mapped = all(store.mapped for store in self.stores)
+        self._labels: np.ndarray | None = None
         self._ends = np.cumsum([len(store) for store in self.stores], dtype=np.int64)
+        self._first_file = np.cumsum([0] + [len(store.files) for store in self.stores[:-1]])
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -46,31 +48,23 @@ class ConcatStore(Store):
         return np.concatenate([store.mapped_files() for store in self.stores])
 
     def _gather(
-        self, indices: np.ndarray, empty: np.ndarray, part: Callable[[Store, np.ndarray], np.ndarray]
+        self, indices: np.ndarray, empty: np.ndarray, part: Callable[[int, np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """Fill ``empty`` (len(indices), ...) with ``part(store, local indices)`` of each store."""
+        """Fill ``empty`` (len(indices), ...) with ``part(number of the store, local indices)``."""
         which = np.searchsorted(self._ends, indices, side="right")
         for number in np.unique(which):
             mine = which == number
             start = self._ends[number - 1] if number else 0
-            empty[mine] = part(self.stores[number], indices[mine] - start)
+            empty[mine] = part(int(number), indices[mine] - start)
         return empty
 
     def spans(self, indices: np.ndarray) -> Spans:
-        n = len(indices)
-        first_file = dict(
-            zip(
-                map(id, self.stores),
-                np.cumsum([0] + [len(store.files) for store in self.stores[:-1]]),
-                strict=True,
-            )
-        )
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            spans = self.stores[number].spans(local)
+            file = spans.file + self._first_file[number]
+            return np.stack([file, spans.offset, spans.nbytes], axis=1)
 
-        def part(store: Store, local: np.ndarray) -> np.ndarray:
-            spans = store.spans(local)
-            return np.stack([spans.file + first_file[id(store)], spans.offset, spans.nbytes], axis=1)
-
-        table = self._gather(indices, np.empty((n, 3), np.int64), part)
+        table = self._gather(indices, np.empty((len(indices), 3), np.int64), part)
         return Spans(
             file=table[:, 0].astype(np.int32),
             offset=np.ascontiguousarray(table[:, 1]),
@@ -78,29 +72,37 @@ class ConcatStore(Store):
         )
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return self._gather(indices, np.empty(len(indices), np.uint8), lambda s, i: s.kinds(i))
+        kinds = np.empty(len(indices), np.uint8)
+        return self._gather(indices, kinds, lambda k, local: self.stores[k].kinds(local))
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        return self._gather(indices, np.empty((len(indices), 2), np.int32), lambda s, i: s.sizes(i))
+        sizes = np.empty((len(indices), 2), np.int32)
+        return self._gather(indices, sizes, lambda k, local: self.stores[k].sizes(local))
 
     @property
     def labels(self) -> np.ndarray | None:
-        columns = [store.labels for store in self.stores]
-        if any(column is None for column in columns):
-            return None
-        return np.concatenate([column for column in columns if column is not None])
+        if self._labels is None:
+            columns = [store.labels for store in self.stores]
+            known = [column for column in columns if column is not None]
+            if len(known) == len(columns):
+                self._labels = np.concatenate(known)
+        return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
         names = np.empty(len(indices), object)
-        return list(self._gather(indices, names, lambda s, i: np.array(s.keys(i), object)))
+
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            return np.array(self.stores[number].keys(local), object)
+
+        return list(self._gather(indices, names, part))
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         none = np.empty(0, np.int64)
         if any(store.checksums(none) is None for store in self.stores):
             return None
 
-        def part(store: Store, local: np.ndarray) -> np.ndarray:
-            column = store.checksums(local)
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            column = self.stores[number].checksums(local)
             assert column is not None  # noqa: S101 - checked above; this tells the type checker
             return column
 
