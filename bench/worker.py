@@ -75,8 +75,13 @@ class _Session:
         }
 
     def prepare(self, fresh: bool) -> dict[str, Any]:
+        from bench.loaders.base import NotAvailable
+
         start = time.perf_counter()
-        self._loader.prepare(self._work, fresh=fresh)
+        try:
+            self._loader.prepare(self._work, fresh=fresh)
+        except NotAvailable as reason:
+            raise _Refused(str(reason)) from reason
         seconds = time.perf_counter() - start
         if self._loader.store is None:
             return {"seconds": seconds, "nbytes": None}

@@ -23,6 +23,10 @@ Setting = dict[str, Any]
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
+class NotAvailable(Exception):
+    """Raised by ``pack`` where the installed version cannot do it; the message says what."""
+
+
 class Loader(abc.ABC):
     """One way to get batches from images.
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import torch
 
 from bench.loaders._torchvision import transforms_v1
-from bench.loaders.base import Batch, Loader, Setting
+from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
 
@@ -62,9 +62,12 @@ class Lmdb(_Fastload):
     encode: ClassVar[str] = "keep"
 
     def pack(self, work: Workload, folder: Path) -> None:
-        from fastload import pack
+        from fastload import UsageError, pack
 
-        pack(work.images, folder / "images.lmdb", encode=self.encode)
+        try:
+            pack(work.images, folder / "images.lmdb", encode=self.encode)
+        except UsageError as error:
+            raise NotAvailable(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / "images.lmdb")
