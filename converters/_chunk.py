@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import os
 import threading
@@ -24,6 +25,7 @@ class Chunk:
         data: n records.
         sizes, kinds, crc32c: as in ``Batch``.
         failed: (index in the source, reason) of each file that could not be read or is no image.
+        kept: reason -> records that keep their bytes although another encoding was asked for.
     """
 
     indices: np.ndarray
@@ -32,6 +34,7 @@ class Chunk:
     kinds: np.ndarray
     crc32c: np.ndarray
     failed: list[tuple[int, str]]
+    kept: collections.Counter[str]
 
 
 def read_chunk(
@@ -42,6 +45,7 @@ def read_chunk(
     data: list[bytes] = []
     shape: list[tuple[int, int, int]] = []
     failed: list[tuple[int, str]] = []
+    kept: collections.Counter[str] = collections.Counter()
     for index, path in zip(indices.tolist(), store.files.many(indices)):
         if stop.is_set():
             break
@@ -55,6 +59,8 @@ def read_chunk(
             continue
         done.append(index)
         data.append(encoded.data)
+        if encoded.kept is not None:
+            kept[encoded.kept] += 1
         shape.append((encoded.width, encoded.height, encoded.kind))
     shapes = np.array(shape, np.int32).reshape(-1, 3)
     return Chunk(
@@ -64,6 +70,7 @@ def read_chunk(
         kinds=shapes[:, 2].astype(np.uint8),
         crc32c=np.array([crc32c(item) for item in data], np.uint32),
         failed=failed,
+        kept=kept,
     )
 
 

@@ -19,18 +19,22 @@ from ._headers import image_size, refuse_bomb
 if TYPE_CHECKING:
     from PIL import Image
 
-ENCODINGS = ("keep", "jpeg", "png", "bmp", "raw")
+ENCODINGS = ("keep", "jpeg", "png", "bmp", "raw", "dct")
 _ORIENTATION = 0x0112  # the EXIF tag
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A record's bytes, what they are (ENCODED, RAW ...), and the image's size in pixels."""
+    """A record's bytes, what they are (ENCODED, RAW ...), and the image's size in pixels.
+
+    ``kept`` is why they are the file's own bytes although another encoding was asked for.
+    """
 
     data: bytes
     kind: int
     width: int
     height: int
+    kept: str | None = None
 
 
 Encoder = Callable[[bytes], Encoded]
@@ -87,15 +91,21 @@ def make_encoder(
 
     Raises:
         UsageError: an option, or a combination, that cannot work.
+        MissingDependencyError: "dct" without a core that writes it.
     """
     if encode not in ENCODINGS:
         raise UsageError(f"expected encode to be one of {', '.join(ENCODINGS)}, got {encode!r}")
     if not 1 <= quality <= 100:
         raise UsageError(f"expected quality from 1 to 100, got {quality}")
+    if encode == "dct":
+        from ._dct import dct_encoder
+
+        inner = "keep" if resize is None else "jpeg"
+        return dct_encoder(make_encoder(inner, resize=resize, quality=quality, exif=exif))
     if encode == "keep" and resize is not None:
         raise UsageError(
-            "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, png, "
-            "bmp, raw), or none, which means jpeg"
+            "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, dct, "
+            "png, bmp, raw), or none, which means jpeg"
         )
     if encode == "keep":
         return (lambda data: _keep_upright(data, quality)) if exif else _keep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,11 +43,14 @@ class PackReport:
     Attributes:
         parts: the stores; one, unless ``split`` was given.
         skipped: files left out, with ``on_error="skip"``.
+        kept: with ``encode="dct"``, why a file was kept as it is instead -> number of such files.
+            (Those of an earlier, interrupted run are not counted.)
         seconds: wall time.
     """
 
     parts: tuple[PackedPart, ...]
     skipped: tuple[Skipped, ...]
+    kept: Mapping[str, int]
     seconds: float
 
     @property

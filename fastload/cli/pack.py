@@ -6,13 +6,14 @@ import click
 
 from ._progress import ProgressBar, human
 
-_SHOWN = 10  # skipped files that are listed
+_SHOWN = 10  # skipped files, and reasons, that are listed
 
 
 @click.command(
     epilog="""\b
 Examples:
   fastload pack ./imgs imgs.lmdb
+  fastload pack ./imgs imgs.lmdb --encode dct
   fastload pack ./imgs imgs.lmdb --split val=0.1
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
   fastload pack ./imgs pixels.lmdb --resize 64 --encode raw
@@ -22,8 +23,9 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option(
     "--encode",
-    type=click.Choice(["keep", "jpeg", "png", "bmp", "raw"]),
-    help="What a record holds: the file's own bytes (keep), or the image encoded anew. "
+    type=click.Choice(["keep", "dct", "jpeg", "png", "bmp", "raw"]),
+    help="What a record holds: the file's own bytes (keep), JPEGs without Huffman coding (dct: the "
+    "same pixels, 1.3 times the size, decoded several times faster), or the image encoded anew. "
     "[default: keep; jpeg with --resize]",
 )
 @click.option(
@@ -94,5 +96,9 @@ def command(
     for part in report.parts:
         resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
         click.echo(f"{part.path}: {part.records:,} records, {human(part.nbytes)}{resumed}")
+    for reason, count in list(report.kept.items())[:_SHOWN]:
+        click.echo(f"kept as they are: {count:,}, {reason}")
+    if len(report.kept) > _SHOWN:
+        click.echo(f"kept as they are for other reasons: {sum(list(report.kept.values())[_SHOWN:]):,}")
     new = report.records - sum(part.resumed for part in report.parts)
     click.echo(f"{report.seconds:.1f} s, {new / max(report.seconds, 1e-6):,.0f} images/s")

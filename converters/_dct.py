@@ -1,0 +1,60 @@
+"""``encode="dct"``: JPEGs as DCT records; what cannot be one keeps its bytes, and a reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from types import ModuleType
+
+from fastload import _native
+from fastload.errors import MissingDependencyError
+from fastload.storage import DCT
+
+from ._encoders import Encoded, Encoder
+
+
+def dct_encoder(encode: Encoder) -> Encoder:
+    """An encoder that turns the JPEGs that ``encode`` gives into DCT records, without loss.
+
+    Raises:
+        MissingDependencyError: no core, or one that could not read such records at their speed.
+    """
+    core = _writing_core()
+
+    def transcode(data: bytes) -> Encoded:
+        image = encode(data)
+        if not image.data.startswith(b"\xff\xd8"):
+            return dataclasses.replace(image, kept="not a JPEG")
+        try:
+            record = core.dct_encode(image.data)  # without the GIL
+        except ValueError as error:
+            return dataclasses.replace(image, kept=_reason(str(error)))
+        return dataclasses.replace(image, data=record, kind=DCT)
+
+    return transcode
+
+
+def _writing_core() -> ModuleType:
+    core = _native.load()
+    if core is None:
+        raise MissingDependencyError(
+            "encode='dct' needs fastload's native core, which is not there: install a C++17 "
+            "compiler and libjpeg-turbo's headers and reinstall fastload with "
+            "FASTLOAD_REQUIRE_NATIVE=1 to see what fails, unset FASTLOAD_NO_NATIVE if it is set, "
+            "or pack with encode='keep'"
+        )
+    if not core.dct_usable():
+        raise MissingDependencyError(
+            f"encode='dct' needs a libjpeg-turbo whose entropy decoder can be replaced, found "
+            f"{core.jpeg_version()}, where the test image comes out wrong or FASTLOAD_NO_DCT_HOOK "
+            "is set: such records would be slower here than JPEGs. Link libjpeg-turbo 2.1 to 3.2, "
+            "unset FASTLOAD_NO_DCT_HOOK, or pack with encode='keep'"
+        )
+    return core
+
+
+def _reason(message: str) -> str:
+    """``message`` without the numbers of libjpeg's warnings, so that reasons can be counted."""
+    if not message.startswith("libjpeg warned"):
+        return message
+    return re.sub(r"\b(0x[0-9a-f]+|\d+)\b", "N", message)
