@@ -21,7 +21,7 @@ namespace fastload {
 
 struct DctOptions {
   // MCUs between two restarts of the DC prediction, a power of two in 1..128; a window starts to read at
-  // such a boundary. 8 takes 0.9 % fewer bytes than 4, and no more time that could be measured (docs/dct.md,
+  // such a boundary. 8 takes 0.7 % fewer bytes than 4, and no more time that could be measured (docs/dct.md,
   // "What each choice costs").
   int column_block = 8;
   // Whether EXIF, ICC and other segments are kept, so that dct_to_jpeg restores them.

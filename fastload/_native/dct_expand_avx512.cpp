@@ -49,8 +49,8 @@ struct ExpandBlock {
   JBLOCKROW* blocks;
 
   FASTLOAD_AVX512 bool operator()(const DctBlockHead& head, int16_t dc, int b) const {
-    // No branches but those that hardly ever go the other way: whether a block has escapes, or any
-    // coefficient at all, is not to be predicted, and a wrong guess costs as much as the whole block.
+    // Escapes are put in place whether there are any or not: over images that were not seen just before, a
+    // branch on it was a little slower (docs/dct.md, "What each choice costs").
     JCOEF* block = blocks[b][0];
     const int w = head.width - kDctMinWidth;
     const __m512i packed = _mm512_loadu_si512(head.values);

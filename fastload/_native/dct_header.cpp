@@ -82,10 +82,11 @@ size_t dct_synthesise_header(const DctImage& image, uint8_t* header) {
     *at++ = static_cast<uint8_t>(image.component[c].h << 4 | image.component[c].v);
     *at++ = static_cast<uint8_t>(quant_slot(image, c));
   }
-  // One code of one bit in each Huffman table: libjpeg wants tables, and derives from them what the hook
-  // never looks at.
+  // One code in each Huffman table: libjpeg wants tables, and derives from them what the hook never looks at.
+  // A code of 16 bits leaves it the least to derive: it fills no entry of the 8-bit lookup table.
   for (int is_ac = 0; is_ac < 2; is_ac++) {
-    const uint8_t dht[22] = {0xFF, 0xC4, 0, 20, static_cast<uint8_t>(is_ac << 4), 1};
+    uint8_t dht[22] = {0xFF, 0xC4, 0, 20, static_cast<uint8_t>(is_ac << 4)};
+    dht[5 + 15] = 1;
     at = put(at, dht, sizeof(dht));
   }
   const uint8_t sos[] = {0xFF, 0xDA};
