@@ -7,21 +7,39 @@ Environment variables, each a switch (unset, empty or 0: off):
     FASTLOAD_DEBUG           unoptimised, with symbols and checks of the standard library
     FASTLOAD_SANITIZE        a list for -fsanitize, such as address,undefined (see CONTRIBUTING.md)
     FASTLOAD_WERROR          warnings of the compiler are errors
+    FASTLOAD_SHARED_JPEG     link libjpeg dynamically (see jpeg_errors.h for what that risks)
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError, LinkError
 
 ROOT = Path(__file__).resolve().parent
 NATIVE = Path("fastload/_native")
+
+# Pulls all of libjpeg that the core uses into a shared object.
+PROBE = """
+#include <cstdio>
+#include <jpeglib.h>
+extern "C" void probe(j_decompress_ptr in, j_compress_ptr out, jvirt_barray_ptr* blocks) {
+  jpeg_create_decompress(in);
+  jpeg_start_decompress(in);
+  jpeg_crop_scanline(in, nullptr, nullptr);
+  jpeg_skip_scanlines(in, 1);
+  jpeg_read_coefficients(in);
+  jpeg_create_compress(out);
+  jpeg_write_coefficients(out, blocks);
+}
+"""
 
 
 def switch(name: str) -> str:
@@ -50,7 +68,6 @@ def extension() -> Extension:
         "fastload._native._core",
         sources=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.cpp")),
         depends=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.h")),
-        libraries=["jpeg"],
         extra_compile_args=compile_args,
         extra_link_args=link_args,
         language="c++",
@@ -71,6 +88,7 @@ class BuildNative(build_ext):
                 each = pool.map(lambda source: compile_all([source], **options), sources)
                 return [made for objects in each for made in objects]
 
+        ext.extra_link_args += self.jpeg_link_args()
         # Objects built with other switches do not do, though they are newer than their sources.
         flags = repr((ext.extra_compile_args, ext.extra_link_args))
         stamp = Path(self.build_temp) / "flags"
@@ -98,6 +116,23 @@ class BuildNative(build_ext):
             )
         finally:
             self.compiler.compile = compile_all
+
+    def jpeg_link_args(self) -> list[str]:
+        """Links libjpeg.a into the core where there is one that can be; else libjpeg.so."""
+        static = ["-Wl,-Bstatic", "-ljpeg", "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
+        if switch("FASTLOAD_SHARED_JPEG") or not sys.platform.startswith("linux"):
+            return ["-ljpeg"]
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "probe.cpp"
+            source.write_text(PROBE, encoding="utf-8")
+            try:
+                objects = self.compiler.compile([str(source)], output_dir=folder)
+                target = str(Path(folder) / "probe.so")
+                self.compiler.link_shared_object(objects, target, extra_postargs=static)
+            except (CompileError, LinkError) as error:
+                print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
+                return ["-ljpeg"]
+        return static
 
     def copy_extensions_to_source(self) -> None:
         """The last step of --inplace and of editable installs; nothing to do without the core."""

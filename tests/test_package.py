@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import fastload
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +84,8 @@ def test_importing_fastload_imports_nothing_heavy() -> None:
     code = f"""
 import json, sys, torch
 before = set(sys.modules)
+import pytest
+
 import fastload
 print(json.dumps([name for name in {HEAVY} if name in set(sys.modules) - before]))
 """
@@ -92,6 +96,8 @@ def test_importing_fastload_starts_no_thread() -> None:
     code = """
 import os, torch
 before = len(os.listdir("/proc/self/task"))
+import pytest
+
 import fastload
 print(len(os.listdir("/proc/self/task")) - before)
 """
@@ -102,6 +108,8 @@ def test_importing_fastload_changes_neither_environment_nor_warnings() -> None:
     code = """
 import os, warnings, torch
 before = dict(os.environ), list(warnings.filters)
+import pytest
+
 import fastload
 print(before == (dict(os.environ), list(warnings.filters)))
 """
@@ -126,3 +134,9 @@ def test_the_converters_are_a_part_of_the_package() -> None:
     assert (
         run("import fastload.converters as c; print(c.__name__)").strip() == "fastload.converters"
     )
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("first", ["torchvision", "torchvision.io", "cv2", "PIL.Image"])
+def test_the_core_loads_after_a_package_that_brings_its_own_libjpeg(first: str) -> None:
+    assert run(f"import {first}; import fastload._native._core as core; print(core.simd())").strip()

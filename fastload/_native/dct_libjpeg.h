@@ -10,6 +10,8 @@
 
 #include <jerror.h>
 
+#include "jpeg_errors.h"
+
 namespace fastload {
 
 // Note [setjmp]
@@ -22,7 +24,7 @@ struct DctErrors {
   char message[JMSG_LENGTH_MAX];  // the error, or the first warning
 
   void install(jpeg_common_struct* cinfo) {
-    cinfo->err = jpeg_std_error(&manager);
+    cinfo->err = quiet_errors(&manager);
     message[0] = '\0';
     manager.error_exit = [](j_common_ptr failed) {
       DctErrors* errors = reinterpret_cast<DctErrors*>(failed->err);
@@ -34,7 +36,6 @@ struct DctErrors {
       DctErrors* errors = reinterpret_cast<DctErrors*>(warned->err);
       if (warned->err->num_warnings++ == 0) warned->err->format_message(warned, errors->message);
     };
-    manager.output_message = [](j_common_ptr) {};
   }
 };
 

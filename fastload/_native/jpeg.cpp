@@ -13,6 +13,7 @@
 #include <jerror.h>
 
 #include "dct.h"
+#include "jpeg_errors.h"
 
 namespace fastload {
 namespace {
@@ -47,8 +48,6 @@ struct ErrorManager {
 void on_message(j_common_ptr cinfo, int level) {
   if (level < 0) escape(cinfo);
 }
-
-void on_output(j_common_ptr) {}
 
 void on_progress(j_common_ptr cinfo) {
   if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans) escape(cinfo);
@@ -209,10 +208,9 @@ Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
 }  // namespace
 
 JpegDecoder::JpegDecoder() : impl_(new Impl) {
-  impl_->cinfo.err = jpeg_std_error(&impl_->error.base);
+  impl_->cinfo.err = quiet_errors(&impl_->error.base);
   impl_->error.base.error_exit = escape;
   impl_->error.base.emit_message = on_message;
-  impl_->error.base.output_message = on_output;
   impl_->progress.progress_monitor = on_progress;
   impl_->source.init_source = source_init;
   impl_->source.fill_input_buffer = source_fill;
