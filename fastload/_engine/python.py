@@ -19,11 +19,9 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
-from fastload import _native
 from fastload.errors import (
     ChecksumError,
     DecodeError,
-    MissingDependencyError,
     StoreError,
     StoreNotFoundError,
 )
@@ -31,6 +29,7 @@ from fastload.storage._crc import crc32c
 from fastload.storage.base import DCT, RAW, Spans, Store
 
 from .decoder import Batch, Decoder, Ticket
+from .jpeg import dct_to_jpeg
 from .pillow import decode, fill, from_pixels
 
 __all__ = ["PythonDecoder", "decode", "decode_record", "fill", "fill_records", "from_pixels"]
@@ -159,21 +158,11 @@ def _decode(data: bytes, kind: int, size: npt.NDArray[Any], **where: Any) -> Ima
     if kind == RAW:
         return from_pixels(data, (int(size[0]), int(size[1])), **where)
     if kind == DCT:
-        data = _dct_to_jpeg(data, where)
+        try:
+            data = dct_to_jpeg(data)
+        except ValueError as error:
+            raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
     return decode(data, **where)
-
-
-def _dct_to_jpeg(data: bytes, where: dict[str, Any]) -> bytes:
-    core = _native.load()
-    if core is None:
-        raise MissingDependencyError(
-            "DCT records are read by the native core, which is not there; build it, or pack with "
-            "--encode keep"
-        )
-    try:
-        return bytes(core.dct_to_jpeg(data))
-    except ValueError as error:
-        raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
 
 
 def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:

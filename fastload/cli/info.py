@@ -13,7 +13,7 @@ import click
 import numpy as np
 
 from fastload.errors import MissingDependencyError
-from fastload.storage import RAW, Store, open_store
+from fastload.storage import DCT, RAW, Store, open_store
 from fastload.storage._read import read_records
 from fastload.storage.summary import Spread, Summary, summarise
 
@@ -119,6 +119,10 @@ def _picture(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
             if kind == RAW:
                 image = Image.frombytes("RGB", size, data)
             else:
+                if kind == DCT:
+                    from fastload._engine.jpeg import dct_to_jpeg
+
+                    data = dct_to_jpeg(data)
                 image = Image.open(io.BytesIO(data)).convert("RGB")
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning):
         return Image.new("RGB", (_TILE - 4, _TILE - 4), "grey")

@@ -98,7 +98,8 @@ def command(
         click.echo(f"{part.path}: {part.records:,} records, {human(part.nbytes)}{resumed}")
     for reason, count in list(report.kept.items())[:_SHOWN]:
         click.echo(f"kept as they are: {count:,}, {reason}")
-    if len(report.kept) > _SHOWN:
-        click.echo(f"kept as they are for other reasons: {sum(list(report.kept.values())[_SHOWN:]):,}")
+    others = sum(list(report.kept.values())[_SHOWN:])
+    if others:
+        click.echo(f"kept as they are: {others:,}, for other reasons")
     new = report.records - sum(part.resumed for part in report.parts)
     click.echo(f"{report.seconds:.1f} s, {new / max(report.seconds, 1e-6):,.0f} images/s")
