@@ -86,9 +86,25 @@ def run(
         rows += _run(chosen, variant, options)
         if output:  # after each variant: an interrupted run keeps what it has
             Path(output).write_text(json.dumps(rows, indent=1) + "\n")
+    _show(rows)
+
+
+@main.command()
+@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+@click.option("--markdown", is_flag=True, help="For a document.")
+def table(files: tuple[str, ...], markdown: bool) -> None:
+    """Print the tables of rows that `run --json` wrote into FILES."""
+    rows = [found for path in files for found in json.loads(Path(path).read_text())]
+    if markdown:
+        click.echo(report.markdown(rows))
+    else:
+        _show(rows)
+
+
+def _show(rows: list[report.Row]) -> None:
     out = Console() if Console().is_terminal else Console(width=160)
-    for table in report.tables(rows):
-        out.print(table)
+    for one in report.tables(rows):
+        out.print(one)
 
 
 def _run(suite: Suite, variant: str, options: Options) -> list[report.Row]:

@@ -82,11 +82,43 @@ def best_peer(rows: Iterable[Row]) -> Row | None:
 
 def tables(rows: Sequence[Row]) -> list[Any]:
     """A rich table for each suite, variant and metric, in the order of the rows."""
+    return [_table(key, group) for key, group in _groups(rows).items()]
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The tables as Markdown; loaders without a figure are left to the JSON."""
+    lines: list[str] = []
+    for (suite, variant, metric, unit), group in _groups(rows).items():
+        baseline = next((found for found in group if found["loader"] == BASELINE), None)
+        peer = best_peer(group)
+        lines += [
+            f"**{suite}, {variant}**: {metric}, {unit}",
+            "",
+            f"| loader | median | min - max | x {BASELINE} | x best peer |",
+            "|---|---:|---:|---:|---:|",
+        ]
+        for found in _best_first(group):
+            name = f"**{found['loader']}**" if not is_peer(found["loader"]) else found["loader"]
+            median, low, high = (_shown(found[field]) for field in ("median", "min", "max"))
+            ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
+            lines.append(f"| {name} | {median} | {low} - {high} | {ratios[0]} | {ratios[1]} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
+    """The rows of each table, in the order of the rows."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for found in rows:
         key = (found["suite"], found["variant"], found["metric"], found["unit"])
         groups.setdefault(key, []).append(found)
-    return [_table(key, group) for key, group in groups.items()]
+    return groups
+
+
+def _best_first(group: Sequence[Row]) -> list[Row]:
+    sign = 1 if group[0]["unit"] in _LOWER_IS_BETTER else -1
+    measured = [found for found in group if found["median"] is not None]
+    return sorted(measured, key=lambda found: sign * float(found["median"]))
 
 
 def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
@@ -100,9 +132,7 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     for heading in ("median", "min", "max", f"x {BASELINE}", "x best peer"):
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")
-    sign = 1 if unit in _LOWER_IS_BETTER else -1
-    measured = [found for found in group if found["median"] is not None]
-    for found in sorted(measured, key=lambda found: sign * float(found["median"])):
+    for found in _best_first(group):
         name = f"{found['loader']} *" if found is peer else found["loader"]
         figures = [_shown(found[field]) for field in ("median", "min", "max")]
         ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
