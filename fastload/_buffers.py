@@ -12,6 +12,7 @@ would run in the middle of the training loop, and a Ctrl-C that arrives in it is
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import weakref
 
@@ -36,6 +37,18 @@ def _allocate(nbytes: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
+_rings: weakref.WeakSet[SlabRing] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """Free the locks that a thread of the parent may have held when it forked."""
+    for ring in _rings:
+        ring._lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class SlabRing:
     """A ring of slabs that grows when the caller holds on to batches and shrinks when it lets go.
 
@@ -47,6 +60,7 @@ class SlabRing:
         self._keep = keep
         self._slabs: list[_Slab] = []
         self._lock = threading.Lock()
+        _rings.add(self)
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
 
