@@ -1,4 +1,4 @@
-"""pack(encode="dct"): records without loss, a reason for what is kept, and a refusal without core."""
+"""pack(encode="dct"): records without loss, reasons for what is kept, refusal without the core."""
 
 from __future__ import annotations
 
