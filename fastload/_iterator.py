@@ -122,8 +122,7 @@ class _Pipeline:
         self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
         self._results: Any = None
         self._closing = threading.Event()
-        self._released = False
-        decoder.acquire()
+        decoder.acquire(self)
 
     def start(self) -> None:
         from prefetch_generator import BackgroundGenerator
@@ -154,9 +153,7 @@ class _Pipeline:
                 self._results.join()
             while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
                 self._results.queue.get()
-        if not self._released:
-            self._released = True
-            self._decoder.release()
+        self._decoder.release(self)
 
     def _produce(self) -> Iterator[torch.Tensor | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
-import threading
+import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -92,8 +92,8 @@ class Decoder(abc.ABC):
         self._checked: np.ndarray | None = None
         self._ring = ring
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._users = 0
-        self._users_lock = threading.Lock()
+        self._pool_pid = 0
+        self._users: set[int] = set()
 
     def submit(self, records: np.ndarray, *, seed: int, epoch: int) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range)."""
@@ -149,27 +149,26 @@ class Decoder(abc.ABC):
             self._checked[batch.records[batch.check.astype(bool)]] = True
 
     def pool(self) -> concurrent.futures.ThreadPoolExecutor:
-        """Threads for what Pillow has to decode; made on first use."""
-        if self._pool is None:
+        """Threads for what Pillow has to decode; made on first use, and again after a fork."""
+        if self._pool is None or self._pool_pid != os.getpid():
+            self._pool_pid = os.getpid()
             self._pool = concurrent.futures.ThreadPoolExecutor(
                 max_workers=max(1, self.threads), thread_name_prefix="fastload-pillow"
             )
         return self._pool
 
-    def acquire(self) -> None:
-        """Somebody iterates with this decoder, until ``release``."""
-        with self._users_lock:
-            self._users += 1
+    def acquire(self, user: object) -> None:
+        """``user`` iterates with this decoder, until ``release``."""
+        self._users.add(id(user))
 
-    def release(self) -> None:
-        """End of one ``acquire``; the last one ends the threads."""
-        with self._users_lock:
-            self._users -= 1
-            pool = None if self._users else self._pool
-            if pool is not None:
-                self._pool = None
-        if pool is not None:
-            pool.shutdown(wait=True, cancel_futures=True)
+    def release(self, user: object) -> None:
+        """End of one ``acquire``; the last one ends the threads. Another call does nothing."""
+        # No lock, which a child forked meanwhile would inherit held: sets change atomically.
+        self._users.discard(id(user))
+        if not self._users:
+            pool, self._pool = self._pool, None
+            if pool is not None and self._pool_pid == os.getpid():
+                pool.shutdown(wait=True, cancel_futures=True)
 
     def error(
         self, kind: type[DataError], message: str, records: np.ndarray, i: int

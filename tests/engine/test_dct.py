@@ -180,8 +180,8 @@ def test_a_batch_with_a_damaged_record_is_an_error(
     plan = recognise(v1.Compose([v1.RandomCrop(20), v1.ToTensor()]))
     assert isinstance(plan, Plan)
     decoder = make_decoder("python", store, plan, threads=threads, ring=SlabRing(2))
-    decoder.acquire()
+    decoder.acquire(decoder)
     with pytest.raises(DecodeError, match="DCT record is damaged") as info:
         decoder.submit(np.arange(2), seed=0, epoch=0).result()
-    decoder.release()
+    decoder.release(decoder)
     assert info.value.record == 1

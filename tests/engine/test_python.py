@@ -113,11 +113,11 @@ def decoder_of(store: Store, threads: int = 2, **options: Any) -> engine.PythonD
 
 
 def batch_of(decoder: engine.PythonDecoder, records: Any) -> torch.Tensor:
-    decoder.acquire()
+    decoder.acquire(decoder)
     try:
         return decoder.submit(np.array(records, np.int64), seed=1, epoch=2).result()
     finally:
-        decoder.release()
+        decoder.release(decoder)
 
 
 @pytest.mark.usefixtures("no_leaks")
@@ -140,11 +140,11 @@ def test_encoded_and_raw_records_give_the_same_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize("threads", [0, 2])
 def test_a_ticket_tells_how_long_decoding_took(threads: int, tmp_path: Path) -> None:
     decoder = decoder_of(store_of(tmp_path), threads)
-    decoder.acquire()
+    decoder.acquire(decoder)
     ticket = decoder.submit(np.arange(4), seed=0, epoch=0)
     ticket.result()
     assert ticket.stages_ns()["decode"] > 0
-    decoder.release()
+    decoder.release(decoder)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -159,14 +159,14 @@ def test_layouts_and_dtypes_hold_the_same_values(dtype: torch.dtype, tmp_path: P
 
 def test_samples_left_by_the_core_are_filled_into_their_places(tmp_path: Path) -> None:
     decoder = decoder_of(store_of(tmp_path))
-    decoder.acquire()
+    decoder.acquire(decoder)
     ticket = decoder.submit(np.arange(6), seed=0, epoch=0)
     whole = ticket.result().clone()
     batch = ticket._batch  # type: ignore[attr-defined]
     batch.images.fill_(-1)
     for which in ([4], [1, 5]):
         engine.fill_records(decoder, batch, np.array(which))
-    decoder.release()
+    decoder.release(decoder)
     filled = [1, 4, 5]
     assert torch.equal(batch.images[filled], whole[filled])
     assert (batch.images[[0, 2, 3]] == -1).all()
@@ -249,7 +249,7 @@ def test_nothing_is_written_after_a_cancellation(
 
     monkeypatch.setattr(engine, "fill", slow)
     decoder = decoder_of(store_of(tmp_path), threads=1)
-    decoder.acquire()
+    decoder.acquire(decoder)
     ticket = decoder.submit(np.arange(12), seed=0, epoch=0)
     images = ticket._batch.images  # type: ignore[attr-defined]
     images.fill_(-1)
@@ -258,5 +258,5 @@ def test_nothing_is_written_after_a_cancellation(
     ticket.cancel()
     written = int((images != -1).any(dim=(1, 2, 3)).sum())
     assert written == 1  # the one that had begun
-    decoder.release()
+    decoder.release(decoder)
     assert int((images != -1).any(dim=(1, 2, 3)).sum()) == written
