@@ -57,9 +57,10 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
             (folder / label).mkdir(parents=True)
             for number in range(copies):
                 for path in group:
-                    shutil.copyfile(path, folder / label / f"{path.stem}-{number}{path.suffix}")
+                    # the number first: in file order no image is followed by its copy
+                    shutil.copyfile(path, folder / label / f"{number}-{path.name}")
 
-    return _cached(cache / "images" / f"{_fingerprint(groups)}-x{copies}", copy)
+    return _cached(cache / "images" / f"{_fingerprint(groups)}-{copies}x", copy)
 
 
 def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
