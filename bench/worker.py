@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import json
 import os
 import signal
@@ -53,7 +54,7 @@ class _Session:
         self._work: Any = None
 
     def make(self, work: dict[str, Any]) -> dict[str, Any]:
-        """Import the loader; say how long its modules take beyond torch."""
+        """Import the loader; say how long that takes beyond torch and the script's own imports."""
         import torch
 
         from bench.loaders import make
@@ -65,9 +66,10 @@ class _Session:
         reason = self._loader.absent() or self._loader.refusal(self._work)
         if reason:
             raise _Refused(reason)
+        for module in self._loader.user_imports:
+            importlib.import_module(module)
         start = time.perf_counter()
-        for module in self._loader.needs:
-            __import__(module)
+        self._loader.load()
         return {
             "import_s": time.perf_counter() - start,
             "versions": _versions(self._loader.needs),

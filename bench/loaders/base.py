@@ -7,6 +7,7 @@ nothing is kept between the two but the files.
 from __future__ import annotations
 
 import abc
+import importlib
 import importlib.util
 import os
 import shutil
@@ -34,6 +35,8 @@ class Loader(abc.ABC):
         name: as the command line and the report call it.
         summary: one line for ``python -m bench list``.
         needs: modules without which it cannot run.
+        user_imports: those of them that a training script imports anyway, for its transforms; not
+            counted as the loader's import time.
         install: what to install for them, where it is not the modules' own names.
         store: name of its packed form, shared by loaders that read the same one; None where it
             reads the loose files.
@@ -42,6 +45,7 @@ class Loader(abc.ABC):
 
     summary: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ()
+    user_imports: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str | None] = None
     store: ClassVar[str | None] = None
     ordered: ClassVar[bool] = True
@@ -55,6 +59,11 @@ class Loader(abc.ABC):
         if not missing:
             return None
         return f"not installed: {self.install or ', '.join(missing)}"
+
+    def load(self) -> None:
+        """Import all that it needs."""
+        for module in self.needs:
+            importlib.import_module(module)
 
     def refusal(self, work: Workload) -> str | None:
         """Why it cannot do ``work``, or None."""

@@ -14,8 +14,14 @@ from bench.workload import Workload
 
 
 class _Fastload(Loader):
-    needs = ("fastload",)
+    needs = ("fastload", "torchvision")
+    user_imports = ("torchvision.datasets", "torchvision.transforms")
     _loader: Any = None
+
+    def load(self) -> None:
+        import fastload
+
+        fastload.FastLoader  # noqa: B018 - attributes are imported when first used
 
     def settings(self, work: Workload) -> list[Setting]:
         return [{"num_workers": work.threads}]

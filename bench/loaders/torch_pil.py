@@ -12,6 +12,7 @@ from bench.workload import Workload
 class TorchPil(DataLoaderBase):
     summary = "torch DataLoader, ImageFolder, Pillow, torchvision transforms"
     needs = ("torchvision", "PIL")
+    user_imports = ("torchvision.datasets", "torchvision.transforms")
 
     def dataset(self, work: Workload) -> Any:
         from torchvision.datasets import ImageFolder

@@ -10,6 +10,7 @@ from bench.workload import Workload
 class TorchStateful(TorchPil):
     summary = "torchdata's StatefulDataLoader, otherwise as torch-pil"
     needs = ("torchdata", "torchvision", "PIL")
+    user_imports = ("torchvision.datasets", "torchvision.transforms")
 
     def open(self, work: Workload, setting: Setting) -> None:
         from torchdata.stateful_dataloader import StatefulDataLoader

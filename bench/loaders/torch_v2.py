@@ -13,6 +13,7 @@ from bench.workload import Workload
 class TorchV2(DataLoaderBase):
     summary = "torch DataLoader, ImageFolder, torchvision transforms v2 on tensors"
     needs = ("torchvision", "PIL")
+    user_imports = ("torchvision.datasets", "torchvision.transforms.v2")
 
     def settings(self, work: Workload) -> list[Setting]:
         decoders = ("torchvision", "pillow") if work.pixels == "jpeg" else ("pillow",)

@@ -7,14 +7,16 @@ from bench.report import Row, row
 from bench.suites.base import Absent, Options, Suite, Variant, imagenet
 
 _METRICS = (
-    ("import beyond torch", "ms", "import_s", 1000.0),
+    ("import", "ms", "import_s", 1000.0),
     ("first batch", "s", "first_batch_s", 1.0),
 )
 
 
 class Startup(Suite):
     name = "startup"
-    summary = "fresh processes: import time beyond torch's, time from construction to first batch"
+    summary = (
+        "fresh processes: import time beyond torch and torchvision, construction to first batch"
+    )
     variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
 
     def run(self, variant: str, options: Options) -> list[Row]:

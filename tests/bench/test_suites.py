@@ -76,7 +76,7 @@ def test_pack_says_speed_and_size(cache: Path) -> None:
 
 def test_startup_says_import_time_and_first_batch(cache: Path) -> None:
     rows = rows_of(cache, "startup", "--loaders", "fastload-lmdb")
-    assert [row["metric"] for row in rows] == ["import beyond torch", "first batch"]
+    assert [row["metric"] for row in rows] == ["import", "first batch"]
 
 
 def test_memory_counts_the_process_tree(cache: Path) -> None:
