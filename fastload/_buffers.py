@@ -1,12 +1,12 @@
 """Slabs: the memory of batches, allocated once and reused when nobody refers to it any more.
 
 A slab is handed out as a tensor. The tensor's storage keeps a NumPy array alive; when the last
-tensor, view, or NumPy array over that storage is gone, the array dies, which a weak reference shows,
-and the slab can be leased again. Nothing has to be returned by hand, and a batch that the caller
-keeps is simply never reused.
+tensor, view, or NumPy array over that storage is gone, the array dies, which a weak reference
+shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
+caller keeps is simply never reused.
 
 The ring looks at the weak references when it leases; it does not use their callbacks. A callback
-would run in the middle of the training loop, and a Ctrl-C that arrives in it is swallowed by Python.
+would run in the middle of the training loop, and Python swallows a Ctrl-C that arrives in it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SlabRing:
         with self._lock:
             view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
-        # set_ rather than view: the tensor is nobody's autograd view, as one from torch.stack is not
+        # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
         return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides), view
 
     def in_use(self) -> int:
@@ -90,7 +90,7 @@ class SlabRing:
             return sum(not slab.free() for slab in self._slabs)
 
     def _free(self, nbytes: int) -> _Slab:
-        """A free slab of at least ``nbytes``; free ones that are too small or too many are dropped."""
+        """A free slab of at least ``nbytes``; free ones too small or too many are dropped."""
         free = [slab for slab in self._slabs if slab.free()]
         # A last, smaller batch fits into a slab of the others; a larger need replaces them.
         fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]

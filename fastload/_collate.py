@@ -1,8 +1,8 @@
-"""Samples to batches, without copying what is a batch already."""
+"""Samples to batches and batches to samples, without copying what is a batch already."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -11,45 +11,63 @@ from torch.utils.data import default_collate
 
 
 class ReadyBatch(list[Any]):
-    """A list of samples that were made together and carries them as one batch.
+    """A list of samples that were made together and carries their images as one batch.
 
-    Attributes:
-        ready: the batch, as torch's default_collate would make it of the samples.
+    Args:
+        samples: (image, label) pairs, or images where there are no labels.
+        images: (n, 3, h, w); its slices are the images of the samples.
+        labelled: whether the samples are pairs.
     """
 
-    def __init__(self, samples: Sequence[Any], ready: Any) -> None:
+    def __init__(self, samples: Iterable[Any], images: torch.Tensor, *, labelled: bool) -> None:
         super().__init__(samples)
-        self.ready = ready
+        self.images = images
+        self.labelled = labelled
 
 
 def collate(samples: Any) -> Any:
-    """torch's default_collate, which hands out a ``ReadyBatch`` uncopied.
+    """torch's default_collate, which hands out the images of a ``ReadyBatch`` uncopied.
 
     FastLoader uses it wherever no ``collate_fn`` was given, so that a loader which a trainer rebuilt
     around a PackedDataset does not stack what the core wrote as one tensor.
     """
-    return samples.ready if type(samples) is ReadyBatch else default_collate(samples)
+    if type(samples) is not ReadyBatch or len(samples) != len(samples.images):
+        return default_collate(samples)
+    if not samples.labelled:
+        return samples.images
+    return [samples.images, default_collate([label for _, label in samples])]
 
 
-def label_batch(
-    labels: np.ndarray, target_transform: Callable[[Any], Any] | None
-) -> torch.Tensor | Any:
-    """Labels (int64) of a batch as default_collate gives them: an int64 tensor, or what
-    ``target_transform`` makes of each, collated."""
-    if target_transform is None:
-        return torch.from_numpy(labels)
-    return default_collate([target_transform(label) for label in labels.tolist()])
-
-
-def samples_of(
+def batch_of(
     images: torch.Tensor,
     labels: np.ndarray | None,
     target_transform: Callable[[Any], Any] | None,
-) -> list[Any]:
-    """The samples of a batch one by one: (image, label), or the image alone where there are none."""
+) -> Any:
+    """What default_collate makes of the samples: [images, labels], or the images alone.
+
+    Args:
+        images: (n, 3, h, w).
+        labels: int64 (n,), the caller's to keep, or None.
+        target_transform: called with each label as an int, or None.
+    """
     if labels is None:
-        return list(images.unbind())
+        return images
+    if target_transform is None:
+        return [images, torch.from_numpy(labels)]
+    return [images, default_collate(_targets(labels, target_transform))]
+
+
+def samples_of(
+    images: Iterable[Any],
+    labels: np.ndarray | None,
+    target_transform: Callable[[Any], Any] | None,
+) -> list[Any]:
+    """The samples one by one: (image, label), or the image alone where there are no labels."""
+    if labels is None:
+        return list(images)
+    return list(zip(images, _targets(labels, target_transform), strict=True))
+
+
+def _targets(labels: np.ndarray, target_transform: Callable[[Any], Any] | None) -> list[Any]:
     targets: list[Any] = labels.tolist()
-    if target_transform is not None:
-        targets = [target_transform(label) for label in targets]
-    return list(zip(images.unbind(), targets, strict=True))
+    return targets if target_transform is None else list(map(target_transform, targets))

@@ -14,13 +14,14 @@ from torch.utils.data import Dataset, get_worker_info
 
 from . import _cpu
 from ._buffers import SlabRing
-from ._collate import ReadyBatch, label_batch, samples_of
+from ._collate import ReadyBatch, samples_of
 from ._engine import make_decoder
 from ._engine.decoder import Decoder
 from ._transforms import Plan, recognise
-from .errors import UsageError
 from .storage import open_store
 from .storage.base import Store
+
+_NO_EPOCH = -1  # set_epoch was not called
 
 
 class PackedDataset(Dataset[Any]):
@@ -39,8 +40,9 @@ class PackedDataset(Dataset[Any]):
         transform: as for torchvision's ImageFolder. What fastload recognises runs in the native
             core; any other callable gets a PIL image.
         target_transform: called with each label.
-        seed: with an int, augmentation is a pure function of (seed, epoch, index); with None each
-            batch draws a seed from torch's global generator.
+        seed: with an int, augmentation is a pure function of (seed, epoch, index) from the first
+            ``set_epoch`` on. Until then, and with None, each batch draws a seed from torch's global
+            generator: a trainer that never tells the epoch would see the same crops in all of them.
 
     Attributes:
         store: the open store.
@@ -67,8 +69,9 @@ class PackedDataset(Dataset[Any]):
         self.classes = list(self.store.classes)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         # Shared memory, so that persistent workers see the epoch that the main process sets.
-        self._epoch = torch.zeros(1, dtype=torch.int64).share_memory_()
-        self._made: tuple[object, Plan, Decoder] | None = None
+        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._made: tuple[int, Decoder] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that augmentation is drawn for; seen by running workers too."""
@@ -96,23 +99,12 @@ class PackedDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples ``indices``, decoded as one batch: a list that carries the batch."""
         records = np.array([self._position(index) for index in indices], dtype=np.int64)
-        labels = self.store.labels
-        picked = None if labels is None else labels[records]
-        decoder = self._decoder()
-        if decoder is None:
-            return self._through_python(records, picked)
-        seed, epoch = self._draw()
-        if not decoder.plan.fixed_size and not self._same_size(records):
-            images = [decoder.submit(records[i : i + 1], seed=seed, epoch=epoch).result()[0]
-                      for i in range(len(records))]
-            return self._pair(images, picked)
-        batch = decoder.submit(records, seed=seed, epoch=epoch).result()
-        samples = samples_of(batch, picked, self.target_transform)
-        if picked is None:
-            return ReadyBatch(samples, batch)
-        if self.target_transform is not None:  # its results are in `samples`; not called twice
-            return samples
-        return ReadyBatch(samples, [batch, label_batch(picked, None)])
+        labels = None if self.store.labels is None else self.store.labels[records]
+        images = self._images(records)
+        samples = samples_of(images, labels, self.target_transform)
+        if isinstance(images, torch.Tensor):
+            return ReadyBatch(samples, images, labelled=labels is not None)
+        return samples
 
     def _position(self, index: int) -> int:
         n = len(self.store)
@@ -121,45 +113,44 @@ class PackedDataset(Dataset[Any]):
             raise IndexError(f"index {position} is out of range for a dataset of {n} samples")
         return position % n
 
-    def _same_size(self, records: np.ndarray) -> bool:
-        sizes = self.store.sizes(records)
-        return bool((sizes == sizes[:1]).all())
+    def _images(self, records: np.ndarray) -> torch.Tensor | list[Any]:
+        """The images of ``records``: one tensor, or a list where they do not make a batch."""
+        # Read anew for every batch (0.2 ms): the transform may have been changed in place.
+        plan = recognise(self.transform)
+        if not isinstance(plan, Plan):
+            assert self.transform is not None  # noqa: S101 - None is always recognised
+            return [self.transform(decode_record(self.store, record)) for record in records.tolist()]
+        decoder = self._decoder(plan)
+        seed, epoch = self.draw() or (int(torch.empty((), dtype=torch.int64).random_()), 0)
+        sizes = () if plan.fixed_size else self.store.sizes(records)
+        if len(np.unique(sizes, axis=0)) <= 1:
+            return decoder.submit(records, seed=seed, epoch=epoch).result()
+        return [
+            decoder.submit(record, seed=seed, epoch=epoch).result()[0]
+            for record in np.split(records, len(records))
+        ]
 
-    def _draw(self) -> tuple[int, int]:
-        if self.seed is None:
-            return int(torch.empty((), dtype=torch.int64).random_().item()), 0
-        return self.seed, int(self._epoch[0])
+    def draw(self) -> tuple[int, int] | None:
+        """Seed and epoch of the augmentation; None where torch's generator decides."""
+        epoch = int(self._epoch[0])
+        return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
 
-    def _decoder(self) -> Decoder | None:
-        """The decoder of this process, or None where the transform has to run in Python."""
-        if self._made is None or self._made[0] is not self.transform:
-            plan = recognise(self.transform)
-            if not isinstance(plan, Plan):
-                return None
+    def _decoder(self, plan: Plan) -> Decoder:
+        """The decoder of this process."""
+        # Not one that was made before a fork: its threads are the parent's.
+        if self._made is None or self._made[0] != os.getpid() or not self._made[1].plan.same_as(plan):
             # A worker process is one of many: it decodes on its own thread.
             threads = 0 if get_worker_info() is not None else _cpu.available()
             decoder = make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
-            self._made = (self.transform, plan, decoder)
-        return self._made[2]
-
-    def _through_python(self, records: np.ndarray, labels: np.ndarray | None) -> list[Any]:
-        from ._engine.python import decode_record
-
-        if self.transform is None:
-            raise UsageError("a PackedDataset without a transform is always decoded natively")
-        images = [self.transform(decode_record(self.store, int(record))) for record in records]
-        return self._pair(images, labels)
-
-    def _pair(self, images: list[Any], labels: np.ndarray | None) -> list[Any]:
-        if labels is None:
-            return images
-        targets: list[Any] = labels.tolist()
-        if self.target_transform is not None:
-            targets = [self.target_transform(label) for label in targets]
-        return list(zip(images, targets, strict=True))
+            self._made = os.getpid(), decoder
+        return self._made[1]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._epoch.share_memory_()  # a deep copy is not shared by itself
 
     def __repr__(self) -> str:
         return (

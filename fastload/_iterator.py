@@ -2,8 +2,8 @@
 
 How it runs
     The consumer (the thread of the training loop) draws the order, because samplers may be the
-    user's code. It keeps ``prefetch`` index batches ahead in a queue. One producer thread turns them
-    into tickets of the engine, waits for each in order, and passes the images on. At every
+    user's code. It keeps ``prefetch`` index batches ahead in a queue. One producer thread turns
+    them into tickets of the engine, waits for each in order, and passes the images on. At every
     ``next`` the consumer adds one index batch and takes one batch of images.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.

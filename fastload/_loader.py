@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
 
 from . import _cpu, _sampler
 from ._buffers import SlabRing
@@ -114,7 +114,7 @@ class FastLoader(DataLoader[Any]):
                 "memory_format must be torch.contiguous_format or torch.channels_last, "
                 f"got {memory_format}"
             )
-        dataset = _with_transforms(dataset, transform, target_transform, seed)
+        opened = _with_transforms(dataset, transform, target_transform, seed)
         self.transform = transform
         self.target_transform = target_transform
         self.engine = engine
@@ -124,15 +124,16 @@ class FastLoader(DataLoader[Any]):
         self.check_crc = check_crc
         self._source: Source | None = None
         self._decoder: Decoder | None = None
+        self._decoder_key: object = None
         self._stamps = Stamps()
         self._next_epoch = 0
-        self._reason = self._why_not_native(dataset, batch_size, batch_sampler)
+        self._reason = self._why_not_native(opened, batch_size, batch_sampler)
         if self._reason is not None and engine in ("native", "python"):
             raise UsageError(f"engine={engine!r} cannot read this dataset: {self._reason}")
         if num_workers is None:
             num_workers = 0 if self._reason is not None else _cpu.available()
         if seed is not None and shuffle and sampler is None and batch_sampler is None:
-            sampler, shuffle = SeededSampler(dataset, seed), None  # type: ignore[arg-type]
+            sampler, shuffle = SeededSampler(opened, seed), None
         arguments: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -143,7 +144,7 @@ class FastLoader(DataLoader[Any]):
         elif not in_order:
             raise UsageError(f"in_order=False needs torch 2.6 or newer, got {torch.__version__}")
         super().__init__(
-            dataset,
+            opened,
             batch_size,
             shuffle,
             sampler,
@@ -182,7 +183,7 @@ class FastLoader(DataLoader[Any]):
             super().check_worker_number_rationality()
 
     def explain(self) -> str:
-        """Which engine runs and why, what is fused, and what would make it faster, in plain words."""
+        """Which engine runs and why, what is fused, what would be faster, in plain words."""
         if self._reason is not None:
             lines = [
                 f"engine: workers (torch's DataLoader machinery, {self.num_workers} processes)",
@@ -191,7 +192,7 @@ class FastLoader(DataLoader[Any]):
             if self.num_workers == 0 and self.engine != "workers":
                 lines.append("faster: num_workers > 0 would decode in parallel processes")
             return "\n".join(lines)
-        assert self._source is not None  # noqa: S101 - for the type checker
+        assert self._source is not None  # for the type checker
         plan = self._source.plan.with_output(self.dtype)
         lines = [
             f"engine: {self._current_decoder().name} ({self.num_workers or 'the calling'} "
@@ -240,7 +241,7 @@ class FastLoader(DataLoader[Any]):
         if self._reason is not None:
             return _Observed(super().__iter__(), self._stamps)
         decoder = self._current_decoder()
-        assert self._source is not None  # noqa: S101 - for the type checker
+        assert self._source is not None  # for the type checker
         # The order of the draws is DataLoader's: first its base seed, then the sampler's.
         base = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
         return BatchIterator(
@@ -257,7 +258,7 @@ class FastLoader(DataLoader[Any]):
 
     def _current_decoder(self) -> Decoder:
         source = self._source
-        assert source is not None  # noqa: S101 - for the type checker
+        assert source is not None  # for the type checker
         if self._decoder is None or self._decoder_key != source.key:
             pinned = self.pin_memory and torch.cuda.is_available()
             ahead = self.prefetch_factor or _PREFETCH
@@ -277,7 +278,7 @@ class FastLoader(DataLoader[Any]):
     def _assemble(self, images: torch.Tensor, records: np.ndarray) -> Any:
         """The batch as the caller gets it."""
         source = self._source
-        assert source is not None  # noqa: S101 - for the type checker
+        assert source is not None  # for the type checker
         labels = None if source.labels is None else source.labels[records]
         if self.collate_fn is not collate:
             return self.collate_fn(samples_of(images, labels, source.target_transform))

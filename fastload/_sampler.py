@@ -39,7 +39,7 @@ class SeededSampler(Sampler[int]):
         self._chosen = True
 
     def begin(self, epoch: int) -> int:
-        """Begin ``epoch``, or the one that ``set_epoch`` chose since the last call; which it was."""
+        """Begin ``epoch``, or what ``set_epoch`` chose since the last call; return which."""
         if not self._chosen:
             self.epoch = epoch
         self._chosen = False

@@ -95,8 +95,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
     from .storage.concat import ConcatStore
 
     parts: list[Source] = []
-    for part in dataset.datasets:
-        source = resolve(part)
+    for inner in dataset.datasets:
+        source = resolve(inner)
         if isinstance(source, str):
             return source
         parts.append(source)

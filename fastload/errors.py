@@ -1,13 +1,13 @@
 """The exceptions fastload raises.
 
     FastloadError
-    ├── UsageError (also ValueError)              an argument or a combination that cannot work
-    ├── MissingDependencyError (also ImportError)  an optional package or the native core is absent
-    ├── DataError                                  the data is at fault; carries path, record, offset
+    ├── UsageError (also ValueError)               an argument that cannot work
+    ├── MissingDependencyError (also ImportError)  an optional package or the core is absent
+    ├── DataError                                  the data is at fault: path, record, offset
     │   ├── DecodeError                            an image that cannot be decoded
     │   ├── ChecksumError                          a record whose CRC32C does not match
-    │   ├── StoreError                             a store that is corrupt or of an unknown version
-    │   └── StoreNotFoundError (also FileNotFoundError)
+    │   └── StoreError                             a store that is corrupt or unfinished
+    │       └── StoreNotFoundError (also FileNotFoundError)
     └── InternalError                              a bug in fastload: please report it
 
 A message says what was expected, what came, and what to do.
@@ -25,7 +25,7 @@ class UsageError(FastloadError, ValueError):
 
 
 class MissingDependencyError(FastloadError, ImportError):
-    """An optional package, or the native core, is needed and absent. The message names the remedy."""
+    """An optional package or the native core is needed and absent; the message has the remedy."""
 
 
 class DataError(FastloadError):

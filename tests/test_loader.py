@@ -30,9 +30,7 @@ from fastload import FastLoader, PackedDataset, UsageError, pack
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-EVAL = v1.Compose(
-    [v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)]
-)
+EVAL = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)])
 TRAIN = v1.Compose(
     [
         v1.RandomResizedCrop(64),
@@ -115,9 +113,10 @@ def test_it_is_a_dataloader_with_its_arguments_by_name_default_and_meaning():
         assert ours[name].kind == parameter.kind, name
         if name != "num_workers":  # unset is not 0 here: native threads follow the CPU quota
             assert ours[name].default == parameter.default, name
-    assert list(ours)[: list(ours).index("generator") + 1] == list(theirs)[
-        : list(theirs).index("generator") + 1
-    ]
+    assert (
+        list(ours)[: list(ours).index("generator") + 1]
+        == list(theirs)[: list(theirs).index("generator") + 1]
+    )
     own = [name for name in ours if name not in theirs]
     assert all(ours[name].kind is inspect.Parameter.KEYWORD_ONLY for name in own)
     assert issubclass(FastLoader, DataLoader)
@@ -276,7 +275,7 @@ def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
 
 
 def test_augmentation_does_not_depend_on_the_batch(store):
-    one = [b for b in FastLoader(store, batch_size=1, transform=TRAIN, seed=4)]
+    one = list(FastLoader(store, batch_size=1, transform=TRAIN, seed=4))
     many = next(iter(FastLoader(store, batch_size=100, transform=TRAIN, seed=4)))
     assert torch.equal(torch.cat([images for images, _ in one]), many[0])
 
@@ -476,3 +475,15 @@ def test_stats_count_what_was_handed_over(store):
     assert 0 <= stats["wait_share"] <= 1
     assert stats["stages_s"]["decode"] > 0
     assert stats["images_per_s"] > 0
+
+
+def test_without_the_core_results_are_the_same_and_the_warning_is_loud(store, monkeypatch):
+    expected = list(FastLoader(store, batch_size=4, transform=TRAIN, seed=1))
+    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+    monkeypatch.setattr("fastload._native._warned", False)
+    loader = FastLoader(store, batch_size=4, transform=TRAIN, seed=1)
+    with pytest.warns(RuntimeWarning, match="several times slower"):
+        same(list(loader), expected)
+    assert "engine: python" in loader.explain()
+    with pytest.raises(fastload.MissingDependencyError, match="native core is needed"):
+        list(FastLoader(store, batch_size=4, transform=TRAIN, engine="native"))

@@ -101,9 +101,7 @@ class Decoder(abc.ABC):
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
-        geometry = _geometry.draw(
-            self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records
-        )
+        geometry = _geometry.draw(self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records)
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
         batch = Batch(
@@ -141,7 +139,8 @@ class Decoder(abc.ABC):
             return np.ones(len(records), np.uint8)
         if self._checked is None:
             self._checked = np.zeros(len(self.store), bool)
-        return (~self._checked[records]).astype(np.uint8)
+        unchecked: np.ndarray = ~self._checked[records]
+        return unchecked.astype(np.uint8)
 
     def checked(self, batch: Batch) -> None:
         """Note that the checksums of ``batch`` were right."""
@@ -170,9 +169,7 @@ class Decoder(abc.ABC):
             if pool is not None and self._pool_pid == os.getpid():
                 pool.shutdown(wait=True, cancel_futures=True)
 
-    def error(
-        self, kind: type[DataError], message: str, records: np.ndarray, i: int
-    ) -> DataError:
+    def error(self, kind: type[DataError], message: str, records: np.ndarray, i: int) -> DataError:
         """An error about sample ``i`` of ``records``, naming file, record and offset."""
         record = int(records[i])
         spans = self.store.spans(records[i : i + 1])

@@ -1,7 +1,7 @@
 """The native engine: one call into the C++ core fills a whole batch.
 
-What the core cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...) it flags, and Pillow decodes
-those samples into their places in the same batch.
+What the core cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...) it flags, and Pillow
+decodes those samples into their places in the same batch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from .. import _native
 from .._buffers import SlabRing
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage.base import Store
 from .decoder import Batch, Decoder, Ticket
 from .python import fill_records
-
-# Status of a sample, as batch.h numbers it.
-_OK, _UNSUPPORTED, _IO, _TRUNCATED, _CHECKSUM, _SIZE, _CORRUPT = range(7)
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -40,7 +38,7 @@ def _pass_order() -> int:
 
 
 class NativeDecoder(Decoder):
-    """Fills batches with the C++ core. See ``Decoder`` for the arguments; ``core`` is the module."""
+    """Fills batches with the C++ core, the module ``core``. Other arguments: see ``Decoder``."""
 
     name = "native"
 
@@ -121,7 +119,7 @@ class _NativeTicket(Ticket):
     def result(self) -> torch.Tensor:
         self._job.wait()
         if self._status.any():
-            failed = np.flatnonzero(self._status > _UNSUPPORTED)
+            failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
             if len(failed):
                 raise self._error(int(failed[0]))
             fill_records(self._decoder, self._batch, np.flatnonzero(self._status))
@@ -138,16 +136,16 @@ class _NativeTicket(Ticket):
     def _error(self, i: int) -> DataError:
         status, detail = int(self._status[i]), int(self._detail[i])
         kind: type[DataError] = DecodeError
-        if status == _IO:
+        if status == _native.IO:
             kind = StoreNotFoundError if detail == errno.ENOENT else StoreError
             message = f"cannot read the record: {os.strerror(detail)}"
-        elif status == _TRUNCATED:
+        elif status == _native.TRUNCATED:
             kind = StoreError
             message = "the record reaches beyond the end of its file: was the file cut short?"
-        elif status == _CHECKSUM:
+        elif status == _native.CHECKSUM:
             kind = ChecksumError
             message = "the record's bytes changed since it was written: its CRC32C does not match"
-        elif status == _SIZE:
+        elif status == _native.SIZE:
             width, height = self._batch.sizes[i]
             message = f"the image is not {width}x{height} pixels any more: was the file replaced?"
         else:

@@ -11,6 +11,8 @@ import os
 import warnings
 from types import ModuleType
 
+from fastload.errors import MissingDependencyError
+
 PENDING = -1
 """Not looked at: the job was cancelled first."""
 OK = 0
@@ -54,24 +56,31 @@ def load() -> ModuleType | None:
     return _module
 
 
+def missing() -> MissingDependencyError:
+    """The error for what cannot be done without the core."""
+    return MissingDependencyError(f"the native core is needed, and {_absence()}")
+
+
 def warn_missing() -> None:
     """Warn, once in a process, that everything will be slower for want of the core."""
     global _warned
     if _warned:
         return
     _warned = True
-    hidden = os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0")
-    why = "FASTLOAD_NO_NATIVE hides it" if hidden else _reason or "it was not built"
-    remedy = (
-        "unset FASTLOAD_NO_NATIVE"
-        if hidden
-        else "install a C++17 compiler, Python's headers and libjpeg-turbo's (Debian, Ubuntu: "
-        "apt install g++ python3-dev libjpeg-turbo8-dev or libjpeg62-turbo-dev), then reinstall "
-        "fastload with FASTLOAD_REQUIRE_NATIVE=1 to see what fails"
-    )
     warnings.warn(
-        f"fastload runs without its native core ({why}): the same results from Python, several "
-        f"times slower. To have it, {remedy}.",
+        "fastload gives the same results from Python, several times slower: "
+        f"it runs without its native core, as {_absence()}",
         RuntimeWarning,
         stacklevel=2,
+    )
+
+
+def _absence() -> str:
+    """Why the core is not there, and what to do."""
+    if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
+        return "FASTLOAD_NO_NATIVE hides it; unset that variable"
+    return (
+        f"{_reason or 'it was not built'}; install a C++17 compiler, Python's headers and "
+        "libjpeg-turbo's (Debian, Ubuntu: apt install g++ python3-dev libjpeg-dev), then reinstall "
+        "fastload with FASTLOAD_REQUIRE_NATIVE=1 to see what fails"
     )

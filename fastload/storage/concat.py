@@ -103,7 +103,7 @@ class ConcatStore(Store):
 
         def part(number: int, local: np.ndarray) -> np.ndarray:
             column = self.stores[number].checksums(local)
-            assert column is not None  # noqa: S101 - checked above; this tells the type checker
+            assert column is not None  # checked above
             return column
 
         return self._gather(indices, np.empty(len(indices), np.uint32), part)
