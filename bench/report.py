@@ -67,6 +67,8 @@ def ratio(found: Row, other: Row | None) -> float | None:
     """How many times better ``found`` is than ``other``."""
     if other is None or not other["median"] or not found["median"]:
         return None
+    if found["metric"] == "import":  # torch's own loader comes with torch: no ratio to nothing
+        return None
     quotient = float(found["median"]) / float(other["median"])
     return 1 / quotient if found["unit"] in _LOWER_IS_BETTER else quotient
 
