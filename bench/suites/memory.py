@@ -12,6 +12,7 @@ from bench.workload import Workload
 
 _METRICS = (
     ("anonymous and shared memory", "anon_shmem"),
+    ("the same, beyond what the imports took", "beyond"),
     ("all memory, mapped files included", "pss"),
 )
 
@@ -63,6 +64,7 @@ class Memory(Suite):
 
 def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:
     process.call("make", work=work.to_json())
+    imported = memory.tree(process.pid)["anon_shmem"]
     process.call("open", setting=0)
     process.send("run", seconds=options.seconds)
     peak = memory.tree(process.pid)
@@ -71,4 +73,4 @@ def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:
         peak = {key: max(peak[key], now[key]) for key in peak}
         time.sleep(0.1)
     process.receive()
-    return peak
+    return {**peak, "beyond": peak["anon_shmem"] - imported}
