@@ -12,7 +12,6 @@ would run in the middle of the training loop, and Python swallows a Ctrl-C that 
 from __future__ import annotations
 
 import mmap
-import os
 import threading
 import weakref
 
@@ -37,18 +36,6 @@ def _allocate(nbytes: int) -> np.ndarray:
     return np.frombuffer(memory, np.uint8)
 
 
-_rings: weakref.WeakSet[SlabRing] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    """Free the locks that a thread of the parent may have held when it forked."""
-    for ring in _rings:
-        ring._lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
-
-
 class SlabRing:
     """A ring of slabs that grows when the caller holds on to batches and shrinks when it lets go.
 
@@ -60,7 +47,6 @@ class SlabRing:
         self._keep = keep
         self._slabs: list[_Slab] = []
         self._lock = threading.Lock()
-        _rings.add(self)
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
 
@@ -82,7 +68,7 @@ class SlabRing:
             view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
-        return torch.empty(0, dtype=dtype).set_(storage, 0, shape, strides), view
+        return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
 
     def in_use(self) -> int:
         """Number of slabs that somebody still refers to."""

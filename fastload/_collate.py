@@ -28,8 +28,8 @@ class ReadyBatch(list[Any]):
 def collate(samples: Any) -> Any:
     """torch's default_collate, which hands out the images of a ``ReadyBatch`` uncopied.
 
-    FastLoader uses it wherever no ``collate_fn`` was given, so that a loader which a trainer rebuilt
-    around a PackedDataset does not stack what the core wrote as one tensor.
+    FastLoader uses it wherever no ``collate_fn`` was given, so that a loader which a trainer
+    rebuilt around a PackedDataset does not stack what the core wrote as one tensor.
     """
     if type(samples) is not ReadyBatch or len(samples) != len(samples.images):
         return default_collate(samples)

@@ -69,7 +69,7 @@ class PackedDataset(Dataset[Any]):
         self.classes = list(self.store.classes)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         # Shared memory, so that persistent workers see the epoch that the main process sets.
-        self._epoch = torch.zeros(1, dtype=torch.int64)
+        self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._made: tuple[int, Decoder] | None = None
 
@@ -118,8 +118,11 @@ class PackedDataset(Dataset[Any]):
         # Read anew for every batch (0.2 ms): the transform may have been changed in place.
         plan = recognise(self.transform)
         if not isinstance(plan, Plan):
-            assert self.transform is not None  # noqa: S101 - None is always recognised
-            return [self.transform(decode_record(self.store, record)) for record in records.tolist()]
+            from ._engine.python import decode_record
+
+            assert self.transform is not None  # None is always recognised
+            images = (decode_record(self.store, record) for record in records.tolist())
+            return list(map(self.transform, images))
         decoder = self._decoder(plan)
         seed, epoch = self.draw() or (int(torch.empty((), dtype=torch.int64).random_()), 0)
         sizes = () if plan.fixed_size else self.store.sizes(records)
@@ -137,20 +140,24 @@ class PackedDataset(Dataset[Any]):
 
     def _decoder(self, plan: Plan) -> Decoder:
         """The decoder of this process."""
-        # Not one that was made before a fork: its threads are the parent's.
-        if self._made is None or self._made[0] != os.getpid() or not self._made[1].plan.same_as(plan):
-            # A worker process is one of many: it decodes on its own thread.
-            threads = 0 if get_worker_info() is not None else _cpu.available()
-            decoder = make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
-            self._made = os.getpid(), decoder
-        return self._made[1]
+        if self._made is not None:
+            process, decoder = self._made
+            # Not one that was made before a fork: its threads are the parent's.
+            if process == os.getpid() and decoder.plan.same_as(plan):
+                return decoder
+        # A worker process is one of many: it decodes on its own thread.
+        threads = 0 if get_worker_info() is not None else _cpu.available()
+        decoder = make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
+        self._made = os.getpid(), decoder
+        return decoder
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._epoch.share_memory_()  # a deep copy is not shared by itself
+        # a deep copy is not shared by itself
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
         return (

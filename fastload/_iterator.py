@@ -3,14 +3,16 @@
 How it runs
     The consumer (the thread of the training loop) draws the order, because samplers may be the
     user's code. It keeps ``prefetch`` index batches ahead in a queue. One producer thread turns
-    them into tickets of the engine, waits for each in order, and passes the images on. At every
-    ``next`` the consumer adds one index batch and takes one batch of images.
+    them into tickets of the engine, waits for each in order, and passes the images on, together
+    with the record numbers they belong to. At every ``next`` the consumer adds one index batch and
+    takes one batch of images.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error travels in the place of its batch and is raised at that ``next``; the
                batches after it can still be had, as in torch's DataLoader.
     early exit ``close`` (also when the iterator is dropped, and at interpreter exit) ends the
                queue, cancels what is being filled, and joins the producer.
+    fork       a child has no producer: there ``next`` raises, and letting go does nothing.
 With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 """
 
@@ -19,11 +21,12 @@ from __future__ import annotations
 import _thread
 import atexit
 import collections
+import os
 import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -32,6 +35,11 @@ import torch
 from ._engine.decoder import Decoder, Ticket
 from ._source import Source
 from ._trace import Stamps
+from .errors import UsageError
+
+# How long a finalizer waits for the producer. It may run inside of any function, even one that
+# holds a lock which the producer needs; then the producer ends after it.
+_FINALIZER_S = 5.0
 
 _live: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
 
@@ -43,8 +51,10 @@ class BatchIterator(Iterator[Any]):
         source: what is read.
         decoder: what fills the batches.
         order: index batches (int64 arrays), iterated on the consumer's thread.
+        sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
         assemble: (images, record numbers) -> the batch the caller gets.
         prefetch: batches ahead of the consumer; 0 works without a thread.
+        timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
         seed, epoch: of the augmentation.
         stamps: where times are added up.
     """
@@ -55,21 +65,19 @@ class BatchIterator(Iterator[Any]):
         source: Source,
         decoder: Decoder,
         order: Iterator[np.ndarray],
+        sized: Sized,
         assemble: Callable[[torch.Tensor, np.ndarray], Any],
         prefetch: int,
+        timeout_s: float,
         seed: int,
         epoch: int,
         stamps: Stamps,
-        length: int,
     ) -> None:
-        self._source = source
         self._order = order
+        self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
-        self._length = length
-        self._pipeline = _Pipeline(decoder, seed, epoch, stamps)
-        self._ahead: collections.deque[np.ndarray] = collections.deque()
-        self._prefetch = prefetch
+        self._pipeline = _Pipeline(source, decoder, timeout_s, seed, epoch, stamps)
         self._finalizer = weakref.finalize(self, _close_for_good, self._pipeline)
         self._finalizer.atexit = False  # _close_all does it, before the interpreter is torn down
         if prefetch:
@@ -79,16 +87,16 @@ class BatchIterator(Iterator[Any]):
         _live.add(self)
 
     def __len__(self) -> int:
-        return self._length
+        return len(self._sized)
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
         self._order_one()
-        if not self._ahead:
+        filled = self._pipeline.next()
+        if filled is None:
             self.close()
             raise StopIteration
-        records = self._ahead.popleft()
-        images = self._pipeline.next(records)
+        records, images = filled
         batch = self._assemble(images, records)
         self._stamps.batch(len(records), time.perf_counter_ns() - begin)
         return batch
@@ -99,27 +107,37 @@ class BatchIterator(Iterator[Any]):
         self._finalizer.detach()
 
     def _order_one(self) -> None:
-        """Draw one more index batch, if there is one, and hand it to the producer."""
-        indices = next(self._order, None)
-        if indices is None:
-            return
+        """Draw one more index batch and hand it to the producer; None after the last one."""
         begin = time.perf_counter_ns()
-        records = self._source.lookup(indices)
-        self._ahead.append(records)
-        if self._prefetch:
-            self._pipeline.put(records)
+        self._pipeline.put(next(self._order, None))
         self._stamps.stage("order", time.perf_counter_ns() - begin)
+
+
+_Filled = tuple[np.ndarray, torch.Tensor]  # record numbers and their images
+_Filling = tuple[np.ndarray, Ticket] | BaseException
 
 
 class _Pipeline:
     """The producer's side: no reference to the iterator, so that dropping the iterator ends it."""
 
-    def __init__(self, decoder: Decoder, seed: int, epoch: int, stamps: Stamps) -> None:
+    def __init__(
+        self,
+        source: Source,
+        decoder: Decoder,
+        timeout_s: float,
+        seed: int,
+        epoch: int,
+        stamps: Stamps,
+    ) -> None:
+        self._source = source
         self._decoder = decoder
+        self._timeout_s = timeout_s or None
         self._seed = seed
         self._epoch = epoch
         self._stamps = stamps
+        self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
+        self._filling: collections.deque[_Filling] = collections.deque()
         self._results: Any = None
         self._closing = threading.Event()
         decoder.acquire(self)
@@ -131,58 +149,96 @@ class _Pipeline:
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
 
-    def put(self, records: np.ndarray) -> None:
-        self._tasks.put(records)
+    def put(self, indices: np.ndarray | None) -> None:
+        """Ask for one more batch; None says that there are no more."""
+        self._tasks.put(indices)
 
-    def next(self, records: np.ndarray) -> torch.Tensor:
-        """The images of the next batch, which has ``records``."""
-        if self._results is None:
-            outcome = self._finish(self._submit(records))
-        else:
-            outcome = next(self._results)
-        if isinstance(outcome, BaseException):
+    def next(self) -> _Filled | None:
+        """The next batch, or None after the last one. Raises what making it raised."""
+        if self._closing.is_set():
+            return None
+        if os.getpid() != self._pid:
+            raise UsageError("the iterator is of the process before the fork; make one in this one")
+        outcome = self._make() if self._results is None else self._take()
+        if not isinstance(outcome, BaseException):
+            return outcome
+        try:
             raise outcome
-        return outcome
+        finally:
+            del outcome  # its traceback holds this frame: the cycle would keep the thread
 
-    def close(self) -> None:
-        """End the producer. May be called again if it was interrupted."""
+    def _make(self) -> _Filled | BaseException | None:
+        """The next batch, made here."""
+        indices = self._tasks.get()
+        return None if indices is None else self._finish(self._submit(indices))
+
+    def _take(self) -> Any:
+        """The next batch from the producer."""
+        try:
+            made, outcome = self._results.queue.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise RuntimeError(
+                f"DataLoader timed out after {self._timeout_s} seconds: reading or decoding a "
+                "batch took longer"
+            ) from None
+        # It ends with the type StopIteration.
+        return outcome if made or isinstance(outcome, BaseException) else None
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """End the producer, waiting at most ``timeout_s``. May be called again if interrupted."""
+        if os.getpid() != self._pid:
+            return
         self._closing.set()
         self._tasks.put(None)  # also to a thread whose start was interrupted
+        for filling in list(self._filling):
+            _cancel(filling)
         if self._results is not None:
             if self._results is not threading.current_thread():
-                self._results.join()
+                self._results.join(timeout_s)
             while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
                 self._results.queue.get()
         self._decoder.release(self)
 
-    def _produce(self) -> Iterator[torch.Tensor | BaseException]:
+    def _produce(self) -> Iterator[_Filled | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""
-        tickets: collections.deque[Ticket | BaseException] = collections.deque()
+        ended = False
         try:
             while not self._closing.is_set():
-                while not tickets or not self._tasks.empty():
-                    records = self._tasks.get()
-                    if records is None or self._closing.is_set():
+                while not ended and (not self._filling or not self._tasks.empty()):
+                    indices = self._tasks.get()
+                    if self._closing.is_set():
                         return
-                    tickets.append(self._submit(records))
-                yield self._finish(tickets.popleft())
+                    if indices is None:
+                        ended = True
+                    else:
+                        self._filling.append(self._submit(indices))
+                if not self._filling:
+                    return
+                yield self._finish_first()
         finally:
-            for ticket in tickets:
-                if isinstance(ticket, Ticket):
-                    ticket.cancel()
+            for filling in self._filling:
+                _cancel(filling)
 
-    def _submit(self, records: np.ndarray) -> Ticket | BaseException:
+    def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
         try:
-            return self._decoder.submit(records, seed=self._seed, epoch=self._epoch)
+            records = self._source.lookup(indices)
+            return records, self._decoder.submit(records, seed=self._seed, epoch=self._epoch)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:
             self._stamps.stage("prepare", time.perf_counter_ns() - begin)
 
-    def _finish(self, ticket: Ticket | BaseException) -> torch.Tensor | BaseException:
-        if isinstance(ticket, BaseException):
-            return ticket
+    def _finish_first(self) -> _Filled | BaseException:
+        # It stays in the queue while it is being filled, where close() finds it.
+        filled = self._finish(self._filling[0])
+        self._filling.popleft()
+        return filled
+
+    def _finish(self, filling: _Filling) -> _Filled | BaseException:
+        if isinstance(filling, BaseException):
+            return filling
+        records, ticket = filling
         try:
             images = ticket.result()
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
@@ -192,21 +248,26 @@ class _Pipeline:
             raise
         for name, nanoseconds in ticket.stages_ns().items():
             self._stamps.stage(name, nanoseconds)
-        return images
+        return records, images
+
+
+def _cancel(filling: _Filling) -> None:
+    if not isinstance(filling, BaseException):
+        filling[1].cancel()
 
 
 def _close_for_good(pipeline: _Pipeline) -> None:
     """Close, although Ctrl-C arrives meanwhile: Python swallows what a finalizer raises."""
     try:
-        pipeline.close()
+        pipeline.close(_FINALIZER_S)
     except KeyboardInterrupt:
-        pipeline.close()
+        pipeline.close(_FINALIZER_S)
         _thread.interrupt_main()  # raised again where the program can see it
 
 
 def _close_all() -> None:
     for iterator in list(_live):
-        iterator.close()
+        _close_for_good(iterator._pipeline)
 
 
 atexit.register(_close_all)

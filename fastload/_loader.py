@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import inspect
 import os
-import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from . import _cpu, _sampler
 from ._buffers import SlabRing
-from ._collate import collate, label_batch, samples_of
+from ._collate import batch_of, collate, samples_of
 from ._dataset import PackedDataset
-from ._engine import make_decoder
+from ._engine import chosen, make_decoder
 from ._engine.decoder import Decoder
 from ._iterator import BatchIterator
 from ._sampler import SeededSampler
-from ._source import Source, resolve
-from ._trace import Stamps
+from ._source import Source, nested, resolve
+from ._trace import Observed, Stamps
 from .errors import UsageError
 
 _ENGINES = ("auto", "native", "python", "workers")
@@ -122,16 +125,14 @@ class FastLoader(DataLoader[Any]):
         self.memory_format = memory_format
         self.seed = seed
         self.check_crc = check_crc
-        self._source: Source | None = None
-        self._decoder: Decoder | None = None
-        self._decoder_key: object = None
+        self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
         self._next_epoch = 0
-        self._reason = self._why_not_native(opened, batch_size, batch_sampler)
-        if self._reason is not None and engine in ("native", "python"):
-            raise UsageError(f"engine={engine!r} cannot read this dataset: {self._reason}")
+        self._base_seed: int | None = None
+        source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
+        self._native = not isinstance(source, str)
         if num_workers is None:
-            num_workers = 0 if self._reason is not None else _cpu.available()
+            num_workers = _cpu.available() if self._native else 0
         if seed is not None and shuffle and sampler is None and batch_sampler is None:
             sampler, shuffle = SeededSampler(opened, seed), None
         arguments: dict[str, Any] = {
@@ -162,47 +163,44 @@ class FastLoader(DataLoader[Any]):
 
     # --- what is chosen ---------------------------------------------------------------------------
 
-    def _why_not_native(
-        self, dataset: Any, batch_size: int | None, batch_sampler: Any
-    ) -> str | None:
-        """None where an engine of ours reads the dataset, else the reason why not."""
+    def _resolve(self, dataset: Any, *, single: bool) -> Source | str:
+        """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
+        source: Source | str
         if self.engine == "workers":
             return "engine='workers' was asked for"
-        if batch_size is None and batch_sampler is None:
-            return "batch_size=None asks for single samples"
-        source = resolve(dataset)
-        if isinstance(source, str):
-            return source
-        source.plan.with_output(self.dtype)  # raises where dtype cannot be had
-        self._source = source
-        return None
+        source = "batch_size=None asks for single samples" if single else resolve(dataset)
+        if not isinstance(source, str):
+            chosen(self.engine)  # raises where it is not there
+            return dataclasses.replace(source, plan=source.plan.with_output(self.dtype))
+        if self.engine != "auto":
+            raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
+        return source
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning about too many workers, which is not about threads."""
-        if self._reason is not None:
+        if not self._native:
             super().check_worker_number_rationality()
 
     def explain(self) -> str:
         """Which engine runs and why, what is fused, what would be faster, in plain words."""
-        if self._reason is not None:
+        source = self._resolve(self.dataset, single=self.batch_sampler is None)
+        if isinstance(source, str):
             lines = [
                 f"engine: workers (torch's DataLoader machinery, {self.num_workers} processes)",
-                f"because: {self._reason}",
+                f"because: {source}",
             ]
             if self.num_workers == 0 and self.engine != "workers":
                 lines.append("faster: num_workers > 0 would decode in parallel processes")
             return "\n".join(lines)
-        assert self._source is not None  # for the type checker
-        plan = self._source.plan.with_output(self.dtype)
         lines = [
-            f"engine: {self._current_decoder().name} ({self.num_workers or 'the calling'} "
+            f"engine: {chosen(self.engine)} ({self.num_workers or 'the calling'} "
             f"thread{'s' if self.num_workers != 1 else ''})",
-            f"store: {self._source.store.format}, {len(self._source.store)} records",
-            "fused: " + " -> ".join(plan.steps),
-            f"batch: {plan.dtype}, "
+            f"store: {source.store.format}, {len(source.store)} records",
+            "fused: " + " -> ".join(source.plan.steps),
+            f"batch: {source.plan.dtype}, "
             + ("channels_last" if self.memory_format == torch.channels_last else "contiguous NCHW"),
         ]
-        if self._source.store.format == "folder":
+        if source.store.format == "folder":
             lines.append("faster: `fastload pack` saves opening a file for every image")
         return "\n".join(lines)
 
@@ -214,7 +212,7 @@ class FastLoader(DataLoader[Any]):
         Without it every iteration is the next epoch.
         """
         self._next_epoch = epoch
-        for part in (self._epoch_sampler(), self.dataset):
+        for part in (self.batch_sampler, self._epoch_sampler(), *nested(self.dataset)):
             tell = getattr(part, "set_epoch", None)
             if tell is not None:
                 tell(epoch)
@@ -237,54 +235,68 @@ class FastLoader(DataLoader[Any]):
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch = self._begin_epoch()
         self._stamps = Stamps()
-        self._reason = self._why_not_native(self.dataset, self.batch_size, self.batch_sampler)
-        if self._reason is not None:
-            return _Observed(super().__iter__(), self._stamps)
-        decoder = self._current_decoder()
-        assert self._source is not None  # for the type checker
-        # The order of the draws is DataLoader's: first its base seed, then the sampler's.
-        base = torch.empty((), dtype=torch.int64).random_(generator=self.generator).item()
+        source = self._resolve(self.dataset, single=self.batch_sampler is None)
+        self._native = not isinstance(source, str)
+        if isinstance(source, str):
+            return Observed(super().__iter__(), self._stamps)
+        # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
+        order = _sampler.index_batches(self.batch_sampler)
+        seed, epoch = self._augmentation(source, epoch)
         return BatchIterator(
-            source=self._source,
-            decoder=decoder,
-            order=_sampler.index_batches(self.batch_sampler),
-            assemble=self._assemble,
+            source=source,
+            decoder=self._decoder(source),
+            order=order,
+            sized=self.batch_sampler,  # type: ignore[arg-type]
+            assemble=functools.partial(_assemble, source, self.collate_fn, self._pinned()),
             prefetch=(self.prefetch_factor or _PREFETCH) if self.num_workers else 0,
-            seed=int(base) if self.seed is None else self.seed,
-            epoch=0 if self.seed is None else epoch,
+            timeout_s=self.timeout,
+            seed=seed,
+            epoch=epoch,
             stamps=self._stamps,
-            length=len(self),
         )
 
-    def _current_decoder(self) -> Decoder:
-        source = self._source
-        assert source is not None  # for the type checker
-        if self._decoder is None or self._decoder_key != source.key:
-            pinned = self.pin_memory and torch.cuda.is_available()
-            ahead = self.prefetch_factor or _PREFETCH
-            self._decoder_key = source.key
-            self._decoder = make_decoder(
-                "auto" if self.engine == "workers" else self.engine,
-                source.store,
-                source.plan.with_output(self.dtype),
-                threads=self.num_workers,
-                # what is ahead, the one the consumer works on, the one it just let go of
-                ring=None if pinned else SlabRing(ahead + 2),
-                channels_last=self.memory_format == torch.channels_last,
-                check_crc=self.check_crc,
-            )
-        return self._decoder
+    def _augmentation(self, source: Source, epoch: int) -> tuple[int, int]:
+        """Seed and epoch that augmentation is drawn for."""
+        # Workers that persist keep their first base seed: DataLoader draws no other then.
+        persistent = self.persistent_workers and self.num_workers > 0
+        if self._base_seed is None or not persistent:
+            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
+            self._base_seed = int(drawn.item())
+        if self.seed is not None:
+            return self.seed, epoch
+        return source.draw or (self._base_seed, epoch if persistent else 0)
 
-    def _assemble(self, images: torch.Tensor, records: np.ndarray) -> Any:
-        """The batch as the caller gets it."""
-        source = self._source
-        assert source is not None  # for the type checker
-        labels = None if source.labels is None else source.labels[records]
-        if self.collate_fn is not collate:
-            return self.collate_fn(samples_of(images, labels, source.target_transform))
-        if labels is None:
-            return images
-        return [images, label_batch(labels, source.target_transform)]
+    def _pinned(self) -> bool:
+        if self.pin_memory and not torch.cuda.is_available():
+            warnings.warn(
+                "'pin_memory' argument is set as true but no accelerator is found, "
+                "then device pinned memory won't be used.",
+                stacklevel=3,
+            )
+        return self.pin_memory and torch.cuda.is_available()
+
+    def _decoder(self, source: Source) -> Decoder:
+        """The decoder of this process for ``source``; kept from epoch to epoch."""
+        # Not one that was made before a fork: its threads are the parent's.
+        key = (os.getpid(), source.parts)
+        if self._made is not None:
+            made_for, decoder = self._made
+            if made_for == key and decoder.plan.same_as(source.plan):
+                return decoder
+        pinned = self.pin_memory and torch.cuda.is_available()
+        ahead = self.prefetch_factor or _PREFETCH
+        decoder = make_decoder(
+            self.engine,
+            source.store,
+            source.plan,
+            threads=self.num_workers,
+            # what is ahead, the one the consumer works on, the one it just let go of
+            ring=None if pinned else SlabRing(ahead + 2),
+            channels_last=self.memory_format == torch.channels_last,
+            check_crc=self.check_crc,
+        )
+        self._made = key, decoder
+        return decoder
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -299,7 +311,7 @@ class FastLoader(DataLoader[Any]):
         figures = self._stamps.snapshot()
         elapsed = figures.elapsed_s
         return {
-            "engine": "workers" if self._reason is not None else self._current_decoder().name,
+            "engine": chosen(self.engine) if self._native else "workers",
             "images": figures.images,
             "batches": figures.batches,
             "images_per_s": figures.images / elapsed if elapsed else 0.0,
@@ -311,38 +323,23 @@ class FastLoader(DataLoader[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # The decoder holds files and threads; the other process makes its own.
-        return {**self.__dict__, "_decoder": None, "_source": None, "_iterator": None}
+        return {**self.__dict__, "_made": None, "_base_seed": None, "_iterator": None}
 
 
-class _Observed(Iterator[Any]):
-    """torch's own iterator with the consumer's waiting measured."""
-
-    def __init__(self, iterator: Any, stamps: Stamps) -> None:
-        self._wrapped = iterator
-        self._stamps = stamps
-
-    def __next__(self) -> Any:
-        begin = time.perf_counter_ns()
-        batch = next(self._wrapped)
-        self._stamps.batch(_batch_length(batch), time.perf_counter_ns() - begin)
-        return batch
-
-    def __len__(self) -> int:
-        return len(self._wrapped)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._wrapped, name)
-
-
-def _batch_length(batch: Any) -> int:
-    """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
-    if isinstance(batch, torch.Tensor):
-        return len(batch) if batch.dim() else 1
-    if isinstance(batch, dict):
-        batch = list(batch.values())
-    if isinstance(batch, (list, tuple)) and batch:
-        return _batch_length(batch[0])
-    return 1
+def _assemble(
+    source: Source,
+    collate_fn: Callable[[list[Any]], Any],
+    pinned: bool,
+    images: torch.Tensor,
+    records: np.ndarray,
+) -> Any:
+    """The batch as the caller gets it."""
+    labels = None if source.labels is None else source.labels[records]
+    if collate_fn is collate:
+        batch = batch_of(images, labels, source.target_transform)
+    else:
+        batch = collate_fn(samples_of(images, labels, source.target_transform))
+    return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]
 
 
 def _collate_for(

@@ -7,7 +7,8 @@ user's code and is iterated as it is, on the thread of the training loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sized
+import operator
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ class SeededSampler(Sampler[int]):
         draw = _philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
         generator = torch.Generator()
         generator.manual_seed(int(draw[0, 0] * 2**48))
-        return torch.randperm(len(self.data_source), generator=generator).numpy()
+        return torch.randperm(len(self.data_source), generator=generator, device="cpu").numpy()
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.permutation().tolist())
@@ -61,54 +62,55 @@ class SeededSampler(Sampler[int]):
         return len(self.data_source)
 
 
-def _order(sampler: Any) -> Iterator[np.ndarray] | None:
-    """The whole epoch's order in pieces of int64, or None where the sampler is the user's own."""
-    if type(sampler) is SequentialSampler:
-        return iter([np.arange(len(sampler.data_source), dtype=np.int64)])
-    if type(sampler) is SeededSampler:
-        return iter([sampler.permutation()])
-    if type(sampler) is RandomSampler and not sampler.replacement:
-        n = len(sampler.data_source)
-        if sampler.num_samples == n:
-            return _random_order(sampler.generator, n)
-    return None
-
-
-def _random_order(generator: torch.Generator | None, n: int) -> Iterator[np.ndarray]:
-    """What torch's RandomSampler draws, in the same order from the same generator."""
-    own = generator is None
-    if generator is None:
-        generator = torch.Generator()
-        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    # Drawn now, on the caller's thread, although this is an iterator: a generator function would
-    # run only at its first next.
-    first = torch.randperm(n, generator=generator).numpy()
-
-    def pieces() -> Iterator[np.ndarray]:
-        yield first
-        if not own:
-            # RandomSampler draws once more when it is exhausted; the user's generator must end in
-            # the same state, or the next epoch's order would differ from DataLoader's.
-            torch.randperm(n, generator=generator)
-
-    return pieces()
-
-
 def index_batches(batch_sampler: Any) -> Iterator[np.ndarray]:
     """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
 
-    Random numbers are drawn on the calling thread: for torch's own samplers at this call, for any
-    other while iterating.
+    Random numbers are drawn on the thread that iterates, and when torch's samplers draw them.
     """
     if type(batch_sampler) is BatchSampler:
-        order = _order(batch_sampler.sampler)
-        if order is not None:
-            return _chunks(order, batch_sampler.batch_size, batch_sampler.drop_last)
-    return (np.asarray(batch, dtype=np.int64) for batch in batch_sampler)
+        sampler, size = batch_sampler.sampler, batch_sampler.batch_size
+        drop_last = batch_sampler.drop_last
+        if type(sampler) is SequentialSampler:
+            order = np.arange(len(sampler.data_source), dtype=np.int64)
+            return iter(_chunks(order, size, drop_last))
+        if type(sampler) is SeededSampler:
+            return iter(_chunks(sampler.permutation(), size, drop_last))
+        if type(sampler) is RandomSampler and not sampler.replacement:
+            if sampler.num_samples == len(sampler.data_source):
+                return _random_batches(sampler, size, drop_last)
+    return map(as_indices, batch_sampler)
 
 
-def _chunks(order: Iterator[np.ndarray], size: int, drop_last: bool) -> Iterator[np.ndarray]:
-    for piece in order:
-        stop = len(piece) // size * size if drop_last else len(piece)
-        for start in range(0, stop, size):
-            yield piece[start : start + size]
+def as_indices(batch: Iterable[Any]) -> np.ndarray:
+    """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
+    items = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
+    found = np.asarray(items)
+    if found.dtype.kind not in "bi" or found.ndim != 1:
+        items = [operator.index(item) for item in items]
+    return np.asarray(items, dtype=np.int64)
+
+
+def _chunks(order: np.ndarray, size: int, drop_last: bool) -> list[np.ndarray]:
+    stop = len(order) // size * size if drop_last else len(order)
+    return [order[start : start + size] for start in range(0, stop, size)]
+
+
+def _random_batches(sampler: RandomSampler, size: int, drop_last: bool) -> Iterator[np.ndarray]:
+    """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
+
+    Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
+    the next epoch would differ from DataLoader's.
+    """
+    n = len(sampler.data_source)
+    generator = sampler.generator
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    order = torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
+    batches = _chunks(order, size, drop_last)
+    last = batches.pop() if batches and len(batches[-1]) < size else None
+    yield from batches
+    # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
+    torch.randperm(n, generator=generator, device=generator.device)
+    if last is not None:
+        yield last

@@ -9,20 +9,22 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch.utils.data import ConcatDataset, Subset
 
 from ._dataset import PackedDataset
+from ._sampler import as_indices
 from ._transforms import Plan, Unrecognised, recognise
 from .storage.base import Store
 
 if TYPE_CHECKING:
     from .storage.folder import FolderStore
 
-_folders: weakref.WeakKeyDictionary[Any, tuple[object, FolderStore]] = weakref.WeakKeyDictionary()
+_Known = tuple[list[Any], "FolderStore"]  # samples and the store over them
+_folders: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +37,8 @@ class Source:
         plan: what to make of each image.
         labels: int64, one a record; None: a sample is the image alone.
         target_transform: called with each label, or None.
-        key: identifies what the source was made from; equal keys mean an equal source.
+        parts: the stores that ``store`` consists of; the same stores mean the same records.
+        draw: seed and epoch of the augmentation where the dataset itself has them, else None.
     """
 
     store: Store
@@ -43,10 +46,24 @@ class Source:
     plan: Plan
     labels: np.ndarray | None
     target_transform: Callable[[Any], Any] | None
-    key: tuple[object, ...]
+    parts: tuple[Store, ...]
+    draw: tuple[int, int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.store) if self.records is None else len(self.records)
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
-        """The record numbers (int64) of the dataset's ``indices``."""
+        """The record numbers (int64) of the dataset's ``indices``.
+
+        Negative indices count from the end. Raises IndexError for one beyond the dataset.
+        """
+        n = len(self)
+        beyond = (indices < -n) | (indices >= n)
+        if beyond.any():
+            raise IndexError(
+                f"index {indices[beyond][0]} is out of range for a dataset of {n} samples"
+            )
+        indices = np.where(indices < 0, indices + n, indices)
         return indices if self.records is None else self.records[indices]
 
 
@@ -63,6 +80,14 @@ def resolve(dataset: Any) -> Source | str:
     return f"{type(dataset).__name__} is not a dataset fastload can read by itself"
 
 
+def nested(dataset: Any) -> Iterator[Any]:
+    """``dataset`` and the datasets that it is a Subset or a ConcatDataset of."""
+    yield dataset
+    inner = [dataset.dataset] if isinstance(dataset, Subset) else []
+    for part in dataset.datasets if isinstance(dataset, ConcatDataset) else inner:
+        yield from nested(part)
+
+
 def _packed(dataset: PackedDataset) -> Source | str:
     plan = recognise(dataset.transform)
     if isinstance(plan, Unrecognised):
@@ -73,7 +98,8 @@ def _packed(dataset: PackedDataset) -> Source | str:
         plan=plan,
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
-        key=(dataset.store, dataset.transform, dataset.target_transform),
+        parts=(dataset.store,),
+        draw=dataset.draw(),
     )
 
 
@@ -81,14 +107,10 @@ def _subset(dataset: Subset[Any]) -> Source | str:
     inner = resolve(dataset.dataset)
     if isinstance(inner, str):
         return inner
-    picked = np.asarray(dataset.indices, dtype=np.int64)
-    size = len(inner.store) if inner.records is None else len(inner.records)
-    if len(picked) and (picked.min() < -size or picked.max() >= size):
-        return "the Subset has indices beyond its dataset"
-    picked = np.where(picked < 0, picked + size, picked)
-    return dataclasses.replace(
-        inner, records=inner.lookup(picked), key=(*inner.key, id(dataset.indices), len(picked))
-    )
+    try:
+        return dataclasses.replace(inner, records=inner.lookup(as_indices(dataset.indices)))
+    except (IndexError, TypeError, ValueError) as error:  # raised for the sample where it is met
+        return f"the Subset has indices that its dataset has not: {error}"
 
 
 def _concat(dataset: ConcatDataset[Any]) -> Source | str:
@@ -108,11 +130,16 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
             return "the parts of the ConcatDataset have different target_transforms"
         if (part.labels is None) != (first.labels is None):
             return "only some parts of the ConcatDataset have labels"
+        if part.draw != first.draw:
+            return "the parts of the ConcatDataset have different seeds or epochs"
+    ends = np.cumsum([len(part) for part in parts])
+    if dataset.cumulative_sizes != ends.tolist():
+        return "the parts of the ConcatDataset changed in length after it was made"
     store = ConcatStore([part.store for part in parts])
     starts = np.cumsum([0] + [len(part.store) for part in parts[:-1]])
     records = [
-        part.lookup(np.arange(size, dtype=np.int64)) + start
-        for part, size, start in zip(parts, map(len, dataset.datasets), starts, strict=True)  # type: ignore[arg-type]
+        part.lookup(np.arange(len(part), dtype=np.int64)) + start
+        for part, start in zip(parts, starts, strict=True)
     ]
     return Source(
         store=store,
@@ -120,7 +147,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
         plan=first.plan,
         labels=store.labels,
         target_transform=first.target_transform,
-        key=tuple(part.key for part in parts),
+        parts=tuple(store for part in parts for store in part.parts),
+        draw=first.draw,
     )
 
 
@@ -144,23 +172,30 @@ def _image_folder(dataset: Any) -> Source | str:
     if isinstance(plan, Unrecognised):
         return plan.reason
     store = _folder_store(dataset)
+    if store is None:
+        return "the ImageFolder has labels that are no ints"
     return Source(
         store=store,
         records=None,
         plan=plan,
         labels=store.labels,
         target_transform=dataset.target_transform,
-        key=(store, dataset.transform, dataset.target_transform),
+        parts=(store,),
     )
 
 
-def _folder_store(dataset: Any) -> FolderStore:
-    """The store over the dataset's samples, made once: a million paths take a second to list."""
+def _folder_store(dataset: Any) -> FolderStore | None:
+    """The store over the dataset's samples, or None where labels are no ints.
+
+    Made once: a million paths take a second to list.
+    """
     from .storage.folder import FolderStore
 
-    key = (id(dataset.samples), len(dataset.samples))
     known = _folders.get(dataset)
-    if known is None or known[0] != key:
+    # Compared to a copy, as samples may be changed in place; a million take some milliseconds.
+    if known is None or known[0] != dataset.samples:
+        if not all(type(label) is int for _, label in dataset.samples):
+            return None
         store = FolderStore.from_samples(dataset.samples, dataset.classes, root=str(dataset.root))
-        known = _folders[dataset] = (key, store)
+        known = _folders[dataset] = (list(dataset.samples), store)
     return known[1]

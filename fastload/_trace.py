@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,3 +64,39 @@ class Stamps:
                 wait_s=self._wait_ns / 1e9,
                 stages_s={name: ns / 1e9 for name, ns in self._stages_ns.items()},
             )
+
+
+class Observed(Iterator[Any]):
+    """torch's own iterator, with the consumer's waiting measured."""
+
+    def __init__(self, iterator: Any, stamps: Stamps) -> None:
+        self._wrapped = iterator
+        self._stamps = stamps
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter_ns()
+        batch = next(self._wrapped)
+        self._stamps.batch(_batch_length(batch), time.perf_counter_ns() - begin)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def __reduce__(self) -> Any:
+        return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+def _batch_length(batch: Any) -> int:
+    """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and batch:
+        return _batch_length(batch[0])
+    return 1

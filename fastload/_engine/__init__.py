@@ -14,6 +14,19 @@ from ..storage.base import Store
 from .decoder import Decoder
 
 
+def chosen(engine: str) -> str:
+    """What ``engine`` comes to here, "native" or "python"; "auto" prefers the core.
+
+    Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
+    """
+    if engine == "python" or _native.load() is not None:
+        return "python" if engine == "python" else "native"
+    if engine == "native":
+        raise _native.missing()
+    _native.warn_missing()
+    return "python"
+
+
 def make_decoder(
     engine: str,
     store: Store,
@@ -24,33 +37,16 @@ def make_decoder(
     channels_last: bool = False,
     check_crc: str = "first",
 ) -> Decoder:
-    """The decoder of ``engine``: "native", "python", or "auto", which prefers the core.
-
-    Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
-    """
+    """The decoder of ``chosen(engine)``. See ``Decoder`` for the other arguments."""
     from .native import NativeDecoder
     from .python import PythonDecoder
 
-    core = None if engine == "python" else _native.load()
-    if core is None:
-        if engine == "native":
-            raise _native.missing()
-        if engine == "auto":
-            _native.warn_missing()
-        return PythonDecoder(
-            store,
-            plan,
-            channels_last=channels_last,
-            threads=threads,
-            check_crc=check_crc,
-            ring=ring,
-        )
-    return NativeDecoder(
+    kind: type[Decoder] = NativeDecoder if chosen(engine) == "native" else PythonDecoder
+    return kind(
         store,
         plan,
-        core=core,
-        channels_last=channels_last,
         threads=threads,
-        check_crc=check_crc,
         ring=ring,
+        channels_last=channels_last,
+        check_crc=check_crc,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
-import os
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -49,11 +48,16 @@ class Ticket(abc.ABC):
 
     @abc.abstractmethod
     def result(self) -> torch.Tensor:
-        """Wait, and return the images. Raises DataError naming the first sample that failed."""
+        """Wait, and return the images.
+
+        Raises:
+            DataError: the first sample that failed, with its file, record and offset.
+            concurrent.futures.CancelledError: the ticket was cancelled.
+        """
 
     @abc.abstractmethod
     def cancel(self) -> None:
-        """Stop filling; returns when nothing writes into the batch any more."""
+        """Stop filling; returns when nothing writes into the batch any more. From any thread."""
 
     def stages_ns(self) -> Mapping[str, int]:
         """Work per stage in nanoseconds, added up over threads. Complete after ``result``."""
@@ -61,7 +65,7 @@ class Ticket(abc.ABC):
 
 
 class Decoder(abc.ABC):
-    """Fills batches from one store after one plan.
+    """Fills batches from one store after one plan, in the process that made it.
 
     Args:
         store: where the records are.
@@ -92,7 +96,6 @@ class Decoder(abc.ABC):
         self._checked: np.ndarray | None = None
         self._ring = ring
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._pool_pid = 0
         self._users: set[int] = set()
 
     def submit(self, records: np.ndarray, *, seed: int, epoch: int) -> Ticket:
@@ -148,9 +151,8 @@ class Decoder(abc.ABC):
             self._checked[batch.records[batch.check.astype(bool)]] = True
 
     def pool(self) -> concurrent.futures.ThreadPoolExecutor:
-        """Threads for what Pillow has to decode; made on first use, and again after a fork."""
-        if self._pool is None or self._pool_pid != os.getpid():
-            self._pool_pid = os.getpid()
+        """Threads for what Pillow has to decode; made on first use."""
+        if self._pool is None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
                 max_workers=max(1, self.threads), thread_name_prefix="fastload-pillow"
             )
@@ -162,11 +164,10 @@ class Decoder(abc.ABC):
 
     def release(self, user: object) -> None:
         """End of one ``acquire``; the last one ends the threads. Another call does nothing."""
-        # No lock, which a child forked meanwhile would inherit held: sets change atomically.
-        self._users.discard(id(user))
+        self._users.discard(id(user))  # sets change atomically
         if not self._users:
             pool, self._pool = self._pool, None
-            if pool is not None and self._pool_pid == os.getpid():
+            if pool is not None:
                 pool.shutdown(wait=True, cancel_futures=True)
 
     def error(self, kind: type[DataError], message: str, records: np.ndarray, i: int) -> DataError:

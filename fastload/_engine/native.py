@@ -6,22 +6,21 @@ decodes those samples into their places in the same batch.
 
 from __future__ import annotations
 
+import concurrent.futures
 import errno
 import os
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import torch
 
 from .. import _native
-from .._buffers import SlabRing
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage.base import Store
 from .decoder import Batch, Decoder, Ticket
-from .python import fill_records
+from .python import PythonTicket
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -38,29 +37,15 @@ def _pass_order() -> int:
 
 
 class NativeDecoder(Decoder):
-    """Fills batches with the C++ core, the module ``core``. Other arguments: see ``Decoder``."""
+    """Fills batches with the C++ core. See ``Decoder`` for the arguments."""
 
     name = "native"
 
-    def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        *,
-        core: ModuleType,
-        channels_last: bool,
-        threads: int,
-        check_crc: str,
-        ring: SlabRing | None,
-    ) -> None:
-        super().__init__(
-            store,
-            plan,
-            channels_last=channels_last,
-            threads=threads,
-            check_crc=check_crc,
-            ring=ring,
-        )
+    def __init__(self, store: Store, plan: Plan, **options: Any) -> None:
+        super().__init__(store, plan, **options)
+        core = _native.load()
+        if core is None:
+            raise _native.missing()
         self._core = core
         paths, ends = store.file_table()
         self._files = core.Files(paths, ends, store.mapped_files())
@@ -115,22 +100,33 @@ class _NativeTicket(Ticket):
         self._job = job
         self._status = status
         self._detail = detail
+        self._rest: PythonTicket | None = None
+        self._cancelled = False
 
     def result(self) -> torch.Tensor:
         self._job.wait()
-        if self._status.any():
-            failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
-            if len(failed):
-                raise self._error(int(failed[0]))
-            fill_records(self._decoder, self._batch, np.flatnonzero(self._status))
+        failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
+        if len(failed):
+            raise self._error(int(failed[0]))
+        left = np.flatnonzero(self._status)
+        if self._cancelled:
+            raise concurrent.futures.CancelledError("the batch was cancelled")
+        if len(left):
+            self._rest = PythonTicket(self._decoder, self._batch, left)
+            self._rest.result()
         self._decoder.checked(self._batch)
         return self._batch.images
 
     def cancel(self) -> None:
+        self._cancelled = True
         self._job.cancel()
+        if self._rest is not None:
+            self._rest.cancel()
 
     def stages_ns(self) -> Mapping[str, int]:
-        stages: Mapping[str, int] = self._job.nanoseconds
+        stages = dict(self._job.nanoseconds)
+        if self._rest is not None:
+            stages["pillow"] = self._rest.stages_ns()["decode"]
         return stages
 
     def _error(self, i: int) -> DataError:

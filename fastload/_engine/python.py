@@ -11,7 +11,7 @@ from __future__ import annotations
 import concurrent.futures
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ from .decoder import Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
 from .pillow import decode, fill, from_pixels
 
-__all__ = ["PythonDecoder", "decode", "decode_record", "fill", "fill_records", "from_pixels"]
+__all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
 
 
 class PythonDecoder(Decoder):
@@ -41,48 +41,49 @@ class PythonDecoder(Decoder):
     name = "python"
 
     def _start(self, batch: Batch) -> Ticket:
-        return _PythonTicket(self, batch)
+        return PythonTicket(self, batch, np.arange(len(batch.records)))
 
 
-class _PythonTicket(Ticket):
-    def __init__(self, decoder: Decoder, batch: Batch) -> None:
+class PythonTicket(Ticket):
+    """Samples ``which`` of ``batch``, decoded with Pillow into their places.
+
+    On the decoder's threads; on the caller's where it has none or there is one sample.
+    """
+
+    def __init__(self, decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> None:
         self._decoder = decoder
         self._batch = batch
-        self._all = np.arange(len(batch.records))
-        self._tasks = _start(decoder, batch, self._all) if decoder.threads else None
+        self._which: list[int] = which.tolist()
+        self._out = _as_array(decoder, batch)
         self._nanoseconds = 0
+        self._tasks: list[concurrent.futures.Future[int]] = []
+        if decoder.threads and len(self._which) > 1:
+            pool = decoder.pool()
+            self._tasks = [
+                pool.submit(_fill_one, decoder, batch, i, self._out) for i in self._which
+            ]
 
     def result(self) -> torch.Tensor:
-        if self._tasks is None:
-            self._nanoseconds = fill_records(self._decoder, self._batch, self._all)
+        if self._tasks:
+            try:
+                self._nanoseconds = sum(task.result() for task in self._tasks)
+            except BaseException:
+                self.cancel()
+                raise
         else:
-            self._nanoseconds = _finish(self._tasks)
+            self._nanoseconds = sum(
+                _fill_one(self._decoder, self._batch, i, self._out) for i in self._which
+            )
         self._decoder.checked(self._batch)
         return self._batch.images
 
     def cancel(self) -> None:
-        if self._tasks is not None:
-            _stop(self._tasks)
+        for task in self._tasks:
+            task.cancel()
+        concurrent.futures.wait(self._tasks)
 
     def stages_ns(self) -> Mapping[str, int]:
         return {"decode": self._nanoseconds}
-
-
-def fill_records(decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> int:
-    """Decode samples ``which`` of ``batch`` with Pillow, into their places; returns when done.
-
-    On the decoder's threads; on the caller's where it has none or there is one sample.
-
-    Returns:
-        The time it took in nanoseconds, added up over threads.
-
-    Raises:
-        DataError: the first of the samples that failed, with its file, record and offset.
-    """
-    if decoder.threads and len(which) > 1:
-        return _finish(_start(decoder, batch, which))
-    out = _as_array(decoder, batch)
-    return sum(_fill_one(decoder, batch, i, out) for i in which.tolist())
 
 
 def decode_record(store: Store, record: int) -> Image.Image:
@@ -96,27 +97,6 @@ def decode_record(store: Store, record: int) -> Image.Image:
     spans, kinds, sizes = store.spans(records), store.kinds(records), store.sizes(records)
     data = _read(store, spans, 0, record)
     return _decode(data, int(kinds[0]), sizes[0], **_where(store, spans, 0, record))
-
-
-def _start(
-    decoder: Decoder, batch: Batch, which: npt.NDArray[Any]
-) -> list[concurrent.futures.Future[int]]:
-    pool, out = decoder.pool(), _as_array(decoder, batch)
-    return [pool.submit(_fill_one, decoder, batch, i, out) for i in which.tolist()]
-
-
-def _finish(tasks: Sequence[concurrent.futures.Future[int]]) -> int:
-    try:
-        return sum(task.result() for task in tasks)
-    except BaseException:
-        _stop(tasks)
-        raise
-
-
-def _stop(tasks: Sequence[concurrent.futures.Future[int]]) -> None:
-    for task in tasks:
-        task.cancel()
-    concurrent.futures.wait(tasks)
 
 
 def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:

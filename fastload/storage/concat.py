@@ -86,6 +86,7 @@ class ConcatStore(Store):
             known = [column for column in columns if column is not None]
             if len(known) == len(columns):
                 self._labels = np.concatenate(known)
+                self._labels.flags.writeable = False
         return self._labels
 
     def keys(self, indices: np.ndarray) -> list[str]:

@@ -165,7 +165,7 @@ def test_samples_left_by_the_core_are_filled_into_their_places(tmp_path: Path) -
     batch = ticket._batch  # type: ignore[attr-defined]
     batch.images.fill_(-1)
     for which in ([4], [1, 5]):
-        engine.fill_records(decoder, batch, np.array(which))
+        engine.PythonTicket(decoder, batch, np.array(which)).result()
     decoder.release(decoder)
     filled = [1, 4, 5]
     assert torch.equal(batch.images[filled], whole[filled])

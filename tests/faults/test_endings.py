@@ -74,8 +74,8 @@ def test_ctrl_c_caught_in_the_loop_leaves_no_thread(store):
 import threading
 before = threading.active_count()
 images = labels = None
-print('ready', flush=True)
 try:
+    print('ready', flush=True)
     while True:
         for images, labels in loader:
             images.sum()
