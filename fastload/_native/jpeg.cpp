@@ -119,6 +119,47 @@ bool supported(const jpeg_decompress_struct& cinfo) {
          (cinfo.jpeg_color_space == JCS_YCbCr || cinfo.jpeg_color_space == JCS_RGB);
 }
 
+// Note [Tables of the image before]
+// A decompress object that is used again keeps the quantisation and Huffman tables of the image before,
+// and libjpeg takes them for a file that defines none of its own: its pixels would depend on its
+// neighbour. So they are emptied before every image, and a file that uses one it did not define is left
+// to Pillow, whose decoder is fresh.
+void forget_tables(jpeg_decompress_struct* cinfo) {
+  for (JQUANT_TBL* table : cinfo->quant_tbl_ptrs) {
+    if (table != nullptr) std::memset(table->quantval, 0, sizeof(table->quantval));
+  }
+  for (int i = 0; i < NUM_HUFF_TBLS; i++) {
+    for (JHUFF_TBL* table : {cinfo->dc_huff_tbl_ptrs[i], cinfo->ac_huff_tbl_ptrs[i]}) {
+      if (table != nullptr) std::memset(table->bits, 0, sizeof(table->bits));
+    }
+  }
+}
+
+bool quantisation_defined(const jpeg_decompress_struct& cinfo) {
+  for (int c = 0; c < cinfo.num_components; c++) {
+    const int number = cinfo.comp_info[c].quant_tbl_no;
+    if (number < 0 || number >= NUM_QUANT_TBLS) return false;
+    const JQUANT_TBL* table = cinfo.quant_tbl_ptrs[number];
+    if (table == nullptr || table->quantval[0] == 0) return false;
+  }
+  return true;
+}
+
+bool has_codes(const JHUFF_TBL* table) {
+  return table != nullptr && std::any_of(table->bits + 1, table->bits + 17, [](UINT8 n) { return n != 0; });
+}
+
+// A progressive scan without codes is noticed by libjpeg, which decodes it carefully and warns.
+bool codes_defined(const jpeg_decompress_struct& cinfo) {
+  if (cinfo.progressive_mode) return true;
+  for (int c = 0; c < cinfo.num_components; c++) {
+    const int dc = cinfo.comp_info[c].dc_tbl_no, ac = cinfo.comp_info[c].ac_tbl_no;
+    if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS) return false;
+    if (!has_codes(cinfo.dc_huff_tbl_ptrs[dc]) || !has_codes(cinfo.ac_huff_tbl_ptrs[ac])) return false;
+  }
+  return true;
+}
+
 int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
   int64_t blocks = 0;
   for (int c = 0; c < cinfo.num_components; c++) {
@@ -130,7 +171,9 @@ int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
 Status decode_body(Impl* impl, const Work& work) {
   jpeg_decompress_struct& cinfo = impl->cinfo;
   Resampler* resampler = work.resampler;
+  forget_tables(&cinfo);
   if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
+  if (!quantisation_defined(cinfo)) return Status::kUnsupported;
   const int width = static_cast<int>(cinfo.image_width), height = static_cast<int>(cinfo.image_height);
   const Status begun = begin_placement(*work.placement, width, height, resampler);
   if (begun != Status::kOk) return begun;
@@ -152,7 +195,9 @@ Status decode_body(Impl* impl, const Work& work) {
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
   cinfo.progress = several_scans ? &impl->progress : nullptr;
+  if (!several_scans && !work.dct && !codes_defined(cinfo)) return Status::kUnsupported;
   if (!jpeg_start_decompress(&cinfo)) return Status::kUnsupported;
+  if (several_scans && !codes_defined(cinfo)) return Status::kUnsupported;  // all scans are read by now
   if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
 
   JDIMENSION crop_x = static_cast<JDIMENSION>(left), crop_w = static_cast<JDIMENSION>(right - left);

@@ -300,3 +300,21 @@ def test_exif_orientation_is_left_alone(tmp_path: Path) -> None:
     result = native_core.submit(files, [[0, 0, 40, 20]], size=[[40, 20]]).wait()
     assert result.status[0] == _native.OK
     np.testing.assert_array_equal(result.images[0], native_core.pixels(encoded))
+
+
+@pytest.mark.parametrize("marker", [b"\xff\xdb", b"\xff\xc4"], ids=["quantisation", "Huffman"])
+def test_tables_of_the_image_before_are_never_used(tmp_path: Path, marker: bytes) -> None:
+    """A file that defines no tables is left to Pillow, whatever was decoded before it."""
+    good, bad = tmp_path / "good.jpg", tmp_path / "bad.jpg"
+    good.write_bytes(make("4:2:0", 61, 47, seed=0, quality=35))
+    data = bytearray(make("4:2:0", 61, 47, seed=1, quality=90))
+    while (at := data.find(marker)) >= 0:
+        data[at + 1] = 0xED  # an APP13 segment: skipped
+    bad.write_bytes(data)
+    for paths, expected in (
+        ([bad], [_native.UNSUPPORTED]),
+        ([good, bad, good], [_native.OK, _native.UNSUPPORTED, _native.OK]),
+    ):
+        files = native_core.open_files(paths)
+        result = native_core.submit(files, [[0, 0, 61, 47]] * len(paths), threads=0).wait()
+        assert list(result.status) == expected
