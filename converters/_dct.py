@@ -37,12 +37,7 @@ def dct_encoder(encode: Encoder) -> Encoder:
 def _writing_core() -> ModuleType:
     core = _native.load()
     if core is None:
-        raise MissingDependencyError(
-            "encode='dct' needs fastload's native core, which is not there: install a C++17 "
-            "compiler and libjpeg-turbo's headers and reinstall fastload with "
-            "FASTLOAD_REQUIRE_NATIVE=1 to see what fails, unset FASTLOAD_NO_NATIVE if it is set, "
-            "or pack with encode='keep'"
-        )
+        raise _native.missing()
     if not core.dct_usable():
         raise MissingDependencyError(
             f"encode='dct' needs a libjpeg-turbo whose entropy decoder can be replaced, found "
