@@ -35,7 +35,7 @@ def collate(samples: Any) -> Any:
         return default_collate(samples)
     if not samples.labelled:
         return samples.images
-    return [samples.images, default_collate([label for _, label in samples])]
+    return [samples.images, default_collate(tuple(label for _, label in samples))]
 
 
 def batch_of(
@@ -50,11 +50,13 @@ def batch_of(
         labels: int64 (n,), the caller's to keep, or None.
         target_transform: called with each label as an int, or None.
     """
+    if not len(images):
+        return default_collate([])  # raises, as in torch
     if labels is None:
         return images
     if target_transform is None:
         return [images, torch.from_numpy(labels)]
-    return [images, default_collate(_targets(labels, target_transform))]
+    return [images, default_collate(tuple(_targets(labels, target_transform)))]
 
 
 def samples_of(

@@ -7,22 +7,54 @@ import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_MEMBERSHIP = Path("/proc/self/cgroup")
 
 
-def quota(root: Path = _CGROUP) -> float | None:
-    """CPUs that the control group grants (version 2, then version 1), or None without a limit.
+def quota(root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> float | None:
+    """CPUs that the control groups grant, of version 1 or 2, or None without a limit.
 
-    Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
-    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
+    A group is bound by the limits of those above it too. That of a Slurm job or a systemd unit is
+    not at ``root``.
+
+    Source: the kernel's cgroup-v2 document (``cpu.max``), its CFS bandwidth document
+    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``), and cgroups(7) (``/proc/self/cgroup``).
     """
+    limits = [_limit_2(folder) for folder in _groups(root, _path_in(membership, ""))]
+    limits += [_limit_1(folder) for folder in _groups(root / "cpu", _path_in(membership, "cpu"))]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _path_in(membership: Path, controller: str) -> str:
+    """This process's group under ``controller``, "" for version 2; "/" where it is unknown."""
     try:
-        limit, period = (root / "cpu.max").read_text().split()
+        lines = membership.read_text().splitlines()
+    except OSError:
+        return "/"
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path
+    return "/"
+
+
+def _groups(root: Path, path: str) -> list[Path]:
+    """The folders of the group at ``path`` and of all above it."""
+    inner = Path(path.strip("/"))
+    return [root / inner, *(root / above for above in inner.parents)]
+
+
+def _limit_2(folder: Path) -> float | None:
+    try:
+        limit, period = (folder / "cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
-        pass  # not version 2, or no limit is readable: version 1 is next
+        return None  # no file: not version 2, or a group that this container does not see
+
+
+def _limit_1(folder: Path) -> float | None:
     try:
-        limit_us = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
-        period_us = int((root / "cpu" / "cpu.cfs_period_us").read_text())
+        limit_us = int((folder / "cpu.cfs_quota_us").read_text())
+        period_us = int((folder / "cpu.cfs_period_us").read_text())
     except (OSError, ValueError):
         return None
     return limit_us / period_us if limit_us > 0 and period_us > 0 else None

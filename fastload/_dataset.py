@@ -17,6 +17,7 @@ from ._buffers import SlabRing
 from ._collate import ReadyBatch, samples_of
 from ._engine import make_decoder
 from ._engine.decoder import Decoder
+from ._sampler import repeats_within
 from ._transforms import Plan, recognise
 from .storage import open_store
 from .storage.base import Store
@@ -124,10 +125,13 @@ class PackedDataset(Dataset[Any]):
             images = (decode_record(self.store, record) for record in records.tolist())
             return list(map(self.transform, images))
         decoder = self._decoder(plan)
-        seed, epoch = self.draw() or (int(torch.empty((), dtype=torch.int64).random_()), 0)
+        (seed, epoch), repeats = self.draw() or (0, 0), None
+        if plan.random and self.draw() is None:
+            seed = int(torch.empty((), dtype=torch.int64).random_())
+            repeats = repeats_within(records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
         if len(np.unique(sizes, axis=0)) <= 1:
-            return decoder.submit(records, seed=seed, epoch=epoch).result()
+            return decoder.submit(records, seed=seed, epoch=epoch, repeats=repeats).result()
         return [
             decoder.submit(record, seed=seed, epoch=epoch).result()[0]
             for record in np.split(records, len(records))

@@ -37,6 +37,7 @@ __all__ = [
     "fit",
 ]
 
+_REPEAT_BITS = 40  # of a 64-bit counter: indices take those below, repeats those above
 _MAX_RESIZED = 1 << 28  # pixels; a thin strip whose shorter side is enlarged is a memory bomb
 
 
@@ -246,7 +247,13 @@ def _streams(ops: tuple[Op, ...]) -> npt.NDArray[np.uint64]:
 
 
 def draw(
-    ops: Sequence[Op], sizes: Array, *, seed: int, epoch: int, indices: npt.NDArray[np.int64]
+    ops: Sequence[Op],
+    sizes: Array,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    repeats: npt.NDArray[np.int64] | None = None,
 ) -> Geometry:
     """The geometry of a batch, from nothing but the arguments.
 
@@ -254,7 +261,8 @@ def draw(
         ops: in the order in which they apply; a position's numbers do not depend on the others.
         sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
         seed, epoch: any integers (modulo 2**64 and 2**32).
-        indices: int64 (n,): the samples' indices in the dataset.
+        indices: int64 (n,): the samples' indices in the dataset, below 2**40.
+        repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
 
     Raises:
         DataError: an image has no size, is too small for a RandomCrop, or the results of the batch
@@ -269,7 +277,8 @@ def draw(
     )
     streams = _streams(ops)
     if len(streams):
-        words = _philox.words(seed, epoch, indices, streams)
+        counters = indices if repeats is None else indices + (repeats << _REPEAT_BITS)
+        words = _philox.words(seed, epoch, counters, streams)
         u = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
     else:
         u = np.empty((4, 0, len(indices)))

@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from ._engine.decoder import Decoder, Ticket
+from ._sampler import Repeats
 from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
@@ -135,6 +136,7 @@ class _Pipeline:
         self._seed = seed
         self._epoch = epoch
         self._stamps = stamps
+        self._repeats = Repeats(len(source.store)) if source.plan.random else None
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
         self._filling: collections.deque[_Filling] = collections.deque()
@@ -197,6 +199,7 @@ class _Pipeline:
                 self._results.join(timeout_s)
             while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
                 self._results.queue.get()
+            self._results.queue.put((False, StopIteration))  # to a thread that waits in next()
         self._decoder.release(self)
 
     def _produce(self) -> Iterator[_Filled | BaseException]:
@@ -223,7 +226,11 @@ class _Pipeline:
         begin = time.perf_counter_ns()
         try:
             records = self._source.lookup(indices)
-            return records, self._decoder.submit(records, seed=self._seed, epoch=self._epoch)
+            repeats = None if self._repeats is None else self._repeats.count(records)
+            ticket = self._decoder.submit(
+                records, seed=self._seed, epoch=self._epoch, repeats=repeats
+            )
+            return records, ticket
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:

@@ -66,7 +66,9 @@ class FastLoader(DataLoader[Any]):
         memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
         seed: None: order and augmentation are drawn once an epoch from ``generator`` or torch's
             global generator, as DataLoader draws them. An int: the order is a pure function of
-            (seed, epoch), augmentation of (seed, epoch, index).
+            (seed, epoch), augmentation of (seed, epoch, index), and of how often it came before
+            where a sampler repeats an index. In torch's machinery it decides the order; transforms
+            that run there draw from their own generators.
         check_crc: "first": verify each record's checksum the first time this process reads it;
             "always"; "never".
 
@@ -167,13 +169,19 @@ class FastLoader(DataLoader[Any]):
         """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
         source: Source | str
         if self.engine == "workers":
-            return "engine='workers' was asked for"
-        source = "batch_size=None asks for single samples" if single else resolve(dataset)
+            source = "engine='workers' was asked for"
+        else:
+            source = "batch_size=None asks for single samples" if single else resolve(dataset)
         if not isinstance(source, str):
             chosen(self.engine)  # raises where it is not there
             return dataclasses.replace(source, plan=source.plan.with_output(self.dtype))
-        if self.engine != "auto":
+        if self.engine in ("native", "python"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
+        if self.dtype is not None or self.memory_format != torch.contiguous_format:
+            raise UsageError(
+                "dtype and memory_format are for fastload's own engines, which do not run here: "
+                f"{source}; convert in the transform or in collate_fn"
+            )
         return source
 
     def check_worker_number_rationality(self) -> None:

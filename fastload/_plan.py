@@ -53,6 +53,11 @@ class Plan:
         return self.size is not None
 
     @property
+    def random(self) -> bool:
+        """Whether it depends on random numbers."""
+        return any(op.blocks for op in self.ops)
+
+    @property
     def stored(self) -> np.dtype[Any]:
         """The NumPy dtype that an output is stored in; uint16 stands for bfloat16."""
         return STORED[self.dtype]

@@ -83,11 +83,36 @@ def index_batches(batch_sampler: Any) -> Iterator[np.ndarray]:
 
 def as_indices(batch: Iterable[Any]) -> np.ndarray:
     """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
-    items = batch.tolist() if isinstance(batch, torch.Tensor) else list(batch)
-    found = np.asarray(items)
-    if found.dtype.kind not in "bi" or found.ndim != 1:
-        items = [operator.index(item) for item in items]
-    return np.asarray(items, dtype=np.int64)
+    items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
+    return np.fromiter(map(operator.index, items), np.int64)
+
+
+class Repeats:
+    """Counts how often each record was drawn in an epoch.
+
+    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation); like torch, we
+    augment it anew each time. ``records`` is the number of records that there are.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._times = np.zeros(records, np.int32)
+
+    def count(self, records: np.ndarray) -> np.ndarray:
+        """How often each of the batch ``records`` was drawn before: int64 (n,)."""
+        before: np.ndarray = self._times[records] + repeats_within(records)
+        np.add.at(self._times, records, 1)
+        return before
+
+
+def repeats_within(records: np.ndarray) -> np.ndarray:
+    """How often each of ``records`` stands before in the same array: int64 (n,)."""
+    order = np.argsort(records, kind="stable")
+    ranked = records[order]
+    place = np.arange(len(records), dtype=np.int64)
+    first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
+    repeats = np.empty(len(records), np.int64)
+    repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
+    return repeats
 
 
 def _chunks(order: np.ndarray, size: int, drop_last: bool) -> list[np.ndarray]:

@@ -1,6 +1,7 @@
 """What every test shares: sample images, counts, the hardware gates, and the check for leaks.
 
     photos       a folder of 24 generated JPEGs in three class folders
+    store        the same, packed
     test_data    a folder of real photos, where there is one
     count        count(small, full): how often to try; full with --long
     no_leaks     the test leaves no thread, process, shared memory or file descriptor behind
@@ -81,6 +82,16 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from fastload import _synthetic
 
     return _synthetic.make_images(tmp_path_factory.mktemp("photos"), 24, classes=3, seed=7)
+
+
+@pytest.fixture(scope="session")
+def store(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``photos`` packed as they are. Read only."""
+    from fastload import pack
+
+    path = tmp_path_factory.mktemp("store") / "photos.lmdb"
+    pack(photos, path)
+    return path
 
 
 @pytest.fixture(scope="session")

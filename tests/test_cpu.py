@@ -43,3 +43,26 @@ def test_the_ranks_of_a_node_share_its_cpus(monkeypatch):
     assert _cpu.available() == 2
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
     assert _cpu.available() == 1
+
+
+def test_the_limit_of_a_group_further_down_counts_and_the_least_wins(tmp_path):
+    job = tmp_path / "slurm" / "job_7"
+    job.mkdir(parents=True)
+    (job / "cpu.max").write_text("300000 100000\n")
+    membership = tmp_path / "membership"
+    membership.write_text("0::/slurm/job_7\n")
+    assert _cpu.quota(tmp_path, membership) == 3
+    (tmp_path / "slurm" / "cpu.max").write_text("200000 100000\n")
+    assert _cpu.quota(tmp_path, membership) == 2
+    membership.write_text("0::/of/another/namespace\n")
+    assert _cpu.quota(tmp_path, membership) is None
+
+
+def test_a_group_further_down_of_version_1(tmp_path):
+    unit = tmp_path / "cpu" / "unit"
+    unit.mkdir(parents=True)
+    (unit / "cpu.cfs_quota_us").write_text("150000\n")
+    (unit / "cpu.cfs_period_us").write_text("100000\n")
+    membership = tmp_path / "membership"
+    membership.write_text("5:cpu,cpuacct:/unit\n0::/\n")
+    assert _cpu.quota(tmp_path, membership) == 1.5

@@ -26,36 +26,8 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
+from batches import EVAL, MEAN, STD, TRAIN, same
 from fastload import FastLoader, PackedDataset, UsageError, pack
-
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-EVAL = v1.Compose([v1.Resize(72), v1.CenterCrop(64), v1.ToTensor(), v1.Normalize(MEAN, STD)])
-TRAIN = v1.Compose(
-    [
-        v1.RandomResizedCrop(64),
-        v1.RandomHorizontalFlip(),
-        v1.ToTensor(),
-        v1.Normalize(MEAN, STD),
-    ]
-)
-
-
-@pytest.fixture(scope="session")
-def store(photos, tmp_path_factory):
-    path = tmp_path_factory.mktemp("store") / "photos.lmdb"
-    pack(photos, path)
-    return path
-
-
-def same(ours, theirs):
-    assert len(ours) == len(theirs)
-    for mine, reference in zip(ours, theirs, strict=True):
-        assert type(mine) is type(reference) is list
-        assert mine[0].dtype == reference[0].dtype
-        assert torch.equal(mine[0], reference[0])
-        assert torch.equal(mine[1], reference[1])
-
 
 # --- the same as DataLoader ---------------------------------------------------------------------
 

@@ -98,13 +98,20 @@ class Decoder(abc.ABC):
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
         self._users: set[int] = set()
 
-    def submit(self, records: np.ndarray, *, seed: int, epoch: int) -> Ticket:
-        """Begin to fill a batch with ``records`` (int64, in range)."""
+    def submit(
+        self, records: np.ndarray, *, seed: int, epoch: int, repeats: np.ndarray | None = None
+    ) -> Ticket:
+        """Begin to fill a batch with ``records`` (int64, in range).
+
+        ``seed``, ``epoch`` and ``repeats`` are for ``_geometry.draw``.
+        """
         sizes = self.store.sizes(records)
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
-        geometry = _geometry.draw(self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records)
+        geometry = _geometry.draw(
+            self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records, repeats=repeats
+        )
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
         batch = Batch(

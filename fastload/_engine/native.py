@@ -20,7 +20,7 @@ from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage.base import Store
 from .decoder import Batch, Decoder, Ticket
-from .python import PythonTicket
+from .python import REPLACED, PythonTicket
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -143,7 +143,7 @@ class _NativeTicket(Ticket):
             message = "the record's bytes changed since it was written: its CRC32C does not match"
         elif status == _native.SIZE:
             width, height = self._batch.sizes[i]
-            message = f"the image is not {width}x{height} pixels any more: was the file replaced?"
+            message = f"the image is not {width}x{height} pixels any more: {REPLACED}"
         else:
             message = "the record is damaged: its head and its length do not fit together"
         return self._decoder.error(kind, message, self._batch.records, i)

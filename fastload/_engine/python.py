@@ -34,6 +34,8 @@ from .pillow import decode, fill, from_pixels
 
 __all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
 
+REPLACED = "was the file replaced? Make the dataset anew to have its size read again"
+
 
 class PythonDecoder(Decoder):
     """Fills batches with Pillow and NumPy. See ``Decoder`` for the arguments."""
@@ -127,7 +129,7 @@ def _fill_one(decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> 
     if image.size != (width, height):
         raise DecodeError(
             f"the image is not {width}x{height} pixels any more but {image.width}x{image.height}: "
-            "was the file replaced?",
+            f"{REPLACED}",
             **where,
         )
     fill(image, i, batch.geometry, decoder.plan, out)
