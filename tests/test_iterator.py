@@ -1,0 +1,270 @@
+"""One epoch: labels stay with their images, errors come in their place, every ending is clean."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import gc
+import os
+import threading
+import time
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader
+from torchvision.datasets import ImageFolder
+
+from batches import EVAL, TRAIN, same
+from fastload import FastLoader, PackedDataset, UsageError
+
+pytestmark = pytest.mark.usefixtures("no_leaks")
+
+
+@pytest.fixture
+def no_garbage_collection():
+    """What has to end without the collector's help."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+# --- labels stay with their images ---------------------------------------------------------------
+
+
+def fingerprints(store):
+    """Label by image, of images that are all different."""
+    dataset = PackedDataset(store, EVAL)
+    return {dataset[i][0].numpy().tobytes(): dataset[i][1] for i in range(len(dataset))}
+
+
+def test_one_iterator_shared_by_threads_mixes_up_nothing_and_ends(store):
+    label_of = fingerprints(store)
+    iterator = iter(FastLoader(store, batch_size=1, transform=EVAL, sampler=iter(range(24))))
+    got, lock = [], threading.Lock()
+
+    def pull():
+        while True:
+            with lock:  # the sampler is no more than a Python iterator
+                iterator._order_one()
+            filled = iterator._pipeline.next()
+            if filled is None:
+                iterator.close()
+                return
+            got.append(iterator._assemble(filled[1], filled[0]))
+
+    threads = [threading.Thread(target=pull) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert len(got) == 24
+    assert all(label_of[image.numpy().tobytes()] == label for image, label in got)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_interrupt_in_next_mixes_up_nothing(store, threads, monkeypatch):
+    label_of = fingerprints(store)
+    loader = FastLoader(store, batch_size=1, transform=EVAL, num_workers=threads)
+    iterator = iter(loader)
+    got = [next(iterator)]
+    take = iterator._pipeline.next
+
+    def interrupted():
+        take()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(iterator._pipeline, "next", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    monkeypatch.undo()
+    got += iterator
+    assert len(got) == 23  # the one that was interrupted is gone
+    assert all(label_of[image.numpy().tobytes()] == label for image, label in got)
+
+
+def test_an_iterator_can_be_used_in_another_thread(store):
+    iterator, batches = iter(FastLoader(store, batch_size=4, transform=EVAL)), []
+    thread = threading.Thread(target=lambda: batches.extend(iterator))
+    thread.start()
+    thread.join()
+    same(batches, list(FastLoader(store, batch_size=4, transform=EVAL)))
+
+
+def test_two_loaders_over_one_dataset_do_not_disturb_each_other(store):
+    dataset = PackedDataset(store, EVAL)
+    one, other = FastLoader(dataset, batch_size=4), FastLoader(dataset, batch_size=3)
+    expected = list(one), list(other)
+    first, second = iter(one), iter(other)
+    got: tuple[list, list] = ([], [])
+    for _ in range(len(other)):
+        got[0].extend([next(first, None)])
+        got[1].append(next(second))
+    same([batch for batch in got[0] if batch is not None], expected[0])
+    same(got[1], expected[1])
+
+
+# --- repeated samples ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_repeated_sample_is_augmented_anew_alike_for_any_threads(store, seed):
+    def images(**arguments):
+        torch.manual_seed(1)
+        batches = [[5, 5], [5, 1], [5]]
+        loader = FastLoader(store, transform=TRAIN, batch_sampler=batches, seed=seed, **arguments)
+        return torch.cat([images for images, _ in loader])
+
+    reference = images(num_workers=0)
+    fives = [image.numpy().tobytes() for image in reference[[0, 1, 2, 4]]]
+    assert len(set(fives)) == 4
+    for arguments in ({"num_workers": 2}, {"num_workers": 4}, {"engine": "python"}):
+        assert torch.equal(images(**arguments), reference)
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+def fail(*_):
+    raise ZeroDivisionError
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+class FailingSampler:
+    def __iter__(self):
+        yield from range(5)
+        fail()
+
+
+@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.parametrize("threads", [0, 2])
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"collate_fn": fail}, ZeroDivisionError),
+        ({"target_transform": fail}, ZeroDivisionError),
+        ({"collate_fn": interrupt}, KeyboardInterrupt),
+        ({"sampler": [0, 1, 99]}, IndexError),
+        ({"sampler": FailingSampler()}, ZeroDivisionError),
+    ],
+    ids=["collate_fn", "target_transform", "Ctrl-C in collate_fn", "index", "sampler"],
+)
+def test_an_error_leaves_no_thread(store, threads, arguments, error):
+    before = threading.active_count()
+    with pytest.raises(error) as caught:
+        list(FastLoader(store, batch_size=2, transform=EVAL, num_workers=threads, **arguments))
+    del caught
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_after_an_error_of_the_users_code_the_next_batches_can_be_had(store, threads):
+    def picky(samples):
+        if samples[0][1] == 1:
+            raise ZeroDivisionError
+        return samples[0][1]
+
+    iterator = iter(
+        FastLoader(store, batch_size=8, transform=EVAL, num_workers=threads, collate_fn=picky)
+    )
+    assert next(iterator) == 0
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert list(iterator) == [2]
+
+
+# --- endings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_an_iterator_that_ended_or_was_closed_stays_at_its_end(store, threads):
+    loader = FastLoader(store, batch_size=4, transform=EVAL, num_workers=threads)
+    ended, closed = iter(loader), iter(loader)
+    list(ended)
+    next(closed)
+    closed.close()
+    for iterator in (ended, closed):
+        assert next(iterator, None) is None
+        assert next(iterator, None) is None
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
+    """Two batches of 4,800 images, ten seconds of work or more, are under way."""
+    dataset = ConcatDataset([ImageFolder(photos, TRAIN)] * 400)
+    loader = FastLoader(dataset, batch_size=4800, engine=engine, num_workers=2)
+    iterator = iter(loader)
+    while not iterator._pipeline._filling:
+        time.sleep(0.001)
+    ticket = iterator._pipeline._filling[0][1]
+    iterator.close()
+    with pytest.raises(concurrent.futures.CancelledError):
+        ticket.result()
+
+
+def test_a_loader_may_go_before_its_iterator(store):
+    loader = FastLoader(store, batch_size=4, transform=EVAL)
+    iterator = iter(loader)
+    next(iterator)
+    del loader
+    gc.collect()
+    assert len(list(iterator)) == 5
+
+
+def test_a_wait_beyond_the_timeout_is_an_error_as_in_torch(store, monkeypatch):
+    release = threading.Event()
+    from fastload._engine import native
+
+    result = native._NativeTicket.result
+
+    def slow(self):
+        release.wait(30)
+        return result(self)
+
+    monkeypatch.setattr(native._NativeTicket, "result", slow)
+    loader = FastLoader(store, batch_size=24, transform=EVAL, num_workers=1, timeout=0.05)
+    iterator = iter(loader)
+    with pytest.raises(RuntimeError, match="DataLoader timed out"):
+        next(iterator)
+    release.set()
+
+
+def test_in_a_forked_child_an_iterator_of_the_parent_says_so(store):
+    iterator = iter(FastLoader(store, batch_size=4, transform=EVAL, num_workers=2))
+    next(iterator)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            next(iterator)
+        except UsageError:
+            iterator.close()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(list(iterator)) == 5
+
+
+# --- length --------------------------------------------------------------------------------------
+
+
+class Endless:
+    """A batch sampler without a length."""
+
+    def __iter__(self):
+        return iter([[0, 1], [2]])
+
+
+def test_a_batch_sampler_needs_no_length(store):
+    loader = FastLoader(store, transform=EVAL, batch_sampler=Endless())
+    reference = DataLoader(PackedDataset(store, EVAL), batch_sampler=Endless())
+    same(list(loader), list(reference))
+    with pytest.raises(TypeError):
+        len(iter(loader))
+    iterator = iter(FastLoader(store, batch_size=5, transform=EVAL))
+    assert len(iterator) == 5
