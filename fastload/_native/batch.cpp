@@ -126,7 +126,8 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
 
   status = decode_span(span, sample.kind, placement, &mine);
-  if (status == Status::kIo) *error = ENOMEM;  // the only way a decoder fails to do its own work
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // resample_avx512_store.cpp, Note [Past the cache]
+  if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
   mine.scratch.trim();
   stages_.decode.fetch_add(now_ns() - at, std::memory_order_relaxed);
   return status;

@@ -104,6 +104,7 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
   output.lut = t.lut;
   output.flip = t.flip;
   output.width = r.out_w;
+  output.nbytes = int64_t{3} * r.out_w * r.out_h * element_size(t.dtype);
   output.pixel_stride = t.pixel_stride;
   output.channel_stride = t.channel_stride;
   store = kernels->store_for(&output);

@@ -40,6 +40,7 @@ struct Output {
   const void* lut;  // Target::lut
   bool flip;
   int width;
+  int64_t nbytes;                        // of the whole image
   int64_t pixel_stride, channel_stride;  // in elements
   AlignedBytes tables;                   // the lut as the instruction set wants it
 };

@@ -112,7 +112,9 @@ def by_core(
     x, y, w, h = case.window
     element = np.dtype(ELEMENTS[case.dtype])
     nbytes = 3 * w * h * element.itemsize
-    memory = np.full(nbytes + 2 * GUARD, 0xA5, np.uint8)
+    memory = np.full(nbytes + 2 * GUARD + 64, 0xA5, np.uint8)
+    # At the start of a cache line, as slabs are: resample_avx512_store.cpp, Note [Past the cache].
+    memory = memory[-(memory.ctypes.data + GUARD) % 64 :][: nbytes + 2 * GUARD]
     lut = case.lut()
     core.resample(
         pixels,
@@ -226,6 +228,18 @@ def test_a_copy_of_any_width_is_exact(
         case = Case(box, box, (4, 1, width, 5), 0, flip, channels_last, dtype)
         check(core, case)
         check(core, dataclasses.replace(case, window=(-4, -2, width, 12), fill=(9, 8, 7)))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("dtype", range(4))
+@pytest.mark.parametrize("width", [224, 240, 333])
+def test_an_image_stored_past_the_cache_is_exact(
+    core: Any, width: int, dtype: int, channels_last: bool
+) -> None:
+    for flip in (False, True):
+        box = (width + 9, 410)
+        window = (4, -3, width, 400)
+        check(core, Case(box, box, window, 0, flip, channels_last, dtype, True, (9, 8, 7)))
 
 
 def test_a_window_beside_the_image_is_all_fill(core: Any) -> None:
