@@ -26,14 +26,15 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
 import torch
 
 from ._engine.decoder import Decoder, Ticket
-from ._sampler import Repeats
+from ._readahead import ReadAhead
+from ._sampler import Order, Repeats
 from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
@@ -51,7 +52,7 @@ class BatchIterator(Iterator[Any]):
     Args:
         source: what is read.
         decoder: what fills the batches.
-        order: index batches (int64 arrays), iterated on the consumer's thread.
+        order: index batches, iterated on the consumer's thread.
         sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
         assemble: (images, record numbers) -> the batch the caller gets.
         prefetch: batches ahead of the consumer; 0 works without a thread.
@@ -65,7 +66,7 @@ class BatchIterator(Iterator[Any]):
         *,
         source: Source,
         decoder: Decoder,
-        order: Iterator[np.ndarray],
+        order: Order,
         sized: Sized,
         assemble: Callable[[torch.Tensor, np.ndarray], Any],
         prefetch: int,
@@ -78,7 +79,7 @@ class BatchIterator(Iterator[Any]):
         self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
-        self._pipeline = _Pipeline(source, decoder, timeout_s, seed, epoch, stamps)
+        self._pipeline = _Pipeline(source, decoder, order.known, timeout_s, seed, epoch, stamps)
         self._finalizer = weakref.finalize(self, _close_for_good, self._pipeline)
         self._finalizer.atexit = False  # _close_all does it, before the interpreter is torn down
         if prefetch:
@@ -125,6 +126,7 @@ class _Pipeline:
         self,
         source: Source,
         decoder: Decoder,
+        known: Sequence[np.ndarray],
         timeout_s: float,
         seed: int,
         epoch: int,
@@ -136,6 +138,7 @@ class _Pipeline:
         self._seed = seed
         self._epoch = epoch
         self._stamps = stamps
+        self._ahead = ReadAhead(decoder, source.lookup, known)
         self._repeats = Repeats(len(source.store)) if source.plan.random else None
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
@@ -230,6 +233,7 @@ class _Pipeline:
             ticket = self._decoder.submit(
                 records, seed=self._seed, epoch=self._epoch, repeats=repeats
             )
+            self._ahead.submitted(records)
             return records, ticket
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error

@@ -8,7 +8,7 @@ user's code and is iterated as it is, on the thread of the training loop.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,23 @@ class SeededSampler(Sampler[int]):
         return len(self.data_source)
 
 
-def index_batches(batch_sampler: Any) -> Iterator[np.ndarray]:
+class Order(Iterator[np.ndarray]):
+    """The index batches of one epoch: int64 arrays, drawn when they are asked for.
+
+    Attributes:
+        known: all of them, as soon as torch's or our sampler has drawn them. Empty for a user's
+            sampler, which is never asked before its turn.
+    """
+
+    def __init__(self, batches: Iterator[np.ndarray], known: Sequence[np.ndarray] = ()) -> None:
+        self._batches = batches
+        self.known = known
+
+    def __next__(self) -> np.ndarray:
+        return next(self._batches)
+
+
+def index_batches(batch_sampler: Any) -> Order:
     """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
 
     Random numbers are drawn on the thread that iterates, and when torch's samplers draw them.
@@ -72,13 +88,16 @@ def index_batches(batch_sampler: Any) -> Iterator[np.ndarray]:
         drop_last = batch_sampler.drop_last
         if type(sampler) is SequentialSampler:
             order = np.arange(len(sampler.data_source), dtype=np.int64)
-            return iter(_chunks(order, size, drop_last))
+            batches = _chunks(order, size, drop_last)
+            return Order(iter(batches), batches)
         if type(sampler) is SeededSampler:
-            return iter(_chunks(sampler.permutation(), size, drop_last))
+            batches = _chunks(sampler.permutation(), size, drop_last)
+            return Order(iter(batches), batches)
         if type(sampler) is RandomSampler and not sampler.replacement:
             if sampler.num_samples == len(sampler.data_source):
-                return _random_batches(sampler, size, drop_last)
-    return map(as_indices, batch_sampler)
+                known: list[np.ndarray] = []
+                return Order(_random_batches(sampler, size, drop_last, known), known)
+    return Order(map(as_indices, batch_sampler))
 
 
 def as_indices(batch: Iterable[Any]) -> np.ndarray:
@@ -120,11 +139,13 @@ def _chunks(order: np.ndarray, size: int, drop_last: bool) -> list[np.ndarray]:
     return [order[start : start + size] for start in range(0, stop, size)]
 
 
-def _random_batches(sampler: RandomSampler, size: int, drop_last: bool) -> Iterator[np.ndarray]:
+def _random_batches(
+    sampler: RandomSampler, size: int, drop_last: bool, known: list[np.ndarray]
+) -> Iterator[np.ndarray]:
     """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
 
     Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
-    the next epoch would differ from DataLoader's.
+    the next epoch would differ from DataLoader's. ``known`` gets all batches with the first.
     """
     n = len(sampler.data_source)
     generator = sampler.generator
@@ -133,6 +154,7 @@ def _random_batches(sampler: RandomSampler, size: int, drop_last: bool) -> Itera
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
     order = torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
     batches = _chunks(order, size, drop_last)
+    known.extend(batches)
     last = batches.pop() if batches and len(batches[-1]) < size else None
     yield from batches
     # RandomSampler draws once more when it is exhausted, which a short last batch finds out.

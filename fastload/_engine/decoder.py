@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 import concurrent.futures
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -127,6 +127,12 @@ class Decoder(abc.ABC):
         )
         return self._start(batch)
 
+    def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:  # noqa: B027
+        """Ask the system to read these bytes, which will be wanted soon; here, nothing.
+
+        ``wait`` returns when the system was asked; the bytes are never waited for.
+        """
+
     @abc.abstractmethod
     def _start(self, batch: Batch) -> Ticket:
         """Begin to fill ``batch``."""
@@ -158,10 +164,10 @@ class Decoder(abc.ABC):
             self._checked[batch.records[batch.check.astype(bool)]] = True
 
     def pool(self) -> concurrent.futures.ThreadPoolExecutor:
-        """Threads for what Pillow has to decode; made on first use."""
+        """Threads for what Pillow has to decode and for read-ahead; made on first use."""
         if self._pool is None:
             self._pool = concurrent.futures.ThreadPoolExecutor(
-                max_workers=max(1, self.threads), thread_name_prefix="fastload-pillow"
+                max_workers=max(1, self.threads), thread_name_prefix="fastload-helper"
             )
         return self._pool
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import concurrent.futures
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ import torch
 from .. import _native
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
-from ..storage.base import Store
+from ..storage.base import Spans, Store
 from .decoder import Batch, Decoder, Ticket
 from .python import REPLACED, PythonTicket
 
@@ -51,6 +51,19 @@ class NativeDecoder(Decoder):
         self._files = core.Files(paths, ends, store.mapped_files())
         self._lut = plan.lut_bytes()
         self._order = _pass_order()
+
+    def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
+        """As in the contract."""
+        file = np.concatenate([some.file for some in spans])
+        offset = np.concatenate([some.offset for some in spans])
+        nbytes = np.concatenate([some.nbytes for some in spans])
+        if wait:
+            self._files.readahead(file, offset, nbytes)
+            return
+        # Sorted as a whole; but loose files have no order, and opening them waits for the disk.
+        parts = 1 if self.store.mapped else max(1, self.threads)
+        for part in np.array_split(np.arange(len(file)), parts):
+            self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
     def _start(self, batch: Batch) -> Ticket:
         n = len(batch.records)

@@ -23,6 +23,17 @@ class Files:
     ) -> None: ...
     def close(self) -> None:
         """Let go of the maps, once the jobs that read them are done. Idempotent."""
+    def readahead(
+        self,
+        file: npt.NDArray[np.int32],
+        offset: npt.NDArray[np.int64],
+        nbytes: npt.NDArray[np.int64],
+    ) -> None:
+        """Ask the system to read spans (n,) into the page cache, in the order of the disk.
+
+        Returns without waiting for the data, without the GIL meanwhile. Only advice: spans outside
+        of their files and files that cannot be opened are left out.
+        """
     def __len__(self) -> int: ...
 
 class Job:

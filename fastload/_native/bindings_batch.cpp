@@ -84,6 +84,23 @@ std::shared_ptr<Files> core_of(const py::object& files) {
   return files.cast<const PyFiles&>().core();
 }
 
+void readahead(const PyFiles& files, const py::object& file, const py::object& offset,
+               const py::object& nbytes) {
+  const std::shared_ptr<Files> core = files.core();
+  const Buffer file_array(file, "file", 'i', 4, false);
+  const py::ssize_t n = file_array.length();
+  file_array.expect_shape("file", n);
+  const Buffer offset_array = read_array(offset, "offset", 'i', 8, n);
+  const Buffer nbytes_array = read_array(nbytes, "nbytes", 'i', 8, n);
+  std::vector<FileRange> ranges(static_cast<size_t>(n));
+  for (size_t i = 0; i < ranges.size(); i++) {
+    ranges[i] = {file_array.data<int32_t>()[i], offset_array.data<int64_t>()[i],
+                 nbytes_array.data<int64_t>()[i]};
+  }
+  WithoutGil released;
+  core->readahead(&ranges);
+}
+
 // fastload._native._core.Job
 class PyJob {
  public:
@@ -309,6 +326,8 @@ void bind_batches(py::module_& m) {
   py::class_<PyFiles>(m, "Files", "Files of a store, opened or mapped when first read.")
       .def(py::init<py::bytes, const py::object&, const py::object&>(), "paths"_a, "ends"_a, "mapped"_a)
       .def("close", &PyFiles::close, "Let go of the maps, once the jobs that read them are done.")
+      .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
+           "Ask the system to read these spans into the page cache; see _core.pyi.")
       .def("__len__", &PyFiles::length);
 
   py::class_<PyJob>(m, "Job", "A submitted batch. Dropped before its end, it is cancelled.")

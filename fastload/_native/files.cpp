@@ -21,6 +21,13 @@ constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
 // What a thread's scratch keeps between records.
 constexpr size_t kScratchKept = size_t{16} << 20;
 
+// Linux reads at most max(read_ahead_kb, the device's largest request) for one piece of advice and drops the
+// rest silently (force_page_cache_ra in mm/readahead.c). 128 KiB is the default of read_ahead_kb.
+constexpr size_t kAdvice = size_t{128} << 10;
+
+// Ranges this close are read as one: a gap costs less than another request.
+constexpr size_t kGap = size_t{16} << 10;
+
 // Where [offset, offset + nbytes) lies inside `size` bytes, its length; else false.
 bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
   if (offset < 0 || nbytes < -1 || static_cast<uint64_t>(offset) > size) return false;
@@ -195,6 +202,68 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
   }
   close(fd);
   return status;
+}
+
+void Files::readahead(std::vector<FileRange>* ranges) noexcept {
+  std::sort(ranges->begin(), ranges->end(), [](const FileRange& a, const FileRange& b) {
+    return a.file != b.file ? a.file < b.file : a.offset < b.offset;
+  });
+  const FileRange* at = ranges->data();
+  const FileRange* const end = at + ranges->size();
+  while (at < end) {
+    const int32_t file = at->file;
+    const FileRange* const begin = at;
+    while (at < end && at->file == file) at++;
+    if (file < 0 || static_cast<uint64_t>(file) >= count_) continue;
+    if (mappings_ && mapped_[file] != 0) {
+      readahead_mapped(begin, at);
+    } else {
+      readahead_loose(begin, at);
+    }
+  }
+}
+
+void Files::readahead_mapped(const FileRange* begin, const FileRange* end) noexcept {
+  int error = 0;
+  const Mapping* found = mapping(begin->file, &error);
+  if (found == nullptr) return;
+  static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  uint8_t* const address = static_cast<uint8_t*>(found->address);
+  size_t first = 0, last = 0;  // the run that is being gathered, whole pages
+  const auto advise = [&] {
+    for (; first < last; first += std::min(kAdvice, last - first)) {
+      madvise(address + first, std::min(kAdvice, last - first), MADV_WILLNEED);
+    }
+  };
+  for (; begin < end; begin++) {
+    size_t length = 0;
+    if (!clip(found->size, begin->offset, begin->nbytes, &length) || length == 0) continue;
+    const size_t start = static_cast<size_t>(begin->offset) / page * page;
+    if (start > last + kGap) {
+      advise();
+      first = start;
+    }
+    last = std::max(last, (static_cast<size_t>(begin->offset) + length + page - 1) / page * page);
+  }
+  advise();
+}
+
+void Files::readahead_loose(const FileRange* begin, const FileRange* end) noexcept {
+  size_t size = 0;
+  int error = 0;
+  const int fd = open_file(begin->file, &size, &error);
+  if (fd < 0) return;
+  for (; begin < end; begin++) {
+    size_t left = 0;
+    if (!clip(size, begin->offset, begin->nbytes, &left)) continue;
+    for (off_t at = static_cast<off_t>(begin->offset); left > 0;) {
+      const size_t piece = std::min(kAdvice, left);
+      posix_fadvise(fd, at, static_cast<off_t>(piece), POSIX_FADV_WILLNEED);
+      at += static_cast<off_t>(piece);
+      left -= piece;
+    }
+  }
+  close(fd);
 }
 
 }  // namespace fastload

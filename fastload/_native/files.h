@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "status.h"
 
@@ -16,6 +17,12 @@ struct Span {
   const uint8_t* data = nullptr;
   size_t nbytes = 0;
   size_t readable = 0;
+};
+
+// Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end.
+struct FileRange {
+  int32_t file;
+  int64_t offset, nbytes;
 };
 
 // Per-thread memory that loose files are read into.
@@ -55,10 +62,17 @@ class Files {
   Status read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
               int* error) noexcept;
 
+  // Asks the system to read these ranges into the page cache, sorted by file and offset, and returns without
+  // waiting for the data. Advice only: what cannot be opened or lies outside its file is left out, for
+  // read() to report. Reorders `ranges`.
+  void readahead(std::vector<FileRange>* ranges) noexcept;
+
  private:
   struct Mapping;
   int open_file(int64_t file, size_t* size, int* error) const noexcept;
   const Mapping* mapping(int64_t file, int* error) noexcept;
+  void readahead_mapped(const FileRange* begin, const FileRange* end) noexcept;
+  void readahead_loose(const FileRange* begin, const FileRange* end) noexcept;
 
   const char* paths_;
   size_t paths_nbytes_;
