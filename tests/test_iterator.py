@@ -14,7 +14,7 @@ from torch.utils.data import ConcatDataset, DataLoader
 from torchvision.datasets import ImageFolder
 
 from batches import EVAL, TRAIN, same
-from fastload import FastLoader, PackedDataset, UsageError
+from fastload import FastLoader, PackedDataset, UsageError, _native
 
 pytestmark = pytest.mark.usefixtures("no_leaks")
 
@@ -147,7 +147,7 @@ class FailingSampler:
         ({"collate_fn": fail}, ZeroDivisionError),
         ({"target_transform": fail}, ZeroDivisionError),
         ({"collate_fn": interrupt}, KeyboardInterrupt),
-        ({"sampler": [0, 1, 99]}, IndexError),
+        ({"sampler": [0, 1, 99, *range(20)]}, IndexError),
         ({"sampler": FailingSampler()}, ZeroDivisionError),
     ],
     ids=["collate_fn", "target_transform", "Ctrl-C in collate_fn", "index", "sampler"],
@@ -201,6 +201,10 @@ def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
         time.sleep(0.001)
     ticket = iterator._pipeline._filling[0][1]
     iterator.close()
+    if engine == "native":
+        assert (ticket._status == _native.PENDING).any()
+    else:
+        assert any(task.cancelled() for task in ticket._tasks)
     with pytest.raises(concurrent.futures.CancelledError):
         ticket.result()
 

@@ -46,6 +46,38 @@ def test_a_folder_gives_dataloaders_batches_bit_for_bit(photos, engine, drop_las
         same(list(ours), list(theirs))
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize(
+    "workers", [{"num_workers": 0}, {"num_workers": 1, "persistent_workers": True}]
+)
+@pytest.mark.parametrize("stop", [0, 2, 4])
+def test_loops_that_are_left_early_go_on_with_dataloaders_order(photos, drop_last, workers, stop):
+    folder = ImageFolder(photos, EVAL)
+    batches = []
+    for kind in (DataLoader, FastLoader):
+        generator = torch.Generator().manual_seed(2)
+        loader = kind(folder, 5, shuffle=True, generator=generator, drop_last=drop_last, **workers)
+        batches.append([b for _ in range(3) for _, b in zip(range(stop + 1), loader)])
+    same(*batches)
+
+
+class Drawing:
+    """A batch sampler that draws when it is asked for its iterator, as a generator does not."""
+
+    def __iter__(self):
+        return iter(torch.randperm(24).view(6, 4).tolist())
+
+
+def test_a_batch_sampler_that_draws_at_once_is_asked_when_dataloader_asks_it(photos):
+    folder = ImageFolder(photos, EVAL)
+    batches = []
+    for kind in (DataLoader, FastLoader):
+        torch.manual_seed(3)
+        loader = kind(folder, batch_sampler=Drawing())
+        batches.append([batch for _ in range(2) for batch in loader])
+    same(*batches)
+
+
 @pytest.mark.parametrize("engine", ["native", "python"])
 def test_a_packed_store_gives_the_folders_batches_bit_for_bit(photos, store, engine):
     theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_size=4))
@@ -246,6 +278,16 @@ def test_epochs_differ_in_order_and_augmentation_and_can_be_chosen(store):
     same([next(iter(loader))], [second])
 
 
+@pytest.mark.parametrize("engine", ["native", "workers"])
+def test_without_a_shuffle_augmentation_still_follows_the_epoch(store, engine):
+    loader = FastLoader(store, batch_size=100, transform=TRAIN, seed=1, engine=engine)
+    first, second = next(iter(loader)), next(iter(loader))
+    assert not torch.equal(first[0], second[0])
+    reference = FastLoader(store, batch_size=100, transform=TRAIN, seed=1)
+    reference.set_epoch(1)
+    same([next(iter(reference))], [second])
+
+
 def test_augmentation_does_not_depend_on_the_batch(store):
     one = list(FastLoader(store, batch_size=1, transform=TRAIN, seed=4))
     many = next(iter(FastLoader(store, batch_size=100, transform=TRAIN, seed=4)))
@@ -404,6 +446,9 @@ def test_misuse_is_told_at_once(photos, store):
         FastLoader(ImageFolder(photos, EVAL), transform=EVAL)
     with pytest.raises(UsageError, match="uint8"):
         FastLoader(store, transform=EVAL, dtype=torch.uint8)
+    for arguments in ({"dtype": torch.float16}, {"memory_format": torch.channels_last}):
+        with pytest.raises(UsageError, match="for fastload's own engines"):
+            FastLoader(TensorDataset(torch.arange(3)), **arguments)
     with pytest.raises(FileNotFoundError):
         FastLoader("nothing/here.lmdb")
     with pytest.raises(ValueError, match="mutually exclusive"):
@@ -435,6 +480,40 @@ def test_a_loader_can_be_pickled_and_copied(store):
     expected = list(loader)
     same(list(pickle.loads(pickle.dumps(loader))), expected)
     same(list(copy.deepcopy(loader)), expected)
+
+
+def test_a_loader_is_copied_in_the_middle_of_an_epoch_without_what_runs(photos):
+    loader = FastLoader(ImageFolder(photos, EVAL), batch_size=4, persistent_workers=True)
+    expected = list(loader)
+    iterator = iter(loader)
+    next(iterator)
+    for clone in (pickle.loads(pickle.dumps(loader)), copy.deepcopy(loader), copy.copy(loader)):
+        assert "engine: native" in clone.explain()
+        assert clone.stats()["engine"] == "native"
+        same(list(clone), expected)
+    assert len(list(iterator)) == len(loader) - 1
+
+
+def test_pin_memory_without_an_accelerator_warns_as_torch_does(photos, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    if hasattr(torch, "accelerator"):  # torch 2.6
+        monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    folder = ImageFolder(photos, EVAL)
+    for kind in (DataLoader, FastLoader):
+        with pytest.warns(UserWarning, match="no accelerator is found"):
+            images, _labels = next(iter(kind(folder, batch_size=4, pin_memory=True)))
+        assert not images.is_pinned()
+
+
+@pytest.mark.gpu
+def test_pin_memory_pins_images_labels_and_what_collate_fn_makes(photos):
+    folder = ImageFolder(photos, EVAL)
+    for collate_fn in (None, lambda samples: default_collate(samples)):
+        loader = FastLoader(folder, batch_size=4, pin_memory=True, collate_fn=collate_fn)
+        assert "engine: native" in loader.explain()
+        for images, labels in loader:
+            assert images.is_pinned()
+            assert labels.is_pinned()
 
 
 def test_stats_count_what_was_handed_over(store):

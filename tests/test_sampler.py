@@ -44,6 +44,21 @@ def test_a_shuffle_with_a_generator_is_torchs_over_several_epochs(n, size, drop_
         assert torch.equal(theirs.get_state(), ours.get_state())
 
 
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("n", [20, 22])
+def test_a_loop_that_is_left_early_leaves_the_generator_as_torch_does(n, drop_last):
+    for stop in range(1, 7):
+        states = []
+        for batches in (iter, index_batches):
+            generator = torch.Generator().manual_seed(3)
+            sampler = RandomSampler(range(n), generator=generator)
+            iterator = batches(BatchSampler(sampler, 4, drop_last))
+            for _ in range(stop):
+                next(iterator, None)
+            states.append(generator.get_state())
+        assert torch.equal(*states)
+
+
 def test_a_shuffle_from_the_global_generator_is_torchs():
     sampler = BatchSampler(RandomSampler(range(20)), 4, False)
     torch.manual_seed(5)
