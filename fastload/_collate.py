@@ -35,7 +35,9 @@ def collate(samples: Any) -> Any:
         return default_collate(samples)
     if not samples.labelled:
         return samples.images
-    return [samples.images, default_collate(tuple(label for _, label in samples))]
+    # A tuple, as default_collate's own transposing gives: of strings it returns what it got.
+    labels: Any = tuple(label for _, label in samples)
+    return [samples.images, default_collate(labels)]
 
 
 def batch_of(
@@ -56,7 +58,8 @@ def batch_of(
         return images
     if target_transform is None:
         return [images, torch.from_numpy(labels)]
-    return [images, default_collate(tuple(_targets(labels, target_transform)))]
+    targets: Any = tuple(_targets(labels, target_transform))
+    return [images, default_collate(targets)]
 
 
 def samples_of(

@@ -10,15 +10,15 @@ How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error travels in the place of its batch and is raised at that ``next``; the
                batches after it can still be had, as in torch's DataLoader.
-    early exit ``close`` (also when the iterator is dropped, and at interpreter exit) ends the
-               queue, cancels what is being filled, and joins the producer.
+    early exit ``close`` (and the exit of the interpreter) ends the queue, cancels what is being
+               filled, and joins the producer. Dropping the iterator tells the producer to end by
+               itself, after the batch that it waits for.
     fork       a child has no producer: there ``next`` raises, and letting go does nothing.
 With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 """
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import collections
 import os
@@ -39,9 +39,8 @@ from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
 
-# How long a finalizer waits for the producer. It may run inside of any function, even one that
-# holds a lock which the producer needs; then the producer ends after it.
-_FINALIZER_S = 5.0
+# How long the exit of the interpreter waits for a producer.
+_EXIT_S = 5.0
 
 _live: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
 
@@ -80,10 +79,8 @@ class BatchIterator(Iterator[Any]):
         self._assemble = assemble
         self._stamps = stamps
         self._pipeline = _Pipeline(source, decoder, order.known, timeout_s, seed, epoch, stamps)
-        self._finalizer = weakref.finalize(self, _close_for_good, self._pipeline)
-        self._finalizer.atexit = False  # _close_all does it, before the interpreter is torn down
         if prefetch:
-            self._pipeline.start()
+            self._pipeline.start(self)
             for _ in range(prefetch):
                 self._order_one()
         _live.add(self)
@@ -106,7 +103,6 @@ class BatchIterator(Iterator[Any]):
     def close(self) -> None:
         """End this epoch now. Nothing runs and nothing is written afterwards."""
         self._pipeline.close()
-        self._finalizer.detach()
 
     def _order_one(self) -> None:
         """Draw one more index batch and hand it to the producer; None after the last one."""
@@ -115,6 +111,8 @@ class BatchIterator(Iterator[Any]):
         self._stamps.stage("order", time.perf_counter_ns() - begin)
 
 
+# Indices of a batch; None after the last one; the weak reference to an iterator that is gone.
+_Task = np.ndarray | weakref.ref[BatchIterator] | None
 _Filled = tuple[np.ndarray, torch.Tensor]  # record numbers and their images
 _Filling = tuple[np.ndarray, Ticket] | BaseException
 
@@ -141,15 +139,21 @@ class _Pipeline:
         self._ahead = ReadAhead(decoder, source.lookup, known)
         self._repeats = Repeats(len(source.store)) if source.plan.random else None
         self._pid = os.getpid()
-        self._tasks: queue.SimpleQueue[np.ndarray | None] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._owner: weakref.ref[BatchIterator] | None = None
         self._filling: collections.deque[_Filling] = collections.deque()
         self._results: Any = None
         self._closing = threading.Event()
-        decoder.acquire(self)
 
-    def start(self) -> None:
+    def start(self, owner: BatchIterator) -> None:
+        """Start the producer; it ends when ``owner`` is gone."""
         from prefetch_generator import BackgroundGenerator
 
+        self._decoder.acquire(self)
+        # When the iterator is dropped, its weak reference is put among the tasks, which tells the
+        # producer to end. The callback is a C function on purpose: a finalizer in Python could be
+        # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
+        self._owner = weakref.ref(owner, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
@@ -175,7 +179,7 @@ class _Pipeline:
     def _make(self) -> _Filled | BaseException | None:
         """The next batch, made here."""
         indices = self._tasks.get()
-        return None if indices is None else self._finish(self._submit(indices))
+        return self._finish(self._submit(indices)) if isinstance(indices, np.ndarray) else None
 
     def _take(self) -> Any:
         """The next batch from the producer."""
@@ -212,7 +216,7 @@ class _Pipeline:
             while not self._closing.is_set():
                 while not ended and (not self._filling or not self._tasks.empty()):
                     indices = self._tasks.get()
-                    if self._closing.is_set():
+                    if self._closing.is_set() or isinstance(indices, weakref.ref):
                         return
                     if indices is None:
                         ended = True
@@ -224,6 +228,7 @@ class _Pipeline:
         finally:
             for filling in self._filling:
                 _cancel(filling)
+            self._decoder.release(self)
 
     def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
@@ -267,18 +272,9 @@ def _cancel(filling: _Filling) -> None:
         filling[1].cancel()
 
 
-def _close_for_good(pipeline: _Pipeline) -> None:
-    """Close, although Ctrl-C arrives meanwhile: Python swallows what a finalizer raises."""
-    try:
-        pipeline.close(_FINALIZER_S)
-    except KeyboardInterrupt:
-        pipeline.close(_FINALIZER_S)
-        _thread.interrupt_main()  # raised again where the program can see it
-
-
 def _close_all() -> None:
     for iterator in list(_live):
-        _close_for_good(iterator._pipeline)
+        iterator._pipeline.close(_EXIT_S)
 
 
 atexit.register(_close_all)

@@ -48,6 +48,14 @@ def snapshot() -> Held:
     )
 
 
+def threads_end(count: int, *, timeout_s: float = 30) -> bool:
+    """Whether at most ``count`` threads are left; those that were told to end get time for it."""
+    deadline = time.monotonic() + timeout_s
+    while threading.active_count() > count and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return threading.active_count() <= count
+
+
 def wait_for(before: Held, *, timeout_s: float) -> list[str]:
     """Return what is held beyond ``before``, once nothing is or ``timeout_s`` has passed."""
     deadline = time.monotonic() + timeout_s

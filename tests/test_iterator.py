@@ -13,6 +13,7 @@ import torch
 from torch.utils.data import ConcatDataset, DataLoader
 from torchvision.datasets import ImageFolder
 
+import leaks
 from batches import EVAL, TRAIN, same
 from fastload import FastLoader, PackedDataset, UsageError, _native
 
@@ -157,7 +158,7 @@ def test_an_error_leaves_no_thread(store, threads, arguments, error):
     with pytest.raises(error) as caught:
         list(FastLoader(store, batch_size=2, transform=EVAL, num_workers=threads, **arguments))
     del caught
-    assert threading.active_count() == before
+    assert leaks.threads_end(before)
 
 
 @pytest.mark.parametrize("threads", [0, 2])
@@ -207,6 +208,16 @@ def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
         assert any(task.cancelled() for task in ticket._tasks)
     with pytest.raises(concurrent.futures.CancelledError):
         ticket.result()
+
+
+def test_letting_go_inside_of_what_the_producer_waits_for_does_not_hang(store):
+    """The collector may end an iterator in any function, also in one that holds the ring's lock."""
+    loader = FastLoader(store, batch_size=2, transform=EVAL, num_workers=1)
+    iterator = iter(loader)
+    next(iterator)
+    with loader._made[1]._ring._lock:
+        iterator._pipeline.put(iterator._order.known[3])
+        del iterator
 
 
 def test_a_loader_may_go_before_its_iterator(store):

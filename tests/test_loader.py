@@ -26,6 +26,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
 import fastload
+import leaks
 from batches import EVAL, MEAN, STD, TRAIN, same
 from fastload import FastLoader, PackedDataset, UsageError, pack
 
@@ -352,7 +353,7 @@ def test_leaving_early_leaves_no_thread(store):
     for _ in range(100):
         for _batch in loader:
             break
-    assert threading.active_count() == before
+    assert leaks.threads_end(before)
 
 
 def test_an_iterator_that_was_forgotten_ends_with_its_loader(store):
@@ -362,7 +363,7 @@ def test_an_iterator_that_was_forgotten_ends_with_its_loader(store):
     assert threading.active_count() > before
     del iterator
     gc.collect()
-    assert threading.active_count() == before
+    assert leaks.threads_end(before)
 
 
 def test_two_iterators_of_one_loader_do_not_disturb_each_other(store):

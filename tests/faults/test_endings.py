@@ -83,6 +83,9 @@ except KeyboardInterrupt:
     pass
 del images, labels
 import gc; gc.collect()
+import time
+deadline = time.monotonic() + 30
+while threading.active_count() > before and time.monotonic() < deadline: time.sleep(0.01)
 assert threading.active_count() == before, threading.enumerate()
 print(len(list(loader)))
 """,
