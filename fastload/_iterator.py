@@ -26,7 +26,7 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ import torch
 
 from ._engine.decoder import Decoder, Ticket
 from ._readahead import ReadAhead
-from ._sampler import Order, Repeats
+from ._sampler import Batches, Order, Repeats
 from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
@@ -124,7 +124,7 @@ class _Pipeline:
         self,
         source: Source,
         decoder: Decoder,
-        known: Sequence[np.ndarray],
+        known: Batches,
         timeout_s: float,
         seed: int,
         epoch: int,

@@ -8,7 +8,7 @@ user's code and is iterated as it is, on the thread of the training loop.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 from . import _philox
+
+_NOTHING = np.empty(0, np.int64)
 
 _ORDER = 0x6F72_6465  # position of the order's random numbers, apart from every transform's
 
@@ -62,17 +64,44 @@ class SeededSampler(Sampler[int]):
         return len(self.data_source)
 
 
+class Batches:
+    """Indices cut into batches: views, made when asked for, since an epoch may have millions.
+
+    Args:
+        indices: int64 (n,).
+        size: of a batch.
+        drop_last: leaves out a last batch that is smaller.
+    """
+
+    def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
+        self.indices = indices
+        self._size = size
+        self._drop_last = drop_last
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.indices), self._size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if not 0 <= number < len(self):
+            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
+        return self.indices[number * self._size : (number + 1) * self._size]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.__getitem__, range(len(self)))
+
+
 class Order(Iterator[np.ndarray]):
     """The index batches of one epoch: int64 arrays, drawn when they are asked for.
 
     Attributes:
-        known: all of them, as soon as torch's or our sampler has drawn them. Empty for a user's
-            sampler, which is never asked before its turn.
+        known: all of them, as soon as torch's or our sampler has drawn them. Without indices for
+            a user's sampler, which is never asked before its turn.
     """
 
-    def __init__(self, batches: Iterator[np.ndarray], known: Sequence[np.ndarray] = ()) -> None:
+    def __init__(self, batches: Iterator[np.ndarray], known: Batches | None = None) -> None:
         self._batches = batches
-        self.known = known
+        self.known = Batches(_NOTHING, 1, False) if known is None else known
 
     def __next__(self) -> np.ndarray:
         return next(self._batches)
@@ -88,15 +117,15 @@ def index_batches(batch_sampler: Any) -> Order:
         drop_last = batch_sampler.drop_last
         if type(sampler) is SequentialSampler:
             order = np.arange(len(sampler.data_source), dtype=np.int64)
-            batches = _chunks(order, size, drop_last)
-            return Order(iter(batches), batches)
+            known = Batches(order, size, drop_last)
+            return Order(iter(known), known)
         if type(sampler) is SeededSampler:
-            batches = _chunks(sampler.permutation(), size, drop_last)
-            return Order(iter(batches), batches)
+            known = Batches(sampler.permutation(), size, drop_last)
+            return Order(iter(known), known)
         if type(sampler) is RandomSampler and not sampler.replacement:
             if sampler.num_samples == len(sampler.data_source):
-                known: list[np.ndarray] = []
-                return Order(_random_batches(sampler, size, drop_last, known), known)
+                known = Batches(_NOTHING, size, drop_last)
+                return Order(_random_batches(sampler, size, known), known)
     return Order(map(as_indices, batch_sampler))
 
 
@@ -134,30 +163,21 @@ def repeats_within(records: np.ndarray) -> np.ndarray:
     return repeats
 
 
-def _chunks(order: np.ndarray, size: int, drop_last: bool) -> list[np.ndarray]:
-    stop = len(order) // size * size if drop_last else len(order)
-    return [order[start : start + size] for start in range(0, stop, size)]
-
-
-def _random_batches(
-    sampler: RandomSampler, size: int, drop_last: bool, known: list[np.ndarray]
-) -> Iterator[np.ndarray]:
+def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:
     """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
 
     Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
-    the next epoch would differ from DataLoader's. ``known`` gets all batches with the first.
+    the next epoch would differ from DataLoader's. ``known`` gets its indices with the first batch.
     """
     n = len(sampler.data_source)
     generator = sampler.generator
     if generator is None:
         generator = torch.Generator()
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
-    order = torch.randperm(n, generator=generator, device=generator.device).cpu().numpy()
-    batches = _chunks(order, size, drop_last)
-    known.extend(batches)
-    last = batches.pop() if batches and len(batches[-1]) < size else None
-    yield from batches
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    known.indices = order.cpu().numpy()
+    whole = n // size
+    yield from map(known.__getitem__, range(whole))
     # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
     torch.randperm(n, generator=generator, device=generator.device)
-    if last is not None:
-        yield last
+    yield from map(known.__getitem__, range(whole, len(known)))

@@ -14,20 +14,28 @@ from torchvision.datasets import ImageFolder
 from batches import TRAIN, same
 from fastload import FastLoader, StoreError, _readahead
 from fastload._readahead import ReadAhead
-from fastload._sampler import index_batches
+from fastload._sampler import Batches, index_batches
 from fastload.storage.base import Spans
 
-NBYTES = 1 << 20  # of every record here: a window is 64 of them
+TABLES = -77  # where they lie here
+NBYTES = (1 << 20) - 4096  # of every record here: with its page, a window is 64 of them
 
 
 class Recorder:
     """A decoder that notes what is announced: lists of record numbers."""
 
-    def __init__(self, nbytes: int = NBYTES) -> None:
+    def __init__(self, nbytes: int = NBYTES, tables: int = 0) -> None:
         self.calls: list[list[int]] = []
         self.waited: list[bool] = []
-        self.store = types.SimpleNamespace(spans=self._spans)
+        self.store = types.SimpleNamespace(spans=self._spans, tables=self._tables)
         self._nbytes = nbytes
+        self._tables_nbytes = tables
+
+    def _tables(self) -> Spans:
+        one = np.zeros(1 if self._tables_nbytes else 0, np.int64)
+        return Spans(
+            file=one.astype(np.int32), offset=one + TABLES, nbytes=one + self._tables_nbytes
+        )
 
     def _spans(self, records: np.ndarray) -> Spans:
         if (records < 0).any():
@@ -60,11 +68,11 @@ def disk(monkeypatch):
     return disk
 
 
-def batches(count: int, size: int) -> list[np.ndarray]:
-    return list(np.arange(count * size, dtype=np.int64).reshape(count, size))
+def batches(count: int, size: int) -> Batches:
+    return Batches(np.arange(count * size, dtype=np.int64), size, False)
 
 
-def run(decoder: Recorder, order: list[np.ndarray], known: list[np.ndarray]) -> list[int]:
+def run(decoder: Recorder, order: Batches, known: Batches) -> list[int]:
     """Submit all of ``order``; how many records beyond each batch were announced by then."""
     ahead = ReadAhead(decoder, lambda indices: indices, known)
     lead = []
@@ -86,28 +94,39 @@ def test_a_cold_cache_is_announced_once_each_in_order_within_the_window(disk):
     decoder, order = Recorder(), batches(100, 4)
     lead = run(decoder, order, order)
     assert decoder.announced == list(range(400))
+    assert lead[:3] == [0, 0, 0]  # the first batches come first
     assert max(lead) == 64
-    assert min(lead[:80]) >= 48  # a piece of 16 is announced when it is missing
+    assert min(lead[3:80]) >= 48  # a piece of 16 is announced when it is missing
 
 
 def test_announcements_come_in_pieces_that_are_worth_sorting(disk):
     disk.rate = 1 << 30
     decoder, order = Recorder(), batches(100, 4)
     run(decoder, order, order)
-    assert {len(call) for call in decoder.calls[1:]} == {16, 12}  # 12: the end of the epoch
+    assert {len(call) for call in decoder.calls[3:]} == {16, 4}  # 4: the end of the epoch
+
+
+def test_small_batches_are_announced_few_at_a_time_and_count_their_pages(disk):
+    disk.rate = 1 << 30
+    decoder, order = Recorder(nbytes=1), batches(500, 256)
+    lead = run(decoder, order, order)
+    assert lead[2:6] == [0, 16 * 256, 31 * 256, 46 * 256]
+    assert 59 * 256 < max(lead) < 65 * 256
+    assert max(map(len, decoder.calls)) == 16 * 256
+    assert decoder.announced == list(range(500 * 256))
 
 
 def test_batches_larger_than_the_window_are_announced_one_ahead(disk):
     disk.rate = 1 << 30
     decoder, order = Recorder(), batches(5, 200)
-    assert run(decoder, order, order) == [200, 200, 200, 200, 0]
+    assert run(decoder, order, order) == [0, 0, 0, 200, 0]
     assert decoder.announced == list(range(1000))
 
 
 def test_a_file_of_unknown_length_counts_as_a_typical_one(disk):
     disk.rate = 1 << 30
     decoder, order = Recorder(nbytes=-1), batches(100, 16)
-    assert max(run(decoder, order, order)) == 512
+    assert max(run(decoder, order, order)) == 512  # of 132 KB each, in whole batches
 
 
 def test_it_starts_when_something_is_read_and_ends_when_nothing_is(disk):
@@ -125,17 +144,33 @@ def test_it_starts_when_something_is_read_and_ends_when_nothing_is(disk):
     assert len(decoder.announced) == len(set(decoder.announced))
 
 
+def test_small_tables_are_announced_first_and_large_ones_when_it_is_cold(disk):
+    decoder = Recorder(tables=64 << 20)
+    run(decoder, batches(5, 4), batches(5, 4))
+    assert decoder.calls == [[TABLES], [0, 1, 2, 3]]
+    assert decoder.waited == [True, True]
+    decoder = Recorder(tables=(64 << 20) + 1)
+    run(decoder, batches(5, 4), batches(5, 4))
+    assert decoder.calls == [[0, 1, 2, 3]]
+    disk.rate = 1 << 30
+    decoder = Recorder(tables=(64 << 20) + 1)
+    run(decoder, batches(5, 4), batches(5, 4))
+    assert decoder.calls[:3] == [[0, 1, 2, 3], [TABLES], [4, 5, 6, 7]]
+    assert decoder.waited == [True, *[False] * (len(decoder.calls) - 1)]
+    assert decoder.announced.count(TABLES) == 1
+
+
 def test_with_an_unknown_order_each_batch_announces_itself(disk):
     disk.rate = 1 << 30
     decoder, order = Recorder(), batches(10, 4)
-    assert run(decoder, order, []) == [0] * 10
+    assert run(decoder, order, batches(0, 4)) == [0] * 10
     assert decoder.calls == [batch.tolist() for batch in order]
 
 
 def test_a_record_outside_the_store_is_left_to_its_own_batch(disk):
     disk.rate = 1 << 30
     decoder, order = Recorder(), batches(10, 4)
-    order[5][0] = -1
+    order.indices[20] = -1
     run(decoder, order, order)
 
 
@@ -216,7 +251,9 @@ def test_what_is_announced_is_the_records_own_bytes(photos, store, disk, monkeyp
         return announce(self, some, **keywords)
 
     monkeypatch.setattr(NativeDecoder, "readahead", record)
-    list(loader)
+    iterator = iter(loader)
+    spans.clear()  # of the tables
+    list(iterator)
     announced = sorted(
         (self.files[file], offset, nbytes)
         for self, one in spans

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +17,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
-from fastload._sampler import SeededSampler, index_batches
+from fastload._sampler import Batches, SeededSampler, index_batches
 
 
 def torch_batches(batch_sampler):
@@ -121,3 +123,25 @@ def test_begin_prefers_the_epoch_that_was_chosen_last():
     sampler.set_epoch(5)
     assert sampler.begin(2) == 5
     assert sampler.begin(6) == 6
+
+
+@given(n=st.integers(0, 60), size=st.integers(1, 12), drop_last=st.booleans())
+def test_batches_are_views_of_all_indices_in_order(n, size, drop_last):
+    indices = np.arange(n, dtype=np.int64)
+    batches = Batches(indices, size, drop_last)
+    expected = torch_batches(BatchSampler(SequentialSampler(range(n)), size, drop_last))
+    assert [batch.tolist() for batch in batches] == expected
+    assert len(batches) == len(expected)
+    assert all(batch.base is indices for batch in batches)
+    for outside in (-1, len(batches)):
+        with pytest.raises(IndexError, match="expected a batch from 0"):
+            batches[outside]
+
+
+def test_an_epoch_of_single_samples_begins_without_an_object_for_each():
+    gc.collect()
+    before = len(gc.get_objects())
+    order = index_batches(BatchSampler(RandomSampler(range(1_000_000)), 1, False))
+    next(order)
+    assert len(gc.get_objects()) < before + 1000
+    assert len(order.known) == 1_000_000

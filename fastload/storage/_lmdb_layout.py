@@ -21,12 +21,17 @@ RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
 KEY = struct.Struct(">Q")  # of a record
 
+_LOOKED_UP = (b"labels", b"sizes", b"crc32c", b"kinds", b"nbytes", b"offsets")
+
 _MAX_JSON = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
 class Opened:
-    """One opening of the file: the pages and the columns, which are views of them."""
+    """One opening of the file: the pages and the columns, which are views of them.
+
+    ``places`` are (offset, nbytes) of the columns that are looked up for every batch.
+    """
 
     pages: Pages
     format: dict[str, Any]
@@ -40,6 +45,7 @@ class Opened:
     offsets: np.ndarray
     key_ends: np.ndarray
     keys: np.ndarray
+    places: list[tuple[int, int]]
 
 
 def open_layout(path: str, *, rebuild: bool = True) -> Opened:
@@ -112,6 +118,7 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         offsets=offsets,
         key_ends=read.array(b"key_ends", "<i8"),
         keys=read.value(b"keys"),
+        places=[place for name in _LOOKED_UP if (place := pages.find(columns, name)) is not None],
     )
 
 

@@ -143,6 +143,15 @@ class Store(abc.ABC):
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         """uint32 CRC32C of each record's bytes, or None where the format keeps none."""
 
+    def tables(self) -> Spans:
+        """Where in ``files`` the columns lie that every batch looks up; nothing if in memory.
+
+        Looking up random records misses one page after the other while they are not in the page
+        cache: read-ahead asks for them as a whole.
+        """
+        nothing = np.empty(0, np.int64)
+        return Spans(file=nothing.astype(np.int32), offset=nothing, nbytes=nothing)
+
     def close(self) -> None:  # noqa: B027 - most stores have nothing to close
         """Let go of what is open. The store reopens by itself when used again."""
 

@@ -71,6 +71,15 @@ class ConcatStore(Store):
             nbytes=np.ascontiguousarray(table[:, 2]),
         )
 
+    def tables(self) -> Spans:
+        parts = [store.tables() for store in self.stores]
+        files = [part.file + first for part, first in zip(parts, self._first_file, strict=True)]
+        return Spans(
+            file=np.concatenate(files, dtype=np.int32),
+            offset=np.concatenate([part.offset for part in parts]),
+            nbytes=np.concatenate([part.nbytes for part in parts]),
+        )
+
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         kinds = np.empty(len(indices), np.uint8)
         return self._gather(indices, kinds, lambda k, local: self.stores[k].kinds(local))

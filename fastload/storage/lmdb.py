@@ -95,6 +95,12 @@ class LmdbStore(Store):
             )
         return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
 
+    def tables(self) -> Spans:
+        """As in the contract."""
+        places = np.array(self._columns.places, np.int64).reshape(-1, 2)
+        offset, nbytes = np.ascontiguousarray(places.T)
+        return Spans(file=np.zeros(len(places), np.int32), offset=offset, nbytes=nbytes)
+
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
         kinds: np.ndarray = self._columns.kinds[indices]

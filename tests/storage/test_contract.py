@@ -72,6 +72,13 @@ def test_arrays_have_the_promised_types(made: Path) -> None:
         np.int64,
     )
     assert all(array.flags.c_contiguous for array in (spans.file, spans.offset, spans.nbytes))
+    tables = store.tables()
+    assert (tables.file.dtype, tables.offset.dtype, tables.nbytes.dtype) == (
+        np.int32,
+        np.int64,
+        np.int64,
+    )
+    assert len(tables.file) == len(tables.offset) == len(tables.nbytes)
     assert store.kinds(indices).dtype == np.uint8
     assert store.sizes(indices).flags.c_contiguous
 

@@ -20,6 +20,7 @@ from fastload.errors import FastloadError, StoreError, StoreNotFoundError, Usage
 from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage import lmdb as module
 from fastload.storage._read import read_records
+from fastload.storage.concat import ConcatStore
 from fastload.storage.lmdb import LmdbStore, LmdbWriter
 from storage.formats import CLASSES, digest, records
 
@@ -386,3 +387,22 @@ def test_columns_are_views_of_the_file(path: Path) -> None:
     for column in (columns.offsets, columns.sizes, columns.crc32c, columns.keys, store.labels):
         assert column is not None
         assert np.shares_memory(column, columns.pages.bytes)
+
+
+def test_tables_are_where_the_looked_up_columns_lie(path: Path) -> None:
+    write(path, 300)
+    store = open_store(path)
+    assert isinstance(store, LmdbStore)
+    whole, tables = path.read_bytes(), store.tables()
+    found = {
+        whole[offset : offset + nbytes]
+        for offset, nbytes in zip(tables.offset.tolist(), tables.nbytes.tolist(), strict=True)
+    }
+    columns = store._columns
+    looked_up = ("labels", "sizes", "crc32c", "kinds", "nbytes", "offsets")
+    assert found == {getattr(columns, name).tobytes() for name in looked_up}
+    assert tables.nbytes.sum() == 37 * 300
+
+    both = ConcatStore([store, store])
+    assert both.tables().file.tolist() == [0] * 6 + [1] * 6
+    assert both.tables().offset.tolist() == 2 * tables.offset.tolist()
