@@ -42,7 +42,9 @@ from .errors import UsageError
 # How long the exit of the interpreter waits for a producer.
 _EXIT_S = 5.0
 
-_live: weakref.WeakSet[BatchIterator] = weakref.WeakSet()
+# Whose producer runs, also after its iterator was dropped: a thread that is still in native code when
+# the interpreter is torn down would abort the process.
+_running: set[_Pipeline] = set()
 
 
 class BatchIterator(Iterator[Any]):
@@ -83,7 +85,6 @@ class BatchIterator(Iterator[Any]):
             self._pipeline.start(self)
             for _ in range(prefetch):
                 self._order_one()
-        _live.add(self)
 
     def __len__(self) -> int:
         return len(self._sized)
@@ -150,6 +151,7 @@ class _Pipeline:
         from prefetch_generator import BackgroundGenerator
 
         self._decoder.acquire(self)
+        _running.add(self)
         # When the iterator is dropped, its weak reference is put among the tasks, which tells the
         # producer to end. The callback is a C function on purpose: a finalizer in Python could be
         # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
@@ -208,6 +210,7 @@ class _Pipeline:
                 self._results.queue.get()
             self._results.queue.put((False, StopIteration))  # to a thread that waits in next()
         self._decoder.release(self)
+        _running.discard(self)
 
     def _produce(self) -> Iterator[_Filled | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""
@@ -229,6 +232,7 @@ class _Pipeline:
             for filling in self._filling:
                 _cancel(filling)
             self._decoder.release(self)
+            _running.discard(self)
 
     def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
@@ -273,8 +277,8 @@ def _cancel(filling: _Filling) -> None:
 
 
 def _close_all() -> None:
-    for iterator in list(_live):
-        iterator._pipeline.close(_EXIT_S)
+    for pipeline in list(_running):
+        pipeline.close(_EXIT_S)
 
 
 atexit.register(_close_all)
