@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import operator
 import os
@@ -154,6 +155,12 @@ class PackedDataset(Dataset[Any]):
         decoder = make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
         self._made = os.getpid(), decoder
         return decoder
+
+    def replaced(self, **attributes: Any) -> PackedDataset:
+        """A copy with these attributes set, and with an epoch of its own."""
+        other = copy.copy(self)
+        other.__setstate__({**attributes, "_epoch": self._epoch.clone()})
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_made": None}

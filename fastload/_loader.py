@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import functools
 import inspect
@@ -388,7 +387,5 @@ def _with_transforms(
         elif present is not value:
             raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
     if missing:  # a trainer that rebuilds the loader passes what the dataset already has
-        dataset = copy.copy(dataset)
-        for name, value in missing.items():
-            setattr(dataset, name, value)
+        dataset = dataset.replaced(**missing)
     return dataset

@@ -242,6 +242,15 @@ def test_a_loader_tells_the_epoch_to_datasets_within(store):
             assert dataset.draw() == (3, epoch)
 
 
+def test_loaders_that_add_a_transform_to_one_dataset_have_epochs_of_their_own(store):
+    dataset = PackedDataset(store, seed=3)
+    train, val = (FastLoader(dataset, transform=transform) for transform in (TRAIN, EVAL))
+    train.set_epoch(5)
+    val.set_epoch(0)
+    assert dataset.transform is None
+    assert (train.dataset.draw(), val.dataset.draw(), dataset.draw()) == ((3, 5), (3, 0), None)
+
+
 def test_without_an_epoch_a_seeded_dataset_is_not_the_same_in_every_epoch(store):
     for kind in (FastLoader, DataLoader):
         loader = kind(PackedDataset(store, TRAIN, seed=3), batch_size=6)
