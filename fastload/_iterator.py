@@ -42,8 +42,8 @@ from .errors import UsageError
 # How long the exit of the interpreter waits for a producer.
 _EXIT_S = 5.0
 
-# Whose producer runs, also after its iterator was dropped: a thread that is still in native code when
-# the interpreter is torn down would abort the process.
+# Whose producer runs, also after its iterator was dropped: a thread that is still in native code
+# when the interpreter is torn down would abort the process.
 _running: set[_Pipeline] = set()
 
 
