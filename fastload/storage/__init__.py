@@ -14,7 +14,7 @@ from typing import Any
 
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
-from .base import DCT, ENCODED, RAW, Batch, Record, Spans, Store, Writer
+from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 
 __all__ = [
     "DCT",
@@ -22,6 +22,7 @@ __all__ = [
     "FORMATS",
     "RAW",
     "Batch",
+    "Field",
     "Format",
     "Record",
     "Spans",

@@ -1,19 +1,27 @@
-"""The columns of records that are being written, and their form in a partial store's journal."""
+"""The columns of records that are being written, and their form in a partial store's journal.
+
+A chunk of the journal: a head (magic, records, bytes of the JSON header, bytes of all that follows,
+CRC-32 of it), a JSON header that lists arrays (name, dtype, shape) and fields, then the arrays.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fastload.errors import UsageError
+
+from ._fields import Blobs, Field, FieldColumn, encode_text, field_column, label_column
 from .base import Batch
 
-_CHUNK = struct.Struct("<4sIQII")  # magic, records, payload bytes, has labels, CRC-32 of payload
-_MAGIC = b"FLJ1"
+_CHUNK = struct.Struct("<4sIIQI")
+_MAGIC = b"FLJ2"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,13 +29,15 @@ class Columns:
     """What is kept of n records beside their bytes.
 
     Attributes:
-        labels: int64 (n,), or None without labels.
+        labels: as in ``Batch``.
         sizes: int32 (n, 2), width and height.
         crc32c: uint32 (n,).
         kinds: uint8 (n,).
         nbytes: int64 (n,), length of each record.
-        key_ends: int64 (n,), where each key ends in ``keys``.
-        keys: the keys in UTF-8 (undecodable bytes of file names as they are), one after the other.
+        keys: the keys in UTF-8 (undecodable bytes of file names as they are).
+        fields: name -> column.
+        places: int64 (n, 3), number of the data file, where the record's bytes begin in it, where
+            the next record may begin; None where the format finds that out by itself.
     """
 
     labels: np.ndarray | None
@@ -35,34 +45,100 @@ class Columns:
     crc32c: np.ndarray
     kinds: np.ndarray
     nbytes: np.ndarray
-    key_ends: np.ndarray
-    keys: bytes
+    keys: Blobs
+    fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
+    places: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     def all_keys(self) -> list[str]:
         """Every key, in order."""
-        ends = self.key_ends.tolist()
-        starts = [0, *ends[:-1]]
-        return [
-            self.keys[a:b].decode("utf-8", "surrogateescape")
-            for a, b in zip(starts, ends, strict=True)
-        ]
+        return self.keys.texts(np.arange(len(self)))
+
+    def part(self, start: int, stop: int) -> Columns:
+        """The records from ``start`` to ``stop``."""
+        indices = np.arange(start, stop)
+        arrays = {
+            name: None if (array := getattr(self, name)) is None else array[start:stop]
+            for name in ("labels", "sizes", "crc32c", "kinds", "nbytes", "places")
+        }
+        return Columns(
+            **arrays,
+            keys=Blobs.of(self.keys.take(indices)),
+            fields={
+                name: FieldColumn(
+                    column.field,
+                    Blobs.of(column.values.take(indices))
+                    if isinstance(column.values, Blobs)
+                    else column.values[start:stop],
+                )
+                for name, column in self.fields.items()
+            },
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class Schema:
+    """What all records of a store have in common: the type of their labels, and their fields."""
+
+    labels: tuple[str, tuple[int, ...]] | None
+    fields: tuple[Field, ...]
+
+    @classmethod
+    def of(cls, columns: Columns) -> Schema:
+        """The schema of ``columns``."""
+        labels = columns.labels
+        return cls(
+            None if labels is None else (labels.dtype.str, labels.shape[1:]),
+            tuple(column.field for column in columns.fields.values()),
+        )
+
+    def admit(self, other: Schema) -> None:
+        """Raise UsageError unless records of ``other`` may follow records of this schema."""
+        if (self.labels is None) != (other.labels is None):
+            raise UsageError("expected a label in every record of the store or in none")
+        if self.labels != other.labels:
+            raise UsageError(
+                "expected labels of one dtype and shape in the whole store, found "
+                f"{self.labels} and {other.labels}"
+            )
+        if set(self.fields) != set(other.fields):
+            raise UsageError(
+                f"expected the same fields in the whole store, found {_listed(self.fields)} and "
+                f"{_listed(other.fields)}"
+            )
+
+
+def _listed(fields: Sequence[Field]) -> str:
+    shown = [f"{f.name} ({f.dtype or f.kind}{list(f.shape) or ''})" for f in fields]
+    return ", ".join(shown) or "none"
 
 
 def of_batch(batch: Batch) -> Columns:
-    """The columns of one batch."""
-    keys = [key.encode("utf-8", "surrogateescape") for key in batch.keys]
-    lengths = np.fromiter((len(key) for key in keys), np.int64, len(keys))
+    """The columns of one batch.
+
+    Raises:
+        UsageError: a column that has not one item per record, or a field that cannot be kept.
+    """
+    lengths = {name: len(getattr(batch, name)) for name in ("data", "sizes", "kinds", "crc32c")}
+    lengths |= {} if batch.labels is None else {"labels": len(batch.labels)}
+    lengths |= {name: len(values) for name, values in batch.fields.items()}
+    count = len(batch.keys)
+    wrong = {name: length for name, length in lengths.items() if length != count}
+    if wrong:
+        raise UsageError(f"expected {count} items in every column of the batch, found {wrong}")
     return Columns(
-        labels=batch.labels,
+        labels=None if batch.labels is None else label_column(batch.labels),
         sizes=batch.sizes,
         crc32c=batch.crc32c,
         kinds=batch.kinds,
-        nbytes=np.fromiter((len(data) for data in batch.data), np.int64, len(keys)),
-        key_ends=np.cumsum(lengths),
-        keys=b"".join(keys),
+        nbytes=np.fromiter(map(len, batch.data), np.int64, count),
+        keys=Blobs.of([encode_text(key) for key in batch.keys]),
+        fields={
+            name: field_column(name, values, batch.field_kinds.get(name))
+            for name, values in batch.fields.items()
+        },
     )
 
 
@@ -75,31 +151,83 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             crc32c=np.empty(0, np.uint32),
             kinds=np.empty(0, np.uint8),
             nbytes=np.empty(0, np.int64),
-            key_ends=np.empty(0, np.int64),
-            keys=b"",
+            keys=Blobs(np.empty(0, np.uint8), np.empty(0, np.int64)),
+            places=np.empty((0, 3), np.int64),
         )
-    start = np.cumsum([0] + [len(part.keys) for part in parts[:-1]])
     labels = [part.labels for part in parts if part.labels is not None]
+    places = [part.places for part in parts if part.places is not None]
     return Columns(
         labels=np.concatenate(labels) if labels else None,
         sizes=np.concatenate([part.sizes for part in parts]),
         crc32c=np.concatenate([part.crc32c for part in parts]),
         kinds=np.concatenate([part.kinds for part in parts]),
         nbytes=np.concatenate([part.nbytes for part in parts]),
-        key_ends=np.concatenate(
-            [part.key_ends + at for part, at in zip(parts, start, strict=True)], dtype=np.int64
-        ),
-        keys=b"".join(part.keys for part in parts),
+        keys=Blobs.join([part.keys for part in parts]),
+        fields={
+            name: FieldColumn(column.field, _joined([part.fields[name].values for part in parts]))
+            for name, column in parts[0].fields.items()
+        },
+        places=np.concatenate(places) if places else None,
     )
+
+
+def _joined(values: Sequence[Any]) -> np.ndarray | Blobs:
+    return Blobs.join(values) if isinstance(values[0], Blobs) else np.concatenate(values)
+
+
+_TYPES = {"sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8"}
+
+
+def _arrays(columns: Columns) -> dict[str, np.ndarray]:
+    """Every array by its name in the journal; those of fields begin with a slash."""
+    arrays = {
+        name: np.ascontiguousarray(array, dtype)
+        for name, dtype in _TYPES.items()
+        if (array := getattr(columns, name)) is not None
+    }
+    if columns.labels is not None:
+        arrays["labels"] = columns.labels
+    arrays |= {"keys": columns.keys.data, "key_ends": columns.keys.ends}
+    return {**arrays, **field_arrays(columns.fields)}
+
+
+def field_arrays(fields: Mapping[str, FieldColumn]) -> dict[str, np.ndarray]:
+    """The arrays that hold ``fields``, by the names that files give them."""
+    arrays: dict[str, np.ndarray] = {}
+    for name, column in fields.items():
+        if isinstance(column.values, Blobs):
+            arrays[f"/{name}/data"] = column.values.data
+            arrays[f"/{name}/ends"] = column.values.ends
+        else:
+            arrays[f"/{name}"] = column.values
+    return arrays
+
+
+def fields_of(fields: Sequence[Field], arrays: Mapping[str, np.ndarray]) -> dict[str, FieldColumn]:
+    """The inverse of ``field_arrays``. Raises KeyError for a field without its arrays."""
+    return {
+        field.name: FieldColumn(
+            field,
+            arrays[f"/{field.name}"]
+            if field.kind == "array"
+            else Blobs(arrays[f"/{field.name}/data"], arrays[f"/{field.name}/ends"]),
+        )
+        for field in fields
+    }
 
 
 def pack_chunk(columns: Columns) -> bytes:
     """``columns`` as one chunk of a journal."""
-    arrays: list[Any] = [columns.sizes, columns.crc32c, columns.kinds, columns.nbytes]
-    arrays += [columns.key_ends] + ([] if columns.labels is None else [columns.labels])
-    payload = b"".join(array.tobytes() for array in arrays) + columns.keys
-    labelled = columns.labels is not None
-    return _CHUNK.pack(_MAGIC, len(columns), len(payload), labelled, zlib.crc32(payload)) + payload
+    arrays = _arrays(columns)
+    header = json.dumps(
+        {
+            "arrays": [[name, array.dtype.str, array.shape] for name, array in arrays.items()],
+            "fields": [column.field.as_json() for column in columns.fields.values()],
+        }
+    ).encode()
+    payload = b"".join([header, *(array.tobytes() for array in arrays.values())])
+    crc = zlib.crc32(payload)
+    return _CHUNK.pack(_MAGIC, len(columns), len(header), len(payload), crc) + payload
 
 
 def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
@@ -111,32 +239,24 @@ def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
     ends: list[int] = []
     at = 0
     while at + _CHUNK.size <= len(journal):
-        magic, count, nbytes, labelled, crc = _CHUNK.unpack_from(journal, at)
-        payload = journal[at + _CHUNK.size : at + _CHUNK.size + nbytes]
+        magic, _, header_nbytes, nbytes, crc = _CHUNK.unpack_from(journal, at)
+        payload = memoryview(journal)[at + _CHUNK.size : at + _CHUNK.size + nbytes]
         if magic != _MAGIC or len(payload) != nbytes or zlib.crc32(payload) != crc:
             break
-        position = 0
-
-        def take(
-            dtype: str, width: int, payload: bytes = payload, count: int = count
-        ) -> np.ndarray:
-            nonlocal position
-            array = np.frombuffer(payload, dtype, count * width, position)
-            position += array.nbytes
-            return array
-
-        sizes, crc32c, kinds = take("<i4", 2).reshape(-1, 2), take("<u4", 1), take("u1", 1)
-        nbytes_, key_ends = take("<i8", 1), take("<i8", 1)
-        labels = take("<i8", 1) if labelled else None
+        header = json.loads(bytes(payload[:header_nbytes]))
+        arrays: dict[str, np.ndarray] = {}
+        position = header_nbytes
+        for name, dtype, shape in header["arrays"]:
+            count = int(np.prod(shape, dtype=np.int64))
+            arrays[name] = np.frombuffer(payload, dtype, count, position).reshape(shape)
+            position += arrays[name].nbytes
         chunks.append(
             Columns(
-                labels=labels,
-                sizes=sizes,
-                crc32c=crc32c,
-                kinds=kinds,
-                nbytes=nbytes_,
-                key_ends=key_ends,
-                keys=payload[position:],
+                **{name: arrays[name] for name in ("sizes", "crc32c", "kinds", "nbytes")},
+                labels=arrays.get("labels"),
+                keys=Blobs(arrays["keys"], arrays["key_ends"]),
+                fields=fields_of([Field.from_json(field) for field in header["fields"]], arrays),
+                places=arrays.get("places"),
             )
         )
         at += _CHUNK.size + nbytes

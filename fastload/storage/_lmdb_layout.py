@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import struct
 import warnings
@@ -13,9 +14,11 @@ import numpy as np
 
 from fastload.errors import StoreError, StoreNotFoundError
 
+from ._columns import fields_of
+from ._fields import Blobs, Field, FieldColumn, is_label_dtype
 from ._lmdb_pages import Pages, Tree
 
-VERSION = 1
+VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
 FORMAT = "fastload-lmdb"
 RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
@@ -43,8 +46,8 @@ class Opened:
     kinds: np.ndarray
     nbytes: np.ndarray
     offsets: np.ndarray
-    key_ends: np.ndarray
-    keys: np.ndarray
+    keys: Blobs
+    fields: dict[str, FieldColumn]
     places: list[tuple[int, int]]
 
 
@@ -83,9 +86,9 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         )
     read = _Reader(pages, columns, records.entries)
     format_ = read.json(b"format", dict)
-    if format_.get("format") != FORMAT or format_.get("version") != VERSION:
+    if format_.get("format") != FORMAT or format_.get("version") not in VERSIONS:
         raise StoreError(
-            f"expected format {FORMAT} version {VERSION}, found {str(format_)[:200]}: "
+            f"expected format {FORMAT} version 1 or 2, found {str(format_)[:200]}: "
             "a newer fastload may know it",
             path=path,
         )
@@ -110,14 +113,14 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         format=format_,
         metadata=read.json(b"metadata", dict),
         classes=classes,
-        labels=read.array(b"labels", "<i8", optional=True),
+        labels=read.labels(format_.get("labels")),
         sizes=read.array(b"sizes", "<i4", 2).reshape(-1, 2),
         crc32c=read.array(b"crc32c", "<u4"),
         kinds=read.array(b"kinds", "u1"),
         nbytes=nbytes,
         offsets=offsets,
-        key_ends=read.array(b"key_ends", "<i8"),
-        keys=read.value(b"keys"),
+        keys=Blobs(read.value(b"keys"), read.array(b"key_ends", "<i8")),
+        fields=read.fields(format_.get("fields", [])),
         places=[place for name in _LOOKED_UP if (place := pages.find(columns, name)) is not None],
     )
 
@@ -167,6 +170,34 @@ class _Reader:
                 path=self._pages.path,
             )
         return value.view(dtype)
+
+    def labels(self, type_: Any) -> np.ndarray | None:
+        """The labels; ``type_`` is their dtype and shape out of "format", None: int64 (n,)."""
+        dtype, width = type_ if isinstance(type_, list) and len(type_) == 2 else ("<i8", None)
+        if not (is_label_dtype(dtype) and (width is None or (type(width) is int and width >= 0))):
+            raise StoreError(f"no type of labels: {str(type_)[:200]}", path=self._pages.path)
+        found = self.array(b"labels", dtype, 1 if width is None else width, optional=True)
+        if found is None or width is None:
+            return None if found is None else np.asarray(found)
+        return np.reshape(found, (self._count, width))
+
+    def fields(self, described: Any) -> dict[str, FieldColumn]:
+        """The fields that "format" describes."""
+        arrays: dict[str, np.ndarray] = {}
+        try:
+            fields = [Field.from_json(field) for field in described]
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"damaged fields: {error}", path=self._pages.path) from error
+        for field in fields:
+            if field.dtype is not None:
+                width = math.prod(field.shape)
+                column = self.array(f"/{field.name}".encode(), field.dtype.str, width)
+                arrays[f"/{field.name}"] = column.reshape(self._count, *field.shape)
+            else:
+                arrays[f"/{field.name}/data"] = self.value(f"/{field.name}/data".encode())
+                ends = self.array(f"/{field.name}/ends".encode(), "<i8")
+                arrays[f"/{field.name}/ends"] = ends
+        return fields_of(fields, arrays)
 
     def json(self, name: bytes, kind: type) -> Any:
         """The JSON value of a column, which must be a ``kind``."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, ClassVar
 
@@ -22,6 +22,9 @@ import numpy as np
 from fastload.errors import UsageError
 
 from ._crc import crc32c
+from ._fields import Field, gather_fields, label_column
+
+__all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store", "Writer"]
 
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
 RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
@@ -49,18 +52,23 @@ class Record:
 
     Attributes:
         data: encoded image file, raw pixels, or DCT form, as ``kind`` says.
-        label: class index, or None in a store without labels.
+        label: class index, another number, several numbers (the same count in every record), or
+            None in a store without labels.
         key: name of the sample, unique in the store: the path below the source folder, POSIX style.
         width, height: of the image in pixels.
         kind: ENCODED, RAW or DCT.
+        fields: name -> value, the same names in every record. A number or an array (of one dtype
+            and shape in all records) is kept in a column, bytes and str as they are, anything else
+            as JSON.
     """
 
     data: bytes
-    label: int | None
+    label: int | float | Sequence[int] | Sequence[float] | np.ndarray | None
     key: str
     width: int
     height: int
     kind: int = ENCODED
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,10 +78,12 @@ class Batch:
     Attributes:
         data: bytes-like, one item per record.
         keys: one per record.
-        labels: int64 (n,), or None in a store without labels.
+        labels: int64, float32 or float64, (n,) or (n, k); None in a store without labels.
         sizes: int32 (n, 2), width and height in pixels.
         kinds: uint8 (n,): ENCODED, RAW or DCT.
         crc32c: uint32 (n,), of each item of ``data``.
+        fields: name -> array (n, ...), or n byte strings (UTF-8 for "text" and "json").
+        field_kinds: name -> "bytes", "text" or "json" for byte strings; "bytes" where not given.
     """
 
     data: Sequence[bytes | memoryview]
@@ -82,6 +92,8 @@ class Batch:
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
+    fields: Mapping[str, np.ndarray | Sequence[bytes]] = dataclasses.field(default_factory=dict)
+    field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 class Store(abc.ABC):
@@ -133,7 +145,39 @@ class Store(abc.ABC):
     @property
     @abc.abstractmethod
     def labels(self) -> np.ndarray | None:
-        """int64 (len,), or None in a store without labels. Read-only view; do not write."""
+        """int64, float32 or float64, (len,) or (len, k); None in a store without labels.
+
+        A read-only view.
+        """
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """What records have beside image, label and key; by default nothing."""
+        return {}
+
+    def column(self, name: str) -> np.ndarray:
+        """The field ``name`` of kind "array": (len, *shape), a read-only view.
+
+        Raises:
+            UsageError: no such field, or of another kind.
+        """
+        raise self._no_field(name, "array")
+
+    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+        """The field ``name`` of kind "bytes", "text" or "json" of ``indices``, not decoded.
+
+        Raises:
+            UsageError: no such field, or of kind "array".
+            StoreError: the table of values is damaged.
+        """
+        raise self._no_field(name, "bytes, text or json")
+
+    def _no_field(self, name: str, kind: str) -> UsageError:
+        known = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
+        return UsageError(
+            f"expected a field of kind {kind} named {name!r} in {self.path!r}; "
+            f"it has {known or 'no fields'}"
+        )
 
     @abc.abstractmethod
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -203,7 +247,8 @@ class Writer(abc.ABC):
         """Add records, in order: ``extend`` for records that are objects.
 
         Raises:
-            UsageError: some have a label and some have none.
+            UsageError: some have a label and some have none, or they differ in what their labels
+                or fields are.
         """
         if not records:
             return
@@ -213,14 +258,17 @@ class Writer(abc.ABC):
                 "expected a label in every record or in none, found "
                 f"{len(labels)} in {len(records)}"
             )
+        fields, field_kinds = gather_fields([record.fields for record in records])
         self.extend(
             Batch(
                 data=[record.data for record in records],
                 keys=[record.key for record in records],
-                labels=np.array(labels, np.int64) if labels else None,
+                labels=label_column(labels) if labels else None,
                 sizes=np.array([(r.width, r.height) for r in records], np.int32),
                 kinds=np.array([record.kind for record in records], np.uint8),
                 crc32c=np.array([crc32c(record.data) for record in records], np.uint32),
+                fields=fields,
+                field_kinds=field_kinds,
             )
         )
 

@@ -17,7 +17,8 @@ import numpy as np
 from fastload.errors import MissingDependencyError, StoreError, UsageError
 
 from . import _columns
-from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSION, Opened, open_layout
+from ._fields import Blobs, Field
+from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, open_layout
 from ._lmdb_pages import Pages
 from ._partial import Partial
 from .base import Batch, Spans, Store, Writer
@@ -122,16 +123,26 @@ class LmdbStore(Store):
         Raises:
             StoreError: the table of keys is damaged.
         """
-        columns = self._columns
-        indices = np.asarray(indices, np.int64)
-        ends = columns.key_ends[indices]
-        starts = np.where(indices > 0, columns.key_ends[indices - 1], 0)
-        if bool(((starts < 0) | (starts > ends) | (ends > len(columns.keys))).any()):
-            raise StoreError("the table of keys is damaged: pack the store again", path=self._file)
-        return [
-            columns.keys[start:end].tobytes().decode("utf-8", "surrogateescape")
-            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
-        ]
+        return self._columns.keys.texts(indices, self._file)
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """As in the contract."""
+        return {name: column.field for name, column in self._columns.fields.items()}
+
+    def column(self, name: str) -> np.ndarray:
+        """As in the contract: a view of the file."""
+        found = self._columns.fields.get(name)
+        if found is None or isinstance(found.values, Blobs):
+            return super().column(name)
+        return found.values
+
+    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+        """As in the contract."""
+        found = self._columns.fields.get(name)
+        if found is None or not isinstance(found.values, Blobs):
+            return super().values(name, indices)
+        return found.values.take(indices, self._file)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         """As in the contract; every record has one."""
@@ -163,12 +174,18 @@ class LmdbWriter(Writer):
         self._metadata = dict(metadata or {})
         self._partial = Partial(
             self.path,
-            {"format": FORMAT, "version": VERSION, "classes": self._classes, **(settings or {})},
+            {
+                "format": FORMAT,
+                "version": VERSIONS[-1],
+                "classes": self._classes,
+                **(settings or {}),
+            },
         )
         self._pending: list[Batch] = []
         self._pending_records = 0
         self._pending_nbytes = 0
-        self._labelled: bool | None = None
+        self._columns: list[_columns.Columns] = []  # of what is pending
+        self._schema: _columns.Schema | None = None
         self._closed = False
         try:
             self._resume()
@@ -193,7 +210,7 @@ class LmdbWriter(Writer):
             raise self._failed(error) from error
         self._partial.keep(self._durable)
         if self._partial.chunks:
-            self._labelled = self._partial.chunks[0].labels is not None
+            self._schema = _columns.Schema.of(self._partial.chunks[0])
 
     def _failed(self, error: Exception) -> StoreError:
         return StoreError(
@@ -226,19 +243,20 @@ class LmdbWriter(Writer):
         """Add records; every 32 MB they are made durable.
 
         Raises:
-            UsageError: some records of the store have labels and some have none.
+            UsageError: the records differ from earlier ones in the type of labels or in fields.
             StoreError: writing failed, for instance on a full disk.
         """
         if not batch.keys:
             return
-        labelled = batch.labels is not None
-        if self._labelled not in (None, labelled):
-            raise UsageError("expected a label in every record of the store or in none")
+        columns = _columns.of_batch(batch)
+        schema = _columns.Schema.of(columns)
+        (self._schema or schema).admit(schema)
         largest = max(map(len, batch.data))
         if largest > _MAX_VALUE:
             raise UsageError(f"expected records of at most {_MAX_VALUE} bytes, found {largest}")
-        self._labelled = labelled
+        self._schema = self._schema or schema
         self._pending.append(batch)
+        self._columns.append(columns)
         self._pending_records += len(batch.keys)
         self._pending_nbytes += sum(map(len, batch.data))
         if self._pending_nbytes >= _FLUSH_NBYTES or self._pending_records >= _FLUSH_RECORDS:
@@ -254,12 +272,13 @@ class LmdbWriter(Writer):
             for i, data in enumerate(data for batch in self._pending for data in batch.data)
         ]
         try:
-            self._partial.add(_columns.join([_columns.of_batch(b) for b in self._pending]))
+            self._partial.add(_columns.join(self._columns))
         except OSError as error:
             raise self._failed(error) from error
         self._write(lambda transaction: self._append(transaction, self._records, items))
         self._durable += len(items)
         self._pending.clear()
+        self._columns.clear()
         self._pending_records = self._pending_nbytes = 0
 
     def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
@@ -299,7 +318,7 @@ class LmdbWriter(Writer):
                 path=self._partial.folder,
             )
         content: dict[bytes, Any] = {
-            b"format": json.dumps({"format": FORMAT, "version": VERSION}).encode(),
+            b"format": json.dumps(_described(columns)).encode(),
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
             b"sizes": columns.sizes.astype("<i4"),
@@ -307,11 +326,13 @@ class LmdbWriter(Writer):
             b"kinds": columns.kinds,
             b"nbytes": columns.nbytes.astype("<i8"),
             b"offsets": values.offset.astype("<i8"),
-            b"key_ends": columns.key_ends.astype("<i8"),
-            b"keys": columns.keys,
+            b"key_ends": columns.keys.ends.astype("<i8"),
+            b"keys": columns.keys.data,
         }
         if columns.labels is not None:
-            content[b"labels"] = columns.labels.astype("<i8")
+            content[b"labels"] = columns.labels
+        for name, array in _columns.field_arrays(columns.fields).items():
+            content[name.encode()] = array
         for name, value in content.items():
             if memoryview(value).nbytes > _MAX_VALUE:
                 raise UsageError(
@@ -343,6 +364,17 @@ class LmdbWriter(Writer):
         self._closed = True
         self._env.close()
         self._partial.close(remove=not keep_partial)
+
+
+def _described(columns: _columns.Columns) -> dict[str, Any]:
+    """The value of "format": version 1 wherever an older fastload can read the store."""
+    labels = columns.labels
+    extra: dict[str, Any] = {}
+    if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
+        extra["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
+    if columns.fields:
+        extra["fields"] = [column.field.as_json() for column in columns.fields.values()]
+    return {"format": FORMAT, "version": VERSIONS[1 if extra else 0], **extra}
 
 
 def _plain(value: bytes | np.ndarray) -> bytes | memoryview:

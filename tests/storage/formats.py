@@ -54,17 +54,21 @@ class Row:
 
     Attributes:
         name: of the format.
+        suffix: of its stores.
         make: (folder, records) -> path of a store with these records.
         raw: path -> the bytes of all records in order, read without fastload.
         empty: whether the format has empty stores.
         checksums: whether it has checksums.
+        fields: whether it keeps labels of all shapes, and named fields.
     """
 
     name: str
+    suffix: str
     make: Callable[[Path, Sequence[Record]], Path]
     raw: Callable[[Path], list[bytes]]
     empty: bool = True
     checksums: bool = True
+    fields: bool = True
 
 
 def _packed(suffix: str) -> Callable[[Path, Sequence[Record]], Path]:
@@ -103,8 +107,8 @@ def _raw_folder(path: Path) -> list[bytes]:
 
 
 ROWS = [
-    Row("lmdb", _packed(".lmdb"), _raw_lmdb),
-    Row("folder", _make_folder, _raw_folder, empty=False, checksums=False),
+    Row("lmdb", ".lmdb", _packed(".lmdb"), _raw_lmdb),
+    Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False),
 ]
 
 
@@ -113,7 +117,9 @@ def digest(path_or_store: Any, queue: Any = None) -> list[int]:
     store = path_or_store if isinstance(path_or_store, Store) else open_store(path_or_store)
     indices = np.arange(len(store))
     seen = [crc32c(data) for data in read_records(store, indices)]
-    seen += store.labels.tolist() + [crc32c(key.encode()) for key in store.keys(indices)]
+    if store.labels is not None:
+        seen += store.labels.tolist()
+    seen += [crc32c(key.encode()) for key in store.keys(indices)]
     if queue is not None:
         queue.put(seen)
     return seen

@@ -144,7 +144,7 @@ def test_journal_ahead_of_the_data_is_cut_back(path: Path) -> None:
     assert isinstance(writer, LmdbWriter)
     writer._partial.add(module._columns.of_batch(writer._pending[0]))  # killed before the commit
     with open(writer._partial.file("journal"), "ab") as journal:
-        journal.write(b"FLJ1 half a chunk")
+        journal.write(b"FLJ2 half a chunk")
     writer.abort()
     with open_writer(path, classes=CLASSES) as writer:
         assert len(writer) == 10
@@ -297,7 +297,7 @@ def test_newer_version_of_the_format_is_refused(path: Path) -> None:
     with lmdb.open(str(path), subdir=False, lock=False, max_dbs=2, map_size=1 << 26) as env:
         table = env.open_db(b"columns")
         with env.begin(write=True, db=table) as transaction:
-            transaction.put(b"format", b'{"format": "fastload-lmdb", "version": 2}')
+            transaction.put(b"format", b'{"format": "fastload-lmdb", "version": 3}')
     with pytest.raises(StoreError, match="expected format fastload-lmdb version 1"):
         open_store(path)
 

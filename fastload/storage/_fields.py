@@ -1,0 +1,261 @@
+"""Labels and named fields of records: their types, and columns made out of single values.
+
+A field has one of four kinds. "array": every record has numbers of one dtype and shape, kept as one
+column. "bytes", "text" (UTF-8), "json": a value of any length, kept as ``Blobs``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import numbers
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError, UsageError
+
+KINDS = ("array", "bytes", "text", "json")
+RESERVED = ("image", "label", "key")  # the names under which samples hold something else
+_MAX_NAME = 100  # characters
+_LABELS = ("<i8", "<f4", "<f8")
+
+
+@dataclasses.dataclass(frozen=True)
+class Field:
+    """One named field of every record of a store.
+
+    Attributes:
+        name: at most 100 printable characters without a slash; not "image", "label" or "key".
+        kind: "array", "bytes", "text" or "json".
+        dtype: of an "array": bool, an integer or a float, little-endian; None for other kinds.
+        shape: of one record's value in an "array", () for a number; () for other kinds.
+
+    Raises:
+        UsageError: a name, kind or dtype that cannot be.
+    """
+
+    name: str
+    kind: str
+    dtype: np.dtype[Any] | None = None
+    shape: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        name = self.name
+        if not (0 < len(name) <= _MAX_NAME and name.isprintable()) or "/" in name:
+            raise UsageError(
+                f"expected a field name of 1 to {_MAX_NAME} printable characters without a slash, "
+                f"got {name!r}"
+            )
+        if name in RESERVED:
+            raise UsageError(f"{name!r} cannot be the name of a field: choose another one")
+        if self.kind not in KINDS:
+            raise UsageError(f"expected a field kind out of {', '.join(KINDS)}, got {self.kind!r}")
+        if (self.kind == "array") != (self.dtype is not None):
+            raise UsageError(f"field {name!r}: a dtype is for arrays, got {self.dtype} {self.kind}")
+        if self.dtype is not None and (self.dtype.kind not in "biuf" or self.dtype.itemsize > 8):
+            raise UsageError(
+                f"field {name!r}: expected bool, integers or floats of up to 64 bits, got "
+                f"{self.dtype}"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """For the header of a file."""
+        dtype = None if self.dtype is None else self.dtype.str
+        return {"name": self.name, "kind": self.kind, "dtype": dtype, "shape": list(self.shape)}
+
+    @classmethod
+    def from_json(cls, value: Any) -> Field:
+        """Out of the header of a file, which may be damaged.
+
+        Raises:
+            ValueError: it does not describe a field.
+        """
+        try:
+            name, kind, dtype = str(value["name"]), str(value["kind"]), value["dtype"]
+            shape = tuple(int(side) for side in value["shape"])
+            if min(shape, default=0) < 0 or len(shape) > 16:
+                raise ValueError(f"a shape of {shape}")
+            return cls(name, kind, None if dtype is None else np.dtype(str(dtype)), shape)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"no field: {str(value)[:200]}") from error
+
+    def decode(self, value: bytes) -> Any:
+        """The value of a field that is no array: bytes, str, or what the JSON says.
+
+        Raises:
+            ValueError: no UTF-8, or no JSON.
+        """
+        if self.kind == "text":
+            return value.decode("utf-8")
+        return json.loads(value) if self.kind == "json" else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Blobs:
+    """n byte strings, one after the other.
+
+    Attributes:
+        data: uint8 (sum of all lengths,).
+        ends: int64 (n,), where each ends in ``data``.
+    """
+
+    data: np.ndarray
+    ends: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    @classmethod
+    def of(cls, values: Sequence[bytes]) -> Blobs:
+        """``values``, copied."""
+        lengths = np.fromiter(map(len, values), np.int64, len(values))
+        return cls(np.frombuffer(b"".join(values), np.uint8), np.cumsum(lengths))
+
+    @classmethod
+    def join(cls, parts: Sequence[Blobs]) -> Blobs:
+        """All of ``parts``, at least one, as one."""
+        start = np.cumsum([0] + [len(part.data) for part in parts[:-1]])
+        ends = [part.ends + at for part, at in zip(parts, start, strict=True)]
+        data = np.concatenate([part.data for part in parts])
+        return cls(data, np.concatenate(ends, dtype=np.int64))
+
+    def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
+        """The values ``indices`` (int64, in range).
+
+        Raises:
+            StoreError: ``ends`` is damaged; it names ``path``.
+        """
+        indices = np.asarray(indices, np.int64)
+        ends = self.ends[indices]
+        starts = np.where(indices > 0, self.ends[indices - 1], 0)
+        if bool(((starts < 0) | (starts > ends) | (ends > len(self.data))).any()):
+            raise StoreError("a table of keys or values is damaged: pack it again", path=path)
+        data = memoryview(self.data)
+        return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
+
+    def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:
+        """The values ``indices`` as file names and other text: bytes that are no UTF-8 are kept."""
+        return [value.decode("utf-8", "surrogateescape") for value in self.take(indices, path)]
+
+
+def encode_text(text: str) -> bytes:
+    """A key as it lies in a store: UTF-8, with bytes of file names that are none as they are."""
+    return text.encode("utf-8", "surrogateescape")
+
+
+@dataclasses.dataclass(frozen=True)
+class FieldColumn:
+    """The values of one field of n records: (n, *shape) for an "array", else ``Blobs``."""
+
+    field: Field
+    values: np.ndarray | Blobs
+
+
+def little(array: np.ndarray) -> np.ndarray:
+    """``array``, C-contiguous and little-endian, copied only if it is not."""
+    return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
+
+
+def label_column(labels: Any) -> np.ndarray:
+    """Labels as stores keep them: int64, float32 or float64, of shape (n,) or (n, k).
+
+    Args:
+        labels: n numbers, n sequences of k numbers, or an array of them.
+
+    Raises:
+        UsageError: anything else, such as records with different numbers of labels.
+    """
+    try:
+        array = np.asarray(labels)
+    except ValueError as error:
+        raise UsageError(
+            "expected the same number of labels in every record; put lists of different lengths "
+            "into a field of their own"
+        ) from error
+    if not array.size and array.ndim == 1:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "biuf" or array.ndim not in (1, 2):
+        raise UsageError(
+            "expected labels that are numbers or equally long lists of numbers, got "
+            f"{array.dtype} of shape {array.shape}"
+        )
+    if array.dtype.kind != "f":
+        if array.dtype.kind == "u" and array.size and int(array.max()) > np.iinfo(np.int64).max:
+            raise UsageError("expected labels below 2**63")
+        return np.ascontiguousarray(array, "<i8")
+    return np.ascontiguousarray(array, "<f4" if array.dtype.itemsize <= 4 else "<f8")
+
+
+def is_label_dtype(dtype: str) -> bool:
+    """Whether stores may keep labels of this dtype."""
+    return dtype in _LABELS
+
+
+def field_column(name: str, values: Any, kind: str | None = None) -> FieldColumn:
+    """A column out of an array (n, ...), or of n byte strings of ``kind`` (default "bytes").
+
+    Raises:
+        UsageError: a name, kind or dtype that cannot be.
+    """
+    if isinstance(values, np.ndarray):
+        array = little(values)
+        return FieldColumn(Field(name, "array", array.dtype, array.shape[1:]), array)
+    return FieldColumn(Field(name, kind or "bytes"), Blobs.of(values))
+
+
+def gather_fields(
+    records: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, np.ndarray | Sequence[bytes]], dict[str, str]]:
+    """``Batch.fields`` and ``Batch.field_kinds`` out of the fields of single records.
+
+    Numbers and arrays make an "array", bytes "bytes", str "text", anything else "json".
+
+    Raises:
+        UsageError: the records differ in their fields, or in the type or shape of one.
+    """
+    names = list(records[0]) if records else []
+    for number, record in enumerate(records):
+        if record.keys() != records[0].keys():
+            raise UsageError(
+                f"expected the fields {names} in every record, found {list(record)} in number "
+                f"{number}"
+            )
+    fields: dict[str, np.ndarray | Sequence[bytes]] = {}
+    kinds: dict[str, str] = {}
+    for name in names:
+        values = [record[name] for record in records]
+        found = {_kind_of(value) for value in values}
+        if len(found) != 1:
+            raise UsageError(f"field {name!r}: expected values of one type, found {sorted(found)}")
+        kinds[name] = found.pop()
+        fields[name] = _values_of(name, kinds[name], values)
+    return fields, kinds
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, (numbers.Number, np.ndarray, np.bool_)):
+        return "array"
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "bytes"
+    return "text" if isinstance(value, str) else "json"
+
+
+def _values_of(name: str, kind: str, values: list[Any]) -> np.ndarray | list[bytes]:
+    if kind == "text":
+        return [value.encode("utf-8") for value in values]
+    if kind == "bytes":
+        return [bytes(value) for value in values]
+    if kind == "json":
+        try:
+            return [json.dumps(value, ensure_ascii=False).encode("utf-8") for value in values]
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"field {name!r}: not to be written as JSON: {error}") from error
+    shapes = {np.shape(value) for value in values}
+    if len(shapes) > 1:
+        raise UsageError(
+            f"field {name!r}: expected arrays of one shape, found {sorted(shapes)[:5]}: pad them, "
+            "or give lists, which are kept as JSON"
+        )
+    return np.stack([np.asarray(value) for value in values])
