@@ -59,12 +59,13 @@ class Columns:
     def part(self, start: int, stop: int) -> Columns:
         """The records from ``start`` to ``stop``."""
         indices = np.arange(start, stop)
-        arrays = {
-            name: None if (array := getattr(self, name)) is None else array[start:stop]
-            for name in ("labels", "sizes", "crc32c", "kinds", "nbytes", "places")
-        }
         return Columns(
-            **arrays,
+            labels=None if self.labels is None else self.labels[start:stop],
+            sizes=self.sizes[start:stop],
+            crc32c=self.crc32c[start:stop],
+            kinds=self.kinds[start:stop],
+            nbytes=self.nbytes[start:stop],
+            places=None if self.places is None else self.places[start:stop],
             keys=Blobs.of(self.keys.take(indices)),
             fields={
                 name: FieldColumn(

@@ -132,7 +132,7 @@ class Blobs:
         starts = np.where(indices > 0, self.ends[indices - 1], 0)
         if bool(((starts < 0) | (starts > ends) | (ends > len(self.data))).any()):
             raise StoreError("a table of keys or values is damaged: pack it again", path=path)
-        data = memoryview(self.data)
+        data = self.data.data
         return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
     def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:

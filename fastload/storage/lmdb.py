@@ -331,8 +331,8 @@ class LmdbWriter(Writer):
         }
         if columns.labels is not None:
             content[b"labels"] = columns.labels
-        for name, array in _columns.field_arrays(columns.fields).items():
-            content[name.encode()] = array
+        for field, array in _columns.field_arrays(columns.fields).items():
+            content[field.encode()] = array
         for name, value in content.items():
             if memoryview(value).nbytes > _MAX_VALUE:
                 raise UsageError(

@@ -384,7 +384,7 @@ def test_columns_are_views_of_the_file(path: Path) -> None:
     store = open_store(path)
     assert isinstance(store, LmdbStore)
     columns = store._columns
-    for column in (columns.offsets, columns.sizes, columns.crc32c, columns.keys, store.labels):
+    for column in (columns.offsets, columns.sizes, columns.crc32c, columns.keys.data, store.labels):
         assert column is not None
         assert np.shares_memory(column, columns.pages.bytes)
 
