@@ -26,6 +26,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._dataset import PackedDataset
     from ._loader import FastLoader
+    from ._timeline import trace
     from .converters import pack
     from .storage import open_store, open_writer
 
@@ -45,6 +46,7 @@ __all__ = [
     "open_store",
     "open_writer",
     "pack",
+    "trace",
 ]
 
 # Loaded when first used: `import fastload` alone costs milliseconds, and the command line does not
@@ -55,6 +57,7 @@ _LAZY = {
     "open_store": "fastload.storage",
     "open_writer": "fastload.storage",
     "pack": "fastload.converters",
+    "trace": "fastload._timeline",
 }
 
 

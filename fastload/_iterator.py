@@ -95,10 +95,13 @@ class BatchIterator(Iterator[Any]):
         filled = self._pipeline.next()
         if filled is None:
             self.close()
+            self._stamps.ended(begin)
             raise StopIteration
         records, images = filled
+        got = time.perf_counter_ns()
         batch = self._assemble(images, records)
-        self._stamps.batch(len(records), time.perf_counter_ns() - begin)
+        self._stamps.stage("collate", got)
+        self._stamps.batch(len(records), begin)
         return batch
 
     def close(self) -> None:
@@ -109,7 +112,7 @@ class BatchIterator(Iterator[Any]):
         """Draw one more index batch and hand it to the producer; None after the last one."""
         begin = time.perf_counter_ns()
         self._pipeline.put(next(self._order, None))
-        self._stamps.stage("order", time.perf_counter_ns() - begin)
+        self._stamps.stage("order", begin)
 
 
 # Indices of a batch; None after the last one; the weak reference to an iterator that is gone.
@@ -240,14 +243,18 @@ class _Pipeline:
             records = self._source.lookup(indices)
             repeats = None if self._repeats is None else self._repeats.count(records)
             ticket = self._decoder.submit(
-                records, seed=self._seed, epoch=self._epoch, repeats=repeats
+                records,
+                seed=self._seed,
+                epoch=self._epoch,
+                repeats=repeats,
+                timed=self._stamps.timeline is not None,
             )
             self._ahead.submitted(records)
             return records, ticket
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:
-            self._stamps.stage("prepare", time.perf_counter_ns() - begin)
+            self._stamps.stage("prepare", begin)
 
     def _finish_first(self) -> _Filled | BaseException:
         # It stays in the queue while it is being filled, where close() finds it.
@@ -266,8 +273,13 @@ class _Pipeline:
         except BaseException:  # Ctrl-C while the caller's thread decodes: nothing may go on writing
             ticket.cancel()
             raise
-        for name, nanoseconds in ticket.stages_ns().items():
-            self._stamps.stage(name, nanoseconds)
+        self._stamps.work(ticket.stages_ns(), ticket.times)
+        if self._stamps.timeline is not None:
+            self._stamps.count(
+                batches_ready=0 if self._results is None else self._results.queue.qsize(),
+                batches_being_filled=len(self._filling),
+                slabs_in_use=self._decoder.slabs_in_use(),
+            )
         return records, images
 
 

@@ -24,6 +24,7 @@ from ._engine.decoder import Decoder
 from ._iterator import BatchIterator
 from ._sampler import SeededSampler
 from ._source import Source, nested, resolve
+from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
 from .errors import UsageError
 
@@ -70,6 +71,8 @@ class FastLoader(DataLoader[Any]):
             that run there draw from their own generators.
         check_crc: "first": verify each record's checksum the first time this process reads it;
             "always"; "never".
+        trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
+            is written at the end of each epoch and at the interpreter's exit.
 
     All other arguments are torch's.
 
@@ -110,6 +113,7 @@ class FastLoader(DataLoader[Any]):
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
         check_crc: str = "first",
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         _one_of("engine", engine, _ENGINES)
         _one_of("check_crc", check_crc, _CHECKS)
@@ -126,6 +130,8 @@ class FastLoader(DataLoader[Any]):
         self.memory_format = memory_format
         self.seed = seed
         self.check_crc = check_crc
+        self.trace = trace
+        self._timeline = None if trace is None else lasting(trace)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
         self._next_epoch = 0
@@ -241,7 +247,7 @@ class FastLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch = self._begin_epoch()
-        self._stamps = Stamps()
+        self._stamps = Stamps(self._observer())
         source = self._resolve(self.dataset, single=self.batch_sampler is None)
         self._native = not isinstance(source, str)
         if isinstance(source, str):
@@ -261,6 +267,12 @@ class FastLoader(DataLoader[Any]):
             epoch=epoch,
             stamps=self._stamps,
         )
+
+    def _observer(self) -> Timeline | None:
+        """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
+        if self._timeline is not None:
+            self._timeline.update()
+        return active() or self._timeline
 
     def _augmentation(self, source: Source, epoch: int) -> tuple[int, int]:
         """Seed and epoch that augmentation is drawn for."""

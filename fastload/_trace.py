@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+
+from ._timeline import Timeline, active
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -30,9 +33,14 @@ class Snapshot:
 
 
 class Stamps:
-    """Adds up the stages of one epoch. Safe to use from several threads."""
+    """Adds up the stages of one epoch. Safe to use from several threads.
 
-    def __init__(self) -> None:
+    Args:
+        timeline: where each stage is written down as well, with its times; None: nowhere.
+    """
+
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self.timeline = timeline
         self._lock = threading.Lock()
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
@@ -41,18 +49,48 @@ class Stamps:
     def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
         return Stamps, ()  # a copy in another process begins with nothing
 
-    def stage(self, name: str, nanoseconds: int) -> None:
-        """Add work done for stage ``name``."""
-        with self._lock:
-            self._stages_ns[name] = self._stages_ns.get(name, 0) + nanoseconds
+    def stage(self, name: str, begin_ns: int) -> None:
+        """The calling thread did ``name`` from ``begin_ns`` until now."""
+        end_ns = time.perf_counter_ns()
+        self.work({name: end_ns - begin_ns})
+        if self.timeline is not None:
+            self.timeline.span(name, begin_ns, end_ns)
 
-    def batch(self, images: int, waited_ns: int) -> None:
-        """A batch of ``images`` was handed over after the consumer waited for ``waited_ns``."""
+    def work(self, stages_ns: Mapping[str, int], times: np.ndarray | None = None) -> None:
+        """Add work per stage, in nanoseconds; ``times`` of its samples, for the timeline."""
+        with self._lock:
+            for name, nanoseconds in stages_ns.items():
+                self._stages_ns[name] = self._stages_ns.get(name, 0) + nanoseconds
+        if self.timeline is not None and times is not None:
+            self.timeline.samples(times)
+
+    def batch(self, images: int, begin_ns: int) -> None:
+        """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
+        end_ns = time.perf_counter_ns()
+        self._mark(begin_ns, end_ns, images)
         with self._lock:
             self._images += images
             self._batches += 1
-            self._wait_ns += waited_ns
-            self._end = time.perf_counter_ns()
+            self._wait_ns += end_ns - begin_ns
+            self._end = end_ns
+
+    def ended(self, begin_ns: int) -> None:
+        """The consumer asked for one more batch at ``begin_ns``, and there was none."""
+        self._mark(begin_ns, time.perf_counter_ns(), 0)
+        if self.timeline is not None and self.timeline is not active():
+            self.timeline.update()
+
+    def _mark(self, begin_ns: int, end_ns: int, images: int) -> None:
+        if self.timeline is not None:
+            name = "step" if self._batches else "start"
+            self.timeline.span(name, self._end, begin_ns)
+            self.timeline.span("wait", begin_ns, end_ns, {"images": images})
+
+    def count(self, **values: float) -> None:
+        """Counters of the timeline have these values from now on."""
+        if self.timeline is not None:
+            for name, value in values.items():
+                self.timeline.counter(name.replace("_", " "), value)
 
     def snapshot(self) -> Snapshot:
         """The figures as they stand."""
@@ -75,8 +113,12 @@ class Observed(Iterator[Any]):
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
-        batch = next(self._wrapped)
-        self._stamps.batch(_batch_length(batch), time.perf_counter_ns() - begin)
+        try:
+            batch = next(self._wrapped)
+        except StopIteration:
+            self._stamps.ended(begin)
+            raise
+        self._stamps.batch(_batch_length(batch), begin)
         return batch
 
     def __len__(self) -> int:

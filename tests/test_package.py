@@ -32,6 +32,7 @@ PUBLIC = {
     "open_store",
     "open_writer",
     "pack",
+    "trace",
 }
 HEAVY = ("lmdb", "cv2", "PIL", "rich", "click", "torchvision")
 

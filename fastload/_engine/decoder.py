@@ -30,6 +30,8 @@ class Batch:
         geometry: crop, size, window and flip of each sample.
         images: the tensor to fill, (n, 3, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
+        times: int64 (n, 5), where each sample's times are to be written as the core's ``submit``
+            does; None: nowhere.
     """
 
     records: np.ndarray
@@ -41,10 +43,17 @@ class Batch:
     geometry: Geometry
     images: torch.Tensor
     memory: np.ndarray
+    times: np.ndarray | None
 
 
 class Ticket(abc.ABC):
-    """A batch that is being filled."""
+    """A batch that is being filled.
+
+    Attributes:
+        times: of its samples, if they were asked for; complete after ``result``.
+    """
+
+    times: np.ndarray | None
 
     @abc.abstractmethod
     def result(self) -> torch.Tensor:
@@ -99,11 +108,18 @@ class Decoder(abc.ABC):
         self._users: set[int] = set()
 
     def submit(
-        self, records: np.ndarray, *, seed: int, epoch: int, repeats: np.ndarray | None = None
+        self,
+        records: np.ndarray,
+        *,
+        seed: int,
+        epoch: int,
+        repeats: np.ndarray | None = None,
+        timed: bool = False,
     ) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range).
 
-        ``seed``, ``epoch`` and ``repeats`` are for ``_geometry.draw``.
+        ``seed``, ``epoch`` and ``repeats`` are for ``_geometry.draw``; ``timed`` gives the ticket
+        the times of its samples.
         """
         sizes = self.store.sizes(records)
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
@@ -124,6 +140,7 @@ class Decoder(abc.ABC):
             geometry=geometry,
             images=images,
             memory=memory,
+            times=np.zeros((len(records), 5), np.int64) if timed else None,
         )
         return self._start(batch)
 
@@ -147,6 +164,10 @@ class Decoder(abc.ABC):
         flat = torch.empty(n * 3 * area * dtype.itemsize, dtype=torch.uint8, pin_memory=True)
         images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
         return images, flat.numpy()
+
+    def slabs_in_use(self) -> int:
+        """Batches in memory that somebody refers to; 0 where torch allocates them."""
+        return 0 if self._ring is None else self._ring.in_use()
 
     def _to_check(self, records: np.ndarray, checksums: np.ndarray | None) -> np.ndarray | None:
         if checksums is None:

@@ -95,6 +95,7 @@ class NativeDecoder(Decoder):
             status=status,
             detail=detail,
             threads=self.threads,
+            times=batch.times,
         )
         return _NativeTicket(self, batch, job, status, detail)
 
@@ -110,6 +111,7 @@ class _NativeTicket(Ticket):
     ) -> None:
         self._decoder = decoder
         self._batch = batch
+        self.times = batch.times
         self._job = job
         self._status = status
         self._detail = detail

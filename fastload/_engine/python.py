@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import os
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -55,6 +56,7 @@ class PythonTicket(Ticket):
     def __init__(self, decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> None:
         self._decoder = decoder
         self._batch = batch
+        self.times = batch.times
         self._which: list[int] = which.tolist()
         self._out = _as_array(decoder, batch)
         self._nanoseconds = 0
@@ -116,6 +118,7 @@ def _fill_one(decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> 
     store, record = decoder.store, int(batch.records[i])
     where = _where(store, batch.spans, i, record)
     data = _read(store, batch.spans, i, record)
+    checked = read = time.perf_counter_ns()
     if batch.checksums is not None and batch.check is not None and batch.check[i]:
         found, expected = crc32c(data), int(batch.checksums[i])
         if found != expected:
@@ -124,6 +127,7 @@ def _fill_one(decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> 
                 f"{expected:08x}, got {found:08x}",
                 **where,
             )
+        checked = time.perf_counter_ns()
     image = _decode(data, int(batch.kinds[i]), batch.sizes[i], **where)
     width, height = batch.sizes[i].tolist()
     if image.size != (width, height):
@@ -133,7 +137,10 @@ def _fill_one(decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> 
             **where,
         )
     fill(image, i, batch.geometry, decoder.plan, out)
-    return time.perf_counter_ns() - begin
+    end = time.perf_counter_ns()
+    if batch.times is not None:
+        batch.times[i] = threading.get_native_id(), begin, read, checked, end
+    return end - begin
 
 
 def _decode(data: bytes, kind: int, size: npt.NDArray[Any], **where: Any) -> Image.Image:

@@ -80,6 +80,7 @@ def submit(
     status: npt.NDArray[np.int32],
     detail: npt.NDArray[np.int32],
     threads: int,
+    times: npt.NDArray[np.int64] | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -93,6 +94,8 @@ def submit(
     dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
     status, detail: (n,), written: one of the constants of fastload._native, and an errno for IO.
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
+    times: (n, 5), written where given: the thread as threading.get_native_id() numbers it, then, on
+        the clock of time.perf_counter_ns(), begin, end of reading, end of checking, end.
     """
 
 def resample(

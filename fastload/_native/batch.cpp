@@ -1,6 +1,8 @@
 #include "batch.h"
 
 #include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <new>
@@ -38,6 +40,16 @@ int64_t now_ns() {
       .count();
 }
 
+// As threading.get_native_id() and the tools of the system number it.
+int64_t thread_id() {
+#ifdef __linux__
+  static thread_local const int64_t mine = syscall(SYS_gettid);
+  return mine;
+#else
+  return 0;
+#endif
+}
+
 Status decode_span(const Span& span, Kind kind, const Placement& placement, Worker* worker) {
   switch (kind) {
     case Kind::kRaw:
@@ -69,13 +81,14 @@ size_t dtype_nbytes(Dtype dtype) {
 }
 
 Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
-             int32_t* detail, int threads)
+             int32_t* detail, Times* times, int threads)
     : Job(static_cast<int64_t>(samples.size()), threads),
       files_(std::move(files)),
       samples_(std::move(samples)),
       output_(std::move(output)),
       status_(status),
-      detail_(detail) {}
+      detail_(detail),
+      times_(times) {}
 
 void Batch::run(int64_t item) noexcept {
   int error = 0;
@@ -98,6 +111,7 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
       files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &mine.scratch, &span, error);
   int64_t at = now_ns();
   stages_.read.fetch_add(at - begin, std::memory_order_relaxed);
+  const int64_t read = at;
   if (status == Status::kOk && sample.check) {
     const bool same = crc32c(0, span.data, span.nbytes) == sample.checksum;
     const int64_t checked = now_ns();
@@ -105,6 +119,7 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
     at = checked;
     if (!same) status = Status::kChecksum;
   }
+  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, at, at};
   if (status != Status::kOk) return status;
 
   const int64_t w = output_.out_w, h = output_.out_h;
@@ -129,7 +144,9 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   std::atomic_thread_fence(std::memory_order_seq_cst);  // resample_avx512_store.cpp, Note [Past the cache]
   if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
   mine.scratch.trim();
-  stages_.decode.fetch_add(now_ns() - at, std::memory_order_relaxed);
+  const int64_t end = now_ns();
+  stages_.decode.fetch_add(end - at, std::memory_order_relaxed);
+  if (times_ != nullptr) times_[item].end = end;
   return status;
 }
 

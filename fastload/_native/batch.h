@@ -48,11 +48,17 @@ struct Stages {
   std::atomic<int64_t> read{0}, check{0}, decode{0};
 };
 
-// The caller keeps output.data, status and detail alive until the job is done.
+// When a sample was worked on, and where: nanoseconds of the steady clock, the system's thread number.
+struct Times {
+  int64_t thread, begin, read, checked, end;
+};
+
+// The caller keeps output.data, status, detail and times alive until the job is done.
 class Batch final : public Job {
  public:
+  // times: one per sample, or nullptr.
   Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
-        int32_t* detail, int threads);
+        int32_t* detail, Times* times, int threads);
 
   void run(int64_t item) noexcept override;
 
@@ -66,6 +72,7 @@ class Batch final : public Job {
   Output output_;
   int32_t* status_;
   int32_t* detail_;
+  Times* times_;
   Stages stages_;
 };
 

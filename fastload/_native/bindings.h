@@ -88,8 +88,8 @@ inline Buffer read_array(const py::handle& object, const char* name, char kind, 
 }
 
 inline Buffer write_array(const py::handle& object, const char* name, py::ssize_t rows,
-                          py::ssize_t columns = 0) {
-  Buffer buffer(object, name, 'i', 4, true);
+                          py::ssize_t columns = 0, py::ssize_t itemsize = 4) {
+  Buffer buffer(object, name, 'i', itemsize, true);
   buffer.expect_shape(name, rows, columns);
   return buffer;
 }

@@ -104,12 +104,8 @@ void readahead(const PyFiles& files, const py::object& file, const py::object& o
 // fastload._native._core.Job
 class PyJob {
  public:
-  PyJob(std::shared_ptr<Batch> batch, py::object files, Buffer out, Buffer status, Buffer detail)
-      : batch_(std::move(batch)),
-        files_(std::move(files)),
-        out_(std::move(out)),
-        status_(std::move(status)),
-        detail_(std::move(detail)) {}
+  PyJob(std::shared_ptr<Batch> batch, py::object files, std::vector<Buffer> written)
+      : batch_(std::move(batch)), files_(std::move(files)), written_(std::move(written)) {}
   ~PyJob() { cancel(); }
   PyJob(const PyJob&) = delete;
   PyJob& operator=(const PyJob&) = delete;
@@ -133,7 +129,7 @@ class PyJob {
  private:
   std::shared_ptr<Batch> batch_;
   py::object files_;  // owns the arrays that the core's Files borrows
-  Buffer out_, status_, detail_;
+  std::vector<Buffer> written_;  // what the batch writes into
 };
 
 std::string at(const char* name, size_t i) {
@@ -210,7 +206,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& resized, const py::object& window, const py::object& flip,
                               const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
                               bool channels_last, int filter, int order, const py::sequence& fill,
-                              const py::object& status, const py::object& detail, int threads) {
+                              const py::object& status, const py::object& detail, int threads,
+                              const py::object& times) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -242,6 +239,9 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   output.data = out_array.data<uint8_t>();
   Buffer status_array = write_array(status, "status", n);
   Buffer detail_array = write_array(detail, "detail", n);
+  static_assert(sizeof(Times) == 5 * sizeof(int64_t));
+  Buffer times_array = times.is_none() ? Buffer() : write_array(times, "times", n, 5, 8);
+  auto* const clock = times.is_none() ? nullptr : reinterpret_cast<Times*>(times_array.data<int64_t>());
 
   // Copied, so that nothing the caller does to the arrays later escapes the checks.
   std::vector<Sample> samples(static_cast<size_t>(n));
@@ -272,9 +272,13 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     detail_array.data<int32_t>()[i] = 0;
   }
   auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output),
-                                       status_array.data<int32_t>(), detail_array.data<int32_t>(), threads);
-  auto job = std::make_unique<PyJob>(batch, files, std::move(out_array), std::move(status_array),
-                                     std::move(detail_array));
+                                       status_array.data<int32_t>(), detail_array.data<int32_t>(), clock,
+                                       threads);
+  std::vector<Buffer> written;
+  for (Buffer* each : {&out_array, &status_array, &detail_array, &times_array}) {
+    written.push_back(std::move(*each));
+  }
+  auto job = std::make_unique<PyJob>(batch, files, std::move(written));
   pool::submit(batch);
   return job;
 }
@@ -340,7 +344,7 @@ void bind_batches(py::module_& m) {
   m.def("submit", &submit, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "checksum"_a,
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
-        "threads"_a, "Start filling a batch; see _core.pyi.");
+        "threads"_a, "times"_a = py::none(), "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }
