@@ -128,7 +128,7 @@ class PyJob {
 
  private:
   std::shared_ptr<Batch> batch_;
-  py::object files_;  // owns the arrays that the core's Files borrows
+  py::object files_;             // owns the arrays that the core's Files borrows
   std::vector<Buffer> written_;  // what the batch writes into
 };
 
@@ -271,9 +271,9 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     status_array.data<int32_t>()[i] = static_cast<int32_t>(Status::kPending);
     detail_array.data<int32_t>()[i] = 0;
   }
-  auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output),
-                                       status_array.data<int32_t>(), detail_array.data<int32_t>(), clock,
-                                       threads);
+  auto batch =
+      std::make_shared<Batch>(core, std::move(samples), std::move(output), status_array.data<int32_t>(),
+                              detail_array.data<int32_t>(), clock, threads);
   std::vector<Buffer> written;
   for (Buffer* each : {&out_array, &status_array, &detail_array, &times_array}) {
     written.push_back(std::move(*each));
