@@ -104,7 +104,8 @@ class Timeline:
         """
         # Both clocks run at one rate; what lies between them is taken once.
         offset = time.time_ns() - time.perf_counter_ns()
-        base, events = 0, []
+        base = 0
+        events: list[Any] = []
         if profiler is not None:
             base, events = _profiled(os.fspath(profiler))
         shift = offset - base
