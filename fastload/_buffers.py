@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 import weakref
 
 import numpy as np
@@ -21,6 +22,9 @@ import torch
 # Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh huge
 # page costs one fault instead of 512.
 _HUGE_PAGE = 2 << 20
+
+# A slab that was not needed in so many leases is given back.
+_WINDOW = 32
 
 
 def _allocate(nbytes: int) -> np.ndarray:
@@ -41,11 +45,17 @@ class SlabRing:
 
     Args:
         keep: number of free slabs to keep for reuse; what is free beyond that is given back.
+        patience_s: where ``keep`` slabs are all in use, wait so long for one before another is
+            allocated. For a ring that is leased from by another thread than the consumer's, which
+            may be about to let go.
     """
 
-    def __init__(self, keep: int) -> None:
+    def __init__(self, keep: int, patience_s: float = 0.0) -> None:
         self._keep = keep
+        self._patience_s = patience_s
         self._slabs: list[_Slab] = []
+        self._leases = 0
+        self._unused = keep  # slabs left free by each of the last leases
         self._lock = threading.Lock()
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
@@ -64,11 +74,22 @@ class SlabRing:
             The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
         """
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        if self._patience_s:
+            self._wait(nbytes)
         with self._lock:
             view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
+
+    def _wait(self, nbytes: int) -> None:
+        """Until a slab is free or may be allocated, or patience ends."""
+        end = time.monotonic() + self._patience_s
+        while len(self._slabs) >= self._keep and time.monotonic() < end:
+            with self._lock:
+                if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
+                    return
+            time.sleep(1e-4)
 
     def in_use(self) -> int:
         """Number of slabs that somebody still refers to."""
@@ -83,7 +104,13 @@ class SlabRing:
         dropped = set(map(id, free)) - set(map(id, fitting[: self._keep]))
         if dropped:
             self._slabs = [slab for slab in self._slabs if id(slab) not in dropped]
+        self._leases += 1
+        self._unused = min(self._unused, max(0, len(fitting[: self._keep]) - 1))
         if fitting:
+            if self._leases % _WINDOW == 0:
+                unused = set(map(id, fitting[1 : 1 + self._unused]))
+                self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
+                self._unused = self._keep
             return fitting[0]
         self.allocations += 1
         slab = _Slab(_allocate(nbytes))

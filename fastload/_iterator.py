@@ -4,12 +4,13 @@ How it runs
     The consumer (the thread of the training loop) draws the order, because samplers may be the
     user's code. It keeps ``prefetch`` index batches ahead in a queue. One producer thread turns
     them into tickets of the engine, waits for each in order, and passes the images on, together
-    with the record numbers they belong to. At every ``next`` the consumer adds one index batch and
-    takes one batch of images.
+    with the record numbers they belong to. At every ``next`` the consumer takes one batch of images
+    and adds one index batch. In that order: by the time the engine wants memory for the added one,
+    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
-    failure    an error travels in the place of its batch and is raised at that ``next``; the
-               batches after it can still be had, as in torch's DataLoader.
+    failure    an error, the sampler's too, travels in the place of its batch and is raised at that
+               ``next``; the batches after it can still be had, as in torch's DataLoader.
     early exit ``close`` (and the exit of the interpreter) ends the queue, cancels what is being
                filled, and joins the producer. Dropping the iterator tells the producer to end by
                itself, after the batch that it waits for.
@@ -27,6 +28,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sized
+from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -80,6 +82,7 @@ class BatchIterator(Iterator[Any]):
         self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
+        self._prefetch = prefetch
         self._pipeline = _Pipeline(source, decoder, order.known, timeout_s, seed, epoch, stamps)
         if prefetch:
             self._pipeline.start(self)
@@ -91,16 +94,21 @@ class BatchIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
-        self._order_one()
-        filled = self._pipeline.next()
-        if filled is None:
-            self.close()
-            self._stamps.ended(begin)
-            raise StopIteration
-        records, images = filled
-        got = time.perf_counter_ns()
-        batch = self._assemble(images, records)
-        self._stamps.stage("collate", got)
+        if not self._prefetch:
+            self._order_one()
+        try:
+            filled = self._pipeline.next()
+            if filled is None:
+                self.close()
+                self._stamps.ended(begin)
+                raise StopIteration
+            records, images = filled
+            got = time.perf_counter_ns()
+            batch = self._assemble(images, records)
+            self._stamps.stage("collate", got)
+        finally:  # last: see above
+            if self._prefetch:
+                self._order_one()
         self._stamps.batch(len(records), begin)
         return batch
 
@@ -111,12 +119,17 @@ class BatchIterator(Iterator[Any]):
     def _order_one(self) -> None:
         """Draw one more index batch and hand it to the producer; None after the last one."""
         begin = time.perf_counter_ns()
-        self._pipeline.put(next(self._order, None))
+        try:
+            self._pipeline.put(next(self._order, None))
+        except Exception as error:  # noqa: BLE001 - raised at its batch; those before it come first
+            # without this frame: it holds the iterator, which has to be able to go
+            self._pipeline.put(error.with_traceback(_below(error)))
         self._stamps.stage("order", begin)
 
 
-# Indices of a batch; None after the last one; the weak reference to an iterator that is gone.
-_Task = np.ndarray | weakref.ref[BatchIterator] | None
+# Indices of a batch, or what the sampler raised instead; None after the last one; the weak
+# reference to an iterator that is gone.
+_Task = np.ndarray | BaseException | weakref.ref[BatchIterator] | None
 _Filled = tuple[np.ndarray, torch.Tensor]  # record numbers and their images
 _Filling = tuple[np.ndarray, Ticket] | BaseException
 
@@ -163,8 +176,8 @@ class _Pipeline:
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
 
-    def put(self, indices: np.ndarray | None) -> None:
-        """Ask for one more batch; None says that there are no more."""
+    def put(self, indices: np.ndarray | BaseException | None) -> None:
+        """Ask for one more batch; None says that there are no more, an error takes its place."""
         self._tasks.put(indices)
 
     def next(self) -> _Filled | None:
@@ -184,6 +197,8 @@ class _Pipeline:
     def _make(self) -> _Filled | BaseException | None:
         """The next batch, made here."""
         indices = self._tasks.get()
+        if isinstance(indices, BaseException):
+            return indices
         return self._finish(self._submit(indices)) if isinstance(indices, np.ndarray) else None
 
     def _take(self) -> Any:
@@ -226,6 +241,8 @@ class _Pipeline:
                         return
                     if indices is None:
                         ended = True
+                    elif isinstance(indices, BaseException):
+                        self._filling.append(indices)
                     else:
                         self._filling.append(self._submit(indices))
                 if not self._filling:
@@ -281,6 +298,11 @@ class _Pipeline:
                 slabs_in_use=self._decoder.slabs_in_use(),
             )
         return records, images
+
+
+def _below(error: BaseException) -> TracebackType | None:
+    """The traceback of ``error`` without the frame that caught it."""
+    return None if error.__traceback__ is None else error.__traceback__.tb_next
 
 
 def _cancel(filling: _Filling) -> None:

@@ -34,6 +34,10 @@ _CHECKS = ("first", "always", "never")
 # Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
 _PREFETCH = 2
 
+# How long the producer waits for a consumer to let go of the batch before. It does so within
+# microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
+_PATIENCE_S = 2e-3
+
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
@@ -309,8 +313,8 @@ class FastLoader(DataLoader[Any]):
             source.store,
             source.plan,
             threads=self.num_workers,
-            # what is ahead, the one the consumer works on, the one it just let go of
-            ring=None if pinned else SlabRing(ahead + 2),
+            # what is ahead, and the one the consumer works on
+            ring=None if pinned else SlabRing(ahead + 1, _PATIENCE_S if self.num_workers else 0),
             channels_last=self.memory_format == torch.channels_last,
             check_crc=self.check_crc,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 
 import numpy as np
 import torch
@@ -71,6 +72,36 @@ def test_a_steady_loop_allocates_nothing():
         previous = lease(ring)
     assert ring.allocations == 2
     assert previous is not None
+
+
+def test_a_slab_that_another_thread_lets_go_of_is_waited_for():
+    ring = SlabRing(keep=1, patience_s=30)
+    held = [lease(ring)]
+    address = held[0].data_ptr()
+    timer = threading.Timer(0.05, held.clear)
+    timer.start()
+    assert lease(ring).data_ptr() == address
+    assert ring.allocations == 1
+    timer.join()
+
+
+def test_patience_ends_where_the_caller_keeps_its_batches():
+    ring = SlabRing(keep=1, patience_s=1e-3)
+    held = [lease(ring) for _ in range(3)]
+    assert len({images.data_ptr() for images in held}) == 3
+
+
+def test_a_slab_that_is_needed_no_more_is_given_back():
+    ring = SlabRing(keep=4)
+    held = [lease(ring) for _ in range(4)]
+    del held[1:]
+    gc.collect()
+    for _ in range(80):
+        lease(ring)
+    assert ring.allocations == 4
+    again = [lease(ring) for _ in range(2)]
+    assert ring.allocations == 5  # there are two: one that is held, one that was used in turn
+    assert len(again) == 2
 
 
 def test_a_smaller_last_batch_uses_the_same_slab_and_its_storage_is_exact():

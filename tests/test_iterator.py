@@ -177,6 +177,39 @@ def test_after_an_error_of_the_users_code_the_next_batches_can_be_had(store, thr
     assert list(iterator) == [2]
 
 
+@pytest.mark.parametrize("threads", [0, 2])
+def test_what_the_sampler_raises_comes_after_the_batches_before_it(store, threads):
+    loader = FastLoader(
+        store, batch_size=2, transform=EVAL, num_workers=threads, sampler=FailingSampler()
+    )
+    iterator = iter(loader)
+    assert [len(next(iterator)[0]) for _ in range(2)] == [2, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert next(iterator, None) is None
+
+
+def test_a_batch_more_is_ordered_only_after_one_is_taken(store):
+    """Or the loop would need one slab more than there are batches ahead and in the consumer."""
+    drawn, ahead = [], []
+
+    def order():
+        for first in range(0, 24, 2):
+            drawn.append(first)
+            yield [first, first + 1]
+
+    def collated(samples):
+        ahead.append(len(drawn) - len(ahead))
+        return len(samples)
+
+    loader = FastLoader(
+        store, batch_sampler=order(), transform=EVAL, num_workers=2, collate_fn=collated
+    )
+    assert list(loader) == [2] * 12
+    assert ahead[:10] == [2] * 10
+    assert len(loader._made[1]._ring._slabs) <= 4  # three, and one more on a very busy machine
+
+
 # --- endings -------------------------------------------------------------------------------------
 
 
