@@ -42,12 +42,15 @@ class Format:
         store: class of the reader in ``module``; called with the path.
         writer: class of the writer, or None where fastload only reads.
         suffixes: of file names.
+        options: arguments of ``open_writer`` that the writer knows beside those that all know:
+            "shards" (with "shard_nbytes"), "compression".
     """
 
     module: str
     store: str
     writer: str | None
     suffixes: tuple[str, ...]
+    options: frozenset[str] = frozenset()
 
     def load_store(self) -> type[Any]:
         """The reader's class."""
@@ -123,6 +126,10 @@ def open_writer(
     classes: Sequence[str] = (),
     metadata: Mapping[str, Any] | None = None,
     settings: Mapping[str, Any] | None = None,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
+    compression: str | None = None,
 ) -> Writer:
     """A writer for a new store at ``path``; the format follows the suffix.
 
@@ -135,17 +142,29 @@ def open_writer(
         classes: class names, position = label.
         metadata: free-form and JSON-able; the reader gives it back.
         settings: JSON-able; an unfinished store is resumed only by a writer with equal settings.
+        shards: write so many files of equally many records, for which ``total`` must be given.
+        shard_nbytes: write several files, of at most so many bytes each.
+        total: how many records will come, if that is known.
+        compression: of the container, where the format has one.
 
     Raises:
         UsageError: something is there, another process writes it, or an unfinished one was begun
-            with other settings.
+            with other settings; or the format has no shards, or no compression.
     """
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     name = format_of(path)
     if name is None:
         known = ", ".join(suffix for f in FORMATS.values() if f.writer for suffix in f.suffixes)
         raise UsageError(f"expected a file name ending in {known}, got {path!r}")
+    given = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
+    options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    for option in options:
+        feature = "shards" if option == "shard_nbytes" else option
+        if feature not in FORMATS[name].options:
+            raise UsageError(f"{name} stores have no {feature}, got {option}={options[option]!r}")
+    if "shards" in FORMATS[name].options:
+        options["total"] = total
     writer: Writer = FORMATS[name].load_writer()(
-        path, classes=classes, metadata=metadata, settings=settings
+        path, classes=classes, metadata=metadata, settings=settings, **options
     )
     return writer

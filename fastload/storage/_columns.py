@@ -36,8 +36,8 @@ class Columns:
         nbytes: int64 (n,), length of each record.
         keys: the keys in UTF-8 (undecodable bytes of file names as they are).
         fields: name -> column.
-        places: int64 (n, 3), number of the data file, where the record's bytes begin in it, where
-            the next record may begin; None where the format finds that out by itself.
+        places: int64 (n, 4): number of the data file; where in it the record's frame begins, its
+            bytes begin, its frame ends. None where the format finds that out by itself.
     """
 
     labels: np.ndarray | None
@@ -153,7 +153,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             kinds=np.empty(0, np.uint8),
             nbytes=np.empty(0, np.int64),
             keys=Blobs(np.empty(0, np.uint8), np.empty(0, np.int64)),
-            places=np.empty((0, 3), np.int64),
+            places=np.empty((0, 4), np.int64),
         )
     labels = [part.labels for part in parts if part.labels is not None]
     places = [part.places for part in parts if part.places is not None]

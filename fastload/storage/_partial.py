@@ -3,11 +3,14 @@
     NAME.partial/lock            held (fcntl) by the one process that writes
     NAME.partial/settings.json   what the work was begun with; another writer must want the same
     NAME.partial/journal         columns of the records, a chunk each time they were made durable
+    NAME.partial/renames.json    files of several that are getting their names
     NAME.partial/...             the data, as the format likes it
 
-Order of writing. A chunk is appended to the journal and synced *before* its records are committed
-in the data, so the journal is never behind the data: on resume what it has too much is cut off.
-``finish`` syncs the data file, renames it to NAME, syncs the folder of NAME, removes the rest.
+Order of writing, LMDB. A chunk is appended to the journal and synced *before* its records are
+committed in the data, so the journal is never behind the data: on resume what it has too much is
+cut off (``keep``). Formats that append to files do it the other way round (``_stream.py``).
+``finish`` syncs the data file, renames it to NAME, syncs the folder of NAME, removes the rest;
+``publish`` does so with several files, of which the last makes the store exist.
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import fcntl
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastload.errors import StoreError, UsageError
 
 from ._columns import Columns, pack_chunk, unpack_chunks
+
+_RENAMES = "renames.json"
 
 _held: set[str] = set()  # partials of this process: fcntl locks do not exclude their own process
 
@@ -32,6 +37,7 @@ class Partial:
     Args:
         path: of the finished store, absolute.
         settings: JSON-able; equal settings make a partial resumable.
+        mark: the file whose existence means that the store exists; None: ``path``.
 
     Attributes:
         folder: ``path`` + ".partial".
@@ -43,8 +49,9 @@ class Partial:
             settings.
     """
 
-    def __init__(self, path: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, path: str, settings: Mapping[str, Any], *, mark: str | None = None) -> None:
         self.path = path
+        mark = path if mark is None else mark
         self.folder = path + ".partial"
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
@@ -56,9 +63,10 @@ class Partial:
         os.makedirs(self.folder, exist_ok=True)
         self._lock = self._acquire()
         try:
-            if os.path.lexists(path):
+            if os.path.lexists(mark):
                 self._discard_empty()
-                raise UsageError(f"{path!r} exists: delete it or choose another name")
+                raise UsageError(f"{mark!r} exists: delete it or choose another name")
+            self._take_back()
             self._settings(json.loads(json.dumps(settings)))
             self.begun_ns = os.stat(self.file("settings.json")).st_mtime_ns
             journal = os.path.join(self.folder, "journal")
@@ -95,12 +103,7 @@ class Partial:
         """Write down the settings, or compare with those the work was begun with."""
         name = os.path.join(self.folder, "settings.json")
         if not os.path.exists(name):
-            with open(name + ".new", "w", encoding="utf-8") as file:
-                json.dump(settings, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(name + ".new", name)
-            sync_folder(self.folder)
+            self._write_json("settings.json", settings)
             return
         try:
             with open(name, encoding="utf-8") as file:
@@ -121,7 +124,7 @@ class Partial:
 
     def _discard_empty(self) -> None:
         """Remove the folder if all that is in it is the lock (and a journal whose data is done)."""
-        if not set(os.listdir(self.folder)) - {"lock", "journal", "settings.json"}:
+        if not set(os.listdir(self.folder)) - {"lock", "journal", "settings.json", _RENAMES}:
             shutil.rmtree(self.folder)
 
     def file(self, name: str) -> str:
@@ -159,17 +162,61 @@ class Partial:
 
     def finish(self, name: str) -> None:
         """Sync the finished data file ``name`` of the partial and give it the store's name."""
-        data = self.file(name)
-        descriptor = os.open(data, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        if os.path.lexists(self.path):
-            raise UsageError(f"{self.path!r} has appeared meanwhile: move it and run again")
-        os.rename(data, self.path)
+        self.publish([(name, self.path)])
+
+    def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
+        """Sync finished files of the partial and rename them, the last one at last.
+
+        Args:
+            renames: (name in the partial, path). The last makes the store exist: a run that is
+                killed before it takes the others back.
+            replace: whether the others may replace a file that is there: the sidecar of a store
+                that was deleted.
+
+        Raises:
+            UsageError: a file is in the way.
+        """
+        for name, _ in renames:
+            descriptor = os.open(self.file(name), os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        *others, (last, mark) = renames
+        for path in [mark, *([] if replace else [path for _, path in others])]:
+            if os.path.lexists(path):
+                raise UsageError(f"{path!r} has appeared meanwhile: move it and run again")
+        if others:
+            self._write_json(_RENAMES, others)
+            for name, path in others:
+                os.rename(self.file(name), path)
+            sync_folder(os.path.dirname(self.path))
+        os.rename(self.file(last), mark)
         sync_folder(os.path.dirname(self.path))
         self.close(remove=True)
+
+    def _take_back(self) -> None:
+        """Undo the renames of a run that was killed before the last of them."""
+        journal = self.file(_RENAMES)
+        if not os.path.exists(journal):
+            return
+        with open(journal, encoding="utf-8", errors="surrogateescape") as file:
+            renames = json.load(file)
+        for name, path in renames:
+            if not os.path.lexists(self.file(name)) and os.path.lexists(path):
+                os.rename(path, self.file(name))
+        sync_folder(os.path.dirname(self.path))
+        os.remove(journal)
+
+    def _write_json(self, name: str, value: Any) -> None:
+        """Write a small file of the partial, whole or not at all."""
+        path = self.file(name)
+        with open(path + ".new", "w", encoding="utf-8") as file:
+            json.dump(value, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(path + ".new", path)
+        sync_folder(self.folder)
 
     def close(self, *, remove: bool = False) -> None:
         """Let go of the partial; it stays for a resume unless ``remove``."""

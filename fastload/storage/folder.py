@@ -11,13 +11,11 @@ import numpy as np
 
 from fastload.errors import StoreError, StoreNotFoundError
 
+from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-
-_PROBE_THREADS = 4  # headers of loose files: mostly waiting for the disk
-_UNKNOWN, _UNREADABLE = 0, -1  # in the column of widths
 
 
 class PathList(Sequence[str]):
@@ -146,7 +144,7 @@ class FolderStore(Store):
         self.metadata: dict[str, Any] = {}
         if self._labels is not None:
             self._labels.flags.writeable = False
-        self._sizes = np.full((len(paths), 2), _UNKNOWN, np.int32)
+        self._sizes = np.full((len(paths), 2), UNKNOWN, np.int32)
 
     def __len__(self) -> int:
         return len(self._paths)
@@ -175,7 +173,7 @@ class FolderStore(Store):
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract. A file's header is read once per process, when first asked for."""
-        unknown = np.unique(indices[self._sizes[indices, 0] == _UNKNOWN])
+        unknown = np.unique(indices[self._sizes[indices, 0] == UNKNOWN])
         if len(unknown):
             self._probe(unknown)
         sizes: np.ndarray = np.maximum(self._sizes[indices], 0)
@@ -183,27 +181,13 @@ class FolderStore(Store):
 
     def _probe(self, indices: np.ndarray) -> None:
         """Read the headers of the files ``indices``: by the core, the rest by Pillow."""
-        from fastload import _native
-
-        core = _native.load()
-        left = indices
-        if core is not None:
-            count = len(indices)
-            spans = self.spans(np.arange(count))
-            paths = PathList(self._paths.many(indices))
-            files = core.Files(paths.blob, paths.ends, np.zeros(count, np.uint8))
-            sizes = np.zeros((count, 2), np.int32)
-            status = np.zeros(count, np.int32)
-            core.probe(
-                files, spans.file, spans.offset, spans.nbytes, np.zeros(count, np.uint8), sizes,
-                status, _PROBE_THREADS,
-            )  # fmt: skip
-            files.close()
-            good = (status == 0) & (sizes > 0).all(axis=1)
-            self._sizes[indices[good]] = sizes[good]
-            left = indices[~good]
-        for index in left.tolist():
-            self._sizes[index] = _size_by_pillow(self._paths[index])
+        count = len(indices)
+        paths = PathList(self._paths.many(indices))
+        sizes = np.zeros((count, 2), np.int32)
+        good = probe_by_core(paths.blob, paths.ends, self.spans(np.arange(count)), sizes)
+        self._sizes[indices[good]] = sizes[good]
+        for index in indices[~good].tolist():
+            self._sizes[index] = size_by_pillow(self._paths[index])
 
     @property
     def labels(self) -> np.ndarray | None:
@@ -239,16 +223,3 @@ def _collect(folder: str, paths: list[bytes]) -> None:
     for root, names in sorted(found):
         prefix = os.fsencode(os.path.join(root, ""))
         paths.extend(prefix + os.fsencode(name) for name in names)
-
-
-def _size_by_pillow(path: str) -> tuple[int, int]:
-    """Width and height, or the mark of no image: reading the file will say what is wrong."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings(), Image.open(path) as image:
-            warnings.simplefilter("ignore")
-            width, height = image.size
-            return width, height
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        return _UNREADABLE, _UNREADABLE

@@ -20,8 +20,8 @@ from . import _columns
 from ._fields import Blobs, Field
 from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, open_layout
 from ._lmdb_pages import Pages
-from ._partial import Partial
-from .base import Batch, Spans, Store, Writer
+from ._writer import PartialWriter
+from .base import Batch, Spans, Store
 
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 # A transaction: large enough that its two syncs (some ms) do not count, small enough that Ctrl-C
@@ -157,7 +157,7 @@ class LmdbStore(Store):
         return {**self.__dict__, "_opened": None}
 
 
-class LmdbWriter(Writer):
+class LmdbWriter(PartialWriter):
     """Writes an LMDB store. See ``open_writer`` for the arguments."""
 
     def __init__(
@@ -169,24 +169,10 @@ class LmdbWriter(Writer):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._lmdb = _library()
-        self.path = os.path.abspath(os.fspath(path))
-        self._classes = list(classes)
-        self._metadata = dict(metadata or {})
-        self._partial = Partial(
-            self.path,
-            {
-                "format": FORMAT,
-                "version": VERSIONS[-1],
-                "classes": self._classes,
-                **(settings or {}),
-            },
-        )
+        begun = {"format": FORMAT, "version": VERSIONS[-1]}
+        super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._pending: list[Batch] = []
-        self._pending_records = 0
         self._pending_nbytes = 0
-        self._columns: list[_columns.Columns] = []  # of what is pending
-        self._schema: _columns.Schema | None = None
-        self._closed = False
         try:
             self._resume()
         except BaseException:
@@ -209,35 +195,6 @@ class LmdbWriter(Writer):
         except self._lmdb.Error as error:
             raise self._failed(error) from error
         self._partial.keep(self._durable)
-        if self._partial.chunks:
-            self._schema = _columns.Schema.of(self._partial.chunks[0])
-
-    def _failed(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"writing failed: {error}; what was written is kept: if the disk is full make room, "
-            "and run the same command again",
-            path=self._partial.folder,
-        )
-
-    def __len__(self) -> int:
-        return self._durable + self._pending_records
-
-    @property
-    def nbytes(self) -> int:
-        """Size of the records so far."""
-        durable = sum(int(chunk.nbytes.sum()) for chunk in self._partial.chunks)
-        return durable + self._pending_nbytes
-
-    @property
-    def begun_ns(self) -> int:
-        """As in the contract."""
-        return self._partial.begun_ns
-
-    def keys(self) -> list[str]:
-        """As in the contract."""
-        chunks = [chunk.all_keys() for chunk in self._partial.chunks]
-        chunks += [list(batch.keys) for batch in self._pending]
-        return [key for chunk in chunks for key in chunk]
 
     def extend(self, batch: Batch) -> None:
         """Add records; every 32 MB they are made durable.
@@ -248,16 +205,12 @@ class LmdbWriter(Writer):
         """
         if not batch.keys:
             return
-        columns = _columns.of_batch(batch)
-        schema = _columns.Schema.of(columns)
-        (self._schema or schema).admit(schema)
+        columns = self._admit(batch)
         largest = max(map(len, batch.data))
         if largest > _MAX_VALUE:
             raise UsageError(f"expected records of at most {_MAX_VALUE} bytes, found {largest}")
-        self._schema = self._schema or schema
         self._pending.append(batch)
         self._columns.append(columns)
-        self._pending_records += len(batch.keys)
         self._pending_nbytes += sum(map(len, batch.data))
         if self._pending_nbytes >= _FLUSH_NBYTES or self._pending_records >= _FLUSH_RECORDS:
             self.sync()
@@ -279,7 +232,7 @@ class LmdbWriter(Writer):
         self._durable += len(items)
         self._pending.clear()
         self._columns.clear()
-        self._pending_records = self._pending_nbytes = 0
+        self._pending_nbytes = 0
 
     def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
         """Put ``items``, whose keys are ascending and greater than all that are there."""
@@ -357,13 +310,8 @@ class LmdbWriter(Writer):
         except OSError as error:
             raise self._failed(error) from error
 
-    def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract."""
-        if self._closed:
-            return
-        self._closed = True
+    def _release(self) -> None:
         self._env.close()
-        self._partial.close(remove=not keep_partial)
 
 
 def _described(columns: _columns.Columns) -> dict[str, Any]:

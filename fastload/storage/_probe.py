@@ -1,0 +1,67 @@
+"""Sizes of images out of their headers, for stores that keep no table of them."""
+
+from __future__ import annotations
+
+import io
+import warnings
+
+import numpy as np
+
+from fastload.errors import StoreError
+
+from ._read import read_records
+from .base import ENCODED, Spans, Store
+
+THREADS = 4  # headers of loose files: mostly waiting for the disk
+UNKNOWN, UNREADABLE = 0, -1  # in a column of widths
+
+
+def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
+    """Width and height of the records ``indices`` (int64): int32 (n, 2).
+
+    (-1, -1) for what is no image: reading the record will say what is wrong.
+    """
+    sizes = np.full((len(indices), 2), UNREADABLE, np.int32)
+    paths, ends = store.file_table()
+    found = probe_by_core(paths, ends, store.spans(indices), sizes)
+    for at in np.flatnonzero(~found).tolist():
+        try:
+            (data,) = read_records(store, indices[at : at + 1])
+        except StoreError:
+            continue  # raised again, with its place, where the record is decoded
+        sizes[at] = size_by_pillow(io.BytesIO(data))
+    return sizes
+
+
+def probe_by_core(paths: bytes, ends: np.ndarray, spans: Spans, sizes: np.ndarray) -> np.ndarray:
+    """Fill ``sizes`` by the native core: bool (n,), where it found one; nowhere without a core."""
+    from fastload import _native
+
+    core = _native.load()
+    count = len(sizes)
+    if core is None:
+        return np.zeros(count, bool)
+    status = np.zeros(count, np.int32)
+    probed = np.zeros((count, 2), np.int32)
+    files = core.Files(paths, ends, np.zeros(len(ends), np.uint8))
+    kinds = np.full(count, ENCODED, np.uint8)
+    try:
+        core.probe(files, spans.file, spans.offset, spans.nbytes, kinds, probed, status, THREADS)
+    finally:
+        files.close()
+    good: np.ndarray = (status == 0) & (probed > 0).all(axis=1)
+    sizes[good] = probed[good]
+    return good
+
+
+def size_by_pillow(source: str | io.BytesIO) -> tuple[int, int]:
+    """Width and height, or the mark of no image."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), Image.open(source) as image:
+            warnings.simplefilter("ignore")
+            width, height = image.size
+            return width, height
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return UNREADABLE, UNREADABLE

@@ -1,0 +1,233 @@
+"""The sidecar ``NAME.fastload``: the columns of a store whose own format has no place for them.
+
+The layout is in docs/formats.md. It is mapped when read; every length is checked first.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError
+
+from ._columns import field_arrays, fields_of
+from ._crc import crc32c
+from ._fields import Blobs, Field
+from ._partial import sync_folder
+from ._table import Table, fingerprint
+
+SUFFIX = ".fastload"
+_HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC32C and bytes of the header, of the file
+_MAGIC = b"FLSIDE\r\n"
+_VERSION = 1
+_ALIGN = 64
+_MAX_HEADER = 1 << 28
+_COLUMNS = ("file", "offset", "nbytes", "labels", "sizes", "kinds", "crc32c")
+
+
+def sidecar_of(path: str) -> str:
+    """Where the sidecar of the store ``path`` lies."""
+    return path + SUFFIX
+
+
+def write_sidecar(
+    path: str, table: Table, *, names: Sequence[str] | None = None, target: str | None = None
+) -> None:
+    """Write the sidecar of the store ``path``, whole or not at all.
+
+    Args:
+        path: of the store.
+        table: what goes in; its files are read for their fingerprints.
+        names: what the sidecar calls the files, relative to its folder; None: where they lie now.
+        target: write this file instead, without a rename.
+    """
+    folder = os.path.dirname(path)
+    if names is None:
+        names = [os.path.relpath(file, folder) for file in table.files]
+    prints = table.fingerprints
+    prints = [fingerprint(file) for file in table.files] if prints is None else prints
+    arrays = {name: array for name in _COLUMNS if (array := getattr(table, name)) is not None} | {
+        "keys": table.keys.data,
+        "key_ends": table.keys.ends,
+    }
+    arrays |= field_arrays(table.fields)
+    header: dict[str, Any] = {
+        "format": table.format,
+        "classes": list(table.classes),
+        "metadata": dict(table.metadata),
+        "files": [[os.fsencode(name).decode("utf-8", "surrogateescape"), *numbers]
+                  for name, numbers in zip(names, prints, strict=True)],
+        "fields": [column.field.as_json() for column in table.fields.values()],
+    }  # fmt: skip
+    final = sidecar_of(path)
+    temporary = f"{final}.partial" if target is None else target
+    with open(temporary, "wb") as file:
+        _write(file, header, arrays)
+        file.flush()
+        os.fsync(file.fileno())
+    if target is None:
+        os.replace(temporary, final)
+        sync_folder(folder)
+
+
+def _write(file: Any, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    listed: list[list[Any]] = []
+    views = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+             for array in arrays.values()]  # fmt: skip
+    for (name, array), view in zip(arrays.items(), views):
+        listed.append([name, array.dtype.str, list(array.shape), crc32c(view)])
+    text = json.dumps({**header, "arrays": listed}).encode("ascii")
+    at = _HEAD.size + len(text)
+    total = at
+    for view in views:
+        total += -total % _ALIGN + len(view)
+    file.write(_HEAD.pack(_MAGIC, _VERSION, crc32c(text), len(text), total))
+    file.write(text)
+    for view in views:
+        padding = -at % _ALIGN
+        file.write(bytes(padding))
+        file.write(view)
+        at += padding + len(view)
+
+
+def read_sidecar(path: str, format: str) -> Table | None:
+    """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
+
+    None, with a warning, where the files are not those that it was written for; None where there is
+    no sidecar.
+
+    Args:
+        path: of the store.
+        format: name of the format it must be of.
+
+    Raises:
+        StoreNotFoundError: a data file is missing.
+        StoreError: the sidecar is damaged, or of a version or format that is not expected.
+    """
+    place = sidecar_of(path)
+    try:
+        with open(place, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"the sidecar cannot be read: {error.strerror}", path=place) from error
+    try:
+        header, arrays = _parse(memoryview(mapped))
+        table = _table(path, header, arrays)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(
+            f"the sidecar is damaged or was not written by this version of fastload ({error}): "
+            "copy or pack the store again; without the sidecar, what the files alone hold is read",
+            path=place,
+        ) from error
+    if table.format != format:
+        raise StoreError(
+            f"expected the sidecar of a store of format {format}, found {table.format[:100]}",
+            path=place,
+        )
+    found = [fingerprint(file) for file in table.files]
+    if found != table.fingerprints:
+        wrong = next(i for i, one in enumerate(found) if one != (table.fingerprints or ())[i])
+        warnings.warn(
+            f"{table.files[wrong]!r} has changed since {place!r} was written: the sidecar is left "
+            "aside and the files are read from their beginning each time; pack the store again, "
+            "or delete the sidecar if the change was meant",
+            stacklevel=5,
+        )
+        return None
+    return table
+
+
+def is_manifest(path: str) -> bool:
+    """Whether the sidecar of ``path`` stands for a set of shards, rather than for one file."""
+    place = sidecar_of(path)
+    if os.path.lexists(path) or not os.path.isfile(place):
+        return False
+    with open(place, "rb") as file:
+        data = file.read(_HEAD.size)
+        nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
+        data += file.read(min(nbytes, _MAX_HEADER))
+        size = os.fstat(file.fileno()).st_size
+    try:
+        files = _header(memoryview(data), size)[0]["files"]
+        return [name for name, *_ in files] != [os.path.basename(path)]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return True  # damaged: reading it says so
+
+
+def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
+    """The header of a file of ``size`` bytes, and where it ends."""
+    if len(data) < _HEAD.size:
+        raise ValueError(f"expected at least {_HEAD.size} bytes, found {len(data)}")
+    magic, version, crc, nbytes, total = _HEAD.unpack_from(data)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError(f"expected {_MAGIC!r} version {_VERSION}, found {magic!r} {version}")
+    if total != size:
+        raise ValueError(f"expected {total} bytes, found {size}: it was cut short")
+    if nbytes > min(_MAX_HEADER, len(data) - _HEAD.size):
+        raise ValueError(f"a header of {nbytes} bytes does not fit")
+    text = bytes(data[_HEAD.size : _HEAD.size + nbytes])
+    if crc32c(text) != crc:
+        raise ValueError("the CRC32C of the header does not match")
+    header = json.loads(text)
+    if not isinstance(header, dict):
+        raise ValueError("the header is no JSON object")
+    return header, _HEAD.size + nbytes
+
+
+def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Header and arrays. Raises ValueError, TypeError or KeyError for what is not as it should."""
+    header, at = _header(data, len(data))
+    arrays: dict[str, np.ndarray] = {}
+    for name, dtype, shape, expected in header["arrays"]:
+        kind = np.dtype(str(dtype))
+        if kind.kind not in "biuf" or not all(type(side) is int and side >= 0 for side in shape):
+            raise ValueError(f"the array {name!r} is a {dtype} of {shape}")
+        at += -at % _ALIGN
+        length = math.prod(shape) * kind.itemsize
+        if length > len(data) - at:
+            raise ValueError(f"the array {name!r} reaches beyond the end")
+        part = data[at : at + length]
+        if crc32c(part) != expected:
+            raise ValueError(f"the CRC32C of the array {name!r} does not match")
+        arrays[name] = np.frombuffer(part, kind).reshape(shape)
+        at += length
+    return header, arrays
+
+
+def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> Table:
+    folder = os.path.dirname(path)
+    files, prints = [], []
+    for name, size, first, last in header["files"]:
+        inside = os.fsdecode(str(name).encode("utf-8", "surrogateescape"))
+        if os.path.isabs(inside) or ".." in inside.split("/") or "\0" in inside:
+            raise ValueError(f"a data file outside of the folder: {name!r}")
+        files.append(os.path.join(folder, inside))
+        prints.append((int(size), int(first), int(last)))
+    classes = header["classes"]
+    if not all(isinstance(one, str) for one in classes) or not isinstance(header["metadata"], dict):
+        raise ValueError("classes or metadata are not as they should be")
+    columns = {name: arrays.get(name) for name in _COLUMNS[3:]}
+    return Table(
+        format=str(header["format"]),
+        files=files,
+        file=arrays["file"],
+        offset=arrays["offset"],
+        nbytes=arrays["nbytes"],
+        keys=Blobs(arrays["keys"], arrays["key_ends"]),
+        fields=fields_of([Field.from_json(field) for field in header["fields"]], arrays),
+        classes=classes,
+        metadata=header["metadata"],
+        fingerprints=prints,
+        **columns,
+    )

@@ -1,0 +1,308 @@
+"""StreamWriter: formats that append records to files, in one file or in shards.
+
+Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
+and then adds a chunk to the journal, which says where every record lies: what the data files hold
+beyond the journal is cut off when the work is resumed.
+
+A store of one file is NAME beside its sidecar NAME.fastload, which is renamed first. A store of
+shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from fastload.errors import StoreError, UsageError
+
+from ._columns import Columns, join
+from ._sidecar import is_manifest, sidecar_of, write_sidecar
+from ._table import Table
+from ._writer import PartialWriter
+from .base import Batch
+
+# What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
+_SYNC_NBYTES = 64 << 20
+_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
+
+
+class StreamWriter(PartialWriter):
+    """Appends framed records to data files. See ``open_writer`` for the arguments.
+
+    A format says what stands around its records: ``header``, ``frames``, ``trailer``, ``extras``.
+
+    Args:
+        shards: write so many files, of equally many records; needs ``total``.
+        shard_nbytes: begin another file before one becomes larger than this.
+        total: how many records are expected; fewer leave the last shards smaller.
+    """
+
+    format: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        shards: int | None = None,
+        shard_nbytes: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        if shards is not None and (shards < 1 or shard_nbytes is not None or total is None):
+            raise UsageError(
+                "expected shards of at least 1, with the total of records and without "
+                f"shard_nbytes; got shards={shards}, total={total}, shard_nbytes={shard_nbytes}"
+            )
+        if shard_nbytes is not None and shard_nbytes < 1:
+            raise UsageError(f"expected shard_nbytes of at least 1, got {shard_nbytes}")
+        self._shards, self._shard_nbytes, self._total = shards, shard_nbytes, total
+        self._sharded = shards is not None or shard_nbytes is not None
+        path = os.path.abspath(os.fspath(path))
+        other = path if self._sharded else sidecar_of(path)
+        if os.path.lexists(path) if self._sharded else is_manifest(path):
+            raise UsageError(f"{other!r} exists: delete that store or choose another name")
+        begun: dict[str, Any] = {"format": self.format, "version": self.version}
+        if self._sharded:
+            begun |= {"shards": shards, "shard_nbytes": shard_nbytes}
+            begun |= {"total": total} if shards is not None else {}
+        super().__init__(
+            path, begun, classes=classes, metadata=metadata, settings=settings,
+            mark=sidecar_of(path) if self._sharded else None,
+        )  # fmt: skip
+        self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
+        self._unsynced_nbytes = 0
+        try:
+            self._number, self._at = 0, len(self.header())  # where the next record may begin
+            if self._partial.chunks:
+                places = self._partial.chunks[-1].places
+                assert places is not None  # our journal has them
+                self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
+                self._check_data()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    # --- what a format says -----------------------------------------------------------------------
+
+    def header(self) -> bytes:
+        """What every data file begins with; always equally long."""
+        return b""
+
+    @abc.abstractmethod
+    def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """What stands before, and what stands after, the bytes of each record.
+
+        Args:
+            first: index in the store of the batch's first record.
+            batch: the records.
+        """
+
+    def trailer(self) -> bytes:
+        """What every data file ends with."""
+        return b""
+
+    def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
+        """Other files to lie beside the data file ``name``: name -> content.
+
+        ``records`` are the columns of the records in it; ``places`` says where.
+        """
+        return {}
+
+    def shard_name(self, number: int, count: int) -> str:
+        """File name of shard ``number`` of ``count``."""
+        stem, suffix = os.path.splitext(os.path.basename(self.path))
+        return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _data(self, number: int) -> str:
+        return self._partial.file(f"data-{number:05d}")
+
+    def _check_data(self) -> None:
+        """The data files hold what the journal says."""
+        for number in range(self._number + 1):
+            path = self._data(number)
+            if not os.path.exists(path):
+                raise StoreError(
+                    "a data file of the unfinished store is missing: delete the folder "
+                    f"{self._partial.folder!r} to start again",
+                    path=path,
+                )
+        if os.path.getsize(self._data(self._number)) < self._at:
+            raise StoreError(
+                f"the unfinished store is shorter than its journal says: delete the folder "
+                f"{self._partial.folder!r} to start again",
+                path=self._data(self._number),
+            )
+
+    def _descriptor(self, number: int) -> int:
+        """The data file ``number``, open, with its header."""
+        found = self._open.get(number)
+        if found is None:
+            found = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._open[number] = found
+            _write_all(found, [self.header()], 0)
+        return found
+
+    def extend(self, batch: Batch) -> None:
+        """Add records.
+
+        Raises:
+            UsageError: the records differ from earlier ones in the type of labels or in fields.
+            StoreError: writing failed, for instance on a full disk.
+        """
+        if not batch.keys:
+            return
+        columns = self._admit(batch)
+        first = len(self)
+        before, after = self.frames(first, batch)
+        heads = np.fromiter(map(len, before), np.int64, len(before))
+        lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
+        begin = np.empty(len(lengths), np.int64)
+        numbers = self._assign(first, lengths, begin)
+        places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
+        try:
+            for number in np.unique(numbers).tolist():
+                start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
+                pieces = [
+                    piece
+                    for i in range(start, stop)
+                    for piece in (before[i], batch.data[i], after[i])
+                    if len(piece)
+                ]
+                _write_all(self._descriptor(number), pieces, int(begin[start]))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
+        self._columns.append(dataclasses.replace(columns, places=places))
+        self._unsynced_nbytes += int(lengths.sum())
+        if self._unsynced_nbytes >= _SYNC_NBYTES:
+            self.sync()
+
+    def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
+        """The data file of each record (ascending); fills ``begin`` with the place in it."""
+        count, header = len(lengths), len(self.header())
+        starts = np.cumsum(lengths) - lengths  # in the batch
+        numbers = np.full(count, self._number)
+        if self._shards is not None:
+            index = np.arange(first, first + count)
+            numbers = np.minimum(index * self._shards // max(self._total or 0, 1), self._shards - 1)
+        elif self._shard_nbytes is not None:
+            room = self._shard_nbytes - len(self.trailer())
+            ends = starts + lengths
+            at, done = self._at, 0
+            while done < count:
+                fit = int(np.searchsorted(ends, starts[done] + room - at, side="right"))
+                if at == header:
+                    fit = max(fit, done + 1)  # a record larger than a shard has one for itself
+                done = max(fit, done)
+                numbers[done:] += 1
+                at = header
+        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
+        for start, stop in itertools.pairwise(edges):
+            if start < stop:
+                at = self._at if numbers[start] == self._number else header
+                begin[start:stop] = starts[start:stop] - starts[start] + at
+        return numbers
+
+    def sync(self) -> None:
+        """Make all that was added durable."""
+        if not self._columns:
+            return
+        try:
+            for descriptor in self._open.values():
+                os.fsync(descriptor)
+            self._partial.add(join(self._columns))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._columns.clear()
+        self._unsynced_nbytes = 0
+        self._release()
+
+    def _release(self) -> None:
+        """Close the data files."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def commit(self) -> None:
+        """Finish the data files, write the sidecar, and give all their names."""
+        self.sync()
+        columns = join(self._partial.chunks, labelled=bool(self._classes))
+        assert columns.places is not None  # every chunk has them
+        count = self._shards or self._number + 1
+        try:
+            renames, names, paths = [], [], []
+            for number in range(count):
+                name = os.path.basename(self.path)
+                name = self.shard_name(number, count) if self._sharded else name
+                mine = columns.places[:, 0]
+                start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
+                end = int(columns.places[stop - 1, 3]) if stop > start else len(self.header())
+                self._finish_data(number, end)
+                names.append(name)
+                paths.append(self._data(number))
+                renames.append((f"data-{number:05d}", self._beside(name)))
+                for extra, content in self.extras(name, columns.part(start, stop)).items():
+                    inner = f"extra-{len(renames):05d}"
+                    with open(self._partial.file(inner), "wb") as file:
+                        file.write(content)
+                    renames.append((inner, self._beside(extra)))
+            table = Table(
+                format=self.format,
+                files=paths,
+                file=columns.places[:, 0].astype(np.int32),
+                offset=np.ascontiguousarray(columns.places[:, 2]),
+                nbytes=columns.nbytes,
+                keys=columns.keys,
+                labels=columns.labels,
+                sizes=columns.sizes,
+                kinds=columns.kinds,
+                crc32c=columns.crc32c,
+                fields=columns.fields,
+                classes=self._classes,
+                metadata=self._metadata,
+            ).checked()  # no store gets its name before that
+            write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+            sidecar = ("sidecar", sidecar_of(self.path))
+            if self._sharded:
+                renames.append(sidecar)
+            else:  # the name of the data file makes the store exist
+                renames = [sidecar, *renames[1:], renames[0]]
+            self._partial.publish(renames, replace=not self._sharded)
+            self._closed = True
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self._release()
+
+    def _beside(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self.path), name)
+
+    def _finish_data(self, number: int, end: int) -> None:
+        """Cut a data file to its records, and give it its trailer."""
+        descriptor = self._descriptor(number)
+        os.ftruncate(descriptor, end)
+        _write_all(descriptor, [self.trailer()], end)
+        self._release()
+
+
+def _write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
+    """Write ``pieces`` one after the other from ``offset`` on."""
+    for start in range(0, len(pieces), _BUFFERS):
+        some = pieces[start : start + _BUFFERS]
+        nbytes = sum(map(len, some))
+        done = os.pwritev(descriptor, some, offset)
+        if done < nbytes:  # a signal, or the limit of 2 GiB of one call
+            left = memoryview(b"".join(some))
+            while done < nbytes:
+                done += os.pwrite(descriptor, left[done:], offset + done)
+        offset += nbytes

@@ -1,0 +1,98 @@
+"""PartialWriter: what writers of all formats share, over the partial store and its journal."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastload.errors import StoreError
+
+from ._columns import Columns, Schema, of_batch
+from ._partial import Partial
+from .base import Batch, Writer
+
+
+class PartialWriter(Writer):
+    """Counts and checks records on their way into ``NAME.partial``.
+
+    Args:
+        path: of the finished store.
+        begun: what identifies the format, and its options, in the settings of the partial.
+        classes, metadata, settings: as for ``open_writer``.
+        mark: the file whose existence means that the store exists; None: ``path``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        begun: Mapping[str, Any],
+        *,
+        classes: Sequence[str],
+        metadata: Mapping[str, Any] | None,
+        settings: Mapping[str, Any] | None,
+        mark: str | None = None,
+    ) -> None:
+        self.path = os.path.abspath(os.fspath(path))
+        self._classes = list(classes)
+        self._metadata = dict(metadata or {})
+        begun = {**begun, "classes": self._classes, **(settings or {})}
+        self._partial = Partial(self.path, begun, mark=mark)
+        self._columns: list[Columns] = []  # of what is not in the journal yet
+        self._closed = False
+
+    @property
+    def _schema(self) -> Schema | None:
+        known = self._partial.chunks or self._columns
+        return Schema.of(known[0]) if known else None
+
+    def _admit(self, batch: Batch) -> Columns:
+        """The columns of ``batch``, if its records may follow those that are there.
+
+        Raises:
+            UsageError: the records differ from earlier ones in the type of labels or in fields.
+        """
+        columns = of_batch(batch)
+        schema = Schema.of(columns)
+        (self._schema or schema).admit(schema)
+        return columns
+
+    def _failed(self, error: Exception) -> StoreError:
+        return StoreError(
+            f"writing failed: {error}; what was written is kept: if the disk is full make room, "
+            "and run the same command again",
+            path=self._partial.folder,
+        )
+
+    @property
+    def _pending_records(self) -> int:
+        return sum(map(len, self._columns))
+
+    def __len__(self) -> int:
+        return sum(map(len, self._partial.chunks)) + self._pending_records
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the records so far."""
+        return sum(int(part.nbytes.sum()) for part in [*self._partial.chunks, *self._columns])
+
+    @property
+    def begun_ns(self) -> int:
+        """As in the contract."""
+        return self._partial.begun_ns
+
+    def keys(self) -> list[str]:
+        """As in the contract."""
+        chunks = [part.all_keys() for part in [*self._partial.chunks, *self._columns]]
+        return [key for chunk in chunks for key in chunk]
+
+    def abort(self, *, keep_partial: bool = True) -> None:
+        """As in the contract."""
+        if self._closed:
+            return
+        self._closed = True
+        self._release()
+        self._partial.close(remove=not keep_partial)
+
+    def _release(self) -> None:
+        """Let go of the data, before the partial is closed."""
