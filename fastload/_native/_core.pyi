@@ -144,6 +144,13 @@ def simd() -> str:
 def jpeg_version() -> str:
     """Version of libjpeg-turbo that the core was compiled against."""
 
+def _own_entropy(jpeg: Any) -> bool:
+    """Whether the core's own Huffman decoder decodes this file, and not libjpeg's. For the tests.
+
+    Raises:
+        ValueError: not a JPEG, PNG or BMP file.
+    """
+
 def pool_size() -> int:
     """Threads that the pool of this process holds now."""
 
@@ -172,7 +179,7 @@ def dct_usable() -> bool:
     """Whether the linked libjpeg lets DCT records take the place of its entropy decoder.
 
     Where not (or with FASTLOAD_NO_DCT_HOOK in the environment) they decode by way of a rebuilt
-    JPEG: the same pixels, slower.
+    JPEG, and JPEG files by libjpeg's own Huffman decoder: the same pixels, slower.
     """
 
 def dct_simd() -> str:

@@ -63,6 +63,28 @@ uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
                   : crc32c(crc, bytes.data(), bytes.size());
 }
 
+bool own_entropy(const py::object& jpeg) {
+  const Bytes bytes(jpeg);
+  Resize resize{};
+  if (probe_size(bytes.data(), bytes.size(), &resize.box_w, &resize.box_h) != Status::kOk)
+    throw py::value_error("jpeg: expected a JPEG file");
+  resize.resized_w = resize.out_w = resize.box_w;
+  resize.resized_h = resize.out_h = resize.box_h;
+  std::vector<uint8_t> out(static_cast<size_t>(resize.out_w) * static_cast<size_t>(resize.out_h) * 3);
+  Placement placement{};
+  placement.resize = resize;
+  placement.target.data = out.data();
+  placement.target.row_stride = resize.out_w * ptrdiff_t{3};
+  placement.target.pixel_stride = 3;
+  placement.target.channel_stride = 1;
+  WithoutGil released;
+  JpegDecoder decoder;
+  RowBuffer rows;
+  Resampler resampler;
+  decoder.decode(Span{bytes.data(), bytes.size(), bytes.size()}, placement, &rows, &resampler);
+  return decoder.own_entropy();
+}
+
 template <typename Codec>
 py::bytes convert(const py::object& buffer, Codec codec) {
   const Bytes bytes(buffer);
@@ -98,6 +120,8 @@ PYBIND11_MODULE(_core, m) {
       "crc"_a = 0, "The same without SSE4.2, for the tests.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
+  m.def("_own_entropy", &own_entropy, "jpeg"_a,
+        "Whether the core's own Huffman decoder does this file; for the tests.");
   m.def("pool_size", &pool::size, "Threads the pool holds now.");
   m.def(
       "set_simd",

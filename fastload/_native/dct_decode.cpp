@@ -4,23 +4,9 @@
 #include "dct.h"
 #include "dct_expand.h"
 #include "dct_format.h"
+#include "libjpeg_hook.h"
 
 namespace fastload {
-namespace {
-
-// Note [Hook]
-// What libjpeg-turbo 2.1.5 to 3.2 keeps behind cinfo->entropy begins with these two members; upstream does
-// not install the header that says so. Nothing behind them is read or written. decode_mcu is called once for
-// every MCU of a row that is read, in order, whether or not jpeg_crop_scanline left it out, and with a null
-// pointer for every MCU of a row that jpeg_skip_scanlines passes: so counting calls tells which MCU is due,
-// and cinfo->master, whose layout changes between releases, is not needed. The callback never suspends.
-// DctSource::usable() tries all of this once before the first use.
-struct EntropyDecoderPrefix {
-  void (*start_pass)(j_decompress_ptr);
-  boolean (*decode_mcu)(j_decompress_ptr, JBLOCKROW*);
-};
-
-}  // namespace
 
 struct DctSource::Impl {
   DctRecord record;
@@ -94,19 +80,20 @@ bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {
   impl_->last_column = (x1 - 1) / grid.mcu_width;
   impl_->seek_column = impl_->first_column >> grid.log2_column_block << grid.log2_column_block;
   impl_->corrupt = false;
-  cinfo->client_data = impl_;
-  reinterpret_cast<EntropyDecoderPrefix*>(cinfo->entropy)->decode_mcu = [](j_decompress_ptr info,
-                                                                           JBLOCKROW* blocks) -> boolean {
-    Impl* impl = static_cast<Impl*>(info->client_data);
-    const int row = impl->row, column = impl->column;
-    if (++impl->column == impl->record.grid.mcus_per_row) {
-      impl->column = 0;
-      impl->row++;
-    }
-    if (blocks && column >= impl->seek_column && column <= impl->last_column && !impl->corrupt)
-      impl->fill(info->MCU_membership, blocks, row, column);
-    return TRUE;
-  };
+  replace_entropy_decoder(
+      cinfo,
+      [](j_decompress_ptr info, JBLOCKROW* blocks) -> boolean {
+        Impl* impl = static_cast<Impl*>(info->client_data);
+        const int row = impl->row, column = impl->column;
+        if (++impl->column == impl->record.grid.mcus_per_row) {
+          impl->column = 0;
+          impl->row++;
+        }
+        if (blocks && column >= impl->seek_column && column <= impl->last_column && !impl->corrupt)
+          impl->fill(info->MCU_membership, blocks, row, column);
+        return TRUE;
+      },
+      impl_);
   return true;
 }
 

@@ -13,6 +13,7 @@
 #include <jerror.h>
 
 #include "dct.h"
+#include "entropy.h"
 #include "jpeg_errors.h"
 
 namespace fastload {
@@ -77,6 +78,9 @@ struct JpegDecoder::Impl {
   jpeg_progress_mgr progress{};
   bool usable = false;
   DctSource dct;
+  EntropySource entropy;
+  // Of the last file: entropy was attached, and found damage that libjpeg must judge.
+  bool own = false, damaged = false;
   std::vector<uint8_t> rebuilt;
 };
 
@@ -84,12 +88,15 @@ namespace {
 
 using Impl = JpegDecoder::Impl;
 
+// Where coefficients come from.
+enum class Entropy { kLibjpeg, kOwn, kDct };
+
 // What one call of `guarded` works on; plain data.
 struct Work {
   const Placement* placement;
   RowBuffer* rows;
   Resampler* resampler;
-  bool dct;
+  Entropy entropy;  // kOwn: where it can be had
 };
 
 // libjpeg built differently from its headers is noticed in here.
@@ -195,7 +202,7 @@ Status decode_body(Impl* impl, const Work& work) {
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
   cinfo.progress = several_scans ? &impl->progress : nullptr;
-  if (!several_scans && !work.dct && !codes_defined(cinfo)) return Status::kUnsupported;
+  if (!several_scans && work.entropy != Entropy::kDct && !codes_defined(cinfo)) return Status::kUnsupported;
   if (!jpeg_start_decompress(&cinfo)) return Status::kUnsupported;
   if (several_scans && !codes_defined(cinfo)) return Status::kUnsupported;  // all scans are read by now
   if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
@@ -208,7 +215,10 @@ Status decode_body(Impl* impl, const Work& work) {
   }
   const int crop_left = static_cast<int>(crop_x),
             crop_right = crop_left + static_cast<int>(cinfo.output_width);
-  if (work.dct && !impl->dct.attach(&cinfo, crop_left, crop_right)) return Status::kCorrupt;
+  const bool dct = work.entropy == Entropy::kDct;
+  if (dct && !impl->dct.attach(&cinfo, crop_left, crop_right)) return Status::kCorrupt;
+  const bool own = impl->own =
+      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, crop_left, crop_right);
   if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
     return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
@@ -226,12 +236,15 @@ Status decode_body(Impl* impl, const Work& work) {
       if (n == 0) return Status::kUnsupported;
       got += n;
     }
-    if (work.dct && impl->dct.corrupt()) return Status::kCorrupt;
+    if (dct && impl->dct.corrupt()) return Status::kCorrupt;
+    impl->damaged = own && impl->entropy.failed();
+    if (impl->damaged) return Status::kUnsupported;
     resampler->rows(first, work.rows->stride(), static_cast<int>(want));
     y += static_cast<int>(want);
   }
   resampler->finish();
-  return Status::kOk;
+  impl->damaged = own && impl->entropy.damaged();
+  return impl->damaged ? Status::kUnsupported : Status::kOk;
 }
 
 // See Note [Errors of libjpeg].
@@ -277,7 +290,17 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
-  return run(impl_, span.data, span.nbytes, Work{&placement, rows, resampler, false});
+  Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg};
+  impl_->own = impl_->damaged = false;
+  Status status = run(impl_, span.data, span.nbytes, work);
+  if (impl_->damaged) {
+    // What libjpeg makes of it counts, which may warn or go on.
+    impl_->own = false;
+    work.entropy = Entropy::kLibjpeg;
+    status = run(impl_, span.data, span.nbytes, work);
+  }
+  impl_->entropy.trim();
+  return status;
 }
 
 Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows,
@@ -286,16 +309,21 @@ Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, Row
     // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
     std::string why;
     if (!dct_to_jpeg(span.data, span.nbytes, &impl_->rebuilt, &why)) return Status::kCorrupt;
-    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(), Work{&placement, rows, resampler, false});
+    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(),
+               Work{&placement, rows, resampler, Entropy::kLibjpeg});
   }
   const uint8_t* header = nullptr;
   size_t header_nbytes = 0;
   int width = 0, height = 0;
   if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height))
     return Status::kCorrupt;
-  const Status status = run(impl_, header, header_nbytes, Work{&placement, rows, resampler, true});
+  const Status status = run(impl_, header, header_nbytes, Work{&placement, rows, resampler, Entropy::kDct});
   // libjpeg has no reason to complain of a header we wrote: the record's values made it.
   return status == Status::kUnsupported ? Status::kCorrupt : status;
+}
+
+bool JpegDecoder::own_entropy() const {
+  return impl_->own;
 }
 
 #define FASTLOAD_TEXT(value) #value

@@ -22,6 +22,9 @@ class JpegDecoder {
   // A record of the DCT store.
   Status decode_dct(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
 
+  // Whether the last decode() was done by our own Huffman decoder (entropy.h). For the tests.
+  bool own_entropy() const;
+
   struct Impl;  // public for the C callbacks in jpeg.cpp only
 
  private:

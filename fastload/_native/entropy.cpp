@@ -1,0 +1,168 @@
+#include "entropy.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "entropy_blocks.h"
+#include "libjpeg_hook.h"
+
+namespace fastload {
+namespace {
+
+// What a thread keeps from file to file.
+constexpr size_t kKept = size_t{4} << 20;
+
+// libjpeg reads up to 64 bits ahead, and fails where the file ends before.
+constexpr int64_t kReadAheadBits = 128;
+
+// Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` has room for as
+// many bytes. Returns the end of the copy; `*marker`: an ordinary marker ended it. 0xFF 0xFF does not count
+// as one: libjpeg skips the first, and finds a data byte, a marker or the end of the file behind it.
+uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t* to, bool* marker) {
+  *marker = false;
+  while (from < end) {
+    const void* found = std::memchr(from, 0xFF, static_cast<size_t>(end - from));
+    const uint8_t* stop = found ? static_cast<const uint8_t*>(found) : end;
+    const size_t nbytes = static_cast<size_t>(stop - from);
+    std::memcpy(to, from, nbytes);
+    to += nbytes;
+    if (end - stop < 2) break;
+    if (stop[1] != 0) {
+      *marker = stop[1] != 0xFF;
+      break;
+    }
+    *to++ = 0xFF;
+    from = stop + 2;
+  }
+  return to;
+}
+
+}  // namespace
+
+struct EntropySource::Impl {
+  HuffmanTable dc[NUM_HUFF_TBLS], ac[NUM_HUFF_TBLS];
+  EntropyScan scan;
+  const EntropyCoder* coder = nullptr;
+  uint8_t* data = nullptr;
+  size_t capacity = 0;
+  int64_t limit;  // bits that may be taken
+  int mcus_per_row, first_column, last_column;
+  int column;       // of the MCU that libjpeg asks for next
+  int64_t pending;  // MCUs before it that were not looked at
+  bool failed = false;
+
+  ~Impl() { std::free(data); }
+
+  bool build_tables(j_decompress_ptr cinfo);
+  bool load(const uint8_t* from, size_t nbytes);
+  bool fill(JBLOCKROW* blocks);
+};
+
+// No table is built twice, though several components use it.
+bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo) {
+  for (int c = 0; c < cinfo->comps_in_scan; c++) {
+    const jpeg_component_info& info = *cinfo->cur_comp_info[c];
+    const int dc_table = info.dc_tbl_no, ac_table = info.ac_tbl_no;
+    if (dc_table < 0 || dc_table >= NUM_HUFF_TBLS || ac_table < 0 || ac_table >= NUM_HUFF_TBLS) return false;
+    if (!cinfo->dc_huff_tbl_ptrs[dc_table] || !cinfo->ac_huff_tbl_ptrs[ac_table]) return false;
+    if (!dc[dc_table].build(*cinfo->dc_huff_tbl_ptrs[dc_table], false)) return false;
+    if (!ac[ac_table].build(*cinfo->ac_huff_tbl_ptrs[ac_table], true)) return false;
+  }
+  scan.blocks_in_mcu = cinfo->blocks_in_MCU;
+  for (int b = 0; b < cinfo->blocks_in_MCU; b++) {
+    const int component = cinfo->MCU_membership[b];
+    if (component < 0 || component >= cinfo->comps_in_scan) return false;
+    const jpeg_component_info& info = *cinfo->cur_comp_info[component];
+    scan.blocks[b] = EntropyBlock{&dc[info.dc_tbl_no], &ac[info.ac_tbl_no], component};
+  }
+  return true;
+}
+
+// Takes the data of the scan and stands at its beginning. False if memory ran out.
+bool EntropySource::Impl::load(const uint8_t* from, size_t nbytes) {
+  const size_t wanted = nbytes + kEntropySlack;
+  if (wanted > capacity) {
+    std::free(data);
+    const size_t room = wanted + wanted / 4;
+    data = static_cast<uint8_t*>(std::malloc(room));
+    capacity = data ? room : 0;
+    if (!data) return false;
+  }
+  bool marker;
+  uint8_t* end = unstuff(from, from + nbytes, data, &marker);
+  std::memset(end, 0, kEntropySlack);
+  limit = (end - data) * 8 - (marker ? 0 : kReadAheadBits);
+  scan.begin = data;
+  scan.end = end;
+  scan.reader = BitReader{0, 0, data};
+  std::fill_n(scan.prediction, 3, 0);
+  return true;
+}
+
+bool EntropySource::Impl::fill(JBLOCKROW* blocks) {
+  const int64_t passed = pending;
+  pending = 0;
+  return (passed == 0 || coder->pass(&scan, passed)) && coder->decode(&scan, blocks);
+}
+
+EntropySource::EntropySource() : impl_(new Impl) {}
+EntropySource::~EntropySource() {
+  delete impl_;
+}
+
+bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
+  Impl& mine = *impl_;
+  mine.failed = false;
+  if (!cinfo->entropy || cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
+      cinfo->restart_interval != 0)
+    return false;
+  if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
+  if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
+  if (!mine.build_tables(cinfo)) return false;
+  if (!mine.load(cinfo->src->next_input_byte, cinfo->src->bytes_in_buffer)) return false;
+  // A scan of one component has one block in an MCU, whatever its sampling factors.
+  const int mcu_width = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_h_samp_factor);
+  mine.coder = &entropy_coder();
+  mine.mcus_per_row = static_cast<int>(cinfo->MCUs_per_row);
+  mine.first_column = x0 / mcu_width;
+  mine.last_column = (x1 - 1) / mcu_width;
+  mine.column = 0;
+  mine.pending = 0;
+  replace_entropy_decoder(
+      cinfo,
+      [](j_decompress_ptr info, JBLOCKROW* blocks) -> boolean {
+        Impl* impl = static_cast<Impl*>(info->client_data);
+        const int column = impl->column;
+        impl->column = column + 1 == impl->mcus_per_row ? 0 : column + 1;
+        if (!blocks || column < impl->first_column || column > impl->last_column) {
+          impl->pending++;
+        } else if (!impl->failed) {
+          impl->failed = !impl->fill(blocks);
+        }
+        return TRUE;
+      },
+      impl_);
+  return true;
+}
+
+bool EntropySource::failed() const {
+  return impl_->failed;
+}
+
+bool EntropySource::damaged() {
+  Impl& mine = *impl_;
+  if (!mine.failed && mine.pending) mine.failed = !mine.coder->pass(&mine.scan, mine.pending);
+  mine.pending = 0;
+  if (!mine.failed) mine.failed = entropy_position(mine.scan) > mine.limit;
+  return mine.failed;
+}
+
+void EntropySource::trim() {
+  if (impl_->capacity <= kKept) return;
+  std::free(impl_->data);
+  impl_->data = nullptr;
+  impl_->capacity = 0;
+}
+
+}  // namespace fastload

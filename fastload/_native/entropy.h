@@ -1,0 +1,45 @@
+// A Huffman decoder in the place of libjpeg's, for ordinary baseline files: the same coefficients in less
+// time (docs/performance.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+
+#include <jpeglib.h>
+
+namespace fastload {
+
+// Per-thread state while one file is decoded; reused.
+//
+// What it gives is what libjpeg gives, or nothing: wherever the data is not as an encoder writes it, or ends
+// in a way that libjpeg might warn of, the file counts as damaged, and is for libjpeg to decode again.
+class EntropySource {
+ public:
+  EntropySource();  // throws std::bad_alloc
+  ~EntropySource();
+  EntropySource(const EntropySource&) = delete;
+  EntropySource& operator=(const EntropySource&) = delete;
+
+  // After jpeg_start_decompress (and jpeg_crop_scanline), with a source that holds the whole file: takes the
+  // place of the entropy decoder, where DctSource::usable() (Note [Hook] in libjpeg_hook.h). Columns outside
+  // of [x0, x1) (source pixels) stay zero. Takes cinfo->client_data, which must be left alone until
+  // jpeg_abort; this object must outlive that. False: nothing is changed, libjpeg goes on by itself. Does not
+  // throw.
+  bool attach(j_decompress_ptr cinfo, int x0, int x1);
+
+  // Whether something was wrong with what has been decoded so far. Blocks from there on are zeros.
+  bool failed() const;
+
+  // The same, of all that libjpeg has asked for, also of what was not needed and not looked at.
+  bool damaged();
+
+  // Gives back what an unusually large file took.
+  void trim();
+
+ private:
+  struct Impl;
+  Impl* impl_;
+};
+
+}  // namespace fastload

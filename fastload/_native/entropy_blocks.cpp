@@ -1,0 +1,169 @@
+#include "entropy_blocks.h"
+
+#include <cstring>
+
+#include "dct_format.h"
+
+namespace fastload {
+namespace {
+
+#define FASTLOAD_INLINE inline __attribute__((always_inline))
+
+// Indices beyond the block, those of its end among them, stand for its last coefficient.
+struct Natural {
+  uint8_t at[64 + kEndOfBlock + 64 + kEndOfBlock];
+  constexpr Natural() : at() {
+    for (int k = 0; k < static_cast<int>(sizeof(at)); k++) at[k] = k < 64 ? kDctNaturalOrder[k] : 63;
+  }
+};
+constexpr Natural kNatural;
+
+// Brings the reader to 56 bits or more, without a branch. Reads 8 bytes.
+FASTLOAD_INLINE void refill(BitReader* reader) {
+  uint64_t next;
+  std::memcpy(&next, reader->at, sizeof(next));
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+  next = __builtin_bswap64(next);
+#endif
+  reader->bits |= next >> reader->count;
+  reader->at += (63 - reader->count) >> 3;
+  reader->count |= 56;
+}
+
+FASTLOAD_INLINE void take(BitReader* reader, int count) {
+  reader->bits <<= count;
+  reader->count -= count;
+}
+
+// The value in the bits behind the code: F.2.2.1, EXTEND.
+FASTLOAD_INLINE int value_of(uint64_t bits, HuffmanSymbol symbol) {
+  const uint64_t at = bits << symbol.length;
+  const int magnitude = static_cast<int>(at >> 1 >> (63 - symbol.size));
+  const int negative = ~static_cast<int>(static_cast<int64_t>(at) >> 63);
+  return magnitude - (negative & ((1 << symbol.size) - 1));
+}
+
+// The DC difference. Needs no refill before, and leaves 29 bits. False: no such code, or data at its end.
+FASTLOAD_INLINE bool difference(BitReader* reader, const uint8_t* end, const HuffmanTable& table,
+                                int* value) {
+  if (__builtin_expect(reader->at > end + sizeof(uint64_t), 0)) return false;
+  refill(reader);
+  const uint64_t entry = table.whole[reader->bits >> (64 - HuffmanTable::kBits)];
+  if (__builtin_expect(entry != 0, 1)) {
+    *value = static_cast<int16_t>(entry >> 32);
+    take(reader, static_cast<int>(entry & 63));
+    return true;
+  }
+  const HuffmanSymbol symbol = table.find(reader->bits);
+  *value = value_of(reader->bits, symbol);
+  take(reader, symbol.length + symbol.size);
+  return symbol.length != 0;
+}
+
+FASTLOAD_INLINE bool ended_well(int k) {
+  return k == 63 || (k >= kEndOfBlock && k < kEndOfBlock + 63);
+}
+
+// The AC coefficients of one block, into `out` or nowhere. False: not a block.
+template <bool kStore>
+FASTLOAD_INLINE bool coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
+  int k = 0;
+  for (;;) {
+    refill(reader);
+    // Three look-ups take 33 bits at most, which leaves enough for the longest symbol, 26.
+    for (int i = 0; i < 3; i++) {
+      const uint64_t entry = table.whole[reader->bits >> (64 - HuffmanTable::kBits)];
+      if (__builtin_expect(entry == 0, 0)) break;
+      const int next = k + static_cast<int>(entry >> 8 & 255);
+      if (kStore) {
+        out[kNatural.at[k + static_cast<int>(entry >> 16 & 255)]] = static_cast<int16_t>(entry >> 48);
+        out[kNatural.at[next]] = static_cast<int16_t>(entry >> 32);
+      }
+      // The second symbol may belong to the next block already.
+      if (__builtin_expect(next >= 63 && !ended_well(next), 0)) break;
+      take(reader, static_cast<int>(entry & 63));
+      k = next;
+      if (k >= 63) return true;
+      if (i == 2) goto again;
+    }
+    {
+      const HuffmanSymbol symbol = table.find(reader->bits);
+      k += symbol.advance;
+      if (kStore) {
+        out[63] = 0;
+        out[kNatural.at[k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
+      }
+      take(reader, symbol.length + symbol.size);
+      if (symbol.length == 0) return false;
+      if (k >= 63) return ended_well(k);
+    }
+  again:;
+  }
+}
+
+FASTLOAD_INLINE bool decode_mcu(EntropyScan* scan, JBLOCKROW* blocks) {
+  BitReader reader = scan->reader;
+  unsigned wild = 0;
+  for (int b = 0; b < scan->blocks_in_mcu; b++) {
+    const EntropyBlock& block = scan->blocks[b];
+    int16_t* out = blocks[b][0];
+    int value;
+    if (!difference(&reader, scan->end, *block.dc, &value)) return false;
+    value += scan->prediction[block.component];
+    scan->prediction[block.component] = value;
+    wild |= static_cast<unsigned>(value + 32768);
+    out[0] = static_cast<int16_t>(value);
+    if (!coefficients<true>(&reader, *block.ac, out)) return false;
+  }
+  scan->reader = reader;
+  return wild <= 65535;
+}
+
+FASTLOAD_INLINE bool pass_mcus(EntropyScan* scan, int64_t mcus) {
+  BitReader reader = scan->reader;
+  unsigned wild = 0;
+  for (; mcus > 0; mcus--) {
+    for (int b = 0; b < scan->blocks_in_mcu; b++) {
+      const EntropyBlock& block = scan->blocks[b];
+      int value;
+      if (!difference(&reader, scan->end, *block.dc, &value)) return false;
+      value += scan->prediction[block.component];
+      scan->prediction[block.component] = value;
+      wild |= static_cast<unsigned>(value + 32768);
+      if (!coefficients<false>(&reader, *block.ac, nullptr)) return false;
+    }
+    if (wild > 65535) return false;
+  }
+  scan->reader = reader;
+  return true;
+}
+
+constexpr EntropyCoder kPlain = {
+    [](EntropyScan* scan, JBLOCKROW* blocks) { return decode_mcu(scan, blocks); },
+    [](EntropyScan* scan, int64_t mcus) { return pass_mcus(scan, mcus); }};
+
+#if defined(__x86_64__)
+
+#define FASTLOAD_BMI2 __attribute__((target("bmi,bmi2")))
+
+FASTLOAD_BMI2 bool decode_bmi2(EntropyScan* scan, JBLOCKROW* blocks) {
+  return decode_mcu(scan, blocks);
+}
+FASTLOAD_BMI2 bool pass_bmi2(EntropyScan* scan, int64_t mcus) {
+  return pass_mcus(scan, mcus);
+}
+constexpr EntropyCoder kBmi2 = {decode_bmi2, pass_bmi2};
+
+#endif
+
+}  // namespace
+
+const EntropyCoder& entropy_coder() {
+#if defined(__x86_64__)
+  static const bool bmi2 = __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  if (bmi2) return kBmi2;
+#endif
+  return kPlain;
+}
+
+}  // namespace fastload
