@@ -2,6 +2,8 @@
 // to watch. Built and run by test_fuzz.py:
 //
 //   fuzz SEED COUNT FILE...     files: JPEG, BMP or DCT records (by the name's end)
+//
+// The first line of its output depends on these arguments alone: statuses, and a digest of what was decoded.
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -119,7 +121,8 @@ int main(int argc, char** argv) {
   fastload::JpegDecoder jpeg;
   fastload::RowBuffer rows;
   fastload::Resampler resampler;
-  long statuses[8] = {};
+  long statuses[8] = {}, own = 0;
+  uint64_t digest = 14695981039346656037u;  // FNV-1a
   double slowest = 0;
   for (long i = 0; i < count; i++) {
     const Original& original = originals[below(originals.size())];
@@ -152,11 +155,17 @@ int main(int argc, char** argv) {
       if (below(4) == 0) fastload::dct_encode(bytes.data(), bytes.size(), &record, &why);
     }
     statuses[static_cast<int>(status) + 1]++;
+    if (status == fastload::Status::kOk) {
+      own += !original.dct && jpeg.own_entropy();
+      for (const uint8_t byte : out) digest = (digest ^ byte) * 1099511628211u;
+    }
+    digest = (digest ^ static_cast<uint64_t>(status)) * 1099511628211u;
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (seconds > slowest) slowest = seconds;
   }
   std::printf("statuses -1 to 6:");
   for (long n : statuses) std::printf(" %ld", n);
-  std::printf("; slowest %.3f s\n", slowest);
+  std::printf("; digest %016llx\n", static_cast<unsigned long long>(digest));
+  std::printf("%ld by our own Huffman decoder; slowest %.3f s\n", own, slowest);
   return 0;
 }

@@ -244,14 +244,22 @@ def test_damaged_data_is_what_libjpeg_makes_of_it(
 
 
 def test_dc_values_beyond_16_bits_are_what_libjpeg_makes_of_them(tmp_path: Path) -> None:
-    """White and black blocks whose differences are all turned to one sign."""
-    blocks = np.kron(np.indices((8, 40)).sum(0) % 2, np.ones((8, 8))) * 255
-    image = native_core.Image.fromarray(blocks.astype(np.uint8))
+    """Blocks of one colour, each 2047 levels above the one before, up to 14 and up to 320 of them."""
+    checks = np.kron(np.indices((8, 40)).sum(0) % 2, np.ones((8, 8))) * 255
+    image = native_core.Image.fromarray(checks.astype(np.uint8))
     data = native_core.encode(image, quality=100, optimize=True)
-    begin = scan(data)
-    samples = [data[:begin] + bytes([byte]) * 900 + b"\xff\xd9" for byte in range(255)]
-    status = assert_same_without_hook(samples, [(0, 0, 40, 40)] * 255, tmp_path)
-    assert _native.OK in status
+    # Only differences of 11 bits and ends of blocks occur: each has the code 0.
+    samples = []
+    for rising in (14, 320):
+        differences = [2047] * rising + [-2047, 2047] * ((320 - rising) // 2)
+        bits = "".join(f"0{d if d > 0 else d + 2047:011b}0" for d in differences)
+        bits += "1" * (-len(bits) % 8)
+        coded = int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\x00")
+        samples.append(data[: scan(data)] + coded + b"\xff\xd9")
+    own = native_core.core()._own_entropy
+    assert own(data) and own(samples[0]) and not own(samples[1])
+    status = assert_same_without_hook(samples, [(0, 0, 320, 64)] * 2, tmp_path)
+    assert (status == _native.OK).all()
 
 
 def test_all_photos_are_the_same_with_and_without(test_data: Path, tmp_path: Path) -> None:

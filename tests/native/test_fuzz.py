@@ -84,3 +84,21 @@ def test_damaged_files_do_no_harm(
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
+    fuzzer: Path, corpus: list[str], count: Callable[[int, int], int]
+) -> None:
+    jpegs = [name for name in corpus if name.endswith(".jpg")]
+    lines = []
+    for environment in ({}, {"FASTLOAD_NO_DCT_HOOK": "1"}):
+        done = subprocess.run(
+            [str(fuzzer), "2", str(count(2_000, 100_000)), *jpegs],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        lines.append(done.stdout.splitlines())
+    assert lines[0][0] == lines[1][0]
+    assert not lines[0][1].startswith("0 ") and lines[1][1].startswith("0 ")
