@@ -35,7 +35,7 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no g++ to build the fuzz harness with")
     folder = tmp_path_factory.mktemp("fuzz")
-    sources = [path for path in NATIVE.glob("*.cpp") if path.name != "bindings.cpp"]
+    sources = [path for path in NATIVE.glob("*.cpp") if not path.name.startswith("bindings")]
     sources.append(Path(__file__).with_name("fuzz.cpp"))
 
     def build(source: Path) -> str:
