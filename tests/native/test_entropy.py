@@ -244,7 +244,7 @@ def test_damaged_data_is_what_libjpeg_makes_of_it(
 
 
 def test_dc_values_beyond_16_bits_are_what_libjpeg_makes_of_them(tmp_path: Path) -> None:
-    """Blocks of one colour, each 2047 levels above the one before, up to 14 and up to 320 of them."""
+    """Blocks of one colour, each 2047 levels above the one before, 14 and 320 times."""
     checks = np.kron(np.indices((8, 40)).sum(0) % 2, np.ones((8, 8))) * 255
     image = native_core.Image.fromarray(checks.astype(np.uint8))
     data = native_core.encode(image, quality=100, optimize=True)
