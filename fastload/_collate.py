@@ -1,28 +1,119 @@
-"""Samples to batches and batches to samples, without copying what is a batch already."""
+"""Samples to batches and batches to samples, without copying what is a batch already.
+
+A sample is the image; or (image, label) where the store has labels; or, where fields were asked
+for, a dict of "image", "label" (in a store with labels) and the fields.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import default_collate
 
+from .errors import StoreError
+from .storage.base import Store
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotations:
+    """What n records have beside their images.
+
+    Attributes:
+        labels: (n,) or (n, k), the caller's to keep; None: a sample has no label.
+        target_transform: called with each label, or None.
+        fields: name -> tensor (n, ...), or a list of n values; None: no fields were asked for.
+    """
+
+    labels: np.ndarray | None
+    target_transform: Callable[[Any], Any] | None
+    fields: Mapping[str, torch.Tensor | list[Any]] | None
+
+    def targets(self) -> list[Any]:
+        """The labels one by one, transformed; only where there are labels.
+
+        A number is int or float, so that default_collate makes int64 or float64 of it; anything
+        else, a float32 or several numbers, is a tensor.
+        """
+        assert self.labels is not None
+        plain = self.labels.ndim == 1 and self.labels.dtype.itemsize == 8
+        targets = self.labels.tolist() if plain else list(torch.from_numpy(self.labels))
+        return (
+            targets if self.target_transform is None else list(map(self.target_transform, targets))
+        )
+
+    def batch(self) -> Any:
+        """The labels as default_collate would give them."""
+        assert self.labels is not None
+        if self.target_transform is None:
+            return torch.from_numpy(self.labels)
+        # A tuple, as default_collate's own transposing gives: of strings it returns what it got.
+        targets: Any = tuple(self.targets())
+        return default_collate(targets)
+
+
+def annotations_of(
+    store: Store,
+    records: np.ndarray,
+    labels: np.ndarray | None,
+    target_transform: Callable[[Any], Any] | None,
+    names: tuple[str, ...] | None,
+) -> Annotations:
+    """Labels and fields of ``records`` (int64, in range).
+
+    Args:
+        store: for the fields.
+        records: record numbers.
+        labels: of all records, or None.
+        target_transform: for the labels.
+        names: of the fields wanted, "key" among them; None: none, and a sample is no dict.
+
+    Raises:
+        StoreError: a value that is not what its field says.
+    """
+    return Annotations(
+        None if labels is None else labels[records],
+        target_transform,
+        None if names is None else {name: _values(store, name, records) for name in names},
+    )
+
+
+def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
+    if name == "key":
+        return list(store.keys(records))
+    field = store.fields[name]
+    if field.kind == "array":
+        return torch.from_numpy(store.column(name)[records])
+    values = store.values(name, records)
+    try:
+        return [field.decode(value) for value in values]
+    except (ValueError, RecursionError) as error:
+        raise StoreError(
+            f"expected {field.kind} in the field {name!r} of these records, found something else: "
+            f"{error}",
+            path=store.path,
+            record=int(records[0]) if len(records) == 1 else None,
+        ) from error
+
 
 class ReadyBatch(list[Any]):
     """A list of samples that were made together and carries their images as one batch.
 
     Args:
-        samples: (image, label) pairs, or images where there are no labels.
+        samples: as ``samples_of`` gives them.
         images: (n, 3, h, w); its slices are the images of the samples.
-        labelled: whether the samples are pairs.
+        annotations: of the same records.
     """
 
-    def __init__(self, samples: Iterable[Any], images: torch.Tensor, *, labelled: bool) -> None:
+    def __init__(
+        self, samples: Iterable[Any], images: torch.Tensor, annotations: Annotations
+    ) -> None:
         super().__init__(samples)
         self.images = images
-        self.labelled = labelled
+        self.annotations = annotations
 
 
 def collate(samples: Any) -> Any:
@@ -33,46 +124,46 @@ def collate(samples: Any) -> Any:
     """
     if type(samples) is not ReadyBatch or len(samples) != len(samples.images):
         return default_collate(samples)
-    if not samples.labelled:
-        return samples.images
-    # A tuple, as default_collate's own transposing gives: of strings it returns what it got.
+    images, annotations = samples.images, samples.annotations
+    if annotations.fields is not None:
+        label = default_collate([sample["label"] for sample in samples]) if (
+            annotations.labels is not None
+        ) else None  # fmt: skip
+        return _as_dict(images, label, annotations.fields)
+    if annotations.labels is None:
+        return images
     labels: Any = tuple(label for _, label in samples)
-    return [samples.images, default_collate(labels)]
+    return [images, default_collate(labels)]
 
 
-def batch_of(
-    images: torch.Tensor,
-    labels: np.ndarray | None,
-    target_transform: Callable[[Any], Any] | None,
-) -> Any:
-    """What default_collate makes of the samples: [images, labels], or the images alone.
+def batch_of(images: torch.Tensor, annotations: Annotations) -> Any:
+    """What ``collate`` makes of the samples: [images, labels], the images alone, or a dict.
 
     Args:
         images: (n, 3, h, w).
-        labels: int64 (n,), the caller's to keep, or None.
-        target_transform: called with each label as an int, or None.
+        annotations: of the same records.
     """
     if not len(images):
         return default_collate([])  # raises, as in torch
-    if labels is None:
-        return images
-    if target_transform is None:
-        return [images, torch.from_numpy(labels)]
-    targets: Any = tuple(_targets(labels, target_transform))
-    return [images, default_collate(targets)]
+    labels = None if annotations.labels is None else annotations.batch()
+    if annotations.fields is not None:
+        return _as_dict(images, labels, annotations.fields)
+    return images if labels is None else [images, labels]
 
 
-def samples_of(
-    images: Iterable[Any],
-    labels: np.ndarray | None,
-    target_transform: Callable[[Any], Any] | None,
-) -> list[Any]:
-    """The samples one by one: (image, label), or the image alone where there are no labels."""
-    if labels is None:
-        return list(images)
-    return list(zip(images, _targets(labels, target_transform), strict=True))
+def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
+    """The samples one by one."""
+    fields = annotations.fields
+    if fields is None:
+        if annotations.labels is None:
+            return list(images)
+        return list(zip(images, annotations.targets(), strict=True))
+    columns: dict[str, Iterable[Any]] = {"image": images}
+    if annotations.labels is not None:
+        columns["label"] = annotations.targets()
+    columns |= fields
+    return [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
 
 
-def _targets(labels: np.ndarray, target_transform: Callable[[Any], Any] | None) -> list[Any]:
-    targets: list[Any] = labels.tolist()
-    return targets if target_transform is None else list(map(target_transform, targets))
+def _as_dict(images: torch.Tensor, labels: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"image": images, **({} if labels is None else {"label": labels}), **fields}

@@ -15,12 +15,13 @@ from torch.utils.data import Dataset, get_worker_info
 
 from . import _cpu
 from ._buffers import SlabRing
-from ._collate import ReadyBatch, samples_of
+from ._collate import ReadyBatch, annotations_of, samples_of
 from ._engine import make_decoder
 from ._engine.decoder import Decoder
 from ._sampler import repeats_within
 from ._transforms import Plan, recognise
-from .storage import open_store
+from .errors import UsageError
+from .storage import format_of, open_store
 from .storage.base import Store
 
 _NO_EPOCH = -1  # set_epoch was not called
@@ -29,42 +30,58 @@ _NO_EPOCH = -1  # set_epoch was not called
 class PackedDataset(Dataset[Any]):
     """The images of a packed store, with torchvision's interface.
 
-    A sample is ``(image, label)``, or the image alone where the store has no labels. Without a
-    transform the image is a uint8 tensor (3, height, width), RGB. Works in torch's own DataLoader
-    too, where ``__getitems__`` decodes a whole batch natively.
+    A sample is ``(image, label)``, or the image alone where the store has no labels. A label is an
+    int or a float; a tensor where the store has several numbers, or float32, for each image.
+    Without a transform the image is a uint8 tensor (3, height, width), RGB. Works in torch's own
+    DataLoader too, where ``__getitems__`` decodes a whole batch natively.
+
+    With ``fields`` a sample is a dict: "image", "label" (where there are labels) and the fields. A
+    field of kind "array" is a tensor, "bytes" is bytes, "text" a str, "json" what the JSON says. In
+    a batch an array is one tensor (n, ...), taken from the column at once, and any other field a
+    list of n values. (torch's own DataLoader transposes lists and dicts out of JSON, so there it
+    needs a ``collate_fn``; FastLoader does not.)
 
     Example:
         >>> dataset = PackedDataset("imgs.lmdb", transform=train_tf)
         >>> image, label = dataset[0]
+        >>> sample = PackedDataset("imgs.lmdb", fields=("mask", "key"))[0]
+        >>> sample["image"], sample["label"], sample["mask"], sample["key"]
 
     Args:
-        path: a store that ``fastload pack`` wrote, or an open ``Store``.
+        path: a store that ``fastload pack`` wrote, or an open ``Store``; a list of them is read as
+            one store.
         transform: as for torchvision's ImageFolder. What fastload recognises runs in the native
             core; any other callable gets a PIL image.
         target_transform: called with each label.
         seed: with an int, augmentation is a pure function of (seed, epoch, index) from the first
             ``set_epoch`` on. Until then, and with None, each batch draws a seed from torch's global
             generator: a trainer that never tells the epoch would see the same crops in all of them.
+        fields: names of the fields that samples have, "key" (the record's name) among them; "all":
+            every field of the store; None: samples are no dicts.
 
     Attributes:
         store: the open store.
+        fields: names of the fields, or None.
         classes: class names.
         class_to_idx: class name -> label.
 
     Raises:
         StoreNotFoundError: nothing lies under ``path``.
         StoreError: the store is damaged, unfinished, or of an unknown version.
+        UsageError: the store has no such field.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str] | Store,
+        path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         *,
         seed: int | None = None,
+        fields: Sequence[str] | str | None = None,
     ) -> None:
-        self.store = path if isinstance(path, Store) else open_store(os.fspath(path))
+        self.store = open_store(path)
+        self.fields = _chosen(self.store, fields)
         self.transform = transform
         self.target_transform = target_transform
         self.seed = seed
@@ -80,13 +97,16 @@ class PackedDataset(Dataset[Any]):
         self._epoch[0] = epoch
 
     @functools.cached_property
-    def targets(self) -> list[int]:
-        """The label of every sample, or an empty list in a store without labels."""
+    def targets(self) -> list[Any]:
+        """The label of every sample, or an empty list in a store without labels.
+
+        An int or a float; a list of them where the store has several for each image.
+        """
         labels = self.store.labels
         return [] if labels is None else list(labels.tolist())
 
     @functools.cached_property
-    def samples(self) -> list[tuple[str, int]]:
+    def samples(self) -> list[tuple[str, Any]]:
         """(key, label) of every sample; the label is -1 in a store without labels."""
         keys = self.store.keys(np.arange(len(self), dtype=np.int64))
         return list(zip(keys, self.targets or [-1] * len(keys), strict=True))
@@ -101,11 +121,13 @@ class PackedDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples ``indices``, decoded as one batch: a list that carries the batch."""
         records = np.array([self._position(index) for index in indices], dtype=np.int64)
-        labels = None if self.store.labels is None else self.store.labels[records]
         images = self._images(records)
-        samples = samples_of(images, labels, self.target_transform)
+        annotations = annotations_of(
+            self.store, records, self.store.labels, self.target_transform, self.fields
+        )
+        samples = samples_of(images, annotations)
         if isinstance(images, torch.Tensor):
-            return ReadyBatch(samples, images, labelled=labels is not None)
+            return ReadyBatch(samples, images, annotations)
         return samples
 
     def _position(self, index: int) -> int:
@@ -174,3 +196,67 @@ class PackedDataset(Dataset[Any]):
         return (
             f"PackedDataset({self.store.path!r}, {len(self)} samples, {len(self.classes)} classes)"
         )
+
+
+def _chosen(store: Store, fields: Sequence[str] | str | None) -> tuple[str, ...] | None:
+    """The names that ``fields`` asks for, each of which ``store`` has."""
+    if fields is None:
+        return None
+    if fields == "all":
+        return tuple(store.fields)
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    unknown = [name for name in names if name not in store.fields and name != "key"]
+    if unknown:
+        raise UsageError(
+            f"expected fields out of {', '.join(['key', *store.fields])}, got "
+            f"{', '.join(map(repr, unknown))}: {store.path!r} has no others"
+        )
+    return names
+
+
+def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
+    """What a loader was given as its dataset, opened if it is a path, with what was given beside.
+
+    Args:
+        dataset: a dataset; a path; or a list of paths of stores. (A list of other things is a
+            dataset by itself, as it is for torch.)
+        seed: for a PackedDataset made here.
+        given: attributes of a PackedDataset (transform ...), None where not given. They are never
+            applied to a dataset that has another one.
+
+    Raises:
+        UsageError: the dataset is not ours, or already has another one.
+    """
+    if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
+        return PackedDataset(dataset, seed=seed, **given)
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return dataset
+    if not isinstance(dataset, PackedDataset):
+        raise UsageError(
+            f"{' and '.join(given)} can be given for a path or a PackedDataset; "
+            f"a {type(dataset).__name__} applies its own"
+        )
+    if "fields" in given:
+        given["fields"] = _chosen(dataset.store, given["fields"])
+    missing = {}
+    for name, value in given.items():
+        present = getattr(dataset, name)
+        if present is None:
+            missing[name] = value
+        elif present is not value and not (name == "fields" and present == value):
+            raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
+    # A trainer that rebuilds the loader passes what the dataset already has.
+    return dataset.replaced(**missing) if missing else dataset
+
+
+def _are_stores(dataset: Any) -> bool:
+    return (
+        isinstance(dataset, (list, tuple))
+        and len(dataset) > 0
+        and all(
+            isinstance(one, Store)
+            or (isinstance(one, (str, os.PathLike)) and format_of(one) is not None)
+            for one in dataset
+        )
+    )

@@ -7,7 +7,7 @@ import functools
 import inspect
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,8 +17,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from . import _cpu, _sampler
 from ._buffers import SlabRing
-from ._collate import batch_of, collate, samples_of
-from ._dataset import PackedDataset
+from ._collate import annotations_of, batch_of, collate, samples_of
+from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen, make_decoder
 from ._engine.decoder import Decoder
 from ._iterator import BatchIterator
@@ -56,7 +56,8 @@ class FastLoader(DataLoader[Any]):
         >>> for images, labels in loader: ...
 
     Args:
-        dataset: any Dataset, or the path of a packed store.
+        dataset: any Dataset, the path of a packed store, or a list of such paths, which are read as
+            one store.
         num_workers: unset: native threads follow the CPU quota, a user's Dataset gets torch's 0.
             A number means that many threads in the native engine (0: the calling thread makes the
             batches) and that many processes in torch's machinery. The attribute is always an int.
@@ -75,6 +76,8 @@ class FastLoader(DataLoader[Any]):
             that run there draw from their own generators.
         check_crc: "first": verify each record's checksum the first time this process reads it;
             "always"; "never".
+        fields: for a path or a PackedDataset: which fields of the store come with the images, such
+            as ``("mask", "key")``, or "all". A batch is then a dict (see PackedDataset).
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
 
@@ -82,8 +85,8 @@ class FastLoader(DataLoader[Any]):
 
     Yields:
         What DataLoader would: ``[images, labels]`` with images (n, 3, h, w), RGB, in host memory
-        (pinned with ``pin_memory=True`` where CUDA is there). A batch is the caller's for as long
-        as anything refers to its memory.
+        (pinned with ``pin_memory=True`` where CUDA is there), or a dict with ``fields``. A batch is
+        the caller's for as long as anything refers to its memory.
 
     Raises:
         UsageError: arguments that cannot work together.
@@ -92,7 +95,7 @@ class FastLoader(DataLoader[Any]):
 
     def __init__(
         self,
-        dataset: Dataset[Any] | str | os.PathLike[str],
+        dataset: Dataset[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -117,6 +120,7 @@ class FastLoader(DataLoader[Any]):
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
         check_crc: str = "first",
+        fields: Sequence[str] | str | None = None,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
         _one_of("engine", engine, _ENGINES)
@@ -126,9 +130,11 @@ class FastLoader(DataLoader[Any]):
                 "memory_format must be torch.contiguous_format or torch.channels_last, "
                 f"got {memory_format}"
             )
-        opened = _with_transforms(dataset, transform, target_transform, seed)
+        given = {"transform": transform, "target_transform": target_transform, "fields": fields}
+        opened = open_dataset(dataset, seed=seed, **given)
         self.transform = transform
         self.target_transform = target_transform
+        self.fields = fields
         self.engine = engine
         self.dtype = dtype
         self.memory_format = memory_format
@@ -357,11 +363,13 @@ def _assemble(
     records: np.ndarray,
 ) -> Any:
     """The batch as the caller gets it."""
-    labels = None if source.labels is None else source.labels[records]
+    annotations = annotations_of(
+        source.store, records, source.labels, source.target_transform, source.fields
+    )
     if collate_fn is collate:
-        batch = batch_of(images, labels, source.target_transform)
+        batch = batch_of(images, annotations)
     else:
-        batch = collate_fn(samples_of(images, labels, source.target_transform))
+        batch = collate_fn(samples_of(images, annotations))
     return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]
 
 
@@ -375,33 +383,3 @@ def _collate_for(
 def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-
-
-def _with_transforms(
-    dataset: Any,
-    transform: Callable[[Any], Any] | None,
-    target_transform: Callable[[Any], Any] | None,
-    seed: int | None,
-) -> Any:
-    """``dataset``, opened if it is a path, with the transforms; never applied twice."""
-    if isinstance(dataset, (str, os.PathLike)):
-        return PackedDataset(dataset, transform, target_transform, seed=seed)
-    given = {"transform": transform, "target_transform": target_transform}
-    given = {name: value for name, value in given.items() if value is not None}
-    if not given:
-        return dataset
-    if not isinstance(dataset, PackedDataset):
-        raise UsageError(
-            f"{' and '.join(given)} can be given for a path or a PackedDataset; "
-            f"a {type(dataset).__name__} applies its own"
-        )
-    missing = {}
-    for name, value in given.items():
-        present = getattr(dataset, name)
-        if present is None:
-            missing[name] = value
-        elif present is not value:
-            raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
-    if missing:  # a trainer that rebuilds the loader passes what the dataset already has
-        dataset = dataset.replaced(**missing)
-    return dataset

@@ -35,8 +35,9 @@ class Source:
         store: holds the records.
         records: int64, the record of each index of the dataset; None: index i is record i.
         plan: what to make of each image.
-        labels: int64, one a record; None: a sample is the image alone.
+        labels: of every record, as the store has them; None: a sample has no label.
         target_transform: called with each label, or None.
+        fields: names of the fields that come with each image, or None.
         parts: the stores that ``store`` consists of; the same stores mean the same records.
         draw: seed and epoch of the augmentation where the dataset itself has them, else None.
     """
@@ -48,6 +49,7 @@ class Source:
     target_transform: Callable[[Any], Any] | None
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
+    fields: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.store) if self.records is None else len(self.records)
@@ -100,6 +102,7 @@ def _packed(dataset: PackedDataset) -> Source | str:
         target_transform=dataset.target_transform,
         parts=(dataset.store,),
         draw=dataset.draw(),
+        fields=dataset.fields,
     )
 
 
@@ -130,6 +133,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
             return "the parts of the ConcatDataset have different target_transforms"
         if (part.labels is None) != (first.labels is None):
             return "only some parts of the ConcatDataset have labels"
+        if part.fields != first.fields:
+            return "the parts of the ConcatDataset give different fields"
         if part.draw != first.draw:
             return "the parts of the ConcatDataset have different seeds or epochs"
     ends = np.cumsum([len(part) for part in parts])
@@ -149,6 +154,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
         target_transform=first.target_transform,
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
+        fields=first.fields,
     )
 
 

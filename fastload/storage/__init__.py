@@ -88,19 +88,30 @@ def format_of(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
-def open_store(path: str | os.PathLike[str]) -> Store:
+def open_store(
+    path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
+) -> Store:
     """The store at ``path``.
 
     Example:
         >>> store = open_store("imgs.lmdb")
 
     Args:
-        path: a packed store (the format follows the suffix), or a folder of images.
+        path: a packed store (the format follows the suffix), or a folder of images; a pattern such
+            as ``name-*.tar`` or ``name-{000000..000012}.tar`` for the files of one store. An open
+            store is returned. Several in a list are read as one, one after the other.
 
     Raises:
+        UsageError: stores that do not fit together.
         StoreNotFoundError: nothing there, or only an unfinished ``.partial``.
         StoreError: damaged, or of no format that fastload knows.
     """
+    if isinstance(path, Store):
+        return path
+    if isinstance(path, Sequence) and not isinstance(path, str):
+        from .concat import ConcatStore
+
+        return ConcatStore.checked([open_store(one) for one in path])
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
     if path.endswith(".partial"):
         raise StoreError(

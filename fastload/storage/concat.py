@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .base import Spans, Store
+from fastload.errors import UsageError
+
+from .base import Field, Spans, Store
 
 
 class ConcatStore(Store):
@@ -28,8 +30,32 @@ class ConcatStore(Store):
         self.metadata: dict[str, Any] = {}
         self.mapped = all(store.mapped for store in self.stores)
         self._labels: np.ndarray | None = None
+        self._joined: dict[str, np.ndarray] = {}  # columns of fields
         self._ends = np.cumsum([len(store) for store in self.stores], dtype=np.int64)
         self._first_file = np.cumsum([0] + [len(store.files) for store in self.stores[:-1]])
+
+    @classmethod
+    def checked(cls, stores: Sequence[Store]) -> ConcatStore:
+        """``stores`` as one, if their labels mean the same.
+
+        Raises:
+            UsageError: no stores, or stores with different classes, types of labels, or fields.
+        """
+        if not stores:
+            raise UsageError("expected at least one store, got an empty list")
+        first = stores[0]
+        for store in stores[1:]:
+            for what, a, b in (
+                ("classes", list(first.classes), list(store.classes)),
+                ("type of labels", _label_type(first), _label_type(store)),
+                ("fields", dict(first.fields), dict(store.fields)),
+            ):
+                if a != b:
+                    raise UsageError(
+                        f"expected stores with the same {what}, found {_shortly(a)} in "
+                        f"{first.path!r} and {_shortly(b)} in {store.path!r}"
+                    )
+        return cls(stores)
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -102,7 +128,7 @@ class ConcatStore(Store):
         names = np.empty(len(indices), object)
 
         def part(number: int, local: np.ndarray) -> np.ndarray:
-            return np.array(self.stores[number].keys(local), object)
+            return _objects(self.stores[number].keys(local))
 
         return list(self._gather(indices, names, part))
 
@@ -118,6 +144,55 @@ class ConcatStore(Store):
 
         return self._gather(indices, np.empty(len(indices), np.uint32), part)
 
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The fields that all the stores have alike."""
+        first, *others = (store.fields for store in self.stores)
+        return {
+            name: field
+            for name, field in first.items()
+            if all(other.get(name) == field for other in others)
+        }
+
+    def column(self, name: str) -> np.ndarray:
+        field = self.fields.get(name)
+        if field is None or field.kind != "array":
+            return super().column(name)
+        if name not in self._joined:
+            column = np.concatenate([store.column(name) for store in self.stores])
+            column.flags.writeable = False
+            self._joined[name] = column
+        return self._joined[name]
+
+    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+        field = self.fields.get(name)
+        if field is None or field.kind == "array":
+            return super().values(name, indices)
+
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            return _objects(self.stores[number].values(name, local))
+
+        return list(self._gather(indices, np.empty(len(indices), object), part))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_labels": None, "_joined": {}}
+
     def close(self) -> None:
         for store in self.stores:
             store.close()
+
+
+def _objects(values: Sequence[Any]) -> np.ndarray:
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def _label_type(store: Store) -> tuple[str, tuple[int, ...]] | None:
+    labels = store.labels
+    return None if labels is None else (labels.dtype.str, labels.shape[1:])
+
+
+def _shortly(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 200 else text[:200] + " ..."

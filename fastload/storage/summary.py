@@ -125,7 +125,7 @@ def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
 
 def _classes(store: Store) -> tuple[tuple[str, int], ...]:
     labels = store.labels
-    if labels is None:
+    if labels is None or labels.dtype.kind != "i" or labels.ndim != 1:
         return ()
     inside = labels[(labels >= 0) & (labels < len(store.classes))]
     counts = np.bincount(inside, minlength=len(store.classes))
