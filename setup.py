@@ -191,7 +191,15 @@ setup(
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
         "plot": ["matplotlib"],
-        "test": ["pytest>=9", "pytest-timeout", "hypothesis", "psutil"],
+        "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
+        "test": [
+            "pytest>=9",
+            "pytest-timeout",
+            "hypothesis",
+            "psutil",
+            "tensorstore",
+            "zarr>=3; python_version >= '3.11'",
+        ],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0"],
     },

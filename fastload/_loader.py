@@ -188,7 +188,7 @@ class FastLoader(DataLoader[Any]):
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
         if not isinstance(source, str):
-            chosen(self.engine)  # raises where it is not there
+            chosen(self.engine, source.store)  # raises where it is not there
             return dataclasses.replace(source, plan=source.plan.with_output(self.dtype))
         if self.engine in ("native", "python"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
@@ -216,7 +216,7 @@ class FastLoader(DataLoader[Any]):
                 lines.append("faster: num_workers > 0 would decode in parallel processes")
             return "\n".join(lines)
         lines = [
-            f"engine: {chosen(self.engine)} ({self.num_workers or 'the calling'} "
+            f"engine: {chosen(self.engine, source.store)} ({self.num_workers or 'the calling'} "
             f"thread{'s' if self.num_workers != 1 else ''})",
             f"store: {source.store.format}, {len(source.store)} records",
             "fused: " + " -> ".join(source.plan.steps),
@@ -225,6 +225,8 @@ class FastLoader(DataLoader[Any]):
         ]
         if source.store.format == "folder":
             lines.append("faster: `fastload pack` saves opening a file for every image")
+        if source.store.indirect is not None:
+            lines.append(f"slower: {source.store.indirect}")
         return "\n".join(lines)
 
     # --- iterating --------------------------------------------------------------------------------
@@ -340,7 +342,7 @@ class FastLoader(DataLoader[Any]):
         figures = self._stamps.snapshot()
         elapsed = figures.elapsed_s
         return {
-            "engine": chosen(self.engine) if self._native else "workers",
+            "engine": self._engine_name(),
             "images": figures.images,
             "batches": figures.batches,
             "images_per_s": figures.images / elapsed if elapsed else 0.0,
@@ -349,6 +351,11 @@ class FastLoader(DataLoader[Any]):
             "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
             "stages_s": dict(figures.stages_s),
         }
+
+    def _engine_name(self) -> str:
+        if not self._native:
+            return "workers"
+        return chosen(self.engine) if self._made is None else self._made[1].name
 
     def __getstate__(self) -> dict[str, Any]:
         # The decoder holds files and threads; the other process makes its own.

@@ -10,15 +10,23 @@ from __future__ import annotations
 from .. import _native
 from .._buffers import SlabRing
 from .._transforms import Plan
+from ..errors import UsageError
 from ..storage.base import Store
 from .decoder import Decoder
 
 
-def chosen(engine: str) -> str:
+def chosen(engine: str, store: Store | None = None) -> str:
     """What ``engine`` comes to here, "native" or "python"; "auto" prefers the core.
 
+    The core reads files: a ``store`` whose records do not lie there as they are is for "python".
+
     Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
+    Raises UsageError for "native" where it cannot read ``store``.
     """
+    if store is not None and store.indirect is not None:
+        if engine == "native":
+            raise UsageError(f"engine='native' cannot read this store: {store.indirect}")
+        return "python"
     if engine == "python" or _native.load() is not None:
         return "python" if engine == "python" else "native"
     if engine == "native":
@@ -37,11 +45,11 @@ def make_decoder(
     channels_last: bool = False,
     check_crc: str = "first",
 ) -> Decoder:
-    """The decoder of ``chosen(engine)``. See ``Decoder`` for the other arguments."""
+    """The decoder of ``chosen(engine, store)``. See ``Decoder`` for the other arguments."""
     from .native import NativeDecoder
     from .python import PythonDecoder
 
-    kind: type[Decoder] = NativeDecoder if chosen(engine) == "native" else PythonDecoder
+    kind: type[Decoder] = NativeDecoder if chosen(engine, store) == "native" else PythonDecoder
     return kind(
         store,
         plan,

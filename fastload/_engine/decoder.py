@@ -212,5 +212,5 @@ class Decoder(abc.ABC):
             message,
             path=self.store.files[int(spans.file[0])],
             record=record,
-            offset=int(spans.offset[0]),
+            offset=int(spans.offset[0]) if self.store.indirect is None else None,
         )

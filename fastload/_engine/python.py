@@ -61,10 +61,14 @@ class PythonTicket(Ticket):
         self._out = _as_array(decoder, batch)
         self._nanoseconds = 0
         self._tasks: list[concurrent.futures.Future[int]] = []
+        self._data: list[bytes] | None = None
+        if decoder.store.indirect is not None:  # all at once: a chunk is unpacked once for them
+            self._data = decoder.store.read(batch.records)
         if decoder.threads and len(self._which) > 1:
             pool = decoder.pool()
             self._tasks = [
-                pool.submit(_fill_one, decoder, batch, i, self._out) for i in self._which
+                pool.submit(_fill_one, decoder, batch, i, self._out, self._data)
+                for i in self._which
             ]
 
     def result(self) -> torch.Tensor:
@@ -76,7 +80,7 @@ class PythonTicket(Ticket):
                 raise
         else:
             self._nanoseconds = sum(
-                _fill_one(self._decoder, self._batch, i, self._out) for i in self._which
+                _fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
             )
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -99,7 +103,7 @@ def decode_record(store: Store, record: int) -> Image.Image:
     """
     records = np.array([record], np.int64)
     spans, kinds, sizes = store.spans(records), store.kinds(records), store.sizes(records)
-    data = _read(store, spans, 0, record)
+    (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, record)]
     return _decode(data, int(kinds[0]), sizes[0], **_where(store, spans, 0, record))
 
 
@@ -112,12 +116,17 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     return np.reshape(flat, (n, 3, h, w))
 
 
-def _fill_one(decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any]) -> int:
-    """Read, check, decode and fill one sample; returns the nanoseconds it took."""
+def _fill_one(
+    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes] | None
+) -> int:
+    """Read, check, decode and fill one sample; returns the nanoseconds it took.
+
+    ``known`` are the bytes of the batch's records where they need not be read.
+    """
     begin = time.perf_counter_ns()
     store, record = decoder.store, int(batch.records[i])
     where = _where(store, batch.spans, i, record)
-    data = _read(store, batch.spans, i, record)
+    data = _read(store, batch.spans, i, record) if known is None else known[i]
     checked = read = time.perf_counter_ns()
     if batch.checksums is not None and batch.check is not None and batch.check[i]:
         found, expected = crc32c(data), int(batch.checksums[i])
@@ -158,7 +167,7 @@ def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
     return {
         "path": store.files[int(spans.file[i])],
         "record": record,
-        "offset": int(spans.offset[i]),
+        "offset": int(spans.offset[i]) if store.indirect is None else None,
     }
 
 

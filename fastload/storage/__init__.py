@@ -73,6 +73,30 @@ FORMATS: dict[str, Format] = {
     "lmdb": Format(
         module="fastload.storage.lmdb", store="LmdbStore", writer="LmdbWriter", suffixes=(".lmdb",)
     ),
+    "hdf5": Format(
+        module="fastload.storage.hdf5",
+        store="Hdf5Store",
+        writer="Hdf5Writer",
+        suffixes=(".h5", ".hdf5"),
+        options=frozenset({"compression"}),
+    ),
+    "pth": Format(
+        module="fastload.storage.pth", store="PthStore", writer="PthStoreWriter", suffixes=(".pth",)
+    ),
+    "n5": Format(
+        module="fastload.storage.n5",
+        store="N5Store",
+        writer="N5Writer",
+        suffixes=(".n5",),
+        options=frozenset({"shards"}),
+    ),
+    "zarr": Format(
+        module="fastload.storage.zarr",
+        store="ZarrStore",
+        writer="ZarrWriter",
+        suffixes=(".zarr",),
+        options=frozenset({"shards"}),
+    ),
     "folder": Format(
         module="fastload.storage.folder", store="FolderStore", writer=None, suffixes=()
     ),

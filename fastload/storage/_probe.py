@@ -22,8 +22,10 @@ def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
     (-1, -1) for what is no image: reading the record will say what is wrong.
     """
     sizes = np.full((len(indices), 2), UNREADABLE, np.int32)
-    paths, ends = store.file_table()
-    found = probe_by_core(paths, ends, store.spans(indices), sizes)
+    found = np.zeros(len(indices), bool)
+    if store.indirect is None:
+        paths, ends = store.file_table()
+        found = probe_by_core(paths, ends, store.spans(indices), sizes)
     for at in np.flatnonzero(~found).tolist():
         try:
             (data,) = read_records(store, indices[at : at + 1])

@@ -105,6 +105,9 @@ class Store(abc.ABC):
         metadata: free-form JSON-able dict that the writer was given (fastload version, source ...).
         mapped: True where the core may map ``files`` into memory (local packed files that are only
             ever replaced as a whole); False for loose and network files, which are read with pread.
+        indirect: why records do not lie in ``files`` as they are (compressed, another order), and
+            what to do about it; then ``read`` alone has their bytes, and the offsets of spans say
+            nothing. None in every other store.
     """
 
     format: ClassVar[str]
@@ -112,6 +115,7 @@ class Store(abc.ABC):
     classes: Sequence[str]
     metadata: dict[str, Any]
     mapped: bool
+    indirect: str | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -186,6 +190,16 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         """uint32 CRC32C of each record's bytes, or None where the format keeps none."""
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """The bytes of records; not for loading, where ``indirect`` is None.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        from ._read import read_records
+
+        return list(read_records(self, indices))
 
     def tables(self) -> Spans:
         """Where in ``files`` the columns lie that every batch looks up; nothing if in memory.

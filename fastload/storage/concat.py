@@ -29,6 +29,7 @@ class ConcatStore(Store):
         self.classes = self.stores[0].classes
         self.metadata: dict[str, Any] = {}
         self.mapped = all(store.mapped for store in self.stores)
+        self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
         self._labels: np.ndarray | None = None
         self._joined: dict[str, np.ndarray] = {}  # columns of fields
         self._ends = np.cumsum([len(store) for store in self.stores], dtype=np.int64)
@@ -176,6 +177,12 @@ class ConcatStore(Store):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_labels": None, "_joined": {}}
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            return _objects(self.stores[number].read(local))
+
+        return list(self._gather(indices, np.empty(len(indices), object), part))
 
     def close(self) -> None:
         for store in self.stores:

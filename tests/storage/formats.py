@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import itertools
 import os
 import struct
 from collections.abc import Callable, Sequence
@@ -15,7 +16,7 @@ import numpy as np
 from google_crc32c import value as crc32c
 from PIL import Image
 
-from fastload.storage import Record, Store, open_store, open_writer
+from fastload.storage import RAW, Record, Store, open_store, open_writer
 from fastload.storage._read import read_records
 
 KEYS = ["Ähre/ein Bild 1.jpg", "Ähre/ein Bild 2.jpg", "猫/三 毛.jpg", "猫/写真 🐈.jpg"]
@@ -48,6 +49,23 @@ def records(count: int) -> list[Record]:
     return made
 
 
+def pixels(count: int) -> list[Record]:
+    """The same as raw pixels, all of 7 x 5."""
+    made = []
+    for index, record in enumerate(records(count)):
+        data = np.random.default_rng(index).integers(0, 256, 7 * 5 * 3, dtype=np.uint8).tobytes()
+        made.append(dataclasses.replace(record, data=data, width=7, height=5, kind=RAW))
+    return made
+
+
+def distinct(record: Record, number: int) -> bytes:
+    """The bytes of ``record``, changed so that no other number gives the same."""
+    mark = number.to_bytes(4, "little")
+    if record.kind == RAW:
+        return mark + bytes(record.data[4:])
+    return bytes(record.data) + mark  # behind the end of a JPEG
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One format.
@@ -60,6 +78,7 @@ class Row:
         empty: whether the format has empty stores.
         checksums: whether it has checksums.
         fields: whether it keeps labels of all shapes, and named fields.
+        records: number -> records that it can hold.
     """
 
     name: str
@@ -69,6 +88,7 @@ class Row:
     empty: bool = True
     checksums: bool = True
     fields: bool = True
+    records: Callable[[int], list[Record]] = records
 
 
 def _packed(suffix: str) -> Callable[[Path, Sequence[Record]], Path]:
@@ -92,6 +112,37 @@ def _raw_lmdb(path: Path) -> list[bytes]:
     return [bytes(value) for _, value in items]
 
 
+def _raw_hdf5(path: Path) -> list[bytes]:
+    import h5py
+
+    with h5py.File(path) as file:
+        if "images" in file:
+            return [image.tobytes() for image in file["images"]]
+        data, offsets = file["bytes"], file["offsets"]
+        return [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
+
+
+def _raw_pth(path: Path) -> list[bytes]:
+    import torch
+
+    images = torch.load(path, weights_only=True, mmap=True)["images"]
+    return [image.permute(1, 2, 0).numpy().tobytes() for image in images]
+
+
+def _raw_n5(path: Path) -> list[bytes]:
+    import tensorstore
+
+    kvstore = {"driver": "file", "path": str(path / "images")}
+    images = tensorstore.open({"driver": "n5", "kvstore": kvstore}).result().read().result()
+    return [np.transpose(images[..., i]).tobytes() for i in range(images.shape[-1])]
+
+
+def _raw_zarr(path: Path) -> list[bytes]:
+    import zarr
+
+    return [np.asarray(image).tobytes() for image in zarr.open_array(path / "images", mode="r")[:]]
+
+
 def _make_folder(folder: Path, records: Sequence[Record]) -> Path:
     root = folder / "ein Ordner 写真"
     for record in records:
@@ -108,6 +159,11 @@ def _raw_folder(path: Path) -> list[bytes]:
 
 ROWS = [
     Row("lmdb", ".lmdb", _packed(".lmdb"), _raw_lmdb),
+    Row("hdf5", ".h5", _packed(".h5"), _raw_hdf5),
+    Row("hdf5-raw", ".h5", _packed(".h5"), _raw_hdf5, records=pixels),
+    Row("pth", ".pth", _packed(".pth"), _raw_pth, records=pixels),
+    Row("n5", ".n5", _packed(".n5"), _raw_n5, records=pixels),
+    Row("zarr", ".zarr", _packed(".zarr"), _raw_zarr, records=pixels),
     Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False),
 ]
 

@@ -15,7 +15,7 @@ from google_crc32c import value as crc32c
 from fastload.errors import StoreNotFoundError
 from fastload.storage import Store, open_store
 from fastload.storage._read import read_records
-from storage.formats import CLASSES, ROWS, Row, digest, records
+from storage.formats import CLASSES, ROWS, Row, digest, distinct
 
 COUNT = 61
 
@@ -27,7 +27,7 @@ def row(request: pytest.FixtureRequest) -> Row:
 
 @pytest.fixture
 def made(row: Row, tmp_path: Path) -> Path:
-    return row.make(tmp_path, records(COUNT))
+    return row.make(tmp_path, row.records(COUNT))
 
 
 def fetch(store: Store, indices: list[int]) -> list[bytes]:
@@ -41,17 +41,17 @@ def fetch(store: Store, indices: list[int]) -> list[bytes]:
 
 
 def test_raw_bytes_read_without_our_code_are_those_that_were_given(row: Row, made: Path) -> None:
-    assert row.raw(made) == [record.data for record in records(COUNT)]
+    assert row.raw(made) == [record.data for record in row.records(COUNT)]
 
 
-def test_any_record_is_found_in_any_order(made: Path) -> None:
-    store, expected = open_store(made), records(COUNT)
+def test_any_record_is_found_in_any_order(row: Row, made: Path) -> None:
+    store, expected = open_store(made), row.records(COUNT)
     order = np.random.default_rng(1).permutation(COUNT).tolist() + [0, 0, COUNT - 1]
     assert fetch(store, order) == [expected[i].data for i in order]
 
 
-def test_order_labels_classes_keys_and_sizes_are_kept(made: Path) -> None:
-    store, expected, indices = open_store(made), records(COUNT), np.arange(COUNT)
+def test_order_labels_classes_keys_and_sizes_are_kept(row: Row, made: Path) -> None:
+    store, expected, indices = open_store(made), row.records(COUNT), np.arange(COUNT)
     assert len(store) == COUNT
     assert list(store.classes) == CLASSES
     assert store.labels is not None and store.labels.dtype == np.int64
@@ -96,7 +96,7 @@ def test_checksums_are_crc32c_of_the_bytes(row: Row, made: Path) -> None:
         assert checksums is None
         return
     assert checksums is not None and checksums.dtype == np.uint32
-    assert checksums.tolist() == [crc32c(record.data) for record in records(COUNT)]
+    assert checksums.tolist() == [crc32c(record.data) for record in row.records(COUNT)]
 
 
 def test_empty_store(row: Row, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_empty_store(row: Row, tmp_path: Path) -> None:
 
 
 def test_one_record(row: Row, tmp_path: Path) -> None:
-    expected = records(1)
+    expected = row.records(1)
     store = open_store(row.make(tmp_path, expected))
     assert len(store) == 1
     assert fetch(store, [0]) == [expected[0].data]
@@ -185,14 +185,15 @@ def test_nothing_there_is_a_file_not_found_error(made: Path) -> None:
 
 @pytest.mark.long
 def test_100_000_records(row: Row, tmp_path: Path) -> None:
-    few = records(50)
+    few = row.records(50)
     many = [
         few[0].__class__(
-            data=few[i % 50].data + i.to_bytes(4, "little"),  # bytes after the end of a JPEG
+            data=distinct(few[i % 50], i),
             label=i // 50_000,
             key=f"{CLASSES[i // 50_000]}/{i:06d}.jpg",
             width=few[i % 50].width,
             height=few[i % 50].height,
+            kind=few[i % 50].kind,
         )
         for i in range(100_000)
     ]

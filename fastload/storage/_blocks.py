@@ -1,0 +1,183 @@
+"""Files of k images each: what N5 and Zarr stores have in common."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError, UsageError
+
+from ._partial import sync_folder
+
+# A block: large enough that a store of a terabyte stays below the 65,530 maps of a process, and
+# few enough images that the index of a Zarr shard is read quickly by others.
+_BLOCK_NBYTES = 64 << 20
+_BLOCK_IMAGES = 4096
+_MAX_JSON = 64 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class PerFile:
+    """How many images a block holds: the options of ``open_writer``.
+
+    Raises:
+        UsageError: options that exclude each other, or ``shards`` without ``total``.
+    """
+
+    shards: int | None
+    shard_nbytes: int | None
+    total: int | None
+
+    def __post_init__(self) -> None:
+        if self.shards is not None and (
+            self.shards < 1 or self.total is None or self.shard_nbytes is not None
+        ):
+            raise UsageError(
+                "expected shards of at least 1, with the total of records and without "
+                f"shard_nbytes; got shards={self.shards}, total={self.total}, "
+                f"shard_nbytes={self.shard_nbytes}"
+            )
+        if self.shard_nbytes is not None and self.shard_nbytes < 1:
+            raise UsageError(f"expected shard_nbytes of at least 1, got {self.shard_nbytes}")
+
+    def images(self, nbytes: int) -> int:
+        """Of ``nbytes`` bytes each."""
+        if self.shards is not None:
+            return max(1, -(-(self.total or 0) // self.shards))
+        if self.shard_nbytes is not None:
+            return max(1, self.shard_nbytes // nbytes)
+        return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
+
+
+class BlockWriter:
+    """Writes records of one size into numbered files, ``per_block`` in each.
+
+    Args:
+        path_of: number of a block -> its path.
+        per_block: records in a block; the last one may have fewer.
+        head: records in a block -> what precedes them, always of the same length.
+        tail: records in a block -> what follows them.
+    """
+
+    def __init__(
+        self,
+        path_of: Callable[[int], str],
+        per_block: int,
+        head: Callable[[int], bytes],
+        tail: Callable[[int], bytes],
+    ) -> None:
+        self._path_of = path_of
+        self._per_block = per_block
+        self._head = head
+        self._tail = tail
+        self._blocks = 0
+        self._inside = 0
+        self._file: Any = None
+
+    def write(self, data: Sequence[bytes | memoryview]) -> None:
+        """Add records."""
+        at = 0
+        while at < len(data):
+            if self._file is None:
+                path = self._path_of(self._blocks)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                self._file = open(path, "wb", buffering=1 << 20)
+                self._file.write(self._head(self._per_block))
+                self._inside = 0
+            many = min(self._per_block - self._inside, len(data) - at)
+            self._file.writelines(data[at : at + many])
+            self._inside += many
+            at += many
+            if self._inside == self._per_block:
+                self._end()
+
+    def finish(self) -> None:
+        """End the last block."""
+        if self._file is not None:
+            self._end()
+
+    def abandon(self) -> None:
+        """Close what is open."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _end(self) -> None:
+        self._file.write(self._tail(self._inside))
+        if self._inside < self._per_block:
+            self._file.seek(0)
+            self._file.write(self._head(self._inside))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.abandon()
+        self._blocks += 1
+
+
+def sync_folders(path: str) -> None:
+    """Sync every folder of a finished tree; its files are synced when they are written."""
+    for root, _, _ in os.walk(path):
+        sync_folder(root)
+
+
+def file_print(path: str) -> tuple[int, int, int]:
+    """Size and time of a block: tells blocks apart without reading thousands of files.
+
+    Raises:
+        StoreError: the file is missing or cannot be read.
+    """
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        raise StoreError(
+            f"a block of the store is missing: {error.strerror}; copy or pack it again", path=path
+        ) from error
+    return found.st_size, found.st_mtime_ns, 0
+
+
+def pieces(array: np.ndarray) -> list[np.ndarray]:
+    """``array`` in pieces of about 64 MiB, cut along the first axis; at least an empty one."""
+    nbytes = max(1, array.nbytes // max(1, len(array)))
+    rows = max(1, _BLOCK_NBYTES // nbytes)
+    return [array[at : at + rows] for at in range(0, len(array), rows)] or [array]
+
+
+def read_json(path: str) -> dict[str, Any] | None:
+    """A JSON object out of a small file; None where there is no such file.
+
+    Raises:
+        StoreError: damaged.
+    """
+    try:
+        with open(path, "rb") as file:
+            text = file.read(_MAX_JSON + 1)
+        if len(text) > _MAX_JSON:
+            raise ValueError(f"more than {_MAX_JSON} bytes")
+        found = json.loads(text)
+        if not isinstance(found, dict):
+            raise ValueError(f"a {type(found).__name__}")
+        return found
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError, RecursionError) as error:
+        raise StoreError(f"expected a JSON object, found {error}: copy or pack the store again",
+                         path=path) from error  # fmt: skip
+
+
+def counts(value: Any, path: str) -> tuple[int, ...]:
+    """A shape out of a JSON file.
+
+    Raises:
+        StoreError: no list of up to 16 numbers from 0 to 2**40.
+    """
+    if (
+        not isinstance(value, list)
+        or not 0 < len(value) <= 16
+        or not all(type(side) is int and 0 <= side <= 1 << 40 for side in value)
+    ):
+        raise StoreError(f"expected a shape, found {str(value)[:100]}", path=path)
+    return tuple(value)

@@ -1,0 +1,279 @@
+"""Zarr v3: reader and writer of the folder ``NAME.zarr``. The layout is in docs/formats.md.
+
+Images are one array (N, height, width, 3), sharded: a shard is a file of many images, each an inner
+chunk that is not compressed, with an index behind them. The index says where each image lies, so
+that it is read in place. Arrays in any other form are read through the zarr library.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
+
+from ._array_table import (
+    Arrays,
+    arrays_of,
+    checked_classes,
+    checked_labels,
+    numbered,
+    parse_header,
+)
+from ._array_writer import ArrayWriter
+from ._blocks import BlockWriter, PerFile, file_print, read_json, sync_folders
+from ._columns import Columns
+from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._table import Table, TableStore
+from ._zarr_array import (
+    BYTES,
+    CRC32C,
+    DTYPES,
+    MISSING,
+    Array,
+    describe,
+    shard_index,
+    write_array,
+    write_group,
+)
+from .base import RAW
+
+FORMAT = "zarr"
+VERSION = 1
+
+
+class ZarrStore(TableStore):
+    """Reads a Zarr folder with an array of images, or an array that is one.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: no Zarr, damaged, or without images.
+        MissingDependencyError: the zarr library is needed for compressed arrays, and absent.
+    """
+
+    format = FORMAT
+
+    def _load(self, path: str) -> Table:
+        if not os.path.isdir(path):
+            raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
+        root = read_json(os.path.join(path, "zarr.json")) or {}
+        attributes = root.get("attributes") or {}
+        header: dict[str, Any] = {"metadata": {}, "fields": []}
+        if "fastload" in attributes:
+            header = parse_header(attributes["fastload"], FORMAT, VERSION, path)
+        name = ""
+        if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
+            there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+            name = first_of(IMAGES, there) or ""
+            if not name:
+                raise StoreError(
+                    f"expected a Zarr array of images ({', '.join(IMAGES)}), found "
+                    f"{', '.join(sorted(there)[:20]) or 'nothing'}",
+                    path=path,
+                )
+        images = Array.open(path, name)
+        places = None
+        if images is None:
+            found = _by_library(path, name)
+            self._axes = axes = axes_of(found.shape, found.dtype, path, name)
+        else:
+            self._axes = axes = axes_of(images.shape, images.dtype, path, name)
+            places = _places(images, axes)
+        self._name = name
+        self.indirect = None
+        if places is None:
+            self.indirect = (
+                f"{os.path.basename(path)} is compressed, incomplete or not in the order (N, "
+                "height, width, 3), so it is read through the zarr library: pack it again"
+            )
+            where = os.path.join(path, name)
+            files = [file for file in (f"{where}/zarr.json", f"{where}/.zarray") if
+                     os.path.exists(file)]  # fmt: skip
+            nowhere = np.zeros(axes.count, np.int64)
+            places = nowhere.astype(np.int32), nowhere, files
+        file, offset, files = places
+
+        def get(name: str) -> np.ndarray | None:
+            return _column(path, name)
+
+        count = axes.count
+        arrays = Arrays(path, count, get)
+        labels = first_of(LABELS, [name for name in LABELS if os.path.isdir(f"{path}/{name}")])
+        classes = first_of(CLASSES, attributes)
+        return Table(
+            format=FORMAT,
+            files=files,
+            file=file,
+            offset=offset,
+            nbytes=np.full(count, axes.nbytes, np.int64),
+            sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
+            kinds=np.full(count, RAW, np.uint8),
+            keys=arrays.blobs("keys") or numbered(count),
+            labels=checked_labels(get(labels), count, path) if labels else None,
+            crc32c=arrays.optional("crc32c", "<u4"),
+            fields=arrays.fields(header["fields"]),
+            classes=checked_classes(attributes[classes], path) if classes else [],
+            metadata=header["metadata"],
+            fingerprints=[file_print(file) for file in files],
+        )
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract; where an image does not lie in a file, by the zarr library.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        if self.indirect is None:
+            return super().read(indices)
+        array = _by_library(self.path, self._name)
+        try:
+            return [self._axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
+        except (OSError, RuntimeError, ValueError) as error:
+            raise StoreError(f"zarr cannot read it: {error}", path=self.path) from error
+
+
+def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """File and offset of each image; None where images do not lie there as they are."""
+    count, nbytes = axes.count, axes.nbytes
+    if not axes.in_place or images.files > 1 << 20:
+        return None
+    paths = [images.path_of(number) for number in range(images.files)]
+    if not all(map(os.path.exists, paths)):
+        return None
+    numbers = np.arange(count, dtype=np.int64)
+    file = (numbers // images.rows).astype(np.int32)
+    if images.inner is None:
+        return file, numbers % images.rows * nbytes, paths
+    offset = np.zeros(count, np.int64)
+    for number, path in enumerate(paths):
+        mine = numbers[number * images.rows : (number + 1) * images.rows]
+        inside = mine - number * images.rows
+        found = images.index(number)[inside // images.inner]
+        if bool((found[:, 0] == MISSING).any()):
+            return None
+        size = os.path.getsize(path)
+        if bool(((found[:, 0] > size) | (found[:, 1] > size)).any()) or bool(
+            (found[:, 1] < images.inner * nbytes).any()
+        ):
+            raise StoreError(
+                "the index of the shard names places outside of it: copy or pack the store again",
+                path=path,
+            )
+        offset[mine] = found[:, 0].astype(np.int64) + inside % images.inner * nbytes
+    return file, offset, paths
+
+
+def _column(path: str, name: str) -> np.ndarray | None:
+    """A small array of the store, little-endian; None where there is none."""
+    folder = os.path.join(path, *name.split("/"))
+    if not any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray")):
+        return None
+    plain = Array.open(path, name)
+    array = None if plain is None else plain.read()
+    if array is None:
+        array = np.asarray(_by_library(path, name)[...])
+    return array.astype(array.dtype.newbyteorder("<"))
+
+
+def _by_library(path: str, name: str) -> Any:
+    """The array ``name``, opened by the zarr library."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path!r} is compressed or in another form than fastload writes, and needs the zarr "
+            "library: pip install fastload[zarr]"
+        ) from error
+    try:
+        return zarr.open_array(os.path.join(path, name), mode="r")
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
+
+
+class ZarrWriter(ArrayWriter):
+    """Writes a Zarr v3 folder. See ``open_writer`` for the arguments.
+
+    Args:
+        shards: so many shards, which needs ``total``.
+        shard_nbytes: of a shard; None: 64 MiB, and at most 4,096 images.
+        total: how many records will come.
+    """
+
+    format = FORMAT
+    version = VERSION
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shards: int | None = None,
+        shard_nbytes: int | None = None,
+        total: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._per_file = PerFile(shards, shard_nbytes, total)
+        self._shards: BlockWriter | None = None
+        super().__init__(path, **options)
+
+    def _begin(self) -> None:
+        width, height = self._size or (1, 1)
+        nbytes = width * height * 3
+        folder = os.path.join(self._partial.file("data"), "images")
+        os.makedirs(folder)
+        self._rows = self._per_file.images(nbytes)
+        self._shards = BlockWriter(
+            lambda number: os.path.join(folder, "c", str(number), "0", "0", "0"),
+            self._rows,
+            lambda count: b"",
+            lambda count: shard_index(count, self._rows, nbytes),
+        )
+
+    def _write(self, data: Sequence[bytes | memoryview]) -> None:
+        assert self._shards is not None  # begun
+        self._shards.write(data)
+
+    def _close(self, columns: Columns) -> str:
+        if self._shards is None:
+            self._begin()
+        assert self._shards is not None  # begun
+        self._shards.finish()
+        root = self._partial.file("data")
+        width, height = self._size or (1, 1)
+        shape = (len(columns), height, width, 3)
+        sharding = {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": [1, *shape[1:]],
+                "codecs": [BYTES],
+                "index_codecs": [BYTES, CRC32C],
+                "index_location": "end",
+            },
+        }
+        describe(os.path.join(root, "images"), shape, self._rows, np.dtype("u1"), [sharding])
+        arrays = arrays_of(columns, dtypes=DTYPES, raw=True)
+        arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
+        groups = {name.rpartition("/")[0] for name in arrays} - {""}
+        groups |= {group.rpartition("/")[0] for group in groups} - {""}
+        for group in sorted(groups):
+            os.makedirs(os.path.join(root, *group.split("/")))
+            write_group(os.path.join(root, *group.split("/")), {})
+        for name, array in arrays.items():
+            write_array(os.path.join(root, *name.split("/")), array)
+        write_group(root, {"classes": self._classes, "fastload": self.header()})
+        sync_folders(root)
+        return "data"
+
+    def _check(self, path: str, count: int) -> None:
+        found = len(ZarrStore(path))
+        if found != count:
+            raise StoreError(f"expected {count} records, found {found}", path=path)
+
+    def _release(self) -> None:
+        if self._shards is not None:
+            self._shards.abandon()
