@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._dataset import PackedDataset
     from ._loader import FastLoader
     from ._timeline import trace
+    from ._tuning import autotune
     from .converters import pack
     from .storage import open_store, open_writer
 
@@ -43,6 +44,7 @@ __all__ = [
     "StoreNotFoundError",
     "UsageError",
     "__version__",
+    "autotune",
     "open_store",
     "open_writer",
     "pack",
@@ -56,6 +58,7 @@ _LAZY = {
     "PackedDataset": "fastload._dataset",
     "open_store": "fastload.storage",
     "open_writer": "fastload.storage",
+    "autotune": "fastload._tuning",
     "pack": "fastload.converters",
     "trace": "fastload._timeline",
 }

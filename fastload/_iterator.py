@@ -35,6 +35,7 @@ import numpy as np
 import torch
 
 from ._engine.decoder import Decoder, Ticket
+from ._governor import Governor, Pace
 from ._readahead import ReadAhead
 from ._sampler import Batches, Order, Repeats
 from ._source import Source
@@ -62,6 +63,7 @@ class BatchIterator(Iterator[Any]):
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
         seed, epoch: of the augmentation.
         stamps: where times are added up.
+        governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
     def __init__(
@@ -77,12 +79,14 @@ class BatchIterator(Iterator[Any]):
         seed: int,
         epoch: int,
         stamps: Stamps,
+        governor: Governor | None = None,
     ) -> None:
         self._order = order
         self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
-        self._prefetch = prefetch
+        self._prefetch = self._ahead = prefetch
+        self._pace = Pace(governor, stamps) if governor is not None and prefetch else None
         self._pipeline = _Pipeline(source, decoder, order.known, timeout_s, seed, epoch, stamps)
         if prefetch:
             self._pipeline.start(self)
@@ -108,13 +112,24 @@ class BatchIterator(Iterator[Any]):
             self._stamps.stage("collate", got)
         finally:  # last: see above
             if self._prefetch:
-                self._order_one()
+                self._keep_ahead()
         self._stamps.batch(len(records), begin)
+        if self._pace is not None:
+            setting = self._pace.batch()
+            self._pipeline.use_threads(setting.workers)
+            self._prefetch = setting.prefetch
         return batch
 
     def close(self) -> None:
         """End this epoch now. Nothing runs and nothing is written afterwards."""
         self._pipeline.close()
+
+    def _keep_ahead(self) -> None:
+        """Order what is missing to the batches ahead, after one of them was taken."""
+        self._ahead -= 1
+        while self._ahead < self._prefetch:
+            self._order_one()
+            self._ahead += 1
 
     def _order_one(self) -> None:
         """Draw one more index batch and hand it to the producer; None after the last one."""
@@ -175,6 +190,10 @@ class _Pipeline:
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
+
+    def use_threads(self, threads: int) -> None:
+        """Batches submitted from now on are worked on by so many threads."""
+        self._decoder.threads = threads
 
     def put(self, indices: np.ndarray | BaseException | None) -> None:
         """Ask for one more batch; None says that there are no more, an error takes its place."""

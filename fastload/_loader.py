@@ -12,20 +12,21 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _cpu, _sampler
+from . import _cpu, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen, make_decoder
 from ._engine.decoder import Decoder
+from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._iterator import BatchIterator
 from ._sampler import SeededSampler
 from ._source import Source, nested, resolve
 from ._timeline import Timeline, active, lasting
-from ._trace import Observed, Stamps
+from ._trace import Observed, Snapshot, Stamps
 from .errors import UsageError
 
 _ENGINES = ("auto", "native", "python", "workers")
@@ -60,7 +61,9 @@ class FastLoader(DataLoader[Any]):
             one store.
         num_workers: unset: native threads follow the CPU quota, a user's Dataset gets torch's 0.
             A number means that many threads in the native engine (0: the calling thread makes the
-            batches) and that many processes in torch's machinery. The attribute is always an int.
+            batches) and that many processes in torch's machinery. "auto" begins with the CPUs and
+            adjusts to what the loop shows: threads and batches ahead while it runs, processes
+            between epochs (one for an IterableDataset). The attribute is always an int.
         prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
             Default 2.
         transform, target_transform: for a path or a PackedDataset without transforms of its own.
@@ -78,6 +81,9 @@ class FastLoader(DataLoader[Any]):
             "always"; "never".
         fields: for a path or a PackedDataset: which fields of the store come with the images, such
             as ``("mask", "key")``, or "all". A batch is then a dict (see PackedDataset).
+        tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor, pin_memory
+            and cache are taken where they are not given here; the batch size stays. Where the file
+            is of another machine or dataset, a warning says so and nothing is taken.
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
 
@@ -100,7 +106,7 @@ class FastLoader(DataLoader[Any]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | None = None,
+        num_workers: int | str | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -121,6 +127,7 @@ class FastLoader(DataLoader[Any]):
         seed: int | None = None,
         check_crc: str = "first",
         fields: Sequence[str] | str | None = None,
+        tuned: str | os.PathLike[str] | None = None,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
         _one_of("engine", engine, _ENGINES)
@@ -140,6 +147,7 @@ class FastLoader(DataLoader[Any]):
         self.memory_format = memory_format
         self.seed = seed
         self.check_crc = check_crc
+        self.tuned = tuned
         self.trace = trace
         self._timeline = None if trace is None else lasting(trace)
         self._made: tuple[object, Decoder] | None = None
@@ -148,6 +156,20 @@ class FastLoader(DataLoader[Any]):
         self._base_seed: int | None = None
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
         self._native = not isinstance(source, str)
+        if tuned is not None:
+            from ._tuning.result import arguments_for
+
+            found = arguments_for(tuned, opened, stacklevel=3)
+            if num_workers is None:
+                num_workers = found.get("num_workers")
+            if prefetch_factor is None and num_workers:
+                prefetch_factor = found.get("prefetch_factor")
+            pin_memory = pin_memory or found.get("pin_memory", False)
+        self._governor: Governor | None = None
+        if isinstance(num_workers, str):
+            _one_of("num_workers", num_workers, ("auto",))
+            self._governor = self._automatic(source, opened, batch_size)
+            num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:
             num_workers = _cpu.available() if self._native else 0
         if seed is not None and shuffle and sampler is None and batch_sampler is None:
@@ -198,6 +220,21 @@ class FastLoader(DataLoader[Any]):
                 f"{source}; convert in the transform or in collate_fn"
             )
         return source
+
+    @staticmethod
+    def _automatic(source: Source | str, dataset: Any, batch_size: int | None) -> Governor | None:
+        """What adjusts the workers; None for an IterableDataset, which workers would repeat."""
+        memory_nbytes = _memory.available()
+        if not isinstance(source, str):
+            nbytes = source.plan.nbytes
+            return for_engine(
+                cpus=_cpu.available(),
+                batch_nbytes=None if nbytes is None else nbytes * (batch_size or 1),
+                memory_nbytes=memory_nbytes,
+            )
+        if isinstance(dataset, IterableDataset):
+            return None
+        return for_processes(cpus=_cpu.available(), memory_nbytes=memory_nbytes)
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning about too many workers, which is not about threads."""
@@ -259,11 +296,14 @@ class FastLoader(DataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         epoch = self._begin_epoch()
-        self._stamps = Stamps(self._observer())
+        figures, self._stamps = self._stamps.snapshot(), Stamps(self._observer())
         source = self._resolve(self.dataset, single=self.batch_sampler is None)
         self._native = not isinstance(source, str)
         if isinstance(source, str):
+            self._adjust_processes(figures)
             return Observed(super().__iter__(), self._stamps)
+        if self._governor is not None:
+            self.num_workers = self._governor.setting.workers
         # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
         order = _sampler.index_batches(self.batch_sampler)
         seed, epoch = self._augmentation(source, epoch)
@@ -273,12 +313,30 @@ class FastLoader(DataLoader[Any]):
             order=order,
             sized=self.batch_sampler,  # type: ignore[arg-type]
             assemble=functools.partial(_assemble, source, self.collate_fn, self._pinned()),
-            prefetch=(self.prefetch_factor or _PREFETCH) if self.num_workers else 0,
+            prefetch=self._batches_ahead() if self.num_workers else 0,
             timeout_s=self.timeout,
             seed=seed,
             epoch=epoch,
             stamps=self._stamps,
+            governor=self._governor,
         )
+
+    def _batches_ahead(self) -> int:
+        """Batches that an engine of ours keeps ahead of the consumer."""
+        if self._governor is not None:
+            return self._governor.setting.prefetch
+        return self.prefetch_factor or _PREFETCH
+
+    def _adjust_processes(self, last: Snapshot) -> None:
+        """Begin an epoch with as many processes as the last one suggests."""
+        if self._governor is None:
+            return
+        workers = after_epoch(self._governor, last).workers
+        if workers != self.num_workers:
+            self.num_workers = workers
+            if self._iterator is not None:  # persistent workers, of the number there was
+                self._iterator._shutdown_workers()  # type: ignore[attr-defined]
+                self._iterator = None
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
@@ -313,9 +371,10 @@ class FastLoader(DataLoader[Any]):
         if self._made is not None:
             made_for, decoder = self._made
             if made_for == key and decoder.plan.same_as(source.plan):
+                decoder.threads = self.num_workers
                 return decoder
         pinned = self.pin_memory and torch.cuda.is_available()
-        ahead = self.prefetch_factor or _PREFETCH
+        ahead = self._batches_ahead() if self._governor is None else self._governor.most.prefetch
         decoder = make_decoder(
             self.engine,
             source.store,
@@ -337,7 +396,8 @@ class FastLoader(DataLoader[Any]):
         Returns:
             ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
             waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
-            of work per stage, added up over threads) and ``engine``.
+            of work per stage, added up over threads), ``engine``, and ``decisions`` (what
+            ``num_workers="auto"`` tried and why, in words).
         """
         figures = self._stamps.snapshot()
         elapsed = figures.elapsed_s
@@ -350,6 +410,7 @@ class FastLoader(DataLoader[Any]):
             "wait_s": figures.wait_s,
             "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
             "stages_s": dict(figures.stages_s),
+            "decisions": [] if self._governor is None else list(self._governor.decisions),
         }
 
     def _engine_name(self) -> str:

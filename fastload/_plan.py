@@ -53,6 +53,11 @@ class Plan:
         return self.size is not None
 
     @property
+    def nbytes(self) -> int | None:
+        """Bytes of an image that comes out, or None where that depends on the image."""
+        return None if self.size is None else 3 * self.size[0] * self.size[1] * self.dtype.itemsize
+
+    @property
     def random(self) -> bool:
         """Whether it depends on random numbers."""
         return any(op.blocks for op in self.ops)

@@ -29,6 +29,7 @@ PUBLIC = {
     "StoreNotFoundError",
     "UsageError",
     "__version__",
+    "autotune",
     "open_store",
     "open_writer",
     "pack",

@@ -19,6 +19,7 @@ from fastload.errors import FastloadError, UsageError
 COMMANDS = {
     "pack": ("fastload.cli.pack", "Pack a folder of images into one file."),
     "info": ("fastload.cli.info", "Show what is inside a store."),
+    "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
 }
 

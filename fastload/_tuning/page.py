@@ -1,0 +1,145 @@
+"""Shows what autotune found: a heat map as a self-contained HTML page, or as PNG."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastload.errors import MissingDependencyError
+
+from .result import Tuning
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
+       color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+td, th { padding: .4em .8em; border: 1px solid #ddd; text-align: right }
+th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-align: left }
+.none { color: #999; background: #fafafa }
+"""
+
+
+def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
+    """(num_workers, batch_size) -> images/s: the fastest of what was measured there."""
+    found: dict[tuple[int, int], float] = {}
+    for tried in tuning.tried:
+        place = tried.point.num_workers, tried.point.batch_size
+        if tried.images_per_s:
+            found[place] = max(found.get(place, 0.0), tried.images_per_s)
+    return found
+
+
+def summary(tuning: Tuning) -> list[tuple[str, str]]:
+    """What was found, as (name, words)."""
+    rows = [
+        ("best", f"{tuning.best}: {tuning.images_per_s:,.0f} images/s"),
+        ("smallest within 3 %", str(tuning.smallest)),
+        ("chosen", str(tuning.chosen)),
+        (
+            "against torch's defaults",
+            f"{tuning.gain:.1f} x ({tuning.torch_images_per_s:,.0f} images/s at this batch size)",
+        ),
+    ]
+    if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
+        rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
+        rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
+    rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
+    return rows
+
+
+def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
+    """A page without anything outside of it: the summary, a heat map, every setting measured."""
+    title = html.escape(f"fastload autotune: {tuning.source}")
+    body = [f"<h1>{title}</h1>", "<table>"]
+    for name, words in summary(tuning):
+        body.append(
+            f'<tr><th class="left">{html.escape(name)}</th>'
+            f'<td class="left">{html.escape(words)}</td></tr>'
+        )
+    body += ["</table>", "<h2>images/s</h2>", *_heat_map(tuning), "<h2>every setting</h2>"]
+    body += ["<table>", "<tr><th>setting</th><th>images/s</th><th>&plusmn;</th></tr>"]
+    for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
+        if tried.reason:
+            figures = f'<td class="left none" colspan="2">{html.escape(tried.reason)}</td>'
+        else:
+            error = "" if tried.error is None else f"{tried.error:.1%}"
+            figures = f"<td>{tried.images_per_s:,.0f}</td><td>{error}</td>"
+        body.append(f'<tr><td class="left">{html.escape(str(tried.point))}</td>{figures}</tr>')
+    body += ["</table>", f"<p>{html.escape(_machine(tuning.machine))}</p>"]
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
+    )
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _heat_map(tuning: Tuning) -> list[str]:
+    found = cells(tuning)
+    workers = sorted({place[0] for place in found})
+    sizes = sorted({place[1] for place in found})
+    best = max(found.values())
+    rows = ['<table id="heatmap">', "<tr><th>num_workers \\ batch_size</th>"]
+    rows += [f"<th>{size}</th>" for size in sizes] + ["</tr>"]
+    for number in workers:
+        rows.append(f"<tr><th>{number}</th>")
+        for size in sizes:
+            rate = found.get((number, size))
+            if rate is None:
+                rows.append('<td class="none">-</td>')
+                continue
+            mark = ' class="best"' if rate == best else ""
+            rows.append(f'<td{mark} style="background:{_colour(rate / best)}">{rate:,.0f}</td>')
+        rows.append("</tr>")
+    return [*rows, "</table>"]
+
+
+def _colour(share: float) -> str:
+    """From white (0) to green (1)."""
+    return f"hsl(140, 60%, {100 - 45 * share:.0f}%)"
+
+
+def _machine(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in fields.items())
+
+
+def write_png(tuning: Tuning, path: str | os.PathLike[str]) -> None:
+    """The heat map as a picture.
+
+    Raises:
+        MissingDependencyError: matplotlib is absent.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "the heat map as a picture needs matplotlib: pip install 'fastload[plot]'"
+        ) from error
+    found = cells(tuning)
+    workers = sorted({place[0] for place in found})
+    sizes = sorted({place[1] for place in found})
+    best = max(found.values())
+    grid = [[found.get((w, b), float("nan")) for b in sizes] for w in workers]
+    figure = Figure(figsize=(1.6 + 1.1 * len(sizes), 1.6 + 0.6 * len(workers)), dpi=120)
+    axes = figure.add_subplot()
+    image = axes.imshow(grid, cmap="Greens", vmin=0, vmax=best, aspect="auto")
+    axes.set_xticks(range(len(sizes)), list(map(str, sizes)))
+    axes.set_yticks(range(len(workers)), list(map(str, workers)))
+    axes.set_xlabel("batch_size")
+    axes.set_ylabel("num_workers")
+    axes.set_title("images/s")
+    for (number, size), rate in found.items():
+        axes.text(
+            sizes.index(size),
+            workers.index(number),
+            f"{rate:,.0f}",
+            ha="center",
+            va="center",
+            color="white" if rate > 0.6 * best else "black",
+            weight="bold" if rate == best else "normal",
+        )
+    figure.colorbar(image)
+    figure.tight_layout()
+    figure.savefig(path)

@@ -1,0 +1,116 @@
+"""One setting of a loader, and the settings next to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+PREFETCH = 2
+"""torch's own default, where the search begins."""
+
+_MOST_PREFETCH = 8
+_CACHES = (None, "dct", "decoded")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, order=True)
+class Point:
+    """One setting. Points are ordered from the one that takes least of the machine.
+
+    Attributes:
+        num_workers: threads in fastload's engines, processes otherwise; 0 works in the loop.
+        batch_size: samples a batch.
+        prefetch_factor: batches ahead: in all, or for each process.
+        cache: as FastLoader's argument; "" stands for none.
+        pin_memory: as torch's; tried where there is CUDA.
+    """
+
+    num_workers: int
+    batch_size: int
+    prefetch_factor: int = PREFETCH
+    cache: str = ""
+    pin_memory: bool = False
+
+    def arguments(self) -> dict[str, Any]:
+        """FastLoader's arguments."""
+        arguments: dict[str, Any] = {
+            "num_workers": self.num_workers,
+            "batch_size": self.batch_size,
+        }
+        if self.num_workers:
+            arguments["prefetch_factor"] = self.prefetch_factor
+        if self.cache:
+            arguments["cache"] = self.cache
+        if self.pin_memory:
+            arguments["pin_memory"] = True
+        return arguments
+
+    def __str__(self) -> str:
+        text = f"num_workers={self.num_workers}, batch_size={self.batch_size}"
+        if self.num_workers:
+            text += f", prefetch_factor={self.prefetch_factor}"
+        text += f", cache={self.cache!r}" if self.cache else ""
+        return text + (", pin_memory=True" if self.pin_memory else "")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Grid:
+    """The settings that may be tried.
+
+    Attributes:
+        workers, batches: values of the coarse grid, ascending.
+        most_workers: upper end for refinement.
+        fixed_batch: whether the batch size stays.
+        caches: whether caches are tried.
+        pinning: whether pinned memory is tried.
+    """
+
+    workers: tuple[int, ...]
+    batches: tuple[int, ...]
+    most_workers: int
+    fixed_batch: bool
+    caches: bool
+    pinning: bool
+
+    @classmethod
+    def of(
+        cls, *, cpus: int, batch_size: int | None, samples: int, caches: bool, pinning: bool
+    ) -> Grid:
+        """The coarse grid for a machine: few values, a factor of two to four apart.
+
+        More than twice as many workers as CPUs are tried: samples that wait for a disk or a network
+        gain from them.
+        """
+        workers = sorted({0, 1, max(1, cpus // 2), cpus, 2 * cpus, 4 * cpus})
+        sizes = (batch_size,) if batch_size else (16, 64, 256)
+        # A batch beyond the whole dataset says nothing about training on it.
+        fitting = tuple(size for size in sizes if size <= samples) or (max(1, samples),)
+        return cls(
+            workers=tuple(workers),
+            batches=fitting,
+            most_workers=8 * cpus,
+            fixed_batch=batch_size is not None,
+            caches=caches,
+            pinning=pinning,
+        )
+
+    def coarse(self) -> list[Point]:
+        """The points to begin with."""
+        return [Point(num_workers=w, batch_size=b) for w in self.workers for b in self.batches]
+
+    def near(self, point: Point) -> Iterator[Point]:
+        """The points next to ``point``, one value changed."""
+        for workers in {point.num_workers - 1, point.num_workers + 1, point.num_workers * 2}:
+            if 0 <= workers <= self.most_workers:
+                yield dataclasses.replace(point, num_workers=workers)
+        if not self.fixed_batch:
+            for size in {point.batch_size // 2, point.batch_size * 2}:
+                if self.batches[0] <= size <= 2 * self.batches[-1]:
+                    yield dataclasses.replace(point, batch_size=size)
+        for prefetch in {point.prefetch_factor // 2, point.prefetch_factor * 2}:
+            if point.num_workers and 1 <= prefetch <= _MOST_PREFETCH:
+                yield dataclasses.replace(point, prefetch_factor=prefetch)
+        for cache in _CACHES if self.caches else ():
+            yield dataclasses.replace(point, cache=cache or "")
+        if self.pinning:
+            yield dataclasses.replace(point, pin_memory=not point.pin_memory)

@@ -1,0 +1,166 @@
+"""The outcome of a search, and the file it is kept in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import platform
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fastload import _cpu
+from fastload._version import __version__
+from fastload.errors import DataError
+
+from .point import Point
+from .target import Target
+
+FORMAT = "fastload.tune"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tried:
+    """One setting that was measured, or why it was not.
+
+    Attributes:
+        point: the setting.
+        images_per_s: median; 0 where it was not measured.
+        error: standard error relative to it; None where there were too few blocks.
+        reason: why it was not measured, or how it failed; else "".
+    """
+
+    point: Point
+    images_per_s: float
+    error: float | None
+    reason: str = ""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tuning:
+    """What autotune found.
+
+    Attributes:
+        source: name of what was tuned.
+        best: the fastest setting, and ``images_per_s`` with it.
+        smallest: the setting that takes least of the machine within 3 % of the best.
+        chosen: what ``FastLoader(tuned=)`` applies: ``smallest`` where the step is what the loop
+            waits for, else ``best``.
+        images_per_s: of ``best``.
+        torch_images_per_s: of torch's DataLoader with its defaults, at the same batch size.
+        step_images_per_s: of the training step on a batch that is already there; None without step.
+        loader_images_per_s: of the loader without the step; None without step.
+        bound: "compute" (the step), "decoding", "reading" or "python" (the dataset's own code).
+        why: the figures behind ``bound``, in words.
+        tried: every setting that was measured or left out.
+        machine, dataset: fingerprints.
+        seconds: how long the search took.
+    """
+
+    source: str
+    best: Point
+    smallest: Point
+    chosen: Point
+    images_per_s: float
+    torch_images_per_s: float
+    step_images_per_s: float | None
+    loader_images_per_s: float | None
+    bound: str
+    why: str
+    tried: tuple[Tried, ...]
+    machine: Mapping[str, Any]
+    dataset: Mapping[str, Any]
+    seconds: float
+
+    @property
+    def gain(self) -> float:
+        """How many times faster than torch's defaults."""
+        return self.images_per_s / self.torch_images_per_s
+
+    def as_json(self) -> dict[str, Any]:
+        """What the file holds."""
+        content = dataclasses.asdict(self)
+        return {"format": FORMAT, "version": VERSION, **content, "gain": self.gain}
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, whole or not at all."""
+        partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+        Path(partial).write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
+        os.replace(partial, path)
+
+
+def machine() -> dict[str, Any]:
+    """What tells this machine from another one."""
+    import torch
+
+    return {
+        "fastload": __version__,
+        "cpu": _cpu_name(),
+        "cpus": _cpu.available(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+    }
+
+
+def _cpu_name() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The content of a tuning file.
+
+    Raises:
+        DataError: it is none, or of a version that this fastload does not know.
+    """
+    try:
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        if content["format"] != FORMAT or content["version"] != VERSION:
+            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
+        Point(**content["chosen"])
+        dict(content["machine"]), dict(content["dataset"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"expected a file that `fastload autotune` wrote: {type(error).__name__}: {error}; "
+            "tune again",
+            path=os.fspath(path),
+        ) from error
+    found: dict[str, Any] = content
+    return found
+
+
+def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int) -> dict[str, Any]:
+    """FastLoader's arguments in a tuning file, the batch size left out: it belongs to training.
+
+    Where the file was made on another machine or for another dataset, a warning says what differs,
+    and there are none.
+
+    Raises:
+        DataError: it is no tuning file.
+    """
+    content = load(path)
+    target = Target(name="", dataset=dataset, plain=dataset)
+    differ = [
+        f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
+        for kind, here in (("machine", machine()), ("dataset", target.fingerprint()))
+        for name in sorted({*content[kind], *here} - {"fastload"})
+        if content[kind].get(name) != here.get(name)
+    ]
+    if differ:
+        warnings.warn(
+            f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
+            "it is not applied; run `fastload autotune` here",
+            stacklevel=stacklevel,
+        )
+        return {}
+    arguments = Point(**content["chosen"]).arguments()
+    del arguments["batch_size"]
+    return arguments

@@ -1,0 +1,174 @@
+"""``fastload autotune``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fastload.errors import UsageError
+
+_SHOWN = 10  # settings in the table
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload autotune imgs.lmdb
+  fastload autotune ./imgs --transform train:transform --fix-batch-size 256
+  fastload autotune train:dataset --step train:step --budget 120
+  fastload autotune imgs.lmdb --html tune.html --png tune.png
+"""
+)
+@click.argument("source")
+@click.option("--transform", metavar="MODULE:OBJECT", help="Transform of the images of a path.")
+@click.option(
+    "--step", metavar="MODULE:FUNCTION",
+    help="Called with each batch: measures the training loop and not the loader alone.",
+)  # fmt: skip
+@click.option(
+    "--budget", "budget_s", type=click.FloatRange(min=1), default=60, show_default=True,
+    help="Seconds that the search may take.",
+)  # fmt: skip
+@click.option(
+    "--fix-batch-size", "batch_size", type=click.IntRange(min=1), metavar="N",
+    help="Keep this batch size: another one trains differently.",
+)  # fmt: skip
+@click.option(
+    "--memory", "memory", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
+)
+@click.option(
+    "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
+    show_default=True, help="The tuning file, for FastLoader(tuned=...).",
+)  # fmt: skip
+@click.option("--html", type=click.Path(dir_okay=False), help="Write a page with a heat map.")
+@click.option("--png", type=click.Path(dir_okay=False), help="Write the heat map as a picture.")
+@click.option("--json", "as_json", is_flag=True, help="Print the tuning file's content.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def command(
+    source: str,
+    transform: str | None,
+    step: str | None,
+    budget_s: float,
+    batch_size: int | None,
+    memory: str | None,
+    output: str,
+    html: str | None,
+    png: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
+
+    SOURCE is a store, a folder of class folders, or MODULE:OBJECT: a Dataset, a DataLoader, or a
+    function that returns one. The module is looked for in this folder too.
+    """
+    from fastload._tuning import autotune, page
+
+    named = source if os.path.exists(source) or ":" not in source else _object(source)
+    with _Spent(quiet=quiet) as progress:
+        tuning = autotune(
+            named,
+            transform=_object(transform) if transform else None,
+            step=_object(step) if step else None,
+            batch_size=batch_size,
+            budget_s=budget_s,
+            memory_limit=None if memory is None else _nbytes(memory),
+            progress=progress,
+        )
+    tuning.save(output)
+    if html is not None:
+        page.write_html(tuning, html)
+    if png is not None:
+        page.write_png(tuning, png)
+    if as_json:
+        click.echo(json.dumps(tuning.as_json(), indent=1))
+        return
+    _show(tuning)
+    click.echo(f"written: {', '.join(name for name in (output, html, png) if name)}")
+    click.echo(f'use it: FastLoader(..., batch_size={tuning.best.batch_size}, tuned="{output}")')
+    if batch_size is None:
+        click.echo(
+            "Another batch size trains differently: the learning rate usually has to follow it "
+            "(--fix-batch-size N keeps it)."
+        )
+
+
+def _show(tuning: Any) -> None:
+    from fastload._tuning import page
+
+    console = Console(highlight=False)
+    table = Table(title=f"the fastest settings for {tuning.source}", title_justify="left")
+    for heading in ("setting", "images/s", "±"):
+        table.add_column(heading, justify="left" if heading == "setting" else "right")
+    # Of two alike, the one that is known better comes first.
+    tuned = sorted(tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5)))
+    for tried in tuned[:_SHOWN]:
+        error = "" if tried.error is None else f"{tried.error:.1%}"
+        table.add_row(str(tried.point), f"{tried.images_per_s:,.0f}", error)
+    console.print(table)
+    for name, words in page.summary(tuning):
+        console.print(f"[bold]{name}[/bold]: {words}", soft_wrap=True)
+
+
+def _object(name: str) -> Any:
+    """What ``module:object`` names.
+
+    Raises:
+        UsageError: it cannot be had.
+    """
+    module, _, path = name.partition(":")
+    if not path:
+        raise UsageError(f"expected MODULE:OBJECT, or a path that exists, got {name!r}")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"cannot find {name!r}: {error}") from error
+    return found
+
+
+def _nbytes(text: str) -> int:
+    """Bytes of a size such as 4GB or 500MiB."""
+    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+    number = text.strip().lower().removesuffix("b")
+    unit = number.lstrip("0123456789.")
+    try:
+        return int(float(number.removesuffix(unit)) * units[unit.strip()])
+    except (ValueError, KeyError) as error:
+        raise UsageError(f"expected a size such as 4GB or 500MiB, got {text!r}") from error
+
+
+class _Spent:
+    """A bar of the seconds spent, on a terminal."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        self._bar = Progress(
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            disable=quiet or not sys.stderr.isatty(),
+            transient=True,
+        )
+        self._task = self._bar.add_task("starting", total=None)
+
+    def __enter__(self) -> Callable[[float, float, str], None]:
+        self._bar.start()
+        return lambda spent, budget, what: self._bar.update(
+            self._task, completed=spent, total=budget, description=what
+        )
+
+    def __exit__(self, *error: object) -> None:
+        self._bar.stop()

@@ -1,0 +1,240 @@
+"""autotune: the right choice and verdict where they are known beforehand, and its file."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torchvision import transforms as T
+
+import fastload
+from fastload import FastLoader
+from fastload._tuning import Tuning, page
+from fastload._tuning.point import Grid, Point
+from fastload.errors import DataError, UsageError
+
+CHAIN = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
+
+
+class SlowDisk(Dataset[torch.Tensor]):
+    """Each sample waits without computing."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        time.sleep(0.01)
+        return torch.zeros(3, 8, 8)
+
+
+class SlowDecode(Dataset[torch.Tensor]):
+    """Each sample computes."""
+
+    def __len__(self) -> int:
+        return 1000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        end = time.thread_time() + 0.003
+        while time.thread_time() < end:
+            pass
+        return torch.zeros(3, 8, 8)
+
+
+def heavy_step(batch: Any) -> None:
+    time.sleep(0.03)
+
+
+@pytest.fixture(scope="module")
+def tuning(store: Path) -> Tuning:
+    return fastload.autotune(store, transform=CHAIN, budget_s=3)
+
+
+def test_a_slow_disk_asks_for_more_workers_than_cpus() -> None:
+    found = fastload.autotune(SlowDisk(), batch_size=8, budget_s=8)
+    assert found.bound == "reading", found.why
+    assert found.best.num_workers >= 4
+    assert found.best.batch_size == found.smallest.batch_size == 8
+    assert found.gain > 2
+
+
+def test_a_slow_decode_is_the_dataset_s_own_code() -> None:
+    found = fastload.autotune(SlowDecode(), batch_size=8, budget_s=6)
+    assert found.bound == "python", found.why
+    assert found.best.num_workers >= 1
+
+
+def test_a_heavy_step_needs_no_workers() -> None:
+    data = TensorDataset(torch.zeros(500, 3, 8, 8))
+    found = fastload.autotune(data, step=heavy_step, batch_size=16, budget_s=5)
+    assert found.bound == "compute", found.why
+    assert found.chosen == found.smallest
+    assert found.smallest.num_workers <= 1
+    assert found.step_images_per_s is not None
+    assert found.loader_images_per_s is not None
+    assert found.step_images_per_s < found.loader_images_per_s
+
+
+def test_settings_that_would_not_fit_are_predicted_and_not_run() -> None:
+    data = TensorDataset(torch.zeros(400, 3, 64, 64))  # 48 KiB a sample
+    found = fastload.autotune(data, memory_limit=20 << 20, budget_s=3)
+    out = [tried for tried in found.tried if "not tried" in tried.reason]
+    assert out
+    assert all(tried.images_per_s == 0 for tried in out)
+    assert {tried.point.num_workers for tried in out} >= {1, 2}  # processes take more than that
+    assert found.best.num_workers == 0
+
+
+def test_memory_that_fits_nothing_is_said() -> None:
+    with pytest.raises(UsageError, match="no setting fits"):
+        fastload.autotune(TensorDataset(torch.zeros(40, 3, 64, 64)), memory_limit=1000)
+
+
+def test_a_store_is_tuned_against_torch_and_pillow(tuning: Tuning, store: Path) -> None:
+    assert tuning.source == str(store)
+    assert tuning.bound == "decoding"
+    assert tuning.images_per_s > 0
+    assert tuning.torch_images_per_s > 0
+    measured = [tried for tried in tuning.tried if tried.images_per_s]
+    assert max(tried.point.num_workers for tried in measured) >= 2
+    assert tuning.best in {tried.point for tried in measured}
+
+
+def test_a_loader_and_an_iterable_dataset_are_tuned_as_they_are() -> None:
+    class Stream(IterableDataset[torch.Tensor]):
+        def __iter__(self) -> Any:
+            return iter(torch.zeros(64, 3))
+
+    def collate(samples: list[torch.Tensor]) -> torch.Tensor:
+        return torch.stack(samples) + 1
+
+    seen: list[torch.Tensor] = []
+    loader = DataLoader(Stream(), batch_size=4, collate_fn=collate)
+    found = fastload.autotune(lambda: loader, step=seen.append, batch_size=4, budget_s=1)
+    assert found.best.batch_size == 4
+    assert all((batch == 1).all() for batch in seen)
+
+
+def test_the_file_is_applied_and_what_is_given_wins(
+    tuning: Tuning, store: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "fastload.tune.json"
+    tuning.save(path)
+    loader = FastLoader(store, batch_size=3, transform=CHAIN, tuned=path)
+    assert loader.num_workers == tuning.chosen.num_workers
+    assert loader.batch_size == 3
+    assert len(next(iter(loader))[0]) == 3
+    assert FastLoader(store, num_workers=7, transform=CHAIN, tuned=path).num_workers == 7
+
+
+def test_a_file_of_another_machine_or_dataset_is_noticed(
+    tuning: Tuning, store: Path, photos: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "fastload.tune.json"
+    content = tuning.as_json()
+    content["machine"] = {**content["machine"], "cpu": "Another CPU"}
+    path.write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match="Another CPU"):
+        FastLoader(store, transform=CHAIN, tuned=path)
+    tuning.save(path)
+    with pytest.warns(UserWarning, match="samples"):
+        FastLoader(TensorDataset(torch.zeros(3)), tuned=path)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"format": "fastload.tune", "version": 99}'])
+def test_a_file_that_is_no_tuning_is_refused(content: str, store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(content)
+    with pytest.raises(DataError, match="fastload autotune"):
+        FastLoader(store, tuned=path)
+
+
+class _Cells(HTMLParser):
+    """Text of the cells of the table ``heatmap``, and addresses that the page asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = self.cell = False
+        self.cells: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.links += [value or "" for name, value in attrs if name in ("src", "href")]
+        if tag == "table":
+            self.inside = ("id", "heatmap") in attrs
+        self.cell = self.inside and tag == "td"
+
+    def handle_data(self, data: str) -> None:
+        if self.cell:
+            self.cells.append(data)
+            self.cell = False
+
+
+def test_the_page_stands_alone_and_shows_the_heat_map(tuning: Tuning, tmp_path: Path) -> None:
+    page.write_html(tuning, tmp_path / "tune.html")
+    parser = _Cells()
+    parser.feed((tmp_path / "tune.html").read_text(encoding="utf-8"))
+    assert parser.links == []
+    shown = sorted(cell for cell in parser.cells if cell != "-")
+    assert shown == sorted(f"{rate:,.0f}" for rate in page.cells(tuning).values())
+
+
+def test_the_heat_map_is_a_picture_too(tuning: Tuning, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from PIL import Image
+
+    page.write_png(tuning, tmp_path / "tune.png")
+    with Image.open(tmp_path / "tune.png") as image:
+        assert image.width > 200
+        assert len(image.convert("RGB").getcolors(1 << 20)) > 20
+
+
+def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from torchvision import transforms as T\n"
+        "transform = T.Compose([T.Resize((16, 16)), T.ToTensor()])\n"
+        "def step(batch): batch[0].sum()\n"
+    )
+    script = Path(__file__).resolve().parents[2] / "bench" / "autotune.py"
+    done = subprocess.run(
+        [
+            *(sys.executable, str(script), str(store), "--budget", "1", "--json"),
+            *("--memory", "1GB", "--transform", "mine:transform", "--step", "mine:step"),
+            *("--fix-batch-size", "4"),
+            *("--html", "t.html", "-o", "t.json"),
+        ],
+        check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    printed = json.loads(done.stdout)
+    assert printed == json.loads((tmp_path / "t.json").read_text())
+    assert printed["best"]["batch_size"] == 4
+    assert "heatmap" in (tmp_path / "t.html").read_text()
+
+
+def test_names_that_cannot_be_found_are_said(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fastload", "autotune", "nothing:here"],
+        capture_output=True, text=True, cwd=tmp_path, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "nothing" in done.stderr
+
+
+def test_the_grid_has_neighbours_on_every_side() -> None:
+    grid = Grid.of(cpus=4, batch_size=None, samples=1000, caches=True, pinning=True)
+    assert {point.num_workers for point in grid.coarse()} == {0, 1, 2, 4, 8, 16}
+    near = list(grid.near(Point(num_workers=4, batch_size=64)))
+    assert {point.num_workers for point in near} >= {3, 5, 8}
+    assert {point.batch_size for point in near} >= {32, 128}
+    assert {point.prefetch_factor for point in near} >= {1, 4}
+    assert {point.cache for point in near} >= {"", "dct", "decoded"}
+    assert any(point.pin_memory for point in near)
+    fixed = Grid.of(cpus=4, batch_size=10, samples=1000, caches=False, pinning=False)
+    assert {point.batch_size for point in fixed.near(Point(num_workers=4, batch_size=10))} == {10}
