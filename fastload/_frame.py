@@ -52,13 +52,17 @@ class Geometry:
 class Frame:
     """The images of a batch as they stand, in normal form. See Note [Composing]."""
 
-    def __init__(self, sizes: Array, indices: Array) -> None:
+    def __init__(
+        self, sizes: Array, indices: Array, fixed: tuple[int, int] | None = None
+    ) -> None:
         size = np.asarray(sizes, np.int64)
         self.indices = indices
         self.x: Length = 0  # the box in the source
         self.y: Length = 0
         self.box_w: Length = size[:, 0]
         self.box_h: Length = size[:, 1]
+        if fixed is not None:  # (h, w): every image has this size
+            self.box_h, self.box_w = fixed
         self.resized_w: Length = self.box_w
         self.resized_h: Length = self.box_h
         self.left: Length = 0  # the window in the resized box
@@ -66,7 +70,8 @@ class Frame:
         self.w: Length = self.box_w  # of the window: the image's size as it stands
         self.h: Length = self.box_h
         self.flipped: Array | None = None  # bool (n,)
-        self.least = (1, 1)  # the image is at least this wide and high, whatever the source
+        # the image is at least this wide and high, whatever the source
+        self.least = (1, 1) if fixed is None else (fixed[1], fixed[0])
         self.resampled = self.cut = self.outside = False
 
     def crop(self, x: Length, y: Length, w: Length, h: Length, *, inside: bool) -> None:
@@ -139,13 +144,24 @@ class Frame:
                 f"{size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms with a "
                 "crop or a resize to a fixed (h, w)",
             )
-        box = np.empty((n, 4), np.int32)
+        box, resized, window, flip, _ = self.columns()
+        return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
+
+    def columns(self) -> tuple[npt.NDArray[np.int32], ...]:
+        """int32 (n, ...): box (4), resized (2), window (2), flip (1), and the image's size (2)."""
+        box, resized, window, flip, size = (
+            np.zeros((len(self.indices), width), np.int32) for width in (4, 2, 2, 1, 2)
+        )
         box[:, 0], box[:, 1], box[:, 2], box[:, 3] = self.x, self.y, self.box_w, self.box_h
-        resized = np.empty((n, 2), np.int32)
         resized[:, 0], resized[:, 1] = self.resized_w, self.resized_h
-        window = np.empty((n, 2), np.int32)
         window[:, 0], window[:, 1] = self.left, self.top
-        flip = np.zeros(n, np.uint8)
         if self.flipped is not None:
-            flip[:] = self.flipped
-        return Geometry(box, resized, window, flip, *size)
+            flip[:, 0] = self.flipped
+        size[:, 0], size[:, 1] = self.w, self.h
+        return box, resized, window, flip, size
+
+    def sides(self) -> tuple[Array, Array]:
+        """Width and height of the image as it stands, int64 (n,)."""
+        n = len(self.indices)
+        w, h = (np.broadcast_to(np.asarray(side, np.int64), (n,)) for side in (self.w, self.h))
+        return w, h

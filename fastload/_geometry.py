@@ -28,11 +28,15 @@ __all__ = [
     "Fit",
     "Geometry",
     "Op",
+    "Pad",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
     "Resize",
     "Unfit",
+    "apply",
+    "check_sizes",
+    "counters",
     "draw",
     "fit",
 ]
@@ -200,6 +204,19 @@ class RandomCrop:
 
 
 @dataclasses.dataclass(frozen=True)
+class Pad:
+    """``padding`` more pixels on each side: (left, top, right, bottom)."""
+
+    padding: tuple[int, int, int, int]
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        left, top, right, bottom = self.padding
+        w, h = frame.w + (left + right), frame.h + (top + bottom)
+        frame.crop(-left, -top, w, h, inside=not any(self.padding))
+
+
+@dataclasses.dataclass(frozen=True)
 class RandomHorizontalFlip:
     """Mirrored left to right with probability ``p``."""
 
@@ -224,9 +241,12 @@ class Fit:
     padding: int | None
 
 
-def fit(ops: Sequence[Op]) -> Fit:
-    """Check that the operations come down to the normal form. Raises Unfit with the reason."""
-    frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64))
+def fit(ops: Sequence[Op], start: tuple[int, int] | None = None) -> Fit:
+    """Check that the operations come down to the normal form. Raises Unfit with the reason.
+
+    ``start`` is the (h, w) of every image before them, where it is known.
+    """
+    frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64), start)
     padding = None
     for position, op in enumerate(ops):
         op.apply(frame, np.empty((4, op.blocks, 0)))
@@ -236,11 +256,11 @@ def fit(ops: Sequence[Op]) -> Fit:
 
 
 @lru_cache(maxsize=64)
-def _streams(ops: tuple[Op, ...]) -> npt.NDArray[np.uint64]:
-    """The Philox streams of all operations, in order."""
+def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
+    """The Philox streams of all operations, in order; the first has position ``first``."""
     streams = [
         position * _philox.BLOCKS_PER_POSITION + block
-        for position, op in enumerate(ops)
+        for position, op in enumerate(ops, first)
         for block in range(op.blocks)
     ]
     return np.array(streams, dtype=np.uint64)
@@ -269,21 +289,45 @@ def draw(
             differ in size. Names the record.
         Unfit: the operations are not of the normal form (``fit`` says so beforehand).
     """
-    ops = tuple(ops)
     frame = Frame(sizes, indices)
+    check_sizes(frame)
+    apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
+    return frame.finish()
+
+
+def check_sizes(frame: Frame) -> None:
+    """Raise DataError for an image without a size."""
     frame.refuse(
         np.less(frame.w, 1) | np.less(frame.h, 1),
         "the size of this image is not known or not positive: got {w}x{h} pixels",
     )
-    streams = _streams(ops)
+
+
+def counters(
+    indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """What the random numbers of each sample are drawn for: its index, and how often it came."""
+    return indices if repeats is None else indices + (repeats << _REPEAT_BITS)
+
+
+def apply(
+    ops: Sequence[Op],
+    frame: Frame,
+    seed: int,
+    epoch: int,
+    counters: npt.NDArray[np.int64],
+    *,
+    position: int,
+) -> None:
+    """Change the frame by the operations; the first of them has ``position`` in the chain."""
+    ops = tuple(ops)
+    streams = _streams(ops, position)
     if len(streams):
-        counters = indices if repeats is None else indices + (repeats << _REPEAT_BITS)
         words = _philox.words(seed, epoch, counters, streams)
         u = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
     else:
-        u = np.empty((4, 0, len(indices)))
+        u = np.empty((4, 0, len(counters)))
     start = 0
     for op in ops:
         op.apply(frame, u[:, start : start + op.blocks])
         start += op.blocks
-    return frame.finish()

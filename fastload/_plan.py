@@ -1,4 +1,4 @@
-"""What an engine makes of each image: geometry, then one table lookup for each value."""
+"""What an engine makes of each image: geometry, operations on pixels, one table lookup a value."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from fastload._erasing import Erase
 from fastload._geometry import Op
+from fastload._pixels import PixelOp
 from fastload.errors import UsageError
 
 STORED: dict[torch.dtype, np.dtype[Any]] = {
@@ -24,27 +26,46 @@ BILINEAR = 2
 """resample.h's number of the filter that torchvision takes by default."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Operations on pixels, and the frame of geometry behind them.
+
+    Attributes:
+        pixels: in order.
+        ops, filter, fill: as in ``Plan``, of the image that the operations leave.
+    """
+
+    pixels: tuple[PixelOp, ...] = ()
+    ops: tuple[Op, ...] = ()
+    filter: int = BILINEAR
+    fill: tuple[int, int, int] = (0, 0, 0)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What to make of each image: geometry, then a table lookup.
+    """What to make of each image: geometry, what else there is, then a table lookup.
 
     Attributes:
         ops: geometry, in order; drawn by ``_geometry.draw``.
         filter: of the resize, as resample.h's ``Filter`` numbers them.
         fill: level of each channel (R, G, B) where the window reaches outside.
+        stages: what comes between this first frame of geometry and the table.
         lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.
             None: the levels themselves, uint8.
         dtype: of the output: torch.uint8, float32, float16 or bfloat16.
         size: (h, w) of the output, or None where it depends on the image.
+        erasing: rectangles that are erased in the result.
         steps: what happens, in words, for ``explain()``.
     """
 
     ops: tuple[Op, ...] = ()
     filter: int = BILINEAR
     fill: tuple[int, int, int] = (0, 0, 0)
+    stages: tuple[Stage, ...] = ()
     lut: npt.NDArray[Any] | None = None
     dtype: torch.dtype = torch.uint8
     size: tuple[int, int] | None = None
+    erasing: tuple[Erase, ...] = ()
     steps: tuple[str, ...] = ()
 
     @property
@@ -60,7 +81,11 @@ class Plan:
     @property
     def random(self) -> bool:
         """Whether it depends on random numbers."""
-        return any(op.blocks for op in self.ops)
+        ops = [*self.ops, *(op for stage in self.stages for op in stage.ops)]
+        pixels = (op for stage in self.stages for op in stage.pixels)
+        return bool(
+            any(op.blocks for op in ops) or any(op.numbers for op in pixels) or self.erasing
+        )
 
     @property
     def stored(self) -> np.dtype[Any]:
@@ -78,9 +103,16 @@ class Plan:
             same_table = mine is theirs
         else:
             same_table = np.array_equal(mine, theirs)
-        return same_table and all(
-            getattr(self, name) == getattr(other, name)
-            for name in ("ops", "filter", "fill", "dtype", "size")
+        same_erasing = len(self.erasing) == len(other.erasing) and all(
+            one.same_as(another) for one, another in zip(self.erasing, other.erasing, strict=True)
+        )
+        return (
+            same_table
+            and same_erasing
+            and all(
+                getattr(self, name) == getattr(other, name)
+                for name in ("ops", "filter", "fill", "stages", "dtype", "size")
+            )
         )
 
     def with_output(self, dtype: torch.dtype | None = None) -> Plan:
@@ -104,9 +136,16 @@ class Plan:
             table = torch.arange(256, dtype=torch.uint8).expand(3, 256)
         else:
             table = _as_torch(self.lut, self.dtype)
+        erasing = tuple(
+            dataclasses.replace(
+                erase, values=as_numpy(_as_torch(erase.values, self.dtype).to(dtype))
+            )
+            for erase in self.erasing
+        )
         return dataclasses.replace(
             self,
             lut=as_numpy(table.to(dtype)),
+            erasing=erasing,
             dtype=dtype,
             steps=(*self.steps, f"cast to {dtype}"),
         )

@@ -81,6 +81,21 @@ def submit(
     detail: npt.NDArray[np.int32],
     threads: int,
     times: npt.NDArray[np.int64] | None = None,
+    stages: tuple[
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.float64],
+        npt.NDArray[np.int32],
+        npt.NDArray[np.int32],
+    ]
+    | None = None,
+    erase: tuple[
+        npt.NDArray[np.int32],
+        npt.NDArray[np.uint64],
+        npt.NDArray[np.uint8],
+        npt.NDArray[np.uint8],
+    ]
+    | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -96,6 +111,13 @@ def submit(
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
     times: (n, 5), written where given: the thread as threading.get_native_id() numbers it, then, on
         the clock of time.perf_counter_ns(), begin, end of reading, end of checking, end.
+    stages: what comes between the first frame and the batch: first_size (n, 2), width and height of
+        the first frame; codes (n, k) and values (n, k, v), operations as numbered in pixels.h;
+        frames (n, f, 11), each box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h);
+        settings (f, 5), each how many operations come before the frame, filter, fill (r, g, b).
+    erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of the
+        noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
+        noise, 3 x 65,536, and then up to a multiple of 4 bytes.
     """
 
 def resample(
@@ -118,6 +140,11 @@ def resample(
 
     The other arguments are submit's, for one sample. ValueError where a side is not 1 to 65,535.
     """
+
+def pixels(
+    image: npt.NDArray[np.uint8], codes: npt.NDArray[np.int32], values: npt.NDArray[np.float64]
+) -> None:
+    """Apply operations (k,) with values (k, v), as numbered in pixels.h, to an image (h, w, 3)."""
 
 def probe(
     files: Files,

@@ -25,6 +25,7 @@ struct Worker {
   RowBuffer rows;
   Resampler resampler;
   JpegDecoder jpeg;
+  Kitchen kitchen;
 };
 
 // Made by the first sample of a thread, freed with the thread. Throws std::bad_alloc.
@@ -80,12 +81,14 @@ size_t dtype_nbytes(Dtype dtype) {
   return 0;
 }
 
-Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
-             int32_t* detail, Times* times, int threads)
+Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, Recipe recipe,
+             Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads)
     : Job(static_cast<int64_t>(samples.size()), threads),
       files_(std::move(files)),
       samples_(std::move(samples)),
       output_(std::move(output)),
+      recipe_(std::move(recipe)),
+      erasing_(std::move(erasing)),
       status_(status),
       detail_(detail),
       times_(times) {}
@@ -140,7 +143,16 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   placement.target.flip = sample.flip;
   for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
 
+  const Target target = placement.target;
+  if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
   status = decode_span(span, sample.kind, placement, &mine);
+  if (status == Status::kOk && !recipe_.empty() &&
+      !finish_recipe(recipe_, item, output_.order, target, &mine.kitchen, &mine.resampler)) {
+    status = Status::kIo;
+  }
+  if (status == Status::kOk && !erasing_.fills.empty()) {
+    erase(erasing_, item, target, static_cast<int>(dtype_nbytes(output_.dtype)));
+  }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // resample_avx512_store.cpp, Note [Past the cache]
   if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
   mine.scratch.trim();

@@ -9,6 +9,7 @@
 
 #include "files.h"
 #include "pool.h"
+#include "recipe.h"
 #include "resample.h"
 #include "status.h"
 
@@ -57,8 +58,8 @@ struct Times {
 class Batch final : public Job {
  public:
   // times: one per sample, or nullptr.
-  Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, int32_t* status,
-        int32_t* detail, Times* times, int threads);
+  Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, Recipe recipe,
+        Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads);
 
   void run(int64_t item) noexcept override;
 
@@ -70,6 +71,8 @@ class Batch final : public Job {
   std::shared_ptr<Files> files_;
   std::vector<Sample> samples_;
   Output output_;
+  Recipe recipe_;
+  Erasing erasing_;
   int32_t* status_;
   int32_t* detail_;
   Times* times_;

@@ -1,5 +1,5 @@
 // The Python module fastload._native._core: what works on one buffer, and the module itself. With
-// bindings_batch.cpp the only file that includes Python.
+// bindings_batch.cpp and bindings_recipe.cpp the only file that includes Python.
 #include <algorithm>
 #include <string>
 #include <tuple>
@@ -108,6 +108,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "fastload's native core. Private: see _core.pyi for what each function takes.";
 
   bind_batches(m);
+  bind_recipes(m);
   m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
         "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
         "Resize, cut and store one image; see _core.pyi.");

@@ -26,7 +26,7 @@ class Buffer {
     if (view_.obj != nullptr) PyBuffer_Release(&view_);
   }
 
-  // kind: 'i' signed, 'u' unsigned integer; nbytes: of one element.
+  // kind: 'i' signed, 'u' unsigned integer, 'f' floating point; nbytes: of one element.
   Buffer(const py::handle& object, const char* name, char kind, int nbytes, bool writable) {
     view_.obj = nullptr;
     const int flags = PyBUF_ND | PyBUF_STRIDES | PyBUF_FORMAT;
@@ -38,11 +38,17 @@ class Buffer {
     }
     const std::string format = view_.format == nullptr ? "B" : view_.format;
     const char code = format.empty() ? '?' : format.back();
-    const char found = std::strchr("bhilqn", code) ? 'i' : std::strchr("BHILQN", code) ? 'u' : '?';
+    const char found = std::strchr("bhilqn", code)   ? 'i'
+                       : std::strchr("BHILQN", code) ? 'u'
+                       : std::strchr("fd", code)     ? 'f'
+                                                     : '?';
     std::string wrong;
     if (found != kind || view_.itemsize != nbytes || format.size() > 2 || format[0] == '>' ||
         format[0] == '!') {
-      wrong = std::string(": expected dtype ") + (kind == 'u' ? "u" : "") + "int" +
+      wrong = std::string(": expected dtype ") +
+              (kind == 'u'   ? "uint"
+               : kind == 'f' ? "float"
+                             : "int") +
               std::to_string(8 * nbytes) + ", got format '" + format + "' of " +
               std::to_string(view_.itemsize) + " bytes";
     } else if (!PyBuffer_IsContiguous(&view_, 'C')) {
@@ -143,7 +149,14 @@ class Bytes {
 Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                    const py::sequence& fill, const py::object& lut);
 
+// What `stages` and `erase` of submit hold, checked for n samples; see _core.pyi. None: an empty one.
+Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h);
+Erasing make_erasing(const py::object& erase, py::ssize_t n, const Output& output);
+
 // Files, Job, submit and probe.
 void bind_batches(py::module_& m);
+
+// pixels.
+void bind_recipes(py::module_& m);
 
 }  // namespace fastload

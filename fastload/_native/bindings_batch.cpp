@@ -207,7 +207,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
                               bool channels_last, int filter, int order, const py::sequence& fill,
                               const py::object& status, const py::object& detail, int threads,
-                              const py::object& times) {
+                              const py::object& times, const py::object& stages, const py::object& erase) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -237,6 +237,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                           std::to_string(out_array.nbytes()));
   }
   output.data = out_array.data<uint8_t>();
+  Recipe recipe = make_recipe(stages, n, out_w, out_h);
+  Erasing erasing = make_erasing(erase, n, output);
   Buffer status_array = write_array(status, "status", n);
   Buffer detail_array = write_array(detail, "detail", n);
   static_assert(sizeof(Times) == 5 * sizeof(int64_t));
@@ -271,9 +273,9 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     status_array.data<int32_t>()[i] = static_cast<int32_t>(Status::kPending);
     detail_array.data<int32_t>()[i] = 0;
   }
-  auto batch =
-      std::make_shared<Batch>(core, std::move(samples), std::move(output), status_array.data<int32_t>(),
-                              detail_array.data<int32_t>(), clock, threads);
+  auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output), std::move(recipe),
+                                       std::move(erasing), status_array.data<int32_t>(),
+                                       detail_array.data<int32_t>(), clock, threads);
   std::vector<Buffer> written;
   for (Buffer* each : {&out_array, &status_array, &detail_array, &times_array}) {
     written.push_back(std::move(*each));
@@ -344,7 +346,8 @@ void bind_batches(py::module_& m) {
   m.def("submit", &submit, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "checksum"_a,
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
-        "threads"_a, "times"_a = py::none(), "Start filling a batch; see _core.pyi.");
+        "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
+        "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

@@ -1,0 +1,146 @@
+"""Rotations, shears and other affine maps of a whole image, as Pillow takes them.
+
+The matrices are the scalar arithmetic of torchvision (transforms/functional.py,
+``_get_inverse_affine_matrix``) and of Pillow (``Image.rotate``), operation by operation, in arrays.
+Sines and the like are the C library's, by way of ``math``: NumPy's own differ in the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fastload._frame import Array
+from fastload._pixels import AFFINE, NONE, ROTATE_90, ROTATE_180, ROTATE_270, Slots, empty
+
+WIDTH = 10
+"""Values of an affine operation: the matrix, the filter, the fill."""
+
+_TO_RADIANS = math.pi / 180.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """Filter (0 nearest, 2 bilinear, 3 bicubic) and colour of what lies outside."""
+
+    filter: int = 0
+    fill: tuple[int, int, int] = (0, 0, 0)
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The last four values of an affine operation."""
+        return (self.filter, *self.fill)
+
+
+def _each(function: Callable[[float], float], x: Array) -> Array:
+    return np.fromiter(map(function, x.tolist()), np.float64, len(x))
+
+
+def inverse(
+    center: tuple[Array, Array],
+    angle: Array,
+    translate: tuple[Array, Array],
+    scale: Array,
+    shear: tuple[Array, Array],
+) -> Array:
+    """(n, 6): output to source. Degrees and pixels; all arrays float64 (n,)."""
+    rot, sx, sy = angle * _TO_RADIANS, shear[0] * _TO_RADIANS, shear[1] * _TO_RADIANS
+    (cx, cy), (tx, ty) = center, translate
+    cos_y, tan_x = _each(math.cos, sy), _each(math.tan, sx)
+    cos_turned, sin_turned = _each(math.cos, rot - sy), _each(math.sin, rot - sy)
+    a = cos_turned / cos_y
+    b = -cos_turned * tan_x / cos_y - _each(math.sin, rot)
+    c = sin_turned / cos_y
+    d = -sin_turned * tan_x / cos_y + _each(math.cos, rot)
+    m0, m1, m3, m4 = d / scale, -b / scale, -c / scale, a / scale
+    m2 = (m0 * (-cx - tx) + m1 * (-cy - ty)) + cx
+    m5 = (m3 * (-cx - tx) + m4 * (-cy - ty)) + cy
+    return np.stack([m0, m1, m2, m3, m4, m5], axis=1)
+
+
+def rotation(
+    angle: Array, w: Array, h: Array, center: tuple[float, float] | None, look: Look
+) -> Slots:
+    """Slots (n, 1) that do what ``Image.rotate`` does, with its shortcuts for quarter turns."""
+    codes, values = empty(len(angle), 1, WIDTH)
+    codes[:] = AFFINE
+    turned = np.mod(angle, 360.0)
+    if center is None:
+        cx, cy = w / 2, h / 2
+        square = w == h
+        codes[turned == 0, 0] = NONE
+        codes[turned == 180, 0] = ROTATE_180
+        codes[(turned == 90) & square, 0] = ROTATE_90
+        codes[(turned == 270) & square, 0] = ROTATE_270
+    else:
+        cx, cy = (np.full(len(angle), float(at)) for at in center)
+    # To 15 decimal places, which no array operation rounds to as Python does.
+    radians = (-(turned * _TO_RADIANS)).tolist()
+    cos = np.array([round(math.cos(x), 15) for x in radians])
+    sin = np.array([round(math.sin(x), 15) for x in radians])
+    values[:, 0, 0], values[:, 0, 1] = cos, sin
+    values[:, 0, 2] = (cos * -cx + sin * -cy + 0.0) + cx
+    values[:, 0, 3], values[:, 0, 4] = -sin, cos
+    values[:, 0, 5] = (-sin * -cx + cos * -cy + 0.0) + cy
+    values[:, 0, 6:] = look.values
+    return codes, values
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomRotation:
+    """Rotated by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y)."""
+
+    degrees: tuple[float, float]
+    center: tuple[float, float] | None
+    look: Look
+    numbers: int = dataclasses.field(default=1, init=False)
+    slots: int = dataclasses.field(default=1, init=False)
+    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        """As in the protocol."""
+        low, high = self.degrees
+        return rotation(low + u[0] * (high - low), w, h, self.center, self.look)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAffine:
+    """Rotated, moved by whole pixels, scaled and sheared. torchvision's ``RandomAffine``."""
+
+    degrees: tuple[float, float]
+    translate: tuple[float, float] | None
+    scale: tuple[float, float] | None
+    shear: tuple[float, float, float, float]
+    center: tuple[float, float] | None
+    look: Look
+    numbers: int = dataclasses.field(default=6, init=False)
+    slots: int = dataclasses.field(default=1, init=False)
+    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        """As in the protocol."""
+        n = len(w)
+        codes, values = empty(n, 1, WIDTH)
+        codes[:] = AFFINE
+        move = self.translate or (0.0, 0.0)
+        moved = tuple(
+            np.rint(most * (2 * u[1 + k] - 1))
+            for k, most in enumerate((move[0] * w, move[1] * h))
+        )
+        low, high = self.scale or (1.0, 1.0)
+        center = (w * 0.5, h * 0.5)
+        if self.center is not None:
+            center = tuple(np.full(n, float(at)) for at in self.center)  # type: ignore[assignment]
+        x0, x1, y0, y1 = self.shear
+        values[:, 0, :6] = inverse(
+            center,
+            self.degrees[0] + u[0] * (self.degrees[1] - self.degrees[0]),
+            (moved[0], moved[1]),
+            low + u[3] * (high - low),
+            (x0 + u[4] * (x1 - x0), y0 + u[5] * (y1 - y0)),
+        )
+        values[:, 0, 6:] = self.look.values
+        return codes, values
