@@ -1,8 +1,9 @@
 """Rotations, shears and other affine maps of a whole image, as Pillow takes them.
 
-The matrices are the scalar arithmetic of torchvision (transforms/functional.py,
-``_get_inverse_affine_matrix``) and of Pillow (``Image.rotate``), operation by operation, in arrays.
-Sines and the like are the C library's, by way of ``math``: NumPy's own differ in the last bit.
+The matrices are the scalar arithmetic of torchvision (``_get_inverse_affine_matrix`` in
+transforms/functional.py and in transforms/v2/functional/_geometry.py) and of Pillow
+(``Image.rotate``), operation by operation, in arrays. Sines and the like are the C library's, by
+way of ``math``: NumPy's own differ in the last bit.
 """
 
 from __future__ import annotations
@@ -24,10 +25,15 @@ _TO_RADIANS = math.pi / 180.0
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """Filter (0 nearest, 2 bilinear, 3 bicubic) and colour of what lies outside."""
+    """Filter (0 nearest, 2 bilinear, 3 bicubic) and colour of what lies outside.
+
+    ``v2``: the matrix is rounded as torchvision's v2 does, which forms the same numbers in another
+    order.
+    """
 
     filter: int = 0
     fill: tuple[int, int, int] = (0, 0, 0)
+    v2: bool = False
 
     @property
     def values(self) -> tuple[int, ...]:
@@ -45,19 +51,27 @@ def inverse(
     translate: tuple[Array, Array],
     scale: Array,
     shear: tuple[Array, Array],
+    *,
+    v2: bool,
 ) -> Array:
     """(n, 6): output to source. Degrees and pixels; all arrays float64 (n,)."""
     rot, sx, sy = angle * _TO_RADIANS, shear[0] * _TO_RADIANS, shear[1] * _TO_RADIANS
     (cx, cy), (tx, ty) = center, translate
     cos_y, tan_x = _each(math.cos, sy), _each(math.tan, sx)
+    sin, cos = _each(math.sin, rot), _each(math.cos, rot)
     cos_turned, sin_turned = _each(math.cos, rot - sy), _each(math.sin, rot - sy)
-    a = cos_turned / cos_y
-    b = -cos_turned * tan_x / cos_y - _each(math.sin, rot)
-    c = sin_turned / cos_y
-    d = -sin_turned * tan_x / cos_y + _each(math.cos, rot)
+    a, c = cos_turned / cos_y, sin_turned / cos_y
+    if v2:
+        b, d = -(a * tan_x + sin), cos - c * tan_x
+    else:
+        b, d = -cos_turned * tan_x / cos_y - sin, -sin_turned * tan_x / cos_y + cos
     m0, m1, m3, m4 = d / scale, -b / scale, -c / scale, a / scale
-    m2 = (m0 * (-cx - tx) + m1 * (-cy - ty)) + cx
-    m5 = (m3 * (-cx - tx) + m4 * (-cy - ty)) + cy
+    if v2:
+        m2 = cx - m0 * (cx + tx) - m1 * (cy + ty)
+        m5 = cy - m3 * (cx + tx) - m4 * (cy + ty)
+    else:
+        m2 = (m0 * (-cx - tx) + m1 * (-cy - ty)) + cx
+        m5 = (m3 * (-cx - tx) + m4 * (-cy - ty)) + cy
     return np.stack([m0, m1, m2, m3, m4, m5], axis=1)
 
 
@@ -127,8 +141,7 @@ class RandomAffine:
         codes[:] = AFFINE
         move = self.translate or (0.0, 0.0)
         moved = tuple(
-            np.rint(most * (2 * u[1 + k] - 1))
-            for k, most in enumerate((move[0] * w, move[1] * h))
+            np.rint(most * (2 * u[1 + k] - 1)) for k, most in enumerate((move[0] * w, move[1] * h))
         )
         low, high = self.scale or (1.0, 1.0)
         center = (w * 0.5, h * 0.5)
@@ -141,6 +154,7 @@ class RandomAffine:
             (moved[0], moved[1]),
             low + u[3] * (high - low),
             (x0 + u[4] * (x1 - x0), y0 + u[5] * (y1 - y0)),
+            v2=self.look.v2,
         )
         values[:, 0, 6:] = self.look.values
         return codes, values

@@ -52,9 +52,7 @@ class Geometry:
 class Frame:
     """The images of a batch as they stand, in normal form. See Note [Composing]."""
 
-    def __init__(
-        self, sizes: Array, indices: Array, fixed: tuple[int, int] | None = None
-    ) -> None:
+    def __init__(self, sizes: Array, indices: Array, fixed: tuple[int, int] | None = None) -> None:
         size = np.asarray(sizes, np.int64)
         self.indices = indices
         self.x: Length = 0  # the box in the source

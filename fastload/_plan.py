@@ -96,6 +96,17 @@ class Plan:
         """The table as a 1-D uint8 view, for the core; None where there is none."""
         return None if self.lut is None else self.lut.reshape(-1).view(np.uint8)
 
+    def erased_bytes(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None:
+        """``noise`` and ``values`` of the core's ``erase``; None where nothing is erased."""
+        if not self.erasing:
+            return None
+        parts = []
+        for fill in self.erasing:
+            part = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
+            parts.append(np.pad(part, (0, -len(part) % 4)))
+        noise = np.array([fill.noise for fill in self.erasing], np.uint8)
+        return noise, np.concatenate(parts)
+
     def same_as(self, other: Plan) -> bool:
         """Whether both make the same of any image, with the same random numbers."""
         mine, theirs = self.lut_bytes(), other.lut_bytes()

@@ -90,7 +90,7 @@ class Step:
                 pixels = np.trunc(magnitude)
                 move = (pixels, zero) if across else (zero, pixels)
                 center = (w * 0.5, h * 0.5)
-            values[:, 0, :6] = inverse(center, zero, move, zero + 1.0, shear)
+            values[:, 0, :6] = inverse(center, zero, move, zero + 1.0, shear, v2=look.v2)
             values[:, 0, 6:] = look.values
         return codes, values
 

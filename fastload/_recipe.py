@@ -51,16 +51,11 @@ class Recipe:
             return None
         return self.first_size, self.codes, self.values, self.frames, self.settings
 
-    def erase(self, plan: Plan) -> tuple[npt.NDArray[Any], ...] | None:
-        """``erase`` of the core's submit; None where nothing is erased."""
-        if not plan.erasing:
-            return None
-        noise = np.array([fill.noise for fill in plan.erasing], np.uint8)
-        parts = []
-        for fill in plan.erasing:
-            part = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
-            parts.append(np.pad(part, (0, -len(part) % 4)))
-        return self.boxes, self.keys, noise, np.concatenate(parts)
+    def erase(
+        self, noise: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """``erase`` of the core's submit, with ``Plan.erased_bytes``."""
+        return self.boxes, self.keys, noise, values
 
 
 def draw(
@@ -106,7 +101,12 @@ def draw(
     geometry = frame.finish()
     box, resized, window, flip, size = first.columns()
     geometry = Geometry(
-        box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), geometry.out_h, geometry.out_w
+        box,
+        resized,
+        window,
+        np.ascontiguousarray(flip[:, 0], np.uint8),
+        geometry.out_h,
+        geometry.out_w,
     )
     codes, values = _joined(slots, len(indices))
     boxes = np.zeros((len(indices), len(plan.erasing), 4), np.int32)
@@ -137,7 +137,8 @@ class _Numbers:
         """(count, n)."""
         if not count:
             return np.empty((0, len(self._counters)))
-        return _philox.uniform(self._seed, self._epoch, self._counters, position, count).T
+        drawn = _philox.uniform(self._seed, self._epoch, self._counters, position, count)
+        return np.transpose(drawn)
 
     def key(self, position: int) -> npt.NDArray[np.uint64]:
         """(n,): a key of 64 bits for each sample, out of a block of its own."""

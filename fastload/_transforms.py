@@ -22,15 +22,25 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload import _geometry
+from fastload import _erasing, _geometry
+from fastload._augmentations import Stop, filter_of, kind_of, name_of, pixel_op
+from fastload._crops import GEOMETRY
 from fastload._geometry import Op
-from fastload._plan import BILINEAR, STORED, Plan, as_numpy
+from fastload._pixels import PixelOp
+from fastload._plan import BILINEAR, STORED, Plan, Stage, as_numpy
 
 __all__ = ["Plan", "Unrecognised", "recognise"]
 
-# resample.h's Filter by torchvision's names. Nearest is missing: Pillow's is another algorithm.
-_FILTERS = {"box": 1, "bilinear": 2, "hamming": 3, "bicubic": 4, "lanczos": 5}
-_PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
+# resample.h's Filter by torchvision's names
+_FILTERS = {
+    "nearest": 0,
+    "nearest-exact": 0,  # on PIL images torchvision takes Pillow's one nearest for both
+    "box": 1,
+    "bilinear": 2,
+    "hamming": 3,
+    "bicubic": 4,
+    "lanczos": 5,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +48,6 @@ class Unrecognised:
     """Why a transform has to stay in Python, in words that tell the user what to change."""
 
     reason: str
-
-
-class _Stop(Exception):
-    """Ends the recognition; its message is the reason."""
 
 
 def recognise(transform: Any) -> Plan | Unrecognised:
@@ -53,45 +59,19 @@ def recognise(transform: Any) -> Plan | Unrecognised:
     if transform is None:
         return Plan(steps=("uint8 tensor of the whole image",))
     if "torchvision.transforms" not in sys.modules and not isinstance(transform, torch.nn.Module):
-        return Unrecognised(f"{_name(transform)} is not a torchvision transform")
+        return Unrecognised(f"{name_of(transform)} is not a torchvision transform")
     reader = _Reader()
     try:
         for leaf in _leaves(transform):
             reader.read(leaf)
         return reader.plan()
-    except (_Stop, _geometry.Unfit) as stop:
+    except (Stop, _geometry.Unfit) as stop:
         return Unrecognised(str(stop))
-
-
-def _name(transform: Any) -> str:
-    kind = type(transform)
-    return getattr(transform, "__name__", None) or f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _is(transform: Any, module: str, name: str) -> bool:
-    """Whether the type is exactly ``module.name``, of a module that the user has imported."""
-    return type(transform) is getattr(sys.modules.get(module), name, None)
-
-
-_MODULES = ("torchvision.transforms", "torchvision.transforms.v2", "torch.nn")
-
-
-def _kind(transform: Any) -> str:
-    """The name of a transform of torchvision or torch.nn; raises _Stop for anything else."""
-    name = type(transform).__name__
-    if _is(transform, "torchvision.transforms._presets", name):
-        return name
-    if not any(_is(transform, module, name) for module in _MODULES):
-        raise _Stop(f"{_name(transform)} is not a transform fastload knows")
-    state = vars(transform)
-    if "forward" in state or state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
-        raise _Stop(f"this {name} has a hook or a forward of its own")
-    return name
 
 
 def _leaves(transform: Any) -> Iterator[Any]:
     """The transforms that do something, in order, out of any nest of Compose and Sequential."""
-    kind = _kind(transform)
+    kind = kind_of(transform)
     if kind == "Compose":
         children: Sequence[Any] = transform.transforms
     elif kind == "Sequential":
@@ -118,6 +98,30 @@ def _preset(preset: Any) -> list[Any]:
     ]
 
 
+class _Frame:
+    """A frame of geometry while it is read."""
+
+    def __init__(self, start: tuple[int, int] | None) -> None:
+        self.start = start  # (h, w) of the images before it, where it is known
+        self.ops: list[Op] = []
+        self.fills: list[Callable[[], tuple[int, int, int]]] = []
+        self.filter: int | None = None
+
+    @property
+    def size(self) -> tuple[int, int] | None:
+        """(h, w) behind it, where it is known."""
+        return _geometry.fit(self.ops, self.start).size
+
+    def settings(self) -> dict[str, Any]:
+        """What a Plan and a Stage have of it. Raises Unfit and Stop."""
+        fit = _geometry.fit(self.ops, self.start)
+        return {
+            "ops": tuple(self.ops),
+            "filter": BILINEAR if self.filter is None else self.filter,
+            "fill": (0, 0, 0) if fit.padding is None else self.fills[fit.padding](),
+        }
+
+
 class _Reader:
     """Collects a plan, one transform after the other."""
 
@@ -127,9 +131,10 @@ class _Reader:
         levels = np.arange(256, dtype=np.uint8).repeat(3)
         # 256 x 1 pixels that hold every level once; becomes a tensor when the chain makes one
         self._ramp: Any = Image.frombytes("RGB", (256, 1), levels.tobytes())
-        self._ops: list[Op] = []
-        self._fills: list[Callable[[], tuple[int, int, int]]] = []
-        self._filter: int | None = None
+        self._frame = _Frame(None)
+        self._frames = [self._frame]
+        self._pixels: list[list[PixelOp]] = [[]]  # before each frame
+        self._erased: list[tuple[Any, torch.Tensor]] = []  # transform, values
         self._steps: list[str] = []
 
     @property
@@ -137,65 +142,134 @@ class _Reader:
         return isinstance(self._ramp, torch.Tensor)
 
     def read(self, transform: Any) -> None:
-        """Take in one transform. Raises _Stop where it is not one of those below."""
-        kind = _kind(transform)
+        """Take in one transform. Raises Stop where it is not one of those below."""
+        kind = kind_of(transform)
         if kind in _TO_TENSOR or kind in _ON_TENSOR:
             self._values(kind, transform)
-        elif kind in _GEOMETRY:
+        elif kind in GEOMETRY:
             self._geometry(kind, transform)
-        elif kind != "Identity":
-            raise _Stop(f"{kind} is not a transform fastload knows")
+        elif kind == "RandomErasing":
+            self._erase(transform)
+        elif kind not in ("Identity", "RGB"):
+            self._operation(kind, transform)
 
     def _values(self, kind: str, transform: Any) -> None:
         if not self._is_tensor and kind not in _TO_TENSOR:
-            raise _Stop(f"{kind} comes before the image is a tensor; put ToTensor before it")
+            raise Stop(f"{kind} comes before the image is a tensor; put ToTensor before it")
         try:
             ramp = transform(self._ramp)
+            erased = [(erase, transform(values)) for erase, values in self._erased]
         except Exception as error:  # the user's own chain fails so on every image
-            raise _Stop(f"{kind} itself fails: {error}") from error
+            raise Stop(f"{kind} itself fails: {error}") from error
         if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (3, 1, 256):
-            raise _Stop(f"{kind} does not give a tensor of three channels")
+            raise Stop(f"{kind} does not give a tensor of three channels")
         if self._is_tensor and self._ramp.is_floating_point() and not ramp.is_floating_point():
             # out of range the result is the processor's, and differs between its instructions
             most = 1 if getattr(transform, "scale", True) else 255
-            if not bool(((self._ramp >= 0) & (self._ramp <= most)).all()):
-                raise _Stop(f"{kind} casts values outside of 0 to {most} to {ramp.dtype}")
+            for values in (self._ramp, *(values for _, values in self._erased)):
+                if not bool(((values >= 0) & (values <= most)).all()):
+                    raise Stop(f"{kind} casts values outside of 0 to {most} to {ramp.dtype}")
         changed = not self._is_tensor or self._ramp.dtype != ramp.dtype
         self._steps.append(_words(transform) + f" -> {ramp.dtype}" * changed)
-        self._ramp = ramp
+        self._ramp, self._erased = ramp, erased
 
     def _geometry(self, kind: str, transform: Any) -> None:
-        op = _GEOMETRY[kind](transform)
-        if isinstance(op, (_geometry.Resize, _geometry.RandomResizedCrop)):
-            if self._is_tensor:
-                raise _Stop(
-                    f"{kind} comes after the image is a tensor, and torch resizes tensors with "
-                    "other rounding than PIL images; put it before ToTensor or ToImage"
-                )
-            self._filter = _filter(kind, transform)
+        op = GEOMETRY[kind](transform)
+        if self._erased:
+            raise Stop(f"{kind} comes after RandomErasing; put it before")
+        resizes = isinstance(op, (_geometry.Resize, _geometry.RandomResizedCrop))
+        if resizes and self._is_tensor:
+            raise Stop(
+                f"{kind} comes after the image is a tensor, and torch resizes tensors with "
+                "other rounding than PIL images; put it before ToTensor or ToImage"
+            )
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
-        self._ops.append(op)
-        self._fills.append(lambda: _fill_level(kind, transform, ramp))
+        if self._frame.ops or self._pixels[-1]:
+            try:
+                _geometry.fit([*self._frame.ops, op], self._frame.start)
+            except _geometry.Unfit:
+                self._next_frame()  # which raises it again if no frame can do it
+        self._frame.ops.append(op)
+        self._frame.fills.append(lambda: _fill_level(kind, transform, ramp))
+        if resizes:
+            self._frame.filter = _filter(kind, transform)
+        self._steps.append(_words(transform))
+
+    def _next_frame(self) -> None:
+        self._frame = _Frame(self._frame.size)
+        self._frames.append(self._frame)
+        self._pixels.append([])
+
+    def _operation(self, kind: str, transform: Any) -> None:
+        op = pixel_op(transform)
+        if op is None:
+            raise Stop(f"{kind} is not a transform fastload knows")
+        if self._is_tensor:
+            raise Stop(
+                f"{kind} comes after the image is a tensor, where torch computes it with other "
+                "rounding than on a PIL image; put it before ToTensor or ToImage"
+            )
+        if len(self._frames) == 1 or self._frame.ops:
+            self._next_frame()
+        self._pixels[-1].append(op)
+        self._steps.append(_words(transform))
+
+    def _erase(self, transform: Any) -> None:
+        if not self._is_tensor:
+            raise Stop("RandomErasing comes before the image is a tensor; put ToTensor before it")
+        value = transform.value
+        if value is None or value == "random":
+            if not self._ramp.is_floating_point():
+                raise Stop("RandomErasing with value='random' on integers; scale them to floats")
+            values = torch.from_numpy(_erasing.quantiles()).expand(3, 1, _erasing.QUANTILES)
+        else:
+            listed = [value] if isinstance(value, (int, float)) else list(value)
+            if len(listed) not in (1, 3):
+                raise Stop(f"RandomErasing with value={value}: expected one value or three")
+            values = torch.tensor([float(v) for v in listed]).reshape(-1, 1, 1).expand(3, 1, 1)
+            if not self._ramp.is_floating_point() and not ((values >= 0) & (values <= 255)).all():
+                raise Stop(f"RandomErasing with value={value} on levels of 0 to 255")
+        scale, ratio = _ends(transform.scale), _ends(transform.ratio)
+        if not (0 <= transform.p <= 1 and 0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
+            raise Stop(f"RandomErasing with p={transform.p}, scale={scale}, ratio={ratio}")
+        typed = values.to(self._ramp.dtype).contiguous().as_subclass(type(self._ramp))
+        self._erased.append((transform, typed))
         self._steps.append(_words(transform))
 
     def plan(self) -> Plan:
         if not self._is_tensor:
-            raise _Stop("the samples are PIL images; end the transforms with ToTensor or ToImage")
-        fit = _geometry.fit(self._ops)
+            raise Stop("the samples are PIL images; end the transforms with ToTensor or ToImage")
         table = self._ramp.as_subclass(torch.Tensor).detach().reshape(3, 256)
         if table.dtype not in STORED:
-            raise _Stop(f"the samples are of {table.dtype}, which no engine writes")
+            raise Stop(f"the samples are of {table.dtype}, which no engine writes")
         levels = torch.arange(256, dtype=torch.uint8).expand(3, 256)
         identity = table.dtype == torch.uint8 and torch.equal(table, levels)
+        frames = [frame.settings() for frame in self._frames]
         return Plan(
-            ops=tuple(self._ops),
-            filter=BILINEAR if self._filter is None else self._filter,
-            fill=(0, 0, 0) if fit.padding is None else self._fills[fit.padding](),
+            **frames[0],
+            stages=tuple(
+                Stage(tuple(pixels), **settings)
+                for pixels, settings in zip(self._pixels[1:], frames[1:], strict=True)
+            ),
             lut=None if identity else as_numpy(table),
             dtype=table.dtype,
-            size=fit.size,
+            size=self._frame.size,
+            erasing=tuple(
+                _erasing.Erase(
+                    float(erase.p),
+                    _ends(erase.scale),
+                    _ends(erase.ratio),
+                    as_numpy(values.as_subclass(torch.Tensor).detach().reshape(3, -1)),
+                )
+                for erase, values in self._erased
+            ),
             steps=tuple(self._steps),
         )
+
+
+def _ends(values: Any) -> tuple[float, float]:
+    low, high = (float(end) for end in values)
+    return low, high
 
 
 def _words(transform: Any) -> str:
@@ -205,29 +279,29 @@ def _words(transform: Any) -> str:
 
 def _filter(kind: str, transform: Any) -> int:
     """resample.h's Filter of a transform that resizes."""
-    chosen = transform.interpolation
-    name = _PILLOW_FILTERS.get(chosen) if isinstance(chosen, int) else chosen
-    name = getattr(name, "value", name)
+    name = filter_of(transform)
     if name not in _FILTERS:
-        raise _Stop(f"{kind} with interpolation {name!r}; {', '.join(_FILTERS)} are recognised")
+        raise Stop(f"{kind} with interpolation {name!r}; {', '.join(_FILTERS)} are recognised")
     return _FILTERS[name]
 
 
 def _fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     """The level of each channel that padding has. See Note [Padding on a tensor]."""
     if getattr(transform, "padding_mode", "constant") != "constant":
-        raise _Stop(f"{kind} with padding_mode={transform.padding_mode!r}; constant is recognised")
+        raise Stop(f"{kind} with padding_mode={transform.padding_mode!r}; constant is recognised")
     if isinstance(getattr(transform, "fill", 0), dict):
-        raise _Stop(f"{kind} with a fill for each type; one number or (r, g, b) is recognised")
+        raise Stop(f"{kind} with a fill for each type; one number or (r, g, b) is recognised")
     padded_size = (3, 258)  # the ramp and one pixel around it, so that nothing is left to chance
     if kind == "CenterCrop":
         pad = type(transform)(padded_size)
+    elif kind == "Pad":
+        pad = type(transform)(1, fill=transform.fill)
     else:
         pad = type(transform)(padded_size, padding=1, fill=transform.fill)
     try:
         padded = pad(ramp)
     except Exception as error:  # the user's own chain fails so on every image that is padded
-        raise _Stop(f"{kind} itself fails: {error}") from error
+        raise Stop(f"{kind} itself fails: {error}") from error
     if isinstance(padded, torch.Tensor):
         values, table = padded[:, 0, 0], ramp.reshape(3, 256)
     else:
@@ -235,7 +309,7 @@ def _fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
         table = torch.arange(256).expand(3, 256)
     equal = table == values.reshape(3, 1)
     if not bool(equal.any(dim=1).all()):
-        raise _Stop(
+        raise Stop(
             f"{kind} pads with a value that no pixel can have at that point of the chain; put it "
             "before ToTensor and Normalize"
         )
@@ -243,81 +317,5 @@ def _fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def _pair(size: Any) -> tuple[int, int]:
-    """(h, w) of an int or a sequence of one or two."""
-    sides = [size] if isinstance(size, int) else list(size)
-    if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
-        raise _Stop(f"size {size} is not one or two positive integers")
-    return sides[0], sides[-1]
-
-
-def _range(name: str, value: Any) -> tuple[float, float]:
-    low, high = (float(end) for end in value)
-    if not 0 < low <= high:
-        raise _Stop(f"RandomResizedCrop with {name}={tuple(value)}: expected 0 < least <= most")
-    return low, high
-
-
-def _random_resized_crop(transform: Any) -> Op:
-    return _geometry.RandomResizedCrop(
-        _pair(transform.size),
-        _range("scale", transform.scale),
-        _range("ratio", transform.ratio),
-    )
-
-
-def _resize(transform: Any) -> Op:
-    size, max_size = transform.size, transform.max_size
-    if isinstance(size, (list, tuple)) and len(size) == 1:
-        size = size[0]
-    if size is None or isinstance(size, int):
-        if max_size is not None and (max_size < 1 or (size is not None and max_size <= size)):
-            raise _Stop(f"Resize with max_size={max_size} not above size={size}")
-        if size is not None:
-            _pair(size)
-        return _geometry.Resize(size, max_size)
-    if max_size is not None:
-        raise _Stop("Resize with max_size and two sizes; torchvision refuses it too")
-    return _geometry.Resize(_pair(size))
-
-
-def _center_crop(transform: Any) -> Op:
-    return _geometry.CenterCrop(_pair(transform.size))
-
-
-def _random_crop(transform: Any) -> Op:
-    return _geometry.RandomCrop(
-        _pair(transform.size), _padding(transform), bool(transform.pad_if_needed)
-    )
-
-
-def _padding(transform: Any) -> tuple[int, int, int, int]:
-    """(left, top, right, bottom) of a RandomCrop."""
-    padding = transform.padding
-    if padding is None:
-        return (0, 0, 0, 0)
-    sides = [padding] if isinstance(padding, int) else list(padding)
-    if not all(isinstance(side, int) and side >= 0 for side in sides):
-        raise _Stop(f"RandomCrop with padding={padding}; integers from zero up are recognised")
-    if len(sides) == 4 and _is(transform, "torchvision.transforms.v2", "RandomCrop"):
-        left, right, top, bottom = sides  # v2 keeps them in torch's order
-        return left, top, right, bottom
-    if len(sides) not in (1, 2, 4):
-        raise _Stop(f"RandomCrop with padding={padding}: expected 1, 2 or 4 integers")
-    left, top, right, bottom = (sides * 4)[:4]
-    return left, top, right, bottom
-
-
-def _flip(transform: Any) -> Op:
-    return _geometry.RandomHorizontalFlip(float(transform.p))
-
-
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"})
 _ON_TENSOR = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})
-_GEOMETRY: dict[str, Callable[[Any], Op]] = {
-    "RandomResizedCrop": _random_resized_crop,
-    "Resize": _resize,
-    "CenterCrop": _center_crop,
-    "RandomCrop": _random_crop,
-    "RandomHorizontalFlip": _flip,
-}

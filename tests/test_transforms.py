@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,27 +16,17 @@ from torchvision import models
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F1
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import functional as F2
 
-from fastload import _geometry, _philox
+import torchvision_oracle
+from fastload import _recipe
 from fastload._engine import pillow
 from fastload._transforms import Plan, Unrecognised, recognise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 NORMALIZE = v1.Normalize(MEAN, STD)
-GEOMETRIC = "RandomResizedCrop Resize CenterCrop RandomCrop RandomHorizontalFlip".split()
 
 
-def picture(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Smooth shapes with noise on top, so that both rounding and clipping happen."""
-    rng = np.random.default_rng(seed)
-    y, x = np.mgrid[:height, :width]
-    waves = np.stack([np.sin(x / 7 + c) * np.cos(y / 5 - c) for c in range(3)], axis=2)
-    noise = rng.integers(-90, 91, (height, width, 3))
-    return Image.fromarray(np.clip(128 + 127 * waves + noise, 0, 255).astype(np.uint8))
-
-
-PICTURES = [picture(*size) for size in [(60, 45), (45, 61), (97, 33), (40, 40)]]
+PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (45, 61), (97, 33), (40, 40)]]
 
 
 def plan_of(transform: Any) -> Plan:
@@ -55,87 +44,19 @@ def reason_of(transform: Any) -> str:
 def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
     """What the plan makes of sample ``index``, by the Pillow engine."""
     sizes = np.array([image.size], np.int32)
-    drawn = _geometry.draw(plan.ops, sizes, seed=seed, epoch=0, indices=np.array([index]))
+    drawn, recipe = _recipe.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
     out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
-    pillow.fill(image, 0, drawn, plan, out)
+    pillow.fill(image, 0, drawn, plan, out, recipe)
     if plan.dtype == torch.bfloat16:
         return torch.from_numpy(out[0].view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(out[0])
-
-
-def leaves(transform: Any) -> list[Any]:
-    children = getattr(transform, "transforms", None)
-    if isinstance(transform, torch.nn.Sequential):
-        children = list(transform)
-    if children is None:
-        return [transform]
-    return [leaf for child in children for leaf in leaves(child)]
-
-
-def by_torchvision(transform: Any, image: Image.Image, index: int, seed: int = 0) -> Any:
-    """The user's chain, run by torchvision, with the numbers that ``index`` has."""
-    result: Any = image
-    position = 0
-    for leaf in leaves(transform):
-        name = type(leaf).__name__
-        functional = F2 if ".v2" in type(leaf).__module__ else F1
-        u = _philox.uniform(seed, 0, np.array([index]), position, 40)[0].tolist()
-        position += name in GEOMETRIC
-        if name == "RandomResizedCrop":
-            box = resized_crop_box(F1.get_image_size(result), leaf.scale, leaf.ratio, u)
-            result = functional.resized_crop(
-                result, *box, size=list(leaf.size), interpolation=leaf.interpolation
-            )
-        elif name == "RandomCrop":
-            result = random_crop(functional, result, leaf, u)
-        elif name == "RandomHorizontalFlip":
-            result = functional.hflip(result) if u[0] < leaf.p else result
-        else:
-            result = leaf(result)
-    return result
-
-
-def resized_crop_box(size: Any, scale: Any, ratio: Any, u: list[float]) -> tuple[int, ...]:
-    """RandomResizedCrop.get_params of torchvision in scalars, with numbers given."""
-    width, height = size
-    low, high = math.log(ratio[0]), math.log(ratio[1])
-    for t in range(10):
-        area = width * height * (scale[0] + u[4 * t] * (scale[1] - scale[0]))
-        aspect = math.exp(low + u[4 * t + 1] * (high - low))
-        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if 0 < w <= width and 0 < h <= height:
-            top = int(u[4 * t + 2] * (height - h + 1))
-            return top, int(u[4 * t + 3] * (width - w + 1)), h, w
-    aspect = width / height
-    w = round(height * max(ratio)) if aspect > max(ratio) else width
-    h = round(width / min(ratio)) if aspect < min(ratio) else height
-    return (height - h) // 2, (width - w) // 2, h, w
-
-
-def random_crop(functional: Any, image: Any, crop: Any, u: list[float]) -> Any:
-    """RandomCrop.forward of torchvision, with numbers given."""
-    padding = crop.padding
-    if padding is not None and functional is F2:
-        left, right, top, bottom = padding
-        padding = [left, top, right, bottom]
-    if padding is not None:
-        image = functional.pad(image, padding, fill=crop.fill)
-    height, width = crop.size
-    now_w, now_h = F1.get_image_size(image)
-    if crop.pad_if_needed:
-        more = [max(width - now_w, 0), max(height - now_h, 0)]
-        if any(more):
-            image = functional.pad(image, more, fill=crop.fill)
-    now_w, now_h = F1.get_image_size(image)
-    left, top = int(u[0] * (now_w - width + 1)), int(u[1] * (now_h - height + 1))
-    return functional.crop(image, top, left, height, width)
 
 
 def check_equal(transform: Any, images: list[Image.Image] = PICTURES, samples: int = 4) -> None:
     plan = plan_of(transform)
     for number, image in enumerate(images):
         for index in range(100 * number, 100 * number + samples):
-            theirs = by_torchvision(transform, image, index)
+            theirs = torchvision_oracle.sample(transform, image, index)
             assert type(theirs) in (torch.Tensor, v2.functional.to_image(image).__class__)
             ours = fused(plan, image, index)
             assert ours.dtype == theirs.dtype
@@ -328,7 +249,8 @@ def test_nests_presets_and_identities_are_seen_through() -> None:
 def test_presets_of_weights_are_fused(name: str) -> None:
     preset = models.get_model_weights(name).DEFAULT.transforms()
     plan = plan_of(preset)
-    for image in (picture(300, 260), picture(120, 400)):
+    for size in ((300, 260), (120, 400)):
+        image = torchvision_oracle.picture(*size)
         assert torch.equal(fused(plan, image, 0), preset(image))
 
 
@@ -392,7 +314,7 @@ def test_any_chain_is_equal_or_declined(
         assert len(found.reason) > 20
         return
     for index in range(3):
-        theirs = by_torchvision(chain, image, index, seed)
+        theirs = torchvision_oracle.sample(chain, image, index, seed)
         assert torch.equal(fused(found, image, index, seed), theirs)
 
 

@@ -11,9 +11,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from .. import _geometry
+from .. import _recipe
 from .._buffers import SlabRing
 from .._geometry import Geometry
+from .._recipe import Recipe
 from .._transforms import Plan
 from ..errors import DataError, DecodeError
 from ..storage.base import Spans, Store
@@ -28,6 +29,7 @@ class Batch:
         spans, kinds, sizes, checksums: of these records, as the store gives them.
         check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
+        recipe: what comes behind that; None: nothing.
         images: the tensor to fill, (n, 3, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
         times: int64 (n, 5), where each sample's times are to be written as the core's ``submit``
@@ -41,6 +43,7 @@ class Batch:
     checksums: np.ndarray | None
     check: np.ndarray | None
     geometry: Geometry
+    recipe: Recipe | None
     images: torch.Tensor
     memory: np.ndarray
     times: np.ndarray | None
@@ -118,15 +121,15 @@ class Decoder(abc.ABC):
     ) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range).
 
-        ``seed``, ``epoch`` and ``repeats`` are for ``_geometry.draw``; ``timed`` gives the ticket
+        ``seed``, ``epoch`` and ``repeats`` are for ``_recipe.draw``; ``timed`` gives the ticket
         the times of its samples.
         """
         sizes = self.store.sizes(records)
         unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
-        geometry = _geometry.draw(
-            self.plan.ops, sizes, seed=seed, epoch=epoch, indices=records, repeats=repeats
+        geometry, recipe = _recipe.draw(
+            self.plan, sizes, seed=seed, epoch=epoch, indices=records, repeats=repeats
         )
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
@@ -138,6 +141,7 @@ class Decoder(abc.ABC):
             checksums=checksums,
             check=self._to_check(records, checksums),
             geometry=geometry,
+            recipe=recipe,
             images=images,
             memory=memory,
             times=np.zeros((len(records), 5), np.int64) if timed else None,

@@ -50,6 +50,7 @@ class NativeDecoder(Decoder):
         paths, ends = store.file_table()
         self._files = core.Files(paths, ends, store.mapped_files())
         self._lut = plan.lut_bytes()
+        self._erased = plan.erased_bytes()
         self._order = _pass_order()
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
@@ -67,7 +68,7 @@ class NativeDecoder(Decoder):
 
     def _start(self, batch: Batch) -> Ticket:
         n = len(batch.records)
-        geometry = batch.geometry
+        geometry, recipe = batch.geometry, batch.recipe
         status = np.zeros(n, np.int32)
         detail = np.zeros(n, np.int32)
         job = self._core.submit(
@@ -96,6 +97,8 @@ class NativeDecoder(Decoder):
             detail=detail,
             threads=self.threads,
             times=batch.times,
+            stages=None if recipe is None else recipe.stages(),
+            erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
         )
         return _NativeTicket(self, batch, job, status, detail)
 

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from fastload._erasing import erase
 from fastload._geometry import Geometry
 from fastload._plan import Plan
+from fastload._recipe import Recipe
 from fastload.errors import DataError, DecodeError
+
+from . import pixels
 
 # resample.h's Filter -> Pillow's
 _FILTERS = {
+    0: Image.Resampling.NEAREST,
     1: Image.Resampling.BOX,
     2: Image.Resampling.BILINEAR,
     3: Image.Resampling.HAMMING,
@@ -98,13 +104,21 @@ def from_pixels(
     return Image.frombytes("RGB", (width, height), bytes(data))
 
 
-def fill(image: Image.Image, i: int, geometry: Geometry, plan: Plan, out: npt.NDArray[Any]) -> None:
-    """Write sample ``i`` of a batch: box, resize, window, flip, table.
+def fill(
+    image: Image.Image,
+    i: int,
+    geometry: Geometry,
+    plan: Plan,
+    out: npt.NDArray[Any],
+    recipe: Recipe | None = None,
+) -> None:
+    """Write sample ``i`` of a batch: box, resize, window, flip, what else there is, table.
 
     Args:
         image: the whole decoded image, RGB.
-        i: the sample's place in ``geometry`` and ``out``.
+        i: the sample's place in ``geometry``, ``recipe`` and ``out``.
         out: (n, 3, out_h, out_w) of dtype ``plan.stored``, any strides.
+        recipe: what was drawn with ``geometry``.
 
     Raises:
         DataError: the image is smaller than the geometry was drawn for.
@@ -115,22 +129,51 @@ def fill(image: Image.Image, i: int, geometry: Geometry, plan: Plan, out: npt.ND
             f"expected an image that holds the box {w}x{h} at ({x}, {y}), "
             f"got {image.width}x{image.height} pixels: was the file replaced?"
         )
-    if (w, h) != image.size:
-        image = image.crop((x, y, x + w, y + h))
-    resized = tuple(geometry.resized[i].tolist())
-    if resized != image.size:
-        image = image.resize(resized, _FILTERS[plan.filter])
-    left, top = geometry.window[i].tolist()
-    levels = _window(image, left, top, geometry.out_w, geometry.out_h, plan.fill)
-    if geometry.flip[i]:
-        levels = levels[:, ::-1]
+    frame = [geometry.box[i], geometry.resized[i], geometry.window[i], geometry.flip[i : i + 1]]
+    staged = recipe is not None and len(recipe.settings) > 0
+    size = recipe.first_size[i] if recipe and staged else [geometry.out_w, geometry.out_h]
+    first = [*np.concatenate(frame).tolist(), *map(int, size)]
+    levels = _frame(image, first, plan.filter, plan.fill)
+    if recipe is not None and staged:
+        levels = _stages(levels, i, recipe)
     for channel in range(3):
         level = levels[:, :, channel]
         out[i, channel] = level if plan.lut is None else plan.lut[channel][level]
+    if recipe is not None and plan.erasing:
+        erase(out[i], recipe.boxes[i], recipe.keys[i], plan.erasing)
+
+
+def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArray[np.uint8]:
+    """What the recipe makes of the first frame."""
+    at = 0
+    for frame, (count, filter, *colour) in zip(
+        recipe.frames[i].tolist(), recipe.settings.tolist(), strict=True
+    ):
+        image = Image.fromarray(levels)
+        for code, values in zip(
+            recipe.codes[i, at : at + count].tolist(), recipe.values[i, at : at + count].tolist()
+        ):
+            image = pixels.apply(image, code, values)
+        at += count
+        levels = _frame(image, frame, filter, colour)
+    return levels
+
+
+def _frame(
+    image: Image.Image, frame: list[int], filter: int, colour: Sequence[int]
+) -> npt.NDArray[np.uint8]:
+    """uint8 (h, w, 3): a frame as ``Recipe.frames`` has them."""
+    x, y, w, h, resized_w, resized_h, left, top, flip, width, height = frame
+    if (w, h) != image.size:
+        image = image.crop((x, y, x + w, y + h))
+    if (resized_w, resized_h) != image.size:
+        image = image.resize((resized_w, resized_h), _FILTERS[filter])
+    levels = _window(image, left, top, width, height, colour)
+    return np.ascontiguousarray(levels[:, ::-1]) if flip else levels
 
 
 def _window(
-    image: Image.Image, left: int, top: int, width: int, height: int, colour: tuple[int, int, int]
+    image: Image.Image, left: int, top: int, width: int, height: int, colour: Sequence[int]
 ) -> npt.NDArray[np.uint8]:
     """uint8 (height, width, 3): the pixels from (left, top), ``colour`` where there are none."""
     x0, x1 = (min(max(x, 0), image.width) for x in (left, left + width))

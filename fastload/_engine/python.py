@@ -145,7 +145,7 @@ def _fill_one(
             f"{REPLACED}",
             **where,
         )
-    fill(image, i, batch.geometry, decoder.plan, out)
+    fill(image, i, batch.geometry, decoder.plan, out, batch.recipe)
     end = time.perf_counter_ns()
     if batch.times is not None:
         batch.times[i] = threading.get_native_id(), begin, read, checked, end

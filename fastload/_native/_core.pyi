@@ -115,8 +115,8 @@ def submit(
         the first frame; codes (n, k) and values (n, k, v), operations as numbered in pixels.h;
         frames (n, f, 11), each box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h);
         settings (f, 5), each how many operations come before the frame, filter, fill (r, g, b).
-    erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of the
-        noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
+    erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of
+        the noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
         noise, 3 x 65,536, and then up to a multiple of 4 bytes.
     """
 

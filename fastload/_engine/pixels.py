@@ -1,0 +1,90 @@
+"""Operations on pixels the Pillow way, by the codes and values that ``_pixels`` draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageEnhance, ImageOps
+
+from fastload import _pixels
+
+_Operation = Callable[[Image.Image, list[float]], Image.Image]
+
+
+def apply(image: Image.Image, code: int, values: list[float]) -> Image.Image:
+    """The RGB image after one operation; pixels.h numbers the codes and lists their values."""
+    return image if code == _pixels.NONE else _OPERATIONS[code](image, values)
+
+
+def _hue(image: Image.Image, values: list[float]) -> Image.Image:
+    """torchvision's ``adjust_hue``: the hue is shifted modulo 256."""
+    hue, saturation, value = image.convert("HSV").split()
+    shifted = np.array(hue) + np.uint8(values[0])
+    hue = Image.fromarray(shifted)
+    return Image.merge("HSV", (hue, saturation, value)).convert("RGB")
+
+
+def _grayscale(image: Image.Image, values: list[float]) -> Image.Image:
+    gray = image.convert("L")
+    return Image.merge("RGB", (gray, gray, gray))
+
+
+def _affine(image: Image.Image, values: list[float]) -> Image.Image:
+    red, green, blue = (int(level) for level in values[7:10])
+    return image.transform(
+        image.size,
+        Image.Transform.AFFINE,
+        values[:6],
+        Image.Resampling(int(values[6])),
+        fillcolor=(red, green, blue),
+    )
+
+
+def _blur(image: Image.Image, values: list[float]) -> Image.Image:
+    """Both passes in float32, each sum in the order of the kernel: as the core does it."""
+    radius_x, radius_y = int(values[0]), int(values[1])
+    levels = np.asarray(image).astype(np.float32)
+    across, down = values[2 : 3 + radius_x], values[3 + radius_x : 4 + radius_x + radius_y]
+    blurred = _pass(_pass(levels, across, 1), down, 0)
+    return Image.fromarray(np.rint(np.clip(blurred, 0, 255)).astype(np.uint8))
+
+
+def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> npt.NDArray[Any]:
+    radius = len(half) - 1
+    around = [(radius, radius) if axis == each else (0, 0) for each in range(3)]
+    padded = np.pad(levels, around, mode="reflect")
+    size = levels.shape[axis]
+    total = np.zeros_like(levels)
+    for k in range(2 * radius + 1):
+        part = padded[k : k + size] if axis == 0 else padded[:, k : k + size]
+        total += np.float32(half[abs(k - radius)]) * part
+    return total
+
+
+def _transpose(how: Image.Transpose) -> _Operation:
+    return lambda image, values: image.transpose(how)
+
+
+_OPERATIONS: dict[int, _Operation] = {
+    _pixels.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
+    _pixels.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
+    _pixels.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
+    _pixels.HUE: _hue,
+    _pixels.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),
+    _pixels.GRAYSCALE: _grayscale,
+    _pixels.INVERT: lambda image, v: ImageOps.invert(image),
+    _pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
+    _pixels.POSTERIZE: lambda image, v: ImageOps.posterize(image, int(v[0])),
+    _pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
+    _pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),
+    _pixels.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    _pixels.UPSIDE_DOWN: _transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+    _pixels.ROTATE_180: _transpose(Image.Transpose.ROTATE_180),
+    _pixels.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
+    _pixels.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
+    _pixels.AFFINE: _affine,
+    _pixels.BLUR: _blur,
+}
