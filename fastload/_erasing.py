@@ -49,7 +49,7 @@ class Erase:
             (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes())
             for one in (self, other)
         )
-        return mine == theirs
+        return bool(mine == theirs)
 
     def boxes(self, u: Array, width: int, height: int) -> npt.NDArray[np.int32]:
         """(n, 4): x, y, width, height, width 0 where there is none. ``u``: (n, 41), uniform."""
