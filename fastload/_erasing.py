@@ -41,7 +41,7 @@ class Erase:
     @property
     def noise(self) -> bool:
         """Whether each value is drawn for itself."""
-        return self.values.shape[1] > 1
+        return bool(self.values.shape[1] > 1)
 
     def same_as(self, other: Erase) -> bool:
         """Whether both erase the same, with the same random numbers."""
