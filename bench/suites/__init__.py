@@ -9,6 +9,7 @@ from bench.suites.pack import Pack
 from bench.suites.scaling import Scaling
 from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
+from bench.suites.tuning import Auto, Autotune
 
 SUITES: dict[str, Suite] = {
     suite.name: suite
@@ -21,5 +22,7 @@ SUITES: dict[str, Suite] = {
         Startup(),
         Memory(),
         Scaling(),
+        Autotune(),
+        Auto(),
     )
 }

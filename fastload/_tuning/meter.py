@@ -96,7 +96,7 @@ class Meter:
         trial = self.trials.setdefault(point, Trial(point))
         loader = self.target.loader(point)
         try:
-            trial.rates += _rates(loader, self.step, point, seconds)
+            trial.rates += rates_of(loader, self.step, point, seconds)
         except (RuntimeError, MemoryError, OSError) as error:
             # Too many processes, too little shared memory: a fact about this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
@@ -107,18 +107,18 @@ class Meter:
         """Images/s of torch's DataLoader with its defaults, with the same step."""
         loader = self.target.torch_loader(batch_size)
         point = Point(num_workers=0, batch_size=batch_size)
-        return statistics.median(_rates(loader, self.step, point, seconds, most_warm=1))
+        return statistics.median(rates_of(loader, self.step, point, seconds, most_warm=1))
 
     def step_rate(self, batch_size: int, seconds: float) -> float:
         """Images/s of the step alone, on one batch again and again: the ceiling of the loop."""
         assert self.step is not None
         point = Point(num_workers=0, batch_size=batch_size)
         batch = next(iter(self.target.loader(point)))
-        return statistics.median(_rates(_Same(batch), self.step, point, seconds))
+        return statistics.median(rates_of(_Same(batch), self.step, point, seconds))
 
     def loader_rate(self, point: Point, seconds: float) -> float:
         """Images/s of the loader alone."""
-        return statistics.median(_rates(self.target.loader(point), None, point, seconds))
+        return statistics.median(rates_of(self.target.loader(point), None, point, seconds))
 
 
 class _Same:
@@ -132,7 +132,7 @@ class _Same:
             yield self._batch
 
 
-def _rates(
+def rates_of(
     loader: Any,
     step: Callable[[Any], Any] | None,
     point: Point,

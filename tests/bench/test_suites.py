@@ -132,3 +132,20 @@ def test_list_names_every_suite_and_loader() -> None:
     assert done.exit_code == 0, done.output
     for name in (*SUITES, *WHERE):
         assert name in done.output
+
+
+@pytest.mark.parametrize(("suite", "variant"), [("autotune", "photos"), ("auto", "heavy step")])
+def test_suites_of_tuning_compare_with_the_best_setting(
+    cache: Path, suite: str, variant: str
+) -> None:
+    rows = [row for row in rows_of_any(cache, suite, variant) if "best" in row["setting"]]
+    assert len(rows) == 1
+    assert all(0 < ratio for ratio in rows[0]["values"])
+
+
+def rows_of_any(cache: Path, suite: str, variant: str) -> list[dict[str, Any]]:
+    path = cache / f"{suite}.json"
+    done = run(cache, suite, "--variant", variant, "--threads", 2, "--json", path)
+    assert done.exit_code == 0, done.output
+    rows: list[dict[str, Any]] = json.loads(path.read_text())
+    return rows
