@@ -102,7 +102,7 @@ class _Places:
     """Where the records lie, and how the library gives them where they lie nowhere as they are.
 
     Attributes:
-        offset, nbytes: int64 (n,), in the file; the offset is 0 where ``why`` is given.
+        offset, nbytes: int64 (n,), in the file; 0 where ``why`` is given.
         why: the records do not lie in the file as they are, or None.
         take: index -> the record's bytes, through the library.
         axes: of raw images; None of image files.
@@ -117,7 +117,7 @@ class _Places:
         axes: Axes | None = None,
     ) -> None:
         self.offset = offset if why is None else np.zeros_like(nbytes)
-        self.nbytes = nbytes
+        self.nbytes = nbytes if why is None else np.zeros_like(nbytes)
         self.why = why
         self.take = take
         self.axes = axes
@@ -163,7 +163,7 @@ class _Places:
         """Of image files as arrays of variable length."""
         count = images.shape[0]
         why = f"{images.name.lstrip('/')!r} is a dataset of arrays of variable length"
-        nbytes = np.zeros(count, np.int64)  # known when read
+        nbytes = np.zeros(count, np.int64)
         return cls(nbytes, nbytes, why, lambda index: bytes(images[index].tobytes()))
 
 

@@ -106,8 +106,8 @@ class Store(abc.ABC):
         mapped: True where the core may map ``files`` into memory (local packed files that are only
             ever replaced as a whole); False for loose and network files, which are read with pread.
         indirect: why records do not lie in ``files`` as they are (compressed, another order), and
-            what to do about it; then ``read`` alone has their bytes, and the offsets of spans say
-            nothing. None in every other store.
+            what to do about it; then ``read`` alone has their bytes, and spans are empty. None in
+            every other store.
     """
 
     format: ClassVar[str]

@@ -106,7 +106,7 @@ class N5Store(TableStore):
             files=files,
             file=file,
             offset=offset,
-            nbytes=np.full(count, axes.nbytes, np.int64),
+            nbytes=np.full(count, 0 if self.indirect else axes.nbytes, np.int64),
             sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
             kinds=np.full(count, RAW, np.uint8),
             keys=arrays.blobs("keys") or numbered(count),
@@ -231,22 +231,33 @@ class _Dataset:
         return whole[tuple(slice(side) for side in wanted)]
 
     def _unpack(self, data: bytes, nbytes: int, path: str) -> bytes:
+        """``nbytes`` bytes of a block, and no more, whatever its compression makes of it."""
+        if self.compression == "raw":
+            return data
+        unpacker: Any
+        if self.compression == "gzip":
+            unpacker = zlib.decompressobj(15 if self._zlib else 31)
+        elif self.compression == "bzip2":
+            unpacker = bz2.BZ2Decompressor()
+        elif self.compression == "xz":
+            unpacker = lzma.LZMADecompressor()
+        else:
+            raise StoreError(
+                f"expected the compression raw, gzip, bzip2 or xz, found {self.compression}: write "
+                "it again with one of these",
+                path=self.folder,
+            )
         try:
-            if self.compression == "raw":
-                return data
-            if self.compression == "gzip":
-                return zlib.decompressobj(15 if self._zlib else 31).decompress(data, nbytes)
-            if self.compression == "bzip2":
-                return bz2.BZ2Decompressor().decompress(data, nbytes)
-            if self.compression == "xz":
-                return lzma.LZMADecompressor().decompress(data, nbytes)
+            found: bytes = unpacker.decompress(data, nbytes + 1)
         except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
             raise StoreError(f"the block is damaged: {error}", path=path) from error
-        raise StoreError(
-            f"expected the compression raw, gzip, bzip2 or xz, found {self.compression}: write it "
-            "again with one of these",
-            path=self.folder,
-        )
+        if len(found) != nbytes or not unpacker.eof:
+            raise StoreError(
+                f"expected {nbytes} bytes of {self.compression}, found others: the block was cut "
+                "short or is damaged",
+                path=path,
+            )
+        return found
 
     def read(self) -> np.ndarray:
         """All of a small dataset, little-endian.

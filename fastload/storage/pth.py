@@ -68,7 +68,7 @@ class PthStore(TableStore):
                 f"images do not lie as (height, width, 3): pack it again, or save "
                 "images.contiguous(memory_format=torch.channels_last)"
             )
-        return _table(file, content, axes, offset)
+        return _table(file, content, axes, offset, 0 if self.indirect else nbytes)
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """As in the contract; where images lie in another order, they are rearranged.
@@ -112,7 +112,9 @@ def _content(file: PthFile) -> dict[str, Any]:
     return flat
 
 
-def _table(file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray) -> Table:
+def _table(
+    file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray, nbytes: int
+) -> Table:
     path, count = file.path, axes.count
     header: dict[str, Any] = {"metadata": {}, "fields": []}
     if isinstance(content.get("fastload"), str):
@@ -135,7 +137,7 @@ def _table(file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarra
         files=[path],
         file=np.zeros(count, np.int32),
         offset=offset,
-        nbytes=np.full(count, axes.nbytes, np.int64),
+        nbytes=np.full(count, nbytes, np.int64),
         sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
         kinds=np.full(count, RAW, np.uint8),
         keys=numbered(count) if keys is None else Blobs.of([encode_text(str(k)) for k in keys]),

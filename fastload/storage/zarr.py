@@ -111,7 +111,7 @@ class ZarrStore(TableStore):
             files=files,
             file=file,
             offset=offset,
-            nbytes=np.full(count, axes.nbytes, np.int64),
+            nbytes=np.full(count, 0 if self.indirect else axes.nbytes, np.int64),
             sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
             kinds=np.full(count, RAW, np.uint8),
             keys=arrays.blobs("keys") or numbered(count),
