@@ -16,6 +16,10 @@ constexpr size_t kKept = size_t{4} << 20;
 // libjpeg reads up to 64 bits ahead, and fails where the file ends before.
 constexpr int64_t kReadAheadBits = 128;
 
+// A smaller file is not worth building tables for: it is decoded with those at hand or by libjpeg, and tables
+// are built when a second file wants the same. Measured: docs/performance.md.
+constexpr size_t kSmall = 4096;
+
 // Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` has room for as
 // many bytes. Returns the end of the copy; `*marker`: an ordinary marker ended it. 0xFF 0xFF does not count
 // as one: libjpeg skips the first, and finds a data byte, a marker or the end of the file behind it.
@@ -54,21 +58,28 @@ struct EntropySource::Impl {
 
   ~Impl() { std::free(data); }
 
-  bool build_tables(j_decompress_ptr cinfo);
+  bool build_tables(j_decompress_ptr cinfo, bool eager);
   bool load(const uint8_t* from, size_t nbytes);
   bool fill(JBLOCKROW* blocks);
 };
 
-// No table is built twice, though several components use it.
-bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo) {
+bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, bool eager) {
+  bool built = true;
+  unsigned dc_seen = 0, ac_seen = 0;  // several components may use one table
   for (int c = 0; c < cinfo->comps_in_scan; c++) {
     const jpeg_component_info& info = *cinfo->cur_comp_info[c];
     const int dc_table = info.dc_tbl_no, ac_table = info.ac_tbl_no;
     if (dc_table < 0 || dc_table >= NUM_HUFF_TBLS || ac_table < 0 || ac_table >= NUM_HUFF_TBLS) return false;
-    if (!cinfo->dc_huff_tbl_ptrs[dc_table] || !cinfo->ac_huff_tbl_ptrs[ac_table]) return false;
-    if (!dc[dc_table].build(*cinfo->dc_huff_tbl_ptrs[dc_table], false)) return false;
-    if (!ac[ac_table].build(*cinfo->ac_huff_tbl_ptrs[ac_table], true)) return false;
+    const JHUFF_TBL *dc_code = cinfo->dc_huff_tbl_ptrs[dc_table],
+                    *ac_code = cinfo->ac_huff_tbl_ptrs[ac_table];
+    if (!dc_code || !ac_code) return false;
+    // All of them, for a small file that is refused is remembered.
+    if (!(dc_seen >> dc_table & 1)) built &= dc[dc_table].build(*dc_code, false, eager);
+    if (!(ac_seen >> ac_table & 1)) built &= ac[ac_table].build(*ac_code, true, eager);
+    dc_seen |= 1u << dc_table;
+    ac_seen |= 1u << ac_table;
   }
+  if (!built) return false;
   scan.blocks_in_mcu = cinfo->blocks_in_MCU;
   for (int b = 0; b < cinfo->blocks_in_MCU; b++) {
     const int component = cinfo->MCU_membership[b];
@@ -119,7 +130,7 @@ bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
     return false;
   if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
   if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
-  if (!mine.build_tables(cinfo)) return false;
+  if (!mine.build_tables(cinfo, cinfo->src->bytes_in_buffer >= kSmall)) return false;
   if (!mine.load(cinfo->src->next_input_byte, cinfo->src->bytes_in_buffer)) return false;
   // A scan of one component has one block in an MCU, whatever its sampling factors.
   const int mcu_width = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_h_samp_factor);

@@ -11,7 +11,7 @@ namespace {
 
 // Indices beyond the block, those of its end among them, stand for its last coefficient.
 struct Natural {
-  uint8_t at[64 + kEndOfBlock + 64 + kEndOfBlock];
+  uint8_t at[63 + 16 + kEndOfBlock];
   constexpr Natural() : at() {
     for (int k = 0; k < static_cast<int>(sizeof(at)); k++) at[k] = k < 64 ? kDctNaturalOrder[k] : 63;
   }
@@ -48,10 +48,10 @@ FASTLOAD_INLINE bool difference(BitReader* reader, const uint8_t* end, const Huf
                                 int* value) {
   if (__builtin_expect(reader->at > end + sizeof(uint64_t), 0)) return false;
   refill(reader);
-  const uint64_t entry = table.whole[reader->bits >> (64 - HuffmanTable::kBits)];
+  const uint32_t entry = table.whole(reader->bits);
   if (__builtin_expect(entry != 0, 1)) {
-    *value = static_cast<int16_t>(entry >> 32);
-    take(reader, static_cast<int>(entry & 63));
+    *value = Whole::dc_value(entry);
+    take(reader, Whole::nbits(entry));
     return true;
   }
   const HuffmanSymbol symbol = table.find(reader->bits);
@@ -64,40 +64,63 @@ FASTLOAD_INLINE bool ended_well(int k) {
   return k == 63 || (k >= kEndOfBlock && k < kEndOfBlock + 63);
 }
 
-// The AC coefficients of one block, into `out` or nowhere. False: not a block.
-template <bool kStore>
-FASTLOAD_INLINE bool coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
+// One symbol, whatever its length, and whatever it does to the index; `out` may be null.
+FASTLOAD_INLINE bool any_symbol(BitReader* reader, const HuffmanTable& table, int16_t* out, int* k) {
+  const HuffmanSymbol symbol = table.find(reader->bits);
+  *k += symbol.advance;
+  if (out) {
+    out[63] = 0;  // what a second symbol that belongs to the next block may have left there
+    out[kNatural.at[*k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
+  }
+  take(reader, symbol.length + symbol.size);
+  return symbol.length != 0;
+}
+
+// The AC coefficients of one block. False: not a block.
+FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
+  // Two look-ups leave enough bits for any symbol, and so does a third one for the next refill.
+  static_assert(56 - 2 * HuffmanTable::kBits >= HuffmanTable::kMaxSymbol);
   int k = 0;
   for (;;) {
     refill(reader);
-    // Three look-ups take 33 bits at most, which leaves enough for the longest symbol, 26.
     for (int i = 0; i < 3; i++) {
-      const uint64_t entry = table.whole[reader->bits >> (64 - HuffmanTable::kBits)];
-      if (__builtin_expect(entry == 0, 0)) break;
-      const int next = k + static_cast<int>(entry >> 8 & 255);
-      if (kStore) {
-        out[kNatural.at[k + static_cast<int>(entry >> 16 & 255)]] = static_cast<int16_t>(entry >> 48);
-        out[kNatural.at[next]] = static_cast<int16_t>(entry >> 32);
+      const uint32_t entry = table.whole(reader->bits);
+      const int next = k + Whole::advance(entry);
+      if (__builtin_expect(entry != 0, 1)) {
+        out[kNatural.at[k + Whole::first_advance(entry)]] = static_cast<int16_t>(Whole::first_value(entry));
+        out[kNatural.at[next]] = static_cast<int16_t>(Whole::value(entry));
       }
       // The second symbol may belong to the next block already.
-      if (__builtin_expect(next >= 63 && !ended_well(next), 0)) break;
+      if (__builtin_expect(entry == 0 || (next >= 63 && !ended_well(next)), 0)) {
+        if (!any_symbol(reader, table, out, &k)) return false;
+        if (k >= 63) return ended_well(k);
+        break;
+      }
+      take(reader, Whole::nbits(entry));
+      k = next;
+      if (k >= 63) return true;
+    }
+  }
+}
+
+// Past the AC coefficients of one block. False: not a block.
+FASTLOAD_INLINE bool pass_coefficients(BitReader* reader, const HuffmanTable& table) {
+  static_assert(56 - HuffmanTable::kMaxPassed >= HuffmanTable::kMaxSymbol);
+  int k = 0;
+  for (;;) {
+    refill(reader);
+    for (int i = 0; i < 2; i++) {
+      const uint32_t entry = table.passed(reader->bits);
+      const int next = k + static_cast<int>(entry >> 6);
+      if (__builtin_expect(entry == 0 || (next >= 63 && !ended_well(next)), 0)) {
+        if (!any_symbol(reader, table, nullptr, &k)) return false;
+        if (k >= 63) return ended_well(k);
+        break;
+      }
       take(reader, static_cast<int>(entry & 63));
       k = next;
       if (k >= 63) return true;
-      if (i == 2) goto again;
     }
-    {
-      const HuffmanSymbol symbol = table.find(reader->bits);
-      k += symbol.advance;
-      if (kStore) {
-        out[63] = 0;
-        out[kNatural.at[k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
-      }
-      take(reader, symbol.length + symbol.size);
-      if (symbol.length == 0) return false;
-      if (k >= 63) return ended_well(k);
-    }
-  again:;
   }
 }
 
@@ -113,7 +136,7 @@ FASTLOAD_INLINE bool decode_mcu(EntropyScan* scan, JBLOCKROW* blocks) {
     scan->prediction[block.component] = value;
     wild |= static_cast<unsigned>(value + 32768);
     out[0] = static_cast<int16_t>(value);
-    if (!coefficients<true>(&reader, *block.ac, out)) return false;
+    if (!read_coefficients(&reader, *block.ac, out)) return false;
   }
   scan->reader = reader;
   return wild <= 65535;
@@ -130,7 +153,7 @@ FASTLOAD_INLINE bool pass_mcus(EntropyScan* scan, int64_t mcus) {
       value += scan->prediction[block.component];
       scan->prediction[block.component] = value;
       wild |= static_cast<unsigned>(value + 32768);
-      if (!coefficients<false>(&reader, *block.ac, nullptr)) return false;
+      if (!pass_coefficients(&reader, *block.ac)) return false;
     }
     if (wild > 65535) return false;
   }

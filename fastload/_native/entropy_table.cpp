@@ -9,85 +9,102 @@ namespace {
 constexpr int kMaxDcSize = 11, kMaxAcSize = 10;
 constexpr int kZeroRun = 0xF0;  // sixteen zeros
 
+// The most that symbols of passed() may advance, an end of the block aside: an index of kEndOfBlock and more
+// must mean such an end.
+constexpr int kMaxAdvance = kEndOfBlock - 63;
+
 bool baseline(int symbol, bool ac) {
   const int size = symbol & 15;
   if (!ac) return symbol <= kMaxDcSize;
   return size == 0 ? symbol == 0 || symbol == kZeroRun : size <= kMaxAcSize;
 }
 
-constexpr uint64_t whole_entry(int length, int advance, int first_advance, int value, int first_value) {
-  return static_cast<uint64_t>(length) | static_cast<uint64_t>(advance) << 8 |
-         static_cast<uint64_t>(first_advance) << 16 |
-         static_cast<uint64_t>(static_cast<uint16_t>(value)) << 32 |
-         static_cast<uint64_t>(static_cast<uint16_t>(first_value)) << 48;
+// Entries for all values of a symbol whose code is followed by `free` bits. The bits of the value come first.
+void put_alone(int symbol, int length, int free, bool ac, uint32_t* entries) {
+  const int size = symbol & 15;
+  if (size > free || (ac && size > Whole::kMaxSize)) {
+    std::fill_n(entries, 1 << free, 0u);
+    return;
+  }
+  const int advance = huffman_advance(symbol), first_advance = symbol == 0 ? 1 : advance;
+  for (int v = 0; v < 1 << size; v++) {
+    const int value = size == 0 || v >> (size - 1) ? v : v + 1 - (1 << size);  // F.2.2.1, EXTEND
+    const uint32_t entry = ac ? Whole::pack(length + size, advance, first_advance, value, value)
+                              : Whole::pack_dc(length + size, value);
+    std::fill_n(entries + (v << (free - size)), 1 << (free - size), entry);
+  }
 }
 
 }  // namespace
 
-HuffmanSymbol HuffmanTable::symbol(int value, int length) const {
-  const int size = value & 15;
-  const int advance = !ac_ ? 0 : value == 0 ? kEndOfBlock : (value >> 4) + 1;
-  return {static_cast<uint8_t>(length), static_cast<uint8_t>(size), static_cast<uint8_t>(advance)};
+bool HuffmanTable::Code::is(const JHUFF_TBL& table, bool with_ac) const {
+  return ac == with_ac && std::memcmp(counts, table.bits, sizeof(counts)) == 0 &&
+         std::memcmp(symbols, table.huffval, sizeof(symbols)) == 0;
 }
 
-bool HuffmanTable::same(const JHUFF_TBL& table, bool ac) const {
-  return built_ && ac_ == ac && std::memcmp(counts_, table.bits, sizeof(counts_)) == 0 &&
-         std::memcmp(symbols_, table.huffval, sizeof(symbols_)) == 0;
+bool HuffmanTable::build(const JHUFF_TBL& table, bool ac, bool eager) {
+  if (built_ && code_.is(table, ac)) return true;
+  const bool wanted = eager || refused_.is(table, ac);
+  Code& code = wanted ? code_ : refused_;
+  code.ac = ac;
+  std::memcpy(code.counts, table.bits, sizeof(code.counts));
+  std::memcpy(code.symbols, table.huffval, sizeof(code.symbols));
+  if (!wanted) return false;
+  built_ = fill();
+  return built_;
 }
 
-bool HuffmanTable::build(const JHUFF_TBL& table, bool ac) {
-  if (same(table, ac)) return true;
-  built_ = false;
-  ac_ = ac;
-  std::memcpy(counts_, table.bits, sizeof(counts_));
-  std::memcpy(symbols_, table.huffval, sizeof(symbols_));
+bool HuffmanTable::fill() {
+  uint32_t alone[kEntries];  // as whole_, with one symbol each
   // Codes of one length are consecutive numbers, so the entries fill up in order, without gaps.
-  uint64_t alone[kEntries];  // one symbol with its value each
   int code = 0, index = 0, filled = 0;
   for (int length = 1; length <= 16; length++, code <<= 1) {
-    const int count = counts_[length];
+    const int count = code_.counts[length];
     if (index + count > 256 || code + count > 1 << length) return false;
     offset_[length] = index - code;
     for (int i = 0; i < count; i++, index++, code++) {
-      if (!baseline(symbols_[index], ac)) return false;
+      const int symbol = code_.symbols[index];
+      if (!baseline(symbol, code_.ac)) return false;
       if (length > kBits) continue;
-      const HuffmanSymbol found = symbol(symbols_[index], length);
-      const int entries = 1 << (kBits - length), values = 1 << found.size;
-      std::fill_n(first + filled, entries, found);
-      if (values > entries) {
-        std::fill_n(alone + filled, entries, 0);
-      } else {
-        for (int v = 0; v < values; v++) {
-          const int value = 2 * v < values && found.size ? v + 1 - values : v;
-          std::fill_n(alone + filled + v * (entries / values), entries / values,
-                      whole_entry(length + found.size, found.advance, found.advance, value, value));
-        }
-      }
-      filled += entries;
+      const int free = kBits - length;
+      std::fill_n(first_ + filled, 1 << free, static_cast<uint16_t>(length << 8 | symbol));
+      put_alone(symbol, length, free, code_.ac, alone + filled);
+      filled += 1 << free;
     }
     last_[length] = count ? code - 1 : -1;
   }
-  std::fill_n(first + filled, kEntries - filled, HuffmanSymbol{0, 0, 0});
-  std::fill_n(alone + filled, kEntries - filled, 0);
-  if (ac) {
+  std::fill(first_ + filled, first_ + kEntries, uint16_t{0});
+  std::fill(alone + filled, alone + kEntries, 0u);
+  if (code_.ac) {
     pair_up(alone);
   } else {
-    std::memcpy(whole, alone, sizeof(whole));
+    std::memcpy(whole_, alone, sizeof(whole_));
   }
-  built_ = true;
   return true;
 }
 
-void HuffmanTable::pair_up(const uint64_t* alone) {
+void HuffmanTable::pair_up(const uint32_t* alone) {
+  const auto behind = [](int bits, int used) { return bits << used & (kEntries - 1); };
   for (int i = 0; i < kEntries; i++) {
-    const uint64_t one = alone[i];
-    const int length = static_cast<int>(one & 255), advance = static_cast<int>(one >> 8 & 255);
-    const uint64_t next = alone[i << length & (kEntries - 1)];
-    const int both = length + static_cast<int>(next & 255);
-    whole[i] = one == 0 || next == 0 || both > kBits || advance == kEndOfBlock
-                   ? one
-                   : whole_entry(both, advance + static_cast<int>(next >> 8 & 255), advance,
-                                 static_cast<int>(next >> 32), static_cast<int>(one >> 32));
+    const uint32_t one = alone[i];
+    const int nbits = Whole::nbits(one), advance = Whole::advance(one);
+    const uint32_t two = alone[behind(i, nbits)];
+    const int both = nbits + Whole::nbits(two);
+    const bool pair = one != 0 && two != 0 && both <= kBits && advance < kEndOfBlock;
+    const uint32_t joined = Whole::pack(both, advance + Whole::advance(two), Whole::first_advance(one),
+                                        Whole::value(two), Whole::first_value(one));
+    whole_[i] = pair ? joined : one;
+  }
+  for (int i = 0; i < kEntries; i++) {
+    const uint32_t known = whole_[i];
+    const int nbits = Whole::nbits(known), advance = Whole::advance(known);
+    const int next = first_[behind(i, nbits)], length = next >> 8, symbol = next & 255;
+    const int further = huffman_advance(symbol);
+    const bool more = next != 0 && length <= kBits - nbits && advance < kEndOfBlock &&
+                      (symbol == 0 || advance + further <= kMaxAdvance);
+    const int all_nbits = nbits + (more ? length + (symbol & 15) : 0);
+    const int all_advance = advance + (more ? further : 0);
+    passed_[i] = static_cast<uint16_t>(all_nbits | all_advance << 6);
   }
 }
 
@@ -95,7 +112,7 @@ HuffmanSymbol HuffmanTable::find_long(uint64_t bits) const {
   const int next = static_cast<int>(bits >> 48);
   for (int length = kBits + 1; length <= 16; length++) {
     const int code = next >> (16 - length);
-    if (code <= last_[length]) return symbol(symbols_[(code + offset_[length]) & 255], length);
+    if (code <= last_[length]) return symbol(code_.symbols[(code + offset_[length]) & 255], length);
   }
   return {0, 0, 0};
 }
