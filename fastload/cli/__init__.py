@@ -18,6 +18,8 @@ from fastload.errors import FastloadError, UsageError
 # Name -> (module, whose click command is named `command`; one line for the list).
 COMMANDS = {
     "pack": ("fastload.cli.pack", "Pack a folder of images into one file."),
+    "verify": ("fastload.cli.verify", "Check every record against its checksum."),
+    "unpack": ("fastload.cli.unpack", "Write a store's images as files."),
     "info": ("fastload.cli.info", "Show what is inside a store."),
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),

@@ -61,6 +61,11 @@ def _text(summary: Summary) -> str:
         f"  encodings   {_encodings(summary)}",
         f"  checksums   {'CRC32C of every record' if summary.checksums else 'none'}",
     ]
+    if summary.labels not in (None, "int64"):
+        lines.append(f"  labels      {summary.labels}")
+    lines += [f"  field       {name}: {type_}" for name, type_ in summary.fields.items()]
+    if 1 < summary.files < summary.records:
+        lines.append(f"  files       {summary.files:,}")
     for key in ("encode", "resize", "quality", "part", "source", "fastload"):
         if summary.metadata.get(key) is not None:
             name = "packed by" if key == "fastload" else key

@@ -57,6 +57,9 @@ class Summary:
         classes: (name, records) in the order of the labels; empty without labels.
         width, height: in pixels, over the records whose size is known; None where none is.
         record_nbytes: of single records.
+        labels: what the labels are, such as "int64" or "float32 (40)"; None without labels.
+        fields: name -> type of every field.
+        files: how many files hold the records.
         encodings: encoding -> records; estimated from ``sampled`` records.
         sampled: how many records the encodings were counted on.
         checksums: whether every record has one.
@@ -72,6 +75,9 @@ class Summary:
     width: Spread | None
     height: Spread | None
     record_nbytes: Spread | None
+    labels: str | None
+    fields: dict[str, str]
+    files: int
     encodings: dict[str, int]
     sampled: int
     checksums: bool
@@ -103,11 +109,21 @@ def summarise(store: Store) -> Summary:
         width=Spread.of(known[:, 0]),
         height=Spread.of(known[:, 1]),
         record_nbytes=Spread.of(nbytes),
+        labels=None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:]),
+        fields={
+            name: field.kind if field.dtype is None else _type(field.dtype, field.shape)
+            for name, field in store.fields.items()
+        },
+        files=len(store.files),
         encodings=_encodings(store, sampled),
         sampled=len(sampled),
         checksums=store.checksums(everything[:1]) is not None,
         metadata=store.metadata,
     )
+
+
+def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{dtype} ({', '.join(map(str, shape))})" if shape else str(dtype)
 
 
 def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
@@ -136,11 +152,12 @@ def _encodings(store: Store, indices: np.ndarray) -> dict[str, int]:
     kinds = store.kinds(indices)
     found = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
     encoded = indices[(kinds != RAW) & (kinds != DCT)]
-    found.update(_encoding(data) for data in read_records(store, encoded, limit=16))
+    found.update(encoding_of(data) for data in read_records(store, encoded, limit=16))
     return {name: count for name, count in found.most_common() if count}
 
 
-def _encoding(data: bytes) -> str:
+def encoding_of(data: bytes) -> str:
+    """Name of an image format, by the first bytes of a file; "other" where they say nothing."""
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         return "webp"
     return next((name for start, name in _SIGNATURES if data.startswith(start)), "other")

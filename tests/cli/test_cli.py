@@ -53,7 +53,7 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert f"  {command}" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["pack", "info"])
+@pytest.mark.parametrize("command", ["pack", "verify", "unpack", "info"])
 def test_help_of_a_command_has_examples(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -198,3 +198,33 @@ def test_sizes_are_shown_in_a_unit_that_fits() -> None:
     assert [human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
         "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
     ]  # fmt: skip
+
+
+def test_verify_names_the_damage_and_its_status_is_1(images: Path, tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    pack(images, path)
+    result = run("verify", path)
+    assert result.exit_code == 0 and "20 of 20 records: checksums right" in result.stdout
+    spans = open_store(path).spans(np.array([3]))
+    with open(path, "r+b") as file:
+        file.seek(int(spans.offset[0]) + 40)
+        file.write(b"\xa5\x5a")
+    result = run("verify", path, "--decode", "-q")
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    key = "klasse 0 ü/06.jpg"
+    assert f"record 3 ({key}), byte offset {spans.offset[0]}: expected CRC32C" in line
+    result = run("verify", path, "--json")
+    assert result.exit_code == 1
+    assert [damage["record"] for damage in json.loads(result.stdout)["damaged"]] == [3]
+    assert run("verify", tmp_path / "none.lmdb").exit_code == 1
+
+
+def test_unpack_gives_the_files_back(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    result = run("unpack", tmp_path / "a.lmdb", tmp_path / "out")
+    assert result.exit_code == 0 and "20 images" in result.stdout
+    for path in images.rglob("*.jpg"):
+        assert (tmp_path / "out" / path.relative_to(images)).read_bytes() == path.read_bytes()
+    again = run("unpack", tmp_path / "a.lmdb", tmp_path / "out")
+    assert again.exit_code == 2 and "a new or an empty folder" in again.stderr

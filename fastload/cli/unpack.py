@@ -1,0 +1,39 @@
+"""``fastload unpack``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from ._progress import ProgressBar, human
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload unpack imgs.lmdb ./imgs
+  fastload unpack imgs.lmdb ./imgs --json
+"""
+)
+@click.argument("path", type=click.Path())
+@click.argument("folder", type=click.Path())
+@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: bool) -> None:
+    """Write the images of the store PATH as files into FOLDER, one folder per class.
+
+    FOLDER appears when it is complete. Labels that are no classes, and fields, go into
+    records.jsonl in it. Nothing is ever written outside of FOLDER.
+    """
+    from fastload.storage.unpack import LIST, unpack
+
+    with ProgressBar("unpacking", quiet=quiet or as_json) as bar:
+        report = unpack(path, folder, workers=workers, progress=bar)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+    elif not quiet:
+        also = f", labels and fields in {LIST}" if report.listed else ""
+        click.echo(f"{report.folder}: {report.records:,} images, {human(report.nbytes)}{also}")

@@ -1,0 +1,52 @@
+"""``fastload verify``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from ._progress import ProgressBar, human
+
+_SHOWN = 50  # damaged records that are listed
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload verify imgs.lmdb
+  fastload verify imgs.tfrecord --decode
+  fastload verify imgs.lmdb --json | jq .damaged
+"""
+)
+@click.argument("path", type=click.Path())
+@click.option("--decode", is_flag=True, help="Also decode every image, as loading would.")
+@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="Only what is damaged.")
+def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: bool) -> int:
+    """Read every record of the store PATH and compare it with its checksum.
+
+    Names file, record and byte offset of what is damaged; the exit status is 1 then.
+    """
+    from fastload.storage.verify import verify
+
+    with ProgressBar("verifying", quiet=quiet or as_json) as bar:
+        report = verify(path, decode=decode, workers=workers, progress=bar)
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+        return 1 if report.damaged else 0
+    for damage in report.damaged[:_SHOWN]:
+        where = "" if damage.offset is None else f", byte offset {damage.offset}"
+        click.echo(f"{damage.path}: record {damage.record} ({damage.key}){where}: {damage.reason}")
+    if len(report.damaged) > _SHOWN:
+        click.echo(f"and {len(report.damaged) - _SHOWN:,} more (--json has all)")
+    if not quiet:
+        what = "checksums right" if report.checksums else "no checksum in this store; readable"
+        good = report.records - len(report.damaged)
+        click.echo(
+            f"{report.path}: {good:,} of {report.records:,} records: {what}"
+            f"{', decoded' if decode else ''}; {human(report.nbytes)} read"
+        )
+    return 1 if report.damaged else 0

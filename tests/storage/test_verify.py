@@ -1,0 +1,187 @@
+"""``verify`` and ``unpack`` for every format."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fastload.converters import pack
+from PIL import Image
+from torchvision.datasets import ImageFolder
+
+from fastload import FastLoader
+from fastload.errors import ChecksumError, StoreError, UsageError
+from fastload.storage import RAW, Record, open_store, open_writer
+from fastload.storage.unpack import unpack
+from fastload.storage.verify import verify
+from storage.formats import CLASSES, ROWS, Row, records
+
+COUNT = 30
+
+
+@pytest.fixture(params=[row for row in ROWS if row.checksums], ids=lambda row: row.name)
+def row(request: pytest.FixtureRequest) -> Row:
+    return request.param
+
+
+def flip(path: Path, record: int, where: int) -> tuple[str, int]:
+    """Flip a bit of a byte of a record: file and offset of the record."""
+    with open_store(path) as store:
+        spans = store.spans(np.array([record]))
+        file, offset = store.files[int(spans.file[0])], int(spans.offset[0])
+        at = offset + where % int(spans.nbytes[0])
+    with open(file, "r+b") as data:
+        data.seek(at)
+        byte = data.read(1)[0]
+        data.seek(at)
+        data.write(bytes([byte ^ 4]))
+    return file, offset
+
+
+def test_undamaged_store_is_right(row: Row, tmp_path: Path) -> None:
+    report = verify(row.make(tmp_path, row.records(COUNT)), decode=True, workers=2)
+    assert report.damaged == () and report.records == COUNT and report.checksums
+    assert report.nbytes == sum(len(record.data) for record in row.records(COUNT))
+
+
+def test_flipped_byte_is_named_with_file_record_and_offset(row: Row, tmp_path: Path) -> None:
+    path = row.make(tmp_path, row.records(COUNT))
+    where = np.random.default_rng(5).integers(100, 10_000, 2).tolist()
+    places = {record: flip(path, record, at) for record, at in zip((12, 25), where)}
+    report = verify(path)
+    assert [damage.record for damage in report.damaged] == [12, 25]
+    for damage in report.damaged:
+        assert (damage.path, damage.offset) == places[damage.record]
+        assert damage.key == row.records(COUNT)[damage.record].key
+        assert "CRC32C" in damage.reason
+    with pytest.raises(ChecksumError) as caught:
+        list(FastLoader(path, batch_size=1))
+    assert (caught.value.path, caught.value.record, caught.value.offset) == (
+        places[12][0], 12, places[12][1],
+    )  # fmt: skip
+
+
+def test_folder_has_no_checksums_but_is_read_and_decoded(tmp_path: Path) -> None:
+    (row,) = (row for row in ROWS if row.name == "folder")
+    path = row.make(tmp_path, records(COUNT))
+    assert not verify(path).checksums and verify(path).damaged == ()
+    name = path / records(COUNT)[7].key
+    name.write_bytes(name.read_bytes()[:-80])
+    assert verify(path).damaged == ()
+    (damage,) = verify(path, decode=True).damaged
+    assert (damage.record, damage.path, damage.offset) == (7, str(name), 0)
+
+
+def test_progress_counts_every_record(tmp_path: Path) -> None:
+    path = tmp_path / "a.lmdb"
+    with open_writer(path) as writer:
+        writer.append(records(COUNT))
+    calls: list[tuple[int, int, int]] = []
+    verify(path, progress=lambda *numbers: calls.append(numbers))
+    assert calls[-1] == (COUNT, COUNT, sum(len(record.data) for record in records(COUNT)))
+
+
+# --- unpack ---------------------------------------------------------------------------------------
+
+
+def test_unpacked_store_is_the_folder_it_was_made_of(row: Row, tmp_path: Path) -> None:
+    given = row.records(COUNT)
+    path = row.make(tmp_path, given)
+    report = unpack(path, tmp_path / "out ü", workers=2)
+    assert (report.records, report.listed) == (COUNT, False)
+    folder = ImageFolder(str(tmp_path / "out ü"))
+    assert folder.classes == CLASSES
+    assert folder.targets == [record.label for record in given]
+    for (name, _), record in zip(folder.samples, given):
+        if record.kind == RAW:
+            with Image.open(name) as image:
+                assert image.tobytes() == record.data
+        else:
+            assert Path(name).read_bytes() == record.data
+            assert os.path.relpath(name, tmp_path / "out ü") == record.key
+
+
+def write(path: Path, given: list[Record], classes: list[str]) -> Path:
+    with open_writer(path, classes=classes) as writer:
+        writer.append(given)
+    return path
+
+
+def test_dct_records_become_jpegs_of_the_same_pixels(tmp_path: Path) -> None:
+    pytest.importorskip("fastload._native._core")
+    source = unpack(write(tmp_path / "a.lmdb", records(8), CLASSES), tmp_path / "a").folder
+    pack(source, tmp_path / "dct.lmdb", encode="dct")
+    unpack(tmp_path / "dct.lmdb", tmp_path / "b")
+    for record in records(8):
+        pixels = [np.asarray(Image.open(tmp_path / side / record.key)) for side in "ab"]
+        np.testing.assert_array_equal(*pixels)
+
+
+def test_labels_that_are_no_classes_and_fields_are_listed(tmp_path: Path) -> None:
+    given = [
+        dataclasses.replace(r, label=[i / 2, i], fields={"text": "ü", "mask": b"\xff", "n": i})
+        for i, r in enumerate(records(3))
+    ]
+    assert unpack(write(tmp_path / "a.lmdb", given, []), tmp_path / "out").listed
+    lines = [json.loads(line) for line in (tmp_path / "out/records.jsonl").read_text().splitlines()]
+    assert lines == [
+        {"path": r.key, "label": [i / 2, i], "text": "ü", "mask": {"base64": "/w=="}, "n": i}
+        for i, r in enumerate(records(3))
+    ]
+
+
+@pytest.mark.parametrize(
+    "key", ["../a.jpg", "/etc/a.jpg", "a/../../b.jpg", "a//b.jpg", "./a.jpg", "a/..", "", "a\0.jpg"]
+)
+def test_keys_that_lead_elsewhere_are_refused_and_nothing_is_left(tmp_path: Path, key: str) -> None:
+    given = [*records(2), dataclasses.replace(records(3)[2], key=key)]
+    path = write(tmp_path / "a.lmdb", given, CLASSES)
+    (tmp_path / "inner").mkdir()
+    with pytest.raises(StoreError, match="path below a folder"):
+        unpack(path, tmp_path / "inner" / "out")
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "inner"]
+    assert os.listdir(tmp_path / "inner") == []
+
+
+def test_class_names_that_are_no_folders_and_equal_names_are_refused(tmp_path: Path) -> None:
+    for number, name in enumerate(["..", "a/b", "/abs"]):
+        path = write(tmp_path / f"{number}.lmdb", records(1), [name])
+        with pytest.raises(StoreError, match=r"path below a folder|class names that can be"):
+            unpack(path, tmp_path / "out")
+    twice = [records(1)[0], records(1)[0]]
+    with pytest.raises(StoreError, match="two records have the name"):
+        unpack(write(tmp_path / "twice.lmdb", twice, CLASSES), tmp_path / "out")
+
+
+def test_folders_in_use_and_links_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", records(2), CLASSES)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "x").touch()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    for name in ("full", "link"):
+        with pytest.raises(UsageError, match="a new or an empty folder"):
+            unpack(path, tmp_path / name)
+    assert unpack(path, tmp_path / "empty").records == 2
+
+
+def test_damaged_record_is_not_unpacked(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb", records(5), CLASSES)
+    flip(path, 3, 50)
+    with pytest.raises(ChecksumError, match="record 3"):
+        unpack(path, tmp_path / "out")
+    assert os.listdir(tmp_path) == ["a.lmdb"]
+
+
+def test_names_get_the_ending_of_what_they_hold(tmp_path: Path) -> None:
+    buffer = io.BytesIO()
+    Image.new("RGB", (3, 2)).save(buffer, "PNG")
+    keys = ["000001", "b.jpg", "c.PNG"]
+    given = [Record(data=buffer.getvalue(), label=None, key=key, width=3, height=2) for key in keys]
+    unpack(write(tmp_path / "a.lmdb", given, []), tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == ["000001.png", "b.jpg.png", "c.PNG"]
