@@ -12,8 +12,10 @@ from rich.table import Table
 
 from bench import loaders, machine, report
 from bench.data import NoImages, cache_folder
+from bench.plot import figures
 from bench.suites import SUITES
 from bench.suites.base import Options, Suite
+from fastload.errors import MissingDependencyError
 
 _console = Console(stderr=True)
 _CPUS = len(os.sched_getaffinity(0))
@@ -99,6 +101,21 @@ def table(files: tuple[str, ...], markdown: bool) -> None:
         click.echo(report.markdown(rows))
     else:
         _show(rows)
+
+
+@main.command()
+@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+@click.option("--out", default=".", show_default=True, type=click.Path(file_okay=False))
+@click.option("--format", "formats", default="png,svg", show_default=True)
+def plot(files: tuple[str, ...], out: str, formats: str) -> None:
+    """Draw a chart for each suite in FILES, which `run --json` wrote, as OUT/SUITE.png and .svg."""
+    rows = [found for path in files for found in json.loads(Path(path).read_text())]
+    kinds = _split("format", formats, ("png", "svg", "pdf"))
+    try:
+        for path in figures(rows, Path(out), kinds):
+            click.echo(path)
+    except MissingDependencyError as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _show(rows: list[report.Row]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 Row = dict[str, Any]
 BASELINE = "torch-pil"
-_LOWER_IS_BETTER = {"s", "ms", "MB", "of the JPEGs"}
+SEQUENTIAL = "sequential-read"  # the cold suite's plain reader, which decodes nothing
+LOWER_IS_BETTER = {"s", "ms", "MB", "of the JPEGs"}
 
 
 def row(
@@ -60,7 +61,7 @@ def missing(
 
 
 def is_peer(loader: str) -> bool:
-    return not loader.startswith("fastload")
+    return not loader.startswith("fastload") and loader != SEQUENTIAL
 
 
 def ratio(found: Row, other: Row | None) -> float | None:
@@ -70,7 +71,7 @@ def ratio(found: Row, other: Row | None) -> float | None:
     if found["metric"] == "import":  # torch's own loader comes with torch: no ratio to nothing
         return None
     quotient = float(found["median"]) / float(other["median"])
-    return 1 / quotient if found["unit"] in _LOWER_IS_BETTER else quotient
+    return 1 / quotient if found["unit"] in LOWER_IS_BETTER else quotient
 
 
 def best_peer(rows: Iterable[Row]) -> Row | None:
@@ -78,19 +79,19 @@ def best_peer(rows: Iterable[Row]) -> Row | None:
     peers = [found for found in rows if is_peer(found["loader"]) and found["median"]]
     if not peers:
         return None
-    sign = -1 if peers[0]["unit"] in _LOWER_IS_BETTER else 1
+    sign = -1 if peers[0]["unit"] in LOWER_IS_BETTER else 1
     return max(peers, key=lambda found: sign * float(found["median"]))
 
 
 def tables(rows: Sequence[Row]) -> list[Any]:
     """A rich table for each suite, variant and metric, in the order of the rows."""
-    return [_table(key, group) for key, group in _groups(rows).items()]
+    return [_table(key, group) for key, group in groups(rows).items()]
 
 
 def markdown(rows: Sequence[Row]) -> str:
     """The tables as Markdown; loaders without a figure are left to the JSON."""
     lines: list[str] = []
-    for (suite, variant, metric, unit), group in _groups(rows).items():
+    for (suite, variant, metric, unit), group in groups(rows).items():
         baseline = next((found for found in group if found["loader"] == BASELINE), None)
         peer = best_peer(group)
         lines += [
@@ -99,16 +100,16 @@ def markdown(rows: Sequence[Row]) -> str:
             f"| loader | median | min - max | x {BASELINE} | x best peer |",
             "|---|---:|---:|---:|---:|",
         ]
-        for found in _best_first(group):
+        for found in best_first(group):
             name = f"**{found['loader']}**" if not is_peer(found["loader"]) else found["loader"]
-            median, low, high = (_shown(found[field]) for field in ("median", "min", "max"))
+            median, low, high = (shown(found[field]) for field in ("median", "min", "max"))
             ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
             lines.append(f"| {name} | {median} | {low} - {high} | {ratios[0]} | {ratios[1]} |")
         lines.append("")
     return "\n".join(lines)
 
 
-def _groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
+def groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
     """The rows of each table, in the order of the rows."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for found in rows:
@@ -117,8 +118,9 @@ def _groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
     return groups
 
 
-def _best_first(group: Sequence[Row]) -> list[Row]:
-    sign = 1 if group[0]["unit"] in _LOWER_IS_BETTER else -1
+def best_first(group: Sequence[Row]) -> list[Row]:
+    """The rows that have a figure."""
+    sign = 1 if group[0]["unit"] in LOWER_IS_BETTER else -1
     measured = [found for found in group if found["median"] is not None]
     return sorted(measured, key=lambda found: sign * float(found["median"]))
 
@@ -134,9 +136,9 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     for heading in ("median", "min", "max", f"x {BASELINE}", "x best peer"):
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")
-    for found in _best_first(group):
+    for found in best_first(group):
         name = f"{found['loader']} *" if found is peer else found["loader"]
-        figures = [_shown(found[field]) for field in ("median", "min", "max")]
+        figures = [shown(found[field]) for field in ("median", "min", "max")]
         ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
         table.add_row(name, *figures, *ratios, _setting(found))
     for found in group:
@@ -160,7 +162,8 @@ def _times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
+    """A figure with as many digits as it needs."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"

@@ -52,6 +52,7 @@ class _Session:
         self._name = name
         self._loader: Any = None
         self._work: Any = None
+        self._warm = False
 
     def make(self, work: dict[str, Any]) -> dict[str, Any]:
         """Import the loader; say how long that takes beyond torch and the script's own imports."""
@@ -87,7 +88,7 @@ class _Session:
         seconds = time.perf_counter() - start
         if self._loader.store is None:
             return {"seconds": seconds, "nbytes": None}
-        return {"seconds": seconds, "nbytes": _nbytes(self._loader.store_folder(self._work))}
+        return {"seconds": seconds, "nbytes": _nbytes(self._loader.data_folder(self._work))}
 
     def start(self, seconds: float, try_all: bool, reference: str) -> dict[str, Any]:
         """Open with each setting in turn, keep the fastest, check its output."""
@@ -120,6 +121,36 @@ class _Session:
         seconds = time.perf_counter() - start
         batches.close()
         return {"first_batch_s": seconds}
+
+    def cold_epoch(self) -> dict[str, Any]:
+        """One epoch with warm code and cold data: all is run once before the data is dropped."""
+        from bench import coldness
+
+        setting = self._loader.settings(self._work)[0]
+        if not self._warm:
+            self._loader.open(self._work, setting)
+            self._run(0)
+            self._warm = True
+        if self._loader.reopens:
+            self._loader.close()
+            gc.collect()
+            self._loader.open(self._work, setting)
+        folder = self._loader.data_folder(self._work)
+        files = coldness.files(folder)
+        coldness.drop(files)
+        found = {"resident": coldness.resident(files), "setting": setting}
+        before = coldness.nbytes_read(os.getpgrp())
+        images, first, begin = 0, 0.0, time.perf_counter()
+        for batch, _ in self._loader.epoch():
+            first = first or time.perf_counter() - begin
+            images += len(batch)
+        passed = time.perf_counter() - begin
+        return found | {
+            "images_per_s": images / passed,
+            "first_batch_s": first,
+            "nbytes": sum(file.stat().st_size for file in files),
+            "nbytes_read": coldness.nbytes_read(os.getpgrp()) - before,
+        }
 
     def run(self, seconds: float) -> dict[str, float]:
         return {"images_per_s": self._run(seconds)}

@@ -40,6 +40,8 @@ class Loader(abc.ABC):
         install: what to install for them, where it is not the modules' own names.
         store: name of its packed form, shared by loaders that read the same one; None where it
             reads the loose files.
+        reopens: whether closing and opening costs no more than reading an index; where it does
+            (code is compiled again), the cold suite drops the data under the open loader.
         ordered: whether an unshuffled epoch comes in the order of the files.
     """
 
@@ -48,6 +50,7 @@ class Loader(abc.ABC):
     user_imports: ClassVar[tuple[str, ...]] = ()
     install: ClassVar[str | None] = None
     store: ClassVar[str | None] = None
+    reopens: ClassVar[bool] = True
     ordered: ClassVar[bool] = True
 
     def __init__(self, name: str) -> None:
@@ -79,6 +82,10 @@ class Loader(abc.ABC):
 
     def store_folder(self, work: Workload) -> Path:
         return Path(work.stores) / f"{Path(work.images).name}-{self.store}"
+
+    def data_folder(self, work: Workload) -> Path:
+        """Where the bytes lie that it reads."""
+        return Path(work.images) if self.store is None else self.store_folder(work)
 
     def prepare(self, work: Workload, *, fresh: bool = False) -> None:
         """Pack, unless it is there already."""

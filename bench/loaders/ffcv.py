@@ -23,6 +23,7 @@ class Ffcv(Loader):
     summary = "FFCV, NCHW output"
     needs = ("ffcv",)
     store = "ffcv"
+    reopens = False  # seconds of compiling
     _loader: Any = None
 
     def pack(self, work: Workload, folder: Path) -> None:

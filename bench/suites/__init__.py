@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.suites.base import Suite
+from bench.suites.cold import Cold
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
 from bench.suites.pack import Pack
@@ -21,6 +22,7 @@ SUITES: dict[str, Suite] = {
         Pack(),
         Startup(),
         Memory(),
+        Cold(),
         Scaling(),
         Autotune(),
         Auto(),

@@ -131,7 +131,7 @@ void Resampler::Impl::plan_passes() {
     x_axis = axes.get(resize.box_w, resize.resized_w, resize.filter);
     if (!x_axis->horizontal) {
       auto table = std::make_unique<HorizontalTable>();
-      kernels->make_horizontal(x_axis->weights, table.get());
+      kernels->make_horizontal(axes.weights(x_axis, resize.filter), table.get());
       axes.add(x_axis, std::move(table));
     }
     need_x = needed(x_axis->weights, passes.columns);
@@ -140,7 +140,7 @@ void Resampler::Impl::plan_passes() {
     y_axis = axes.get(resize.box_h, resize.resized_h, resize.filter);
     if (!y_axis->vertical) {
       auto table = std::make_unique<VerticalTable>();
-      make_vertical(y_axis->weights, *kernels, table.get());
+      make_vertical(axes.weights(y_axis, resize.filter), *kernels, table.get());
       axes.add(y_axis, std::move(table));
     }
     need_y = needed(y_axis->weights, passes.rows);

@@ -204,14 +204,25 @@ Axis* AxisCache::get(int in, int out, Filter filter) {
   return axis.get();
 }
 
+const Weights& AxisCache::weights(Axis* axis, Filter filter) {
+  if (axis->weights.values.size() == 0) {
+    nbytes_ -= axis->nbytes();
+    compute_weights(axis->weights.in, axis->weights.out, filter, &axis->weights);
+    nbytes_ += axis->nbytes();
+  }
+  return axis->weights;
+}
+
 void AxisCache::add(Axis* axis, std::unique_ptr<HorizontalTable> table) {
   nbytes_ -= axis->nbytes();
+  axis->weights.values.release();
   axis->horizontal = std::move(table);
   nbytes_ += axis->nbytes();
 }
 
 void AxisCache::add(Axis* axis, std::unique_ptr<VerticalTable> table) {
   nbytes_ -= axis->nbytes();
+  axis->weights.values.release();
   axis->vertical = std::move(table);
   nbytes_ += axis->nbytes();
 }

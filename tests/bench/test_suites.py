@@ -6,9 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
 
@@ -37,7 +39,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         assert row["suite"] == suite
         assert row["median"] is not None, row["reason"]
         assert row["min"] <= row["median"] <= row["max"]
-        assert row["rounds"] == 1
+        assert row["rounds"] == 1 or row["loader"] == "sequential-read"  # one for each loader
         assert row["machine"]["cpu"]
         assert row["shared_versions"]["torch"]
         assert row["threads"] >= 1
@@ -94,9 +96,36 @@ def test_scaling_runs_each_number_of_threads(cache: Path) -> None:
     assert efficiency[0] == 1.0
 
 
+def test_two_ranks_share_a_store(cache: Path) -> None:
+    rows = rows_of(cache, "scaling", "--loaders", "fastload-lmdb", "--variant", "ranks")
+    assert [row["metric"] for row in rows] == ["throughput", "efficiency against 1 rank"]
+    assert {(row["ranks"], row["threads"]) for row in rows} == {(2, 1)}
+
+
+def test_cold_measures_epochs_beside_a_plain_reader(cache: Path) -> None:
+    rows = rows_of(cache, "cold", "--loaders", "torch-pil,fastload-lmdb")
+    throughput = [row["loader"] for row in rows if row["metric"] == "throughput"]
+    assert throughput == ["torch-pil", "fastload-lmdb", "sequential-read"]
+    assert [row["loader"] for row in rows if row["metric"] == "first batch"] == throughput[:2]
+
+
+def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    path.write_bytes(bytes(1 << 20))
+    mapped = np.memmap(path, np.uint8, mode="r")
+    assert int(mapped.sum()) == 0
+    assert coldness.resident([path]) == 1
+    coldness.drop([path])
+    if coldness.resident([path]) == 1:
+        pytest.skip("this file system keeps its pages in memory")
+    assert coldness.resident([path]) == 0
+    assert int(mapped.sum()) == 0
+    assert coldness.resident([path]) == 1
+
+
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train"}
-    assert set(SUITES) == tested | {"pack", "startup", "memory", "scaling"}
+    assert set(SUITES) == tested | {"pack", "startup", "memory", "scaling", "cold"}
 
 
 def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path) -> None:

@@ -1,0 +1,122 @@
+"""Bar charts of rows: one figure a suite, one chart for each of its variants and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import report
+from bench.report import Row
+from fastload.errors import MissingDependencyError
+
+_OURS, _BEST, _OTHERS = "#1f6fb4", "#6b6b6b", "#b4b4b4"
+_WIDTH, _BAR, _REST = (
+    9.0,
+    0.26,
+    0.9,
+)  # inches: a figure, a bar with its gap, a chart's title and axis
+
+
+def figures(
+    rows: Sequence[Row], folder: Path, formats: Sequence[str] = ("png", "svg")
+) -> list[Path]:
+    """Draw ``rows`` into ``folder`` as SUITE.png and SUITE.svg, and return the files.
+
+    Bars come with the best first: fastload's in blue, the best peer's in dark gray. Each says its
+    median and how many times the best peer's that is; a line on it goes from the least to the most
+    of the rounds. Loaders without a figure are named below.
+
+    Raises:
+        MissingDependencyError: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            "plots need matplotlib: pip install 'fastload[plot]'"
+        ) from error
+    folder.mkdir(parents=True, exist_ok=True)
+    suites: dict[str, list[Row]] = {}
+    for row in rows:
+        suites.setdefault(row["suite"], []).append(row)
+    made = []
+    for suite, of_suite in suites.items():
+        charts = [group for group in report.groups(of_suite).values() if _measured(group)]
+        if not charts:
+            continue
+        heights = [_BAR * len(_measured(group)) + _REST for group in charts]
+        figure = Figure(figsize=(_WIDTH, sum(heights)), layout="constrained")
+        FigureCanvasAgg(figure)
+        every = figure.subplots(len(charts), squeeze=False, height_ratios=heights)[:, 0]
+        for axes, group in zip(every, charts, strict=True):
+            _chart(axes, group)
+        figure.supxlabel(_conditions(of_suite[0]), fontsize=7, color=_BEST)
+        for kind in formats:
+            made.append(folder / f"{suite}.{kind}")
+            # No date and fixed ids, so that the same rows give the same file.
+            figure.savefig(made[-1], dpi=130, metadata={"Date": None} if kind == "svg" else None)
+    return made
+
+
+def _measured(group: Sequence[Row]) -> list[Row]:
+    """What has a bar: not the plain reader, beside which no loader's could be seen."""
+    rows = report.best_first(group)
+    return [row for row in rows if row["loader"] != report.SEQUENTIAL]
+
+
+def _chart(axes: Any, group: Sequence[Row]) -> None:
+    rows = _measured(group)
+    peer = report.best_peer(rows)
+    medians = [float(row["median"]) for row in rows]
+    spread = [
+        [median - float(row["min"]) for row, median in zip(rows, medians, strict=True)],
+        [float(row["max"]) - median for row, median in zip(rows, medians, strict=True)],
+    ]
+    places = range(len(rows))
+    axes.barh(
+        places,
+        medians,
+        xerr=spread,
+        color=[_colour(row, peer) for row in rows],
+        error_kw={"linewidth": 0.8, "ecolor": "black"},
+        height=0.75,
+    )
+    axes.set_yticks(places, [row["loader"] for row in rows], fontsize=8)
+    axes.invert_yaxis()
+    most = max(float(row["max"]) for row in rows)
+    axes.set_xlim(min(0.0, *medians), most * 1.25 or 1)
+    for place, row in zip(places, rows, strict=True):
+        times = report.ratio(row, peer)
+        shown = report.shown(row["median"]) + ("" if times is None else f"   {times:.2f} x")
+        axes.text(float(row["max"]) + most * 0.01, place, shown, va="center", fontsize=8)
+    first = rows[0]
+    better = ", less is better" if first["unit"] in report.LOWER_IS_BETTER else ""
+    title = f"{first['suite']}, {first['variant']}: {first['metric']}, {first['unit']}{better}"
+    axes.set_title(title, fontsize=10, loc="left")
+    axes.tick_params(axis="x", labelsize=7)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    notes = []
+    for row in group:
+        if row["loader"] == report.SEQUENTIAL:
+            notes.append(f"a plain reader of the disk: {report.shown(row['median'])}")
+    absent = [row["loader"] for row in group if row["median"] is None]
+    if absent:
+        notes.append(f"without a figure: {', '.join(absent)}")
+    axes.set_xlabel("; ".join(notes), fontsize=7, loc="left")
+
+
+def _colour(row: Row, peer: Row | None) -> str:
+    if row["loader"].startswith("fastload"):
+        return _OURS
+    return _BEST if row is peer else _OTHERS
+
+
+def _conditions(row: Row) -> str:
+    machine = row.get("machine", {})
+    return (
+        f"{machine.get('cpu', '')}, {row.get('threads', '?')} threads or workers each, "
+        f"batch {row.get('batch', '?')}; x: times the best peer"
+    )

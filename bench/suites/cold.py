@@ -1,0 +1,100 @@
+"""cold: epochs whose data is not in the page cache."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import coldness
+from bench.process import Failed, Process, Refused
+from bench.report import SEQUENTIAL, Row, row
+from bench.suites.base import Absent, Options, Suite, Variant, imagenet
+
+# More than this of the data in the page cache when the epoch begins, or less than this read from
+# the disk by its end, and the epoch was not a cold one.
+_RESIDENT = 0.05
+_READ = 0.5
+
+_METRICS = (("throughput", "images/s", "images_per_s"), ("first batch", "s", "first_batch_s"))
+
+
+class Cold(Suite):
+    name = "cold"
+    summary = "imagenet-train, the data dropped from the page cache before each epoch"
+    variants = {"float32": Variant(), "dct": Variant(only_dct=True)}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        work = imagenet(self.name, "train", variant, self.variants[variant], options)
+        facts = self.facts(work, options)
+        absent = Absent(work, options, **facts)
+        samples = work.samples()[0]
+        nbytes = sum(Path(path).stat().st_size for path, _ in samples)
+        plain = _plain_file(options.cache, nbytes)
+        disk: list[float] = []
+        found: dict[str, list[dict[str, Any]]] = {}
+        for name in self.loaders(variant, options):
+            disk.append(coldness.sequential_rate(plain))
+            # One process at a time: pages that another one has mapped cannot be dropped.
+            with Process(name) as process:
+                try:
+                    process.call("make", work=work.to_json())
+                    process.call("prepare", fresh=options.fresh)
+                    options.say(f"{name}: reading")
+                    found[name] = _epochs(process, options)
+                except (Refused, Failed) as error:
+                    absent.note(name, error, process, metric="throughput", unit="images/s")
+        common = {"suite": self.name, "variant": variant, **facts}
+        rows = [
+            row(
+                loader=name,
+                metric=metric,
+                unit=unit,
+                values=[epoch[key] for epoch in epochs],
+                setting=epochs[0]["setting"],
+                resident=max(epoch["resident"] for epoch in epochs),
+                read_mb=[round(epoch["nbytes_read"] / 1e6, 1) for epoch in epochs],
+                **common,
+            )
+            for metric, unit, key in _METRICS
+            for name, epochs in found.items()
+        ]
+        rate = row(
+            loader=SEQUENTIAL,
+            metric="throughput",
+            unit="images/s",
+            values=[rate * len(samples) / nbytes for rate in disk],
+            setting={"MB/s": round(float(np.median(disk)) / 1e6)},
+            **common,
+        )
+        return [*rows[: len(found)], rate, *rows[len(found) :], *absent.rows]
+
+
+def _epochs(process: Process, options: Options) -> list[dict[str, Any]]:
+    epochs = []
+    for _ in range(options.rounds):
+        epoch = process.call("cold_epoch")
+        epochs.append(epoch)
+        if options.toy:  # may lie in a file system that has no disk
+            continue
+        if epoch["resident"] > _RESIDENT:
+            share = f"{epoch['resident']:.0%}"
+            raise Refused(f"{share} of its data stays in the page cache: no cold epoch")
+        if epoch["nbytes_read"] < _READ * epoch["nbytes"]:
+            share = f"{epoch['nbytes_read'] / epoch['nbytes']:.0%}"
+            raise Refused(f"it read {share} of its data from the disk: no cold epoch")
+    return epochs
+
+
+def _plain_file(cache: Path, nbytes: int) -> Path:
+    """A file as large as all images, for a reader that does nothing but read."""
+    path = cache / f"plain-{nbytes}"
+    if not path.exists():
+        partial = path.with_suffix(".partial")
+        with open(partial, "wb") as file:
+            random = np.random.default_rng(0)
+            for at in range(0, nbytes, 1 << 20):
+                file.write(random.bytes(min(1 << 20, nbytes - at)))
+        partial.rename(path)
+    return path
