@@ -198,6 +198,8 @@ setup(
             "hypothesis",
             "psutil",
             "tensorstore",
+            "tfrecord",
+            "webdataset",
             "zarr>=3; python_version >= '3.11'",
         ],
         # Formatters are held to one release each: the next one lays code out differently.

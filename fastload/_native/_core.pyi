@@ -211,3 +211,29 @@ def dct_usable() -> bool:
 
 def dct_simd() -> str:
     """Instruction set that expands DCT records now: "avx512", "avx2" or "scalar"."""
+
+def find_features(
+    data: Any,
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    names: list[bytes],
+    kind: npt.NDArray[np.uint8],
+    count: npt.NDArray[np.int32],
+    found_offset: npt.NDArray[np.int64],
+    found_nbytes: npt.NDArray[np.int64],
+    first: npt.NDArray[np.int64],
+) -> int:
+    """Where m features lie in n examples: ``storage._example.find`` says what is written.
+
+    The arrays that are written are (n, m) and hold zeros. Returns the first example that is no
+    valid message, or -1.
+    """
+
+def tar_members(
+    data: Any,
+) -> tuple[int, str, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
+    """The members of a tar archive: ``storage._tar_members.Members``, arrays as their bytes.
+
+    Before them: where the walk ended, what is wrong there ("" if nothing is; "{name}" stands for
+    what comes next), and the name of the member that is refused.
+    """

@@ -97,6 +97,27 @@ FORMATS: dict[str, Format] = {
         suffixes=(".zarr",),
         options=frozenset({"shards"}),
     ),
+    "tfrecord": Format(
+        module="fastload.storage.tfrecord",
+        store="TFRecordStore",
+        writer="TFRecordWriter",
+        suffixes=(".tfrecord", ".tfrecords"),
+        options=frozenset({"shards"}),
+    ),
+    "recordio": Format(
+        module="fastload.storage.recordio",
+        store="RecordIOStore",
+        writer="RecordIOWriter",
+        suffixes=(".rec",),
+        options=frozenset({"shards"}),
+    ),
+    "tar": Format(
+        module="fastload.storage.tar",
+        store="TarStore",
+        writer="TarWriter",
+        suffixes=(".tar",),
+        options=frozenset({"shards"}),
+    ),
     "folder": Format(
         module="fastload.storage.folder", store="FolderStore", writer=None, suffixes=()
     ),

@@ -10,12 +10,12 @@ from fastload.errors import MissingDependencyError
 
 
 @functools.cache
-def _function() -> Callable[[Any], int]:
+def _function() -> Callable[[Any, int], int]:
     from fastload import _native
 
     core = _native.load()
     if core is not None:
-        function: Callable[[Any], int] = core.crc32c
+        function: Callable[[Any, int], int] = core.crc32c
         return function
     try:
         import google_crc32c
@@ -24,13 +24,13 @@ def _function() -> Callable[[Any], int]:
             "checksums need the native core or google-crc32c, and neither is there: "
             "pip install google-crc32c"
         ) from error
-    return lambda data: int(google_crc32c.value(bytes(data)))
+    return lambda data, crc: int(google_crc32c.extend(crc, bytes(data)))
 
 
-def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """CRC32C (Castagnoli, as in RFC 3720) of ``data``.
+def crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """CRC32C (Castagnoli, as in RFC 3720) of ``data``, going on from ``crc``.
 
     Raises:
         MissingDependencyError: neither the native core nor google-crc32c is installed.
     """
-    return _function()(data)
+    return _function()(data, crc)

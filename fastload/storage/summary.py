@@ -12,20 +12,10 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._read import read_records
+from ._signatures import image_format
 from .base import DCT, RAW, Store
 
 _SAMPLED = 10_000  # records whose first bytes are looked at
-
-_SIGNATURES = (
-    (b"\xff\xd8\xff", "jpeg"),
-    (b"\x89PNG", "png"),
-    (b"BM", "bmp"),
-    (b"GIF8", "gif"),
-    (b"II*\0", "tiff"),
-    (b"MM\0*", "tiff"),
-    (b"P5", "pgm"),
-    (b"P6", "ppm"),
-)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,12 +142,5 @@ def _encodings(store: Store, indices: np.ndarray) -> dict[str, int]:
     kinds = store.kinds(indices)
     found = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
     encoded = indices[(kinds != RAW) & (kinds != DCT)]
-    found.update(encoding_of(data) for data in read_records(store, encoded, limit=16))
+    found.update(image_format(data) for data in read_records(store, encoded, limit=16))
     return {name: count for name, count in found.most_common() if count}
-
-
-def encoding_of(data: bytes) -> str:
-    """Name of an image format, by the first bytes of a file; "other" where they say nothing."""
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "webp"
-    return next((name for start, name in _SIGNATURES if data.startswith(start)), "other")

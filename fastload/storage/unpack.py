@@ -21,9 +21,9 @@ from fastload.errors import ChecksumError, DecodeError, StoreError, UsageError
 from . import open_store
 from ._crc import crc32c
 from ._partial import sync_folder
+from ._signatures import image_format
 from .base import DCT, RAW, Store
 from .folder import IMAGE_SUFFIXES
-from .summary import encoding_of
 
 LIST = "records.jsonl"  # beside the images: labels and fields
 _CHUNK = 64  # records that a thread writes at a time
@@ -216,7 +216,7 @@ def _image_file(
             raise DecodeError(
                 f"the DCT record is damaged: {error}", path=store.path, record=index
             ) from error
-    return data, _SUFFIXES.get(encoding_of(data), "")
+    return data, _SUFFIXES.get(image_format(data), "")
 
 
 def _safe(store: Store, key: str, index: int | None) -> str:

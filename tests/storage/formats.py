@@ -8,6 +8,7 @@ import io
 import itertools
 import os
 import struct
+import tarfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,32 @@ def _raw_zarr(path: Path) -> list[bytes]:
     return [np.asarray(image).tobytes() for image in zarr.open_array(path / "images", mode="r")[:]]
 
 
+def _raw_tfrecord(path: Path) -> list[bytes]:
+    from tfrecord.reader import tfrecord_loader
+
+    loaded = tfrecord_loader(str(path), None, {"image/encoded": "byte"})
+    return [bytes(example["image/encoded"]) for example in loaded]
+
+
+def _raw_recordio(path: Path) -> list[bytes]:
+    """By the specification of RecordIO; with one label in the header of an image."""
+    data, at, found = path.read_bytes(), 0, []
+    while at < len(data):
+        magic, nbytes = struct.unpack_from("<II", data, at)
+        assert magic == 0xCED7230A and nbytes < 1 << 29
+        flag = struct.unpack_from("<IfQQ", data, at + 8)[0]
+        assert flag == 0
+        found.append(data[at + 8 + 24 : at + 8 + nbytes])
+        at += 8 + (nbytes + 3) // 4 * 4
+    return found
+
+
+def _raw_tar(path: Path) -> list[bytes]:
+    with tarfile.open(path) as archive:
+        members = [member for member in archive if member.name.endswith(".jpg")]
+        return [archive.extractfile(member).read() for member in members]  # type: ignore[union-attr]
+
+
 def _make_folder(folder: Path, records: Sequence[Record]) -> Path:
     root = folder / "ein Ordner 写真"
     for record in records:
@@ -164,6 +191,9 @@ ROWS = [
     Row("pth", ".pth", _packed(".pth"), _raw_pth, records=pixels),
     Row("n5", ".n5", _packed(".n5"), _raw_n5, records=pixels),
     Row("zarr", ".zarr", _packed(".zarr"), _raw_zarr, records=pixels),
+    Row("tfrecord", ".tfrecord", _packed(".tfrecord"), _raw_tfrecord),
+    Row("recordio", ".rec", _packed(".rec"), _raw_recordio),
+    Row("tar", ".tar", _packed(".tar"), _raw_tar),
     Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False),
 ]
 

@@ -1,0 +1,173 @@
+// tf.train.Example in protobuf's wire format; the layout is in fastload/storage/_example.py.
+#include <cstring>
+
+#include "scan.h"
+
+namespace fastload {
+namespace {
+
+constexpr unsigned kBytes = 1, kFloat = 2, kInt64 = 3;
+constexpr int64_t kMaxExample = (int64_t{1} << 31) - 1;  // protobuf's own limit
+
+struct Range {
+  const uint8_t* at;
+  const uint8_t* end;
+};
+
+struct Field {
+  uint64_t number;
+  unsigned wire;
+  Range value;
+};
+
+bool varint(Range* in, uint64_t* value) {
+  *value = 0;
+  for (unsigned shift = 0; shift < 70 && in->at < in->end; shift += 7) {
+    const uint8_t byte = *in->at++;
+    *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
+    if (byte < 0x80) return true;
+  }
+  return false;
+}
+
+// The next field of a message that is not at its end; false if it is broken.
+bool next_field(Range* in, Field* field) {
+  uint64_t tag = 0;
+  if (!varint(in, &tag)) return false;
+  field->number = tag >> 3;
+  field->wire = tag & 7;
+  if (field->number == 0 || tag >> 32 != 0) return false;
+  const uint8_t* start = in->at;
+  uint64_t length = 0;
+  switch (field->wire) {
+    case 0:
+      if (!varint(in, &length)) return false;
+      field->value = {start, in->at};
+      return true;
+    case 1:
+      length = 8;
+      break;
+    case 2:
+      if (!varint(in, &length)) return false;
+      start = in->at;
+      break;
+    case 5:
+      length = 4;
+      break;
+    default:
+      return false;
+  }
+  if (length > static_cast<uint64_t>(in->end - start)) return false;
+  in->at = start + length;
+  field->value = {start, in->at};
+  return true;
+}
+
+struct List {
+  unsigned kind;
+  uint64_t count;
+  Range place;
+  int64_t first;
+};
+
+bool read_list(unsigned kind, Range in, List* list) {
+  *list = {kind, 0, in, 0};
+  if (kind == kBytes) list->place.end = in.at;  // of no bytes, unless a value follows
+  Field field;
+  while (in.at < in.end) {
+    if (!next_field(&in, &field)) return false;
+    if (field.number != 1) continue;
+    Range value = field.value;
+    if (kind == kBytes && field.wire == 2) {
+      if (list->count++ == 0) list->place = value;
+    } else if (kind == kFloat && (field.wire == 2 || field.wire == 5)) {
+      const size_t nbytes = static_cast<size_t>(value.end - value.at);
+      if (nbytes % 4 != 0) return false;
+      if (list->count == 0 && nbytes > 0) {
+        uint32_t bits;
+        std::memcpy(&bits, value.at, 4);
+        list->first = bits;
+      }
+      list->count += nbytes / 4;
+    } else if (kind == kInt64 && (field.wire == 0 || field.wire == 2)) {
+      while (value.at < value.end) {
+        uint64_t number = 0;
+        if (!varint(&value, &number)) return false;
+        if (list->count++ == 0) list->first = static_cast<int64_t>(number);
+      }
+    }
+  }
+  return true;
+}
+
+// The list of a Feature: its last one.
+bool read_feature(Range in, unsigned* kind, Range* list) {
+  Field field;
+  *kind = 0;
+  while (in.at < in.end) {
+    if (!next_field(&in, &field)) return false;
+    if (field.number <= kInt64 && field.wire == 2) {
+      *kind = static_cast<unsigned>(field.number);
+      *list = field.value;
+    }
+  }
+  return true;
+}
+
+bool read_example(Range example, const uint8_t* data, const std::vector<std::string>& names, size_t row,
+                  const Features& found) {
+  Field outer, entry, part;
+  while (example.at < example.end) {
+    if (!next_field(&example, &outer)) return false;
+    if (outer.number != 1 || outer.wire != 2) continue;
+    while (outer.value.at < outer.value.end) {
+      if (!next_field(&outer.value, &entry)) return false;
+      if (entry.number != 1 || entry.wire != 2) continue;
+      Range name{data, data}, feature{nullptr, nullptr};
+      while (entry.value.at < entry.value.end) {
+        if (!next_field(&entry.value, &part)) return false;
+        if (part.wire != 2) continue;
+        if (part.number == 1) name = part.value;
+        if (part.number == 2) feature = part.value;
+      }
+      if (feature.at == nullptr) continue;
+      unsigned kind = 0;
+      Range where{};
+      if (!read_feature(feature, &kind, &where)) return false;
+      if (kind == 0) continue;
+      const size_t length = static_cast<size_t>(name.end - name.at);
+      for (size_t column = 0; column < names.size(); column++) {
+        if (names[column].size() != length || std::memcmp(names[column].data(), name.at, length) != 0)
+          continue;
+        List list;
+        if (!read_list(kind, where, &list)) return false;
+        const size_t slot = row * names.size() + column;
+        found.kind[slot] = static_cast<uint8_t>(kind);
+        found.count[slot] = static_cast<int32_t>(list.count);
+        found.offset[slot] = list.place.at - data;
+        found.nbytes[slot] = list.place.end - list.place.at;
+        found.first[slot] = list.first;
+        break;
+      }
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
+                      size_t n, const std::vector<std::string>& names, const Features& found) {
+  for (size_t row = 0; row < n; row++) {
+    const bool inside = offset[row] >= 0 && nbytes[row] >= 0 && nbytes[row] <= kMaxExample &&
+                        static_cast<uint64_t>(offset[row]) <= size &&
+                        static_cast<uint64_t>(nbytes[row]) <= size - static_cast<uint64_t>(offset[row]);
+    if (!inside) return static_cast<int64_t>(row);
+    const uint8_t* begin = data + offset[row];
+    if (!read_example({begin, begin + nbytes[row]}, data, names, row, found))
+      return static_cast<int64_t>(row);
+  }
+  return -1;
+}
+
+}  // namespace fastload

@@ -1,0 +1,117 @@
+"""TFRecord: reader and writer of ``NAME.tfrecord``. The layout is written down in docs/formats.md.
+
+A record is a tf.train.Example with the feature names of TF-Slim's ImageNet; the image is the last
+feature, so that the others lie together before it. What a store of ours knows beyond that lies in
+its sidecar; files that others wrote are scanned once when they are opened (``_tfrecord_scan.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from . import _example, _tfrecord_scan
+from ._columns import Columns
+from ._crc import crc32c
+from ._fields import encode_text, label_column
+from ._shards import data_files
+from ._sidecar import read_sidecar
+from ._signatures import image_format
+from ._stream import StreamWriter
+from ._table import Table, TableStore
+from ._tfrecord_frames import TAIL, head, masked
+from .base import ENCODED, Batch
+
+
+class TFRecordStore(TableStore):
+    """Reads TFRecord files: one, or the shards of one store."""
+
+    format = _tfrecord_scan.FORMAT
+
+    def _load(self, path: str) -> Table:
+        table = read_sidecar(path, self.format)
+        return _tfrecord_scan.scan(data_files(path)) if table is None else table
+
+
+class TFRecordWriter(StreamWriter):
+    """Writes TFRecord files, and an index of each: ``NAME.tfrecord.idx``."""
+
+    format = _tfrecord_scan.FORMAT
+
+    def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """As in the contract: the features before the image; the checksum of all of them."""
+        before, after = [], []
+        common = self._labels(batch)
+        sizes = batch.sizes.tolist()
+        kinds = batch.kinds.tolist()
+        fields = _fields(batch)
+        for i, (data, key) in enumerate(zip(batch.data, batch.keys)):
+            features = b"".join(
+                (
+                    _COMMON,
+                    _example.entry(b"image/format", _format_of(data, kinds[i])),
+                    common[i],
+                    _size(*sizes[i]),
+                    _example.entry(b"image/filename", encode_text(key)),
+                    *[column[i] for column in fields],
+                    _example.entry_head(b"image/encoded", len(data)),
+                )
+            )
+            nbytes = len(features) + len(data)
+            example = b"\x0a" + _example.to_varint(nbytes) + features
+            before.append(head(len(example) + len(data)) + example)
+            crc = crc32c(data, crc32c(example))
+            after.append(masked(crc).to_bytes(TAIL, "little"))
+        return before, after
+
+    def _labels(self, batch: Batch) -> list[bytes]:
+        """image/class/label and image/class/text of each record."""
+        if batch.labels is None:
+            return [b""] * len(batch.keys)
+        known: dict[object, bytes] = {}
+        out = []
+        for label in label_column(batch.labels):
+            value = label.tobytes()
+            if value not in known:
+                numbers = np.atleast_1d(label)
+                known[value] = _example.entry(b"image/class/label", numbers)
+                if label.ndim == 0 and label.dtype == np.int64 and 0 <= label < len(self._classes):
+                    text = encode_text(self._classes[int(label)])
+                    known[value] += _example.entry(b"image/class/text", text)
+            out.append(known[value])
+        return out
+
+    def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
+        """The index that tfrecord2idx makes: a line for each record, its offset and its length."""
+        assert records.places is not None  # a stream's records have them
+        begin, end = records.places[:, 1].tolist(), records.places[:, 3].tolist()
+        lines = [b"%d %d\n" % (a, b - a) for a, b in zip(begin, end)]
+        return {f"{name}.idx": b"".join(lines)}
+
+
+_COMMON = _example.entry(b"image/colorspace", b"RGB") + _example.entry(b"image/channels", [3])
+
+
+def _size(width: int, height: int) -> bytes:
+    if width <= 0 or height <= 0:
+        return b""  # not known
+    return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
+
+
+def _format_of(data: bytes | memoryview, kind: int) -> bytes:
+    if kind != ENCODED:
+        return _tfrecord_scan.OWN_FORMATS[kind]
+    return image_format(data).upper().encode()
+
+
+def _fields(batch: Batch) -> list[list[bytes]]:
+    """The features of each field: numbers as a list, other values as one byte string."""
+    columns = []
+    for name, values in batch.fields.items():
+        feature = encode_text(name)
+        if isinstance(values, np.ndarray):
+            columns.append([_example.entry(feature, row) for row in values])
+        else:
+            columns.append([_example.entry(feature, bytes(value)) for value in values])
+    return columns
