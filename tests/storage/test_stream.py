@@ -15,6 +15,7 @@ import pytest
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 from fastload.storage import Batch, Record, _stream
 from fastload.storage._columns import Columns
+from fastload.storage._crc import crc32c
 from fastload.storage._fields import Blobs
 from fastload.storage._read import read_records
 from fastload.storage._shards import data_files
@@ -270,13 +271,26 @@ def test_short_writes_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_changed_file_has_its_sidecar_left_aside_with_a_warning(path: Path) -> None:
     given = write(path, records(9))
-    data = bytearray(path.read_bytes())
-    data[-5] ^= 1
+    data = path.read_bytes()
+    for record in given:
+        data = data.replace(record.data, record.data[::-1])
     path.write_bytes(data)
     with pytest.warns(UserWarning, match="has changed since"):
         store = ToyStore(path)
-    assert [len(record) for record in data_of(store)] == [len(record.data) for record in given]
+    assert data_of(store) == [record.data[::-1] for record in given]
     assert store.labels is None
+
+
+def test_damaged_file_keeps_its_sidecar_whose_checksums_show_the_damage(path: Path) -> None:
+    given = write(path, records(9))
+    data = bytearray(path.read_bytes())
+    data[-5] ^= 1
+    path.write_bytes(data)
+    store = ToyStore(path)
+    assert store.labels is not None and store.labels.tolist() == [r.label for r in given]
+    found, expected = data_of(store), store.checksums(np.arange(9))
+    assert expected is not None
+    assert [crc32c(one) != crc for one, crc in zip(found, expected)] == [False] * 8 + [True]
 
 
 def test_every_flipped_byte_of_the_sidecar_is_noticed(path: Path) -> None:
