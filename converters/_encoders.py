@@ -15,6 +15,7 @@ from fastload.errors import DecodeError, UsageError
 from fastload.storage import ENCODED, RAW
 
 from ._headers import image_size, refuse_bomb
+from ._resize import Resize
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,50 +39,6 @@ class Encoded:
 
 
 Encoder = Callable[[bytes], Encoded]
-
-
-@dataclasses.dataclass(frozen=True)
-class Resize:
-    """A target size.
-
-    Attributes:
-        side: pixels.
-        longest: False: the shorter side becomes ``side``, as torchvision's ``Resize(side)`` does,
-            smaller images are enlarged too. True: the longer side becomes ``side`` where it is
-            longer; nothing is enlarged.
-    """
-
-    side: int
-    longest: bool = False
-
-    @classmethod
-    def parse(cls, text: str | int) -> Resize:
-        """From ``256``, ``"256"`` or ``"longest:256"``.
-
-        Raises:
-            UsageError: anything else.
-        """
-        number = str(text).removeprefix("longest:")
-        if not (number.isascii() and number.isdigit()) or not 1 <= int(number) <= 65535:
-            raise UsageError(
-                f"expected resize as a side of 1 to 65535 pixels, such as 256 or longest:256, "
-                f"got {text!r}"
-            )
-        return cls(int(number), longest=number != str(text))
-
-    def __str__(self) -> str:
-        return f"longest:{self.side}" if self.longest else str(self.side)
-
-    def target(self, width: int, height: int) -> tuple[int, int]:
-        """The new (width, height). The other side is cut to a whole number as torchvision does."""
-        short, long = sorted((width, height))
-        if self.longest:
-            if long <= self.side:
-                return width, height
-            new_short, new_long = max(1, int(self.side * short / long)), self.side
-        else:
-            new_short, new_long = self.side, int(self.side * long / short)
-        return (new_short, new_long) if width <= height else (new_long, new_short)
 
 
 def make_encoder(
@@ -114,11 +71,7 @@ def make_encoder(
     def transcode(data: bytes) -> Encoded:
         image = _decode(data, exif=exif)
         if resize is not None:
-            from PIL import Image
-
-            size = resize.target(*image.size)
-            if size != image.size:
-                image = image.resize(size, Image.Resampling.BILINEAR)
+            image = resize.apply(image)
         return save(image, quality)
 
     return transcode

@@ -26,10 +26,11 @@ from fastload.errors import DataError, DecodeError, StoreError, UsageError
 from fastload.storage import Batch, Writer, open_store, open_writer
 from fastload.storage.folder import FolderStore
 
-from . import _split
+from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
-from ._encoders import Encoder, Resize, make_encoder
+from ._encoders import Encoder, make_encoder
 from ._report import PackedPart, PackReport, Skipped
+from ._resize import Resize
 
 Progress = Callable[[int, int, int], None]
 
@@ -57,6 +58,7 @@ def pack(
     split: str | None = None,
     on_error: str = "raise",
     exif: bool = False,
+    compression: str | None = None,
     progress: Progress | None = None,
 ) -> PackReport:
     """Pack a folder of images into a store.
@@ -75,10 +77,14 @@ def pack(
             compressed. "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md):
             the same pixels, about 1.3 times the size, decoded several times faster; files that are
             no JPEG, or not one that the form can hold, keep their bytes. With ``resize``, of a
-            JPEG of this quality. None: "keep", or "jpeg" where ``resize`` is given.
+            JPEG of this quality. None: "keep", or "jpeg" where ``resize`` is given, or "raw" for a
+            format that holds nothing else (.pth, .n5, .zarr).
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
+            ``"crop:224"``: as ``224``, and then the square in the middle. ``"320x240"``: width and
+            height become these, whatever the shape of the image. Array formats (.h5, .pth, .n5,
+            .zarr) hold raw pixels of one size only.
         quality: of JPEG, 1 to 100.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
@@ -88,6 +94,7 @@ def pack(
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
             torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
             encoded anew; so with "dct".
+        compression: of an .h5 store: "gzip" or "lzf". Smaller, and several times slower to load.
         progress: called with (records done, records in all, bytes written) after every chunk.
 
     Returns:
@@ -107,13 +114,14 @@ def pack(
     if workers is not None and workers < 1:
         raise UsageError(f"expected at least 1 worker, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
-    encoding = encode if encode is not None else "keep" if target is None else "jpeg"
+    path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
+    encoding = _arrays.encoding_for(path, encode, "keep" if target is None else "jpeg")
     encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
     store = open_store(source)
     if not isinstance(store, FolderStore):
         raise UsageError(f"expected a folder of images to pack, got the {store.format} {source!r}")
-    path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
+    _arrays.check_sizes(path, store, encoding, target, exif=exif)
     keys = store.keys(np.arange(len(store)))
     settings = {
         "encode": encoding,
@@ -134,7 +142,11 @@ def pack(
         for job in jobs:
             metadata = {"fastload": __version__, **job.settings}
             writer = open_writer(
-                job.path, classes=store.classes, metadata=metadata, settings=job.settings
+                job.path,
+                classes=store.classes,
+                metadata=metadata,
+                settings=job.settings,
+                compression=compression,
             )
             stack.callback(_leave, writer)
             writers.append((job, writer, len(writer)))
@@ -176,7 +188,7 @@ def _jobs(
 
 def _finished(job: _Job) -> PackedPart | None:
     """The store of ``job``, if an earlier run with the same settings has written it."""
-    if not os.path.isfile(job.path):
+    if not os.path.exists(job.path):
         return None
     try:
         store = open_store(job.path)

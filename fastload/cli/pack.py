@@ -16,7 +16,7 @@ Examples:
   fastload pack ./imgs imgs.lmdb --encode dct
   fastload pack ./imgs imgs.lmdb --split val=0.1
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
-  fastload pack ./imgs pixels.lmdb --resize 64 --encode raw
+  fastload pack ./imgs pixels.h5 --resize crop:224 --encode raw
 """
 )
 @click.argument("source", type=click.Path())
@@ -32,7 +32,8 @@ Examples:
     "--resize",
     metavar="SIZE",
     help="256: the shorter side becomes 256 pixels, as torchvision's Resize(256) does it. "
-    "longest:256: the longer side becomes 256 where it is longer.",
+    "longest:256: the longer side becomes 256 where it is longer. crop:224: as 224, then the "
+    "square in the middle. 320x240: width and height, whatever the shape of the image.",
 )
 @click.option(
     "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
@@ -51,6 +52,11 @@ Examples:
     help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
 )
 @click.option("--exif", is_flag=True, help="Turn images as their EXIF orientation says.")
+@click.option(
+    "--compression",
+    type=click.Choice(["gzip", "lzf"]),
+    help="Of an .h5 store: smaller, and several times slower to load.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     source: str,
@@ -62,12 +68,13 @@ def command(
     split: str | None,
     on_error: str,
     exif: bool,
+    compression: str | None,
     quiet: bool,
 ) -> None:
     """Pack the folder SOURCE of images into the store DESTINATION.
 
     SOURCE has one folder per class, as for torchvision's ImageFolder, or images and no folders. The
-    suffix of DESTINATION names the format: .lmdb.
+    suffix of DESTINATION names the format: .lmdb, .h5, and for raw pixels .pth, .n5, .zarr.
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
     lies in DESTINATION.partial, and the same command goes on from there.
@@ -85,6 +92,7 @@ def command(
             split=split,
             on_error=on_error,
             exif=exif,
+            compression=compression,
             progress=bar,
         )
     for skipped in report.skipped[:_SHOWN]:

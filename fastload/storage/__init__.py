@@ -44,6 +44,8 @@ class Format:
         suffixes: of file names.
         options: arguments of ``open_writer`` that the writer knows beside those that all know:
             "shards" (with "shard_nbytes"), "compression".
+        pixels: "only" where records are raw pixels of one size, "one size" where they may be; None
+            where raw pixels may have any size.
     """
 
     module: str
@@ -51,6 +53,7 @@ class Format:
     writer: str | None
     suffixes: tuple[str, ...]
     options: frozenset[str] = frozenset()
+    pixels: str | None = None
 
     def load_store(self) -> type[Any]:
         """The reader's class."""
@@ -79,9 +82,14 @@ FORMATS: dict[str, Format] = {
         writer="Hdf5Writer",
         suffixes=(".h5", ".hdf5"),
         options=frozenset({"compression"}),
+        pixels="one size",
     ),
     "pth": Format(
-        module="fastload.storage.pth", store="PthStore", writer="PthStoreWriter", suffixes=(".pth",)
+        module="fastload.storage.pth",
+        store="PthStore",
+        writer="PthStoreWriter",
+        suffixes=(".pth",),
+        pixels="only",
     ),
     "n5": Format(
         module="fastload.storage.n5",
@@ -89,6 +97,7 @@ FORMATS: dict[str, Format] = {
         writer="N5Writer",
         suffixes=(".n5",),
         options=frozenset({"shards"}),
+        pixels="only",
     ),
     "zarr": Format(
         module="fastload.storage.zarr",
@@ -96,6 +105,7 @@ FORMATS: dict[str, Format] = {
         writer="ZarrWriter",
         suffixes=(".zarr",),
         options=frozenset({"shards"}),
+        pixels="only",
     ),
     "tfrecord": Format(
         module="fastload.storage.tfrecord",

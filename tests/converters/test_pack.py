@@ -270,9 +270,12 @@ def test_decompression_bomb_is_refused(tmp_path: Path, encode: str) -> None:
     [
         ({"encode": "gif"}, "expected encode to be one of"),
         ({"encode": "keep", "resize": 8}, "cannot resize"),
-        ({"resize": "8x8"}, "expected resize"),
+        ({"resize": "8x8x8"}, "expected resize"),
         ({"resize": "0"}, "expected resize"),
         ({"resize": "longest:"}, "expected resize"),
+        ({"resize": "crop:8x8"}, "expected resize"),
+        ({"resize": ":8"}, "expected resize"),
+        ({"compression": "gzip"}, "no compression"),
         ({"quality": 0}, "quality from 1 to 100"),
         ({"workers": 0}, "at least 1 worker"),
         ({"on_error": "ignore"}, "on_error"),

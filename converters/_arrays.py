@@ -1,0 +1,67 @@
+"""What the formats that keep images as one array ask of ``pack``: raw pixels of one size."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fastload.errors import UsageError
+from fastload.storage import FORMATS, Store, format_of
+
+from ._resize import Resize
+
+
+def encoding_for(path: str, encode: str | None, default: str) -> str:
+    """The encoding of a store at ``path``: ``encode``, or what its format holds, or ``default``.
+
+    Raises:
+        UsageError: the format holds raw pixels only.
+    """
+    name = format_of(path)
+    if name is None or FORMATS[name].pixels != "only":
+        return default if encode is None else encode
+    if encode not in (None, "raw"):
+        raise UsageError(
+            f"{FORMATS[name].suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
+            "encode='raw' (--encode raw), or choose .h5, .lmdb, .tfrecord, .rec or .tar"
+        )
+    return "raw"
+
+
+def check_sizes(
+    path: str, store: Store, encoding: str, resize: Resize | None, *, exif: bool
+) -> None:
+    """Look at all images, before anything is written, where raw pixels must be of one size.
+
+    Args:
+        path: of the store to be written.
+        store: the source.
+        encoding: of the records.
+        resize: what is done to the images; None: nothing.
+        exif: images are turned as their EXIF orientation says, so that sides may be swapped.
+
+    Raises:
+        UsageError: the images differ in size; it names two of them.
+    """
+    name = format_of(path)
+    if name is None or FORMATS[name].pixels is None or encoding != "raw":
+        return
+    if resize is not None and resize.mode in ("exact", "crop"):
+        return
+    every = np.arange(len(store), dtype=np.int64)
+    sizes = store.sizes(every)
+    known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
+    found = np.sort(sizes[known], axis=1) if exif else sizes[known]
+    different, first = np.unique(found, axis=0, return_index=True)
+    targets: dict[tuple[int, int], int] = {}
+    for (width, height), at in zip(different.tolist(), known[first].tolist(), strict=True):
+        size = (width, height) if resize is None else resize.target(width, height)
+        targets.setdefault(size, at)
+        if len(targets) > 1:
+            (mine, one), (other, two) = targets.items()
+            names = store.keys(np.array([one, two], np.int64))
+            raise UsageError(
+                f"{FORMATS[name].suffixes[0]} stores hold raw pixels of one size only, found "
+                f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "
+                "give resize='crop:224' or '224x224' (--resize crop:224), or choose .lmdb, which "
+                "holds any sizes"
+            )
