@@ -20,6 +20,7 @@ from .errors import (
     MissingDependencyError,
     StoreError,
     StoreNotFoundError,
+    TooManyErrors,
     UsageError,
 )
 
@@ -42,6 +43,7 @@ __all__ = [
     "PackedDataset",
     "StoreError",
     "StoreNotFoundError",
+    "TooManyErrors",
     "UsageError",
     "__version__",
     "autotune",

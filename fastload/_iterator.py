@@ -10,7 +10,8 @@ How it runs
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, the sampler's too, travels in the place of its batch and is raised at that
-               ``next``; the batches after it can still be had, as in torch's DataLoader.
+               ``next``; the batches after it can still be had, as in torch's DataLoader. What
+               ``on_error`` lets pass is no failure (``_salvage``).
     early exit ``close`` (and the exit of the interpreter) ends the queue, cancels what is being
                filled, and joins the producer. Dropping the iterator tells the producer to end by
                itself, after the batch that it waits for.
@@ -34,9 +35,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._engine.decoder import Decoder, Ticket
+from ._engine.decoder import Decoder
 from ._governor import Governor, Pace
+from ._policy import BadSamples, OnError
+from ._progress import Progress
 from ._readahead import ReadAhead
+from ._salvage import Filled, Filling, finish, readable
 from ._sampler import Batches, Order, Repeats
 from ._source import Source
 from ._trace import Stamps
@@ -63,6 +67,9 @@ class BatchIterator(Iterator[Any]):
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
         seed, epoch: of the augmentation.
         stamps: where times are added up.
+        progress: is kept up to date.
+        left_out: indices of this epoch that come before the order's, or None.
+        on_error, bad: what becomes of samples that cannot be read, and where they are counted.
         governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
@@ -79,6 +86,10 @@ class BatchIterator(Iterator[Any]):
         seed: int,
         epoch: int,
         stamps: Stamps,
+        progress: Progress,
+        left_out: np.ndarray | None,
+        on_error: OnError,
+        bad: BadSamples,
         governor: Governor | None = None,
     ) -> None:
         self._order = order
@@ -87,7 +98,12 @@ class BatchIterator(Iterator[Any]):
         self._stamps = stamps
         self._prefetch = self._ahead = prefetch
         self._pace = Pace(governor, stamps) if governor is not None and prefetch else None
-        self._pipeline = _Pipeline(source, decoder, order.known, timeout_s, seed, epoch, stamps)
+        self._progress = progress
+        self._bad = bad
+        self._samples = 0
+        self._pipeline = _Pipeline(
+            source, decoder, order.known, timeout_s, seed, epoch, stamps, left_out, on_error
+        )
         if prefetch:
             self._pipeline.start(self)
             for _ in range(prefetch):
@@ -98,27 +114,48 @@ class BatchIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         begin = time.perf_counter_ns()
-        if not self._prefetch:
-            self._order_one()
-        try:
-            filled = self._pipeline.next()
-            if filled is None:
-                self.close()
-                self._stamps.ended(begin)
-                raise StopIteration
-            records, images = filled
-            got = time.perf_counter_ns()
-            batch = self._assemble(images, records)
-            self._stamps.stage("collate", got)
-        finally:  # last: see above
-            if self._prefetch:
-                self._keep_ahead()
-        self._stamps.batch(len(records), begin)
+        while True:
+            if not self._prefetch:
+                self._order_one()
+            try:
+                filled = self._filled()
+                if filled is None:
+                    self._end()
+                    self._stamps.ended(begin)
+                    raise StopIteration
+                if len(filled.records) or not filled.bad:
+                    got = time.perf_counter_ns()
+                    batch = self._assemble(filled.images, filled.records)
+                    self._stamps.stage("collate", got)
+                    break
+            finally:  # last: see above
+                if self._prefetch:
+                    self._keep_ahead()
+        self._stamps.batch(len(filled.records), begin)
         if self._pace is not None:
             setting = self._pace.batch()
             self._pipeline.use_threads(setting.workers)
             self._prefetch = setting.prefetch
         return batch
+
+    def _filled(self) -> Filled | None:
+        """The next batch from the engine; one that failed is behind us, as in torch."""
+        try:
+            filled = self._pipeline.next()
+        except Exception:
+            self._progress.batch()
+            raise
+        if filled is not None:
+            self._progress.batch()
+            self._samples += len(filled.records) + len(filled.bad)
+            self._bad.add(filled.bad, self._samples)
+        return filled
+
+    def _end(self) -> None:
+        self.close()
+        if not self._progress.ended:
+            self._progress.ended = True
+            self._bad.report(self._progress.epoch, self._samples)
 
     def close(self) -> None:
         """End this epoch now. Nothing runs and nothing is written afterwards."""
@@ -145,8 +182,7 @@ class BatchIterator(Iterator[Any]):
 # Indices of a batch, or what the sampler raised instead; None after the last one; the weak
 # reference to an iterator that is gone.
 _Task = np.ndarray | BaseException | weakref.ref[BatchIterator] | None
-_Filled = tuple[np.ndarray, torch.Tensor]  # record numbers and their images
-_Filling = tuple[np.ndarray, Ticket] | BaseException
+_Filling = Filling | BaseException
 
 
 class _Pipeline:
@@ -161,6 +197,8 @@ class _Pipeline:
         seed: int,
         epoch: int,
         stamps: Stamps,
+        left_out: np.ndarray | None,
+        on_error: OnError,
     ) -> None:
         self._source = source
         self._decoder = decoder
@@ -170,6 +208,9 @@ class _Pipeline:
         self._stamps = stamps
         self._ahead = ReadAhead(decoder, source.lookup, known)
         self._repeats = Repeats(len(source.store)) if source.plan.random else None
+        if self._repeats is not None and left_out is not None:
+            self._repeats.count(source.lookup(left_out))
+        self._on_error = on_error
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: weakref.ref[BatchIterator] | None = None
@@ -199,7 +240,7 @@ class _Pipeline:
         """Ask for one more batch; None says that there are no more, an error takes its place."""
         self._tasks.put(indices)
 
-    def next(self) -> _Filled | None:
+    def next(self) -> Filled | None:
         """The next batch, or None after the last one. Raises what making it raised."""
         if self._closing.is_set():
             return None
@@ -213,7 +254,7 @@ class _Pipeline:
         finally:
             del outcome  # its traceback holds this frame: the cycle would keep the thread
 
-    def _make(self) -> _Filled | BaseException | None:
+    def _make(self) -> Filled | BaseException | None:
         """The next batch, made here."""
         indices = self._tasks.get()
         if isinstance(indices, BaseException):
@@ -249,7 +290,7 @@ class _Pipeline:
         self._decoder.release(self)
         _running.discard(self)
 
-    def _produce(self) -> Iterator[_Filled | BaseException]:
+    def _produce(self) -> Iterator[Filled | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""
         ended = False
         try:
@@ -278,45 +319,50 @@ class _Pipeline:
         try:
             records = self._source.lookup(indices)
             repeats = None if self._repeats is None else self._repeats.count(records)
-            ticket = self._decoder.submit(
-                records,
-                seed=self._seed,
-                epoch=self._epoch,
-                repeats=repeats,
-                timed=self._stamps.timeline is not None,
-            )
+            tried = readable(self._decoder, records, self._on_error)
+            whole = len(tried) == len(records)
+            ticket = None
+            if whole or len(tried):
+                ticket = self._decoder.submit(
+                    records if whole else records[tried],
+                    seed=self._seed,
+                    epoch=self._epoch,
+                    repeats=repeats if whole or repeats is None else repeats[tried],
+                    timed=self._stamps.timeline is not None,
+                )
             self._ahead.submitted(records)
-            return records, ticket
+            return Filling(indices, records, tried, ticket)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:
             self._stamps.stage("prepare", begin)
 
-    def _finish_first(self) -> _Filled | BaseException:
+    def _finish_first(self) -> Filled | BaseException:
         # It stays in the queue while it is being filled, where close() finds it.
         filled = self._finish(self._filling[0])
         self._filling.popleft()
         return filled
 
-    def _finish(self, filling: _Filling) -> _Filled | BaseException:
+    def _finish(self, filling: _Filling) -> Filled | BaseException:
         if isinstance(filling, BaseException):
             return filling
-        records, ticket = filling
+        ticket = filling.ticket
         try:
-            images = ticket.result()
+            filled = finish(self._decoder, filling, self._on_error)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         except BaseException:  # Ctrl-C while the caller's thread decodes: nothing may go on writing
-            ticket.cancel()
+            _cancel(filling)
             raise
-        self._stamps.work(ticket.stages_ns(), ticket.times)
+        if ticket is not None:
+            self._stamps.work(ticket.stages_ns(), ticket.times)
         if self._stamps.timeline is not None:
             self._stamps.count(
                 batches_ready=0 if self._results is None else self._results.queue.qsize(),
                 batches_being_filled=len(self._filling),
                 slabs_in_use=self._decoder.slabs_in_use(),
             )
-        return records, images
+        return filled
 
 
 def _below(error: BaseException) -> TracebackType | None:
@@ -325,8 +371,8 @@ def _below(error: BaseException) -> TracebackType | None:
 
 
 def _cancel(filling: _Filling) -> None:
-    if not isinstance(filling, BaseException):
-        filling[1].cancel()
+    if not isinstance(filling, BaseException) and filling.ticket is not None:
+        filling.ticket.cancel()
 
 
 def _close_all() -> None:

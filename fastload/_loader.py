@@ -3,47 +3,37 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import inspect
 import os
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate
-from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _cpu, _memory, _sampler
-from ._buffers import SlabRing
-from ._collate import annotations_of, batch_of, collate, samples_of
+from . import _arguments, _cpu, _epoch, _explain, _progress, _runs, _shard
 from ._dataset import PackedDataset, open_dataset
-from ._engine import chosen, make_decoder
+from ._engine import chosen
 from ._engine.decoder import Decoder
-from ._governor import Governor, after_epoch, for_engine, for_processes
-from ._iterator import BatchIterator
+from ._governor import Governor
+from ._policy import BadSamples, OnError
+from ._progress import Progress
 from ._sampler import SeededSampler
+from ._shard import Shard
+from ._shared import SharedRing
 from ._source import Source, nested, resolve
 from ._timeline import Timeline, active, lasting
-from ._trace import Observed, Snapshot, Stamps
+from ._trace import Observed, Stamps
 from .errors import UsageError
-
-_ENGINES = ("auto", "native", "python", "workers")
-_CHECKS = ("first", "always", "never")
-
-# Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
-_PREFETCH = 2
-
-# How long the producer waits for a consumer to let go of the batch before. It does so within
-# microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
-_PATIENCE_S = 2e-3
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
 
-class FastLoader(DataLoader[Any]):
+_T_co = TypeVar("_T_co", covariant=True)
+
+
+class FastLoader(DataLoader[_T_co]):
     """A DataLoader that does not make the training loop wait.
 
     Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
@@ -75,8 +65,8 @@ class FastLoader(DataLoader[Any]):
         seed: None: order and augmentation are drawn once an epoch from ``generator`` or torch's
             global generator, as DataLoader draws them. An int: the order is a pure function of
             (seed, epoch), augmentation of (seed, epoch, index), and of how often it came before
-            where a sampler repeats an index. In torch's machinery it decides the order; transforms
-            that run there draw from their own generators.
+            where a sampler repeats an index. A dataset of the user's finds Python's, NumPy's and
+            torch's generators seeded so for each sample; an iterable one for each batch.
         check_crc: "first": verify each record's checksum the first time this process reads it;
             "always"; "never".
         fields: for a path or a PackedDataset: which fields of the store come with the images, such
@@ -84,6 +74,17 @@ class FastLoader(DataLoader[Any]):
         tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor, pin_memory
             and cache are taken where they are not given here; the batch size stays. Where the file
             is of another machine or dataset, a warning says so and nothing is taken.
+        shard: True: each rank reads its own part of every epoch, as with torch's
+            DistributedSampler and with the epoch set; ``len`` counts the part. The rank is
+            torch.distributed's, or torchrun's. A ``sampler`` or ``batch_sampler`` wins: then
+            nothing is divided here. Off by default, as trainers divide by themselves.
+        rank, world_size: of this process, where torch.distributed is not used.
+        on_error: of a sample that cannot be made: "raise"; "skip": the batch is shorter;
+            "replace": by the next good sample of the same batch; or a callable
+            ``(index, error) -> "raise" | "skip" | "replace"``. A batch without good samples is
+            left out. ``stats()["errors"]`` lists them, a warning at the epoch's end counts them.
+        max_errors: how many an epoch may have before TooManyErrors is raised: a number (int), or a
+            share of the samples (float), which lets at least one pass unless it is 0.
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
 
@@ -97,6 +98,7 @@ class FastLoader(DataLoader[Any]):
     Raises:
         UsageError: arguments that cannot work together.
         DataError: while iterating, a sample that cannot be read; it names file, record and offset.
+        TooManyErrors: while iterating, ``on_error`` let more pass than ``max_errors``.
     """
 
     def __init__(
@@ -128,15 +130,14 @@ class FastLoader(DataLoader[Any]):
         check_crc: str = "first",
         fields: Sequence[str] | str | None = None,
         tuned: str | os.PathLike[str] | None = None,
+        shard: bool = False,
+        rank: int | None = None,
+        world_size: int | None = None,
+        on_error: OnError = "raise",
+        max_errors: float = 0.001,
         trace: str | os.PathLike[str] | None = None,
     ) -> None:
-        _one_of("engine", engine, _ENGINES)
-        _one_of("check_crc", check_crc, _CHECKS)
-        if memory_format not in (torch.contiguous_format, torch.channels_last):
-            raise UsageError(
-                "memory_format must be torch.contiguous_format or torch.channels_last, "
-                f"got {memory_format}"
-            )
+        _arguments.check(locals())
         given = {"transform": transform, "target_transform": target_transform, "fields": fields}
         opened = open_dataset(dataset, seed=seed, **given)
         self.transform = transform
@@ -147,6 +148,11 @@ class FastLoader(DataLoader[Any]):
         self.memory_format = memory_format
         self.seed = seed
         self.check_crc = check_crc
+        self.shard = shard
+        self.rank = rank
+        self.world_size = world_size
+        self.on_error = on_error
+        self.max_errors = max_errors
         self.tuned = tuned
         self.trace = trace
         self._timeline = None if trace is None else lasting(trace)
@@ -154,26 +160,28 @@ class FastLoader(DataLoader[Any]):
         self._stamps = Stamps()
         self._next_epoch = 0
         self._base_seed: int | None = None
+        self._progress: Progress | None = None
+        self._resume: Progress | None = None
+        self._bad = BadSamples(max_errors, None)
+        self._padding = 0
+        self._inner: _runs.Inner | None = None
+        self._ring: SharedRing | None = None
+        self._own_order = sampler is None and batch_sampler is None
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
         self._native = not isinstance(source, str)
-        if tuned is not None:
-            from ._tuning.result import arguments_for
-
-            found = arguments_for(tuned, opened, stacklevel=3)
-            if num_workers is None:
-                num_workers = found.get("num_workers")
-            if prefetch_factor is None and num_workers:
-                prefetch_factor = found.get("prefetch_factor")
-            pin_memory = pin_memory or found.get("pin_memory", False)
+        num_workers, prefetch_factor, pin_memory = _arguments.tuned(
+            tuned, opened, num_workers, prefetch_factor, pin_memory
+        )
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
-            _one_of("num_workers", num_workers, ("auto",))
-            self._governor = self._automatic(source, opened, batch_size)
+            _arguments.one_of("num_workers", num_workers, ("auto",))
+            self._governor = _runs.governor(source, opened, batch_size)
             num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:
             num_workers = _cpu.available() if self._native else 0
-        if seed is not None and shuffle and sampler is None and batch_sampler is None:
-            sampler, shuffle = SeededSampler(opened, seed), None
+        if shuffle and self._own_order and (shard or seed is not None):
+            # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
+            sampler, shuffle = SeededSampler(opened, seed or 0), None
         arguments: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -190,7 +198,7 @@ class FastLoader(DataLoader[Any]):
             sampler,
             batch_sampler,
             num_workers,
-            _collate_for(collate_fn, single=batch_size is None and batch_sampler is None),
+            _arguments.collate_for(collate_fn, single=batch_size is None and batch_sampler is None),
             pin_memory,
             drop_last,
             timeout,
@@ -221,21 +229,6 @@ class FastLoader(DataLoader[Any]):
             )
         return source
 
-    @staticmethod
-    def _automatic(source: Source | str, dataset: Any, batch_size: int | None) -> Governor | None:
-        """What adjusts the workers; None for an IterableDataset, which workers would repeat."""
-        memory_nbytes = _memory.available()
-        if not isinstance(source, str):
-            nbytes = source.plan.nbytes
-            return for_engine(
-                cpus=_cpu.available(),
-                batch_nbytes=None if nbytes is None else nbytes * (batch_size or 1),
-                memory_nbytes=memory_nbytes,
-            )
-        if isinstance(dataset, IterableDataset):
-            return None
-        return for_processes(cpus=_cpu.available(), memory_nbytes=memory_nbytes)
-
     def check_worker_number_rationality(self) -> None:
         """torch's warning about too many workers, which is not about threads."""
         if not self._native:
@@ -244,27 +237,7 @@ class FastLoader(DataLoader[Any]):
     def explain(self) -> str:
         """Which engine runs and why, what is fused, what would be faster, in plain words."""
         source = self._resolve(self.dataset, single=self.batch_sampler is None)
-        if isinstance(source, str):
-            lines = [
-                f"engine: workers (torch's DataLoader machinery, {self.num_workers} processes)",
-                f"because: {source}",
-            ]
-            if self.num_workers == 0 and self.engine != "workers":
-                lines.append("faster: num_workers > 0 would decode in parallel processes")
-            return "\n".join(lines)
-        lines = [
-            f"engine: {chosen(self.engine, source.store)} ({self.num_workers or 'the calling'} "
-            f"thread{'s' if self.num_workers != 1 else ''})",
-            f"store: {source.store.format}, {len(source.store)} records",
-            "fused: " + " -> ".join(source.plan.steps),
-            f"batch: {source.plan.dtype}, "
-            + ("channels_last" if self.memory_format == torch.channels_last else "contiguous NCHW"),
-        ]
-        if source.store.format == "folder":
-            lines.append("faster: `fastload pack` saves opening a file for every image")
-        if source.store.indirect is not None:
-            lines.append(f"slower: {source.store.indirect}")
-        return "\n".join(lines)
+        return _explain.explain(self, source)
 
     # --- iterating --------------------------------------------------------------------------------
 
@@ -294,99 +267,99 @@ class FastLoader(DataLoader[Any]):
         self._next_epoch = epoch + 1
         return epoch
 
+    def __len__(self) -> int:
+        """Batches of an epoch, of this rank where ``shard=True`` divides it."""
+        shard = self._shard()
+        if shard is None:
+            return super().__len__()
+        samples = shard.count(len(self.sampler), drop_last=self.drop_last)  # type: ignore[arg-type]
+        whole, rest = divmod(samples, self.batch_size or 1)
+        return whole + (rest > 0 and not self.drop_last)
+
+    def _shard(self) -> Shard | None:
+        """This process's part, where the loader divides the epoch; a sampler of the user's wins."""
+        if not (self.shard and self._own_order):
+            return None
+        return _shard.resolve(self.rank, self.world_size)
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        epoch = self._begin_epoch()
+        shard = self._shard()
+        if shard is None and self._own_order:
+            _shard.warn_if_every_rank_reads_all(self.dataset)
+        resume, self._resume = self._resume, None
+        number = self._begin_epoch()
+        if resume is not None and resume.epoch != number:
+            resume = None  # set_epoch chose another one since the state was loaded
         figures, self._stamps = self._stamps.snapshot(), Stamps(self._observer())
         source = self._resolve(self.dataset, single=self.batch_sampler is None)
         self._native = not isinstance(source, str)
-        if isinstance(source, str):
-            self._adjust_processes(figures)
-            return Observed(super().__iter__(), self._stamps)
-        if self._governor is not None:
-            self.num_workers = self._governor.setting.workers
-        # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
-        order = _sampler.index_batches(self.batch_sampler)
-        seed, epoch = self._augmentation(source, epoch)
-        return BatchIterator(
-            source=source,
-            decoder=self._decoder(source),
-            order=order,
-            sized=self.batch_sampler,  # type: ignore[arg-type]
-            assemble=functools.partial(_assemble, source, self.collate_fn, self._pinned()),
-            prefetch=self._batches_ahead() if self.num_workers else 0,
-            timeout_s=self.timeout,
-            seed=seed,
-            epoch=epoch,
-            stamps=self._stamps,
-            governor=self._governor,
-        )
+        _runs.adjust(self, figures)
+        epoch = _epoch.begin(self, number, resume, shard)
+        self._progress = epoch.progress
+        self._padding = epoch.padding
+        self._bad = BadSamples(self.max_errors, epoch.progress.length)
+        with epoch.drawing():
+            if not isinstance(source, str):
+                return _runs.native(self, source, epoch)
+            if _runs.plain(self):
+                return Observed(super().__iter__(), self._stamps)
+            return _runs.workers(self, epoch)
 
-    def _batches_ahead(self) -> int:
-        """Batches that an engine of ours keeps ahead of the consumer."""
-        if self._governor is not None:
-            return self._governor.setting.prefetch
-        return self.prefetch_factor or _PREFETCH
+    # --- resuming ---------------------------------------------------------------------------------
 
-    def _adjust_processes(self, last: Snapshot) -> None:
-        """Begin an epoch with as many processes as the last one suggests."""
-        if self._governor is None:
-            return
-        workers = after_epoch(self._governor, last).workers
-        if workers != self.num_workers:
-            self.num_workers = workers
-            if self._iterator is not None:  # persistent workers, of the number there was
-                self._iterator._shutdown_workers()  # type: ignore[attr-defined]
-                self._iterator = None
+    def state_dict(self) -> dict[str, Any]:
+        """What resumes this loader at the sample after the newest batch; see load_state_dict.
+
+        Small (two generator states of 5 KB, a few numbers, and what iterable datasets give), made
+        of numbers, strings, lists, dicts and tensors, and cheap enough for every step.
+
+        Raises:
+            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
+        """
+        if self._resume is not None:
+            return self._resume.state()
+        if self._progress is None or self._progress.ended:
+            return dataclasses.replace(
+                _epoch.blank(self, self._next_epoch, self._shard()), begun=False
+            ).state()
+        if _runs.plain(self):
+            raise UsageError(
+                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
+                "batches that come in the order of their samples"
+            )
+        return self._progress.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where ``state`` was taken.
+
+        With an int ``seed`` the batches are those that would have come: with any number of
+        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
+        of them, as every rank has come equally far). Without one the order is the same, drawn
+        again from the states of torch's generators, and augmentation in the native engine too;
+        random transforms of a dataset of the user's are not, as workers draw their own numbers.
+        An IterableDataset goes on by its own ``state_dict``, or its iterator's; without either it
+        is read again up to there. Both need the same number of workers.
+
+        Example:
+            >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
+            >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
+
+        Args:
+            state: from ``state_dict`` of a loader made alike.
+
+        Raises:
+            UsageError: here or by the next ``iter``, where the loader cannot go on with it.
+        """
+        self._resume = _progress.read(state)
+        self._next_epoch = self._resume.epoch
+        self._base_seed = self._resume.base_seed
+        self._inner = None  # persistent workers stand elsewhere
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
         if self._timeline is not None:
             self._timeline.update()
         return active() or self._timeline
-
-    def _augmentation(self, source: Source, epoch: int) -> tuple[int, int]:
-        """Seed and epoch that augmentation is drawn for."""
-        # Workers that persist keep their first base seed: DataLoader draws no other then.
-        persistent = self.persistent_workers and self.num_workers > 0
-        if self._base_seed is None or not persistent:
-            drawn = torch.empty((), dtype=torch.int64).random_(generator=self.generator)
-            self._base_seed = int(drawn.item())
-        if self.seed is not None:
-            return self.seed, epoch
-        return source.draw or (self._base_seed, epoch if persistent else 0)
-
-    def _pinned(self) -> bool:
-        if self.pin_memory and not torch.cuda.is_available():
-            warnings.warn(
-                "'pin_memory' argument is set as true but no accelerator is found, "
-                "then device pinned memory won't be used.",
-                stacklevel=3,
-            )
-        return self.pin_memory and torch.cuda.is_available()
-
-    def _decoder(self, source: Source) -> Decoder:
-        """The decoder of this process for ``source``; kept from epoch to epoch."""
-        # Not one that was made before a fork: its threads are the parent's.
-        key = (os.getpid(), source.parts)
-        if self._made is not None:
-            made_for, decoder = self._made
-            if made_for == key and decoder.plan.same_as(source.plan):
-                decoder.threads = self.num_workers
-                return decoder
-        pinned = self.pin_memory and torch.cuda.is_available()
-        ahead = self._batches_ahead() if self._governor is None else self._governor.most.prefetch
-        decoder = make_decoder(
-            self.engine,
-            source.store,
-            source.plan,
-            threads=self.num_workers,
-            # what is ahead, and the one the consumer works on
-            ring=None if pinned else SlabRing(ahead + 1, _PATIENCE_S if self.num_workers else 0),
-            channels_last=self.memory_format == torch.channels_last,
-            check_crc=self.check_crc,
-        )
-        self._made = key, decoder
-        return decoder
 
     # --- figures ----------------------------------------------------------------------------------
 
@@ -396,8 +369,10 @@ class FastLoader(DataLoader[Any]):
         Returns:
             ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
             waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
-            of work per stage, added up over threads), ``engine``, and ``decisions`` (what
-            ``num_workers="auto"`` tried and why, in words).
+            of work per stage, added up over threads), ``engine``, ``decisions`` (what
+            ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
+            repeat others), and ``errors``: a dict with ``index``, ``file``, ``error`` and
+            ``action`` for each sample that ``on_error`` let pass.
         """
         figures = self._stamps.snapshot()
         elapsed = figures.elapsed_s
@@ -411,6 +386,8 @@ class FastLoader(DataLoader[Any]):
             "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
             "stages_s": dict(figures.stages_s),
             "decisions": [] if self._governor is None else list(self._governor.decisions),
+            "padding": self._padding,
+            "errors": [dataclasses.asdict(entry) for entry in self._bad.entries],
         }
 
     def _engine_name(self) -> str:
@@ -419,35 +396,6 @@ class FastLoader(DataLoader[Any]):
         return chosen(self.engine) if self._made is None else self._made[1].name
 
     def __getstate__(self) -> dict[str, Any]:
-        # The decoder holds files and threads; the other process makes its own.
-        return {**self.__dict__, "_made": None, "_base_seed": None, "_iterator": None}
-
-
-def _assemble(
-    source: Source,
-    collate_fn: Callable[[list[Any]], Any],
-    pinned: bool,
-    images: torch.Tensor,
-    records: np.ndarray,
-) -> Any:
-    """The batch as the caller gets it."""
-    annotations = annotations_of(
-        source.store, records, source.labels, source.target_transform, source.fields
-    )
-    if collate_fn is collate:
-        batch = batch_of(images, annotations)
-    else:
-        batch = collate_fn(samples_of(images, annotations))
-    return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]
-
-
-def _collate_for(
-    collate_fn: Callable[[list[Any]], Any] | None, *, single: bool
-) -> Callable[[list[Any]], Any] | None:
-    """Ours where none was given: a rebuilt loader passes torch's default by name."""
-    return collate if collate_fn in (None, default_collate) and not single else collate_fn
-
-
-def _one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        # Files, threads, processes and shared memory: another process makes its own.
+        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_progress")
+        return {**self.__dict__, **dict.fromkeys(alive)}

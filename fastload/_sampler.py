@@ -7,6 +7,7 @@ user's code and is iterated as it is, on the thread of the training loop.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
@@ -90,6 +91,10 @@ class Batches:
     def __iter__(self) -> Iterator[np.ndarray]:
         return map(self.__getitem__, range(len(self)))
 
+    def after(self, batches: int) -> Batches:
+        """The same without the first ``batches``."""
+        return Batches(self.indices[batches * self._size :], self._size, self._drop_last)
+
 
 class Order(Iterator[np.ndarray]):
     """The index batches of one epoch: int64 arrays, drawn when they are asked for.
@@ -105,6 +110,10 @@ class Order(Iterator[np.ndarray]):
 
     def __next__(self) -> np.ndarray:
         return next(self._batches)
+
+    def begin_with(self, drawn: list[np.ndarray]) -> None:
+        """Put back what was drawn already."""
+        self._batches = itertools.chain(drawn, self._batches)
 
 
 def index_batches(batch_sampler: Any) -> Order:
@@ -127,6 +136,16 @@ def index_batches(batch_sampler: Any) -> Order:
                 known = Batches(_NOTHING, size, drop_last)
                 return Order(_random_batches(sampler, size, known), known)
     return Order(map(as_indices, batch_sampler))
+
+
+def leave_out(order: Order, batches: int) -> np.ndarray:
+    """Leave out the first ``batches`` of ``order`` and draw the one after: the indices left out."""
+    skipped = list(itertools.islice(order, batches))
+    following = list(itertools.islice(order, 1))
+    order.begin_with(following)
+    if order.known:
+        order.known = order.known.after(len(skipped))
+    return np.concatenate(skipped) if skipped else _NOTHING
 
 
 def as_indices(batch: Iterable[Any]) -> np.ndarray:

@@ -6,6 +6,7 @@
     ├── DataError                                  the data is at fault: path, record, offset
     │   ├── DecodeError                            an image that cannot be decoded
     │   ├── ChecksumError                          a record whose CRC32C does not match
+    │   ├── TooManyErrors                          more bad samples than max_errors lets pass
     │   └── StoreError                             a store that is corrupt or unfinished
     │       └── StoreNotFoundError (also FileNotFoundError)
     └── InternalError                              a bug in fastload: please report it
@@ -75,6 +76,10 @@ class DecodeError(DataError):
 
 class ChecksumError(DataError):
     """A record whose CRC32C differs from the one written with it."""
+
+
+class TooManyErrors(DataError):
+    """More samples of an epoch could not be read than ``max_errors`` lets pass."""
 
 
 class StoreError(DataError):

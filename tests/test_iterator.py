@@ -51,7 +51,7 @@ def test_one_iterator_shared_by_threads_mixes_up_nothing_and_ends(store):
             if filled is None:
                 iterator.close()
                 return
-            got.append(iterator._assemble(filled[1], filled[0]))
+            got.append(iterator._assemble(filled.images, filled.records))
 
     threads = [threading.Thread(target=pull) for _ in range(4)]
     for thread in threads:
@@ -233,7 +233,7 @@ def test_leaving_cancels_the_batch_that_is_being_made(photos, engine):
     iterator = iter(loader)
     while not iterator._pipeline._filling:
         time.sleep(0.001)
-    ticket = iterator._pipeline._filling[0][1]
+    ticket = iterator._pipeline._filling[0].ticket
     iterator.close()
     if engine == "native":
         assert (ticket._status == _native.PENDING).any()

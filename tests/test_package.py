@@ -27,6 +27,7 @@ PUBLIC = {
     "PackedDataset",
     "StoreError",
     "StoreNotFoundError",
+    "TooManyErrors",
     "UsageError",
     "__version__",
     "autotune",

@@ -68,6 +68,14 @@ class Ticket(abc.ABC):
         """
 
     @abc.abstractmethod
+    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+        """Wait, and return the images and what failed, by position: the images there hold nothing.
+
+        Raises:
+            concurrent.futures.CancelledError: the ticket was cancelled.
+        """
+
+    @abc.abstractmethod
     def cancel(self) -> None:
         """Stop filling; returns when nothing writes into the batch any more. From any thread."""
 

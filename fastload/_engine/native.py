@@ -135,6 +135,20 @@ class _NativeTicket(Ticket):
         self._decoder.checked(self._batch)
         return self._batch.images
 
+    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+        self._job.wait()
+        if self._cancelled:
+            raise concurrent.futures.CancelledError("the batch was cancelled")
+        failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
+        errors = {i: self._error(i) for i in failed}
+        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
+        if len(left):
+            self._rest = PythonTicket(self._decoder, self._batch, left)
+            errors |= self._rest.settle()[1]
+        if not errors:
+            self._decoder.checked(self._batch)
+        return self._batch.images, errors
+
     def cancel(self) -> None:
         self._cancelled = True
         self._job.cancel()

@@ -22,6 +22,7 @@ from PIL import Image
 
 from fastload.errors import (
     ChecksumError,
+    DataError,
     DecodeError,
     StoreError,
     StoreNotFoundError,
@@ -84,6 +85,25 @@ class PythonTicket(Ticket):
             )
         self._decoder.checked(self._batch)
         return self._batch.images
+
+    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+        errors: dict[int, DataError] = {}
+        for n, i in enumerate(self._which):
+            try:
+                if self._tasks:
+                    self._nanoseconds += self._tasks[n].result()
+                else:
+                    self._nanoseconds += _fill_one(
+                        self._decoder, self._batch, i, self._out, self._data
+                    )
+            except DataError as error:
+                errors[i] = error
+            except BaseException:
+                self.cancel()
+                raise
+        if not errors:
+            self._decoder.checked(self._batch)
+        return self._batch.images, errors
 
     def cancel(self) -> None:
         for task in self._tasks:

@@ -80,7 +80,7 @@ class Target:
         count = len(self)
         return {"sampler": Endless(count) if self.shuffled else _Repeating(count)}
 
-    def loader(self, point: Point) -> FastLoader:
+    def loader(self, point: Point) -> FastLoader[Any]:
         """A loader with this setting, whose batches do not end (an IterableDataset's do)."""
         return FastLoader(self.dataset, **{**self.options, **self._order(), **point.arguments()})
 

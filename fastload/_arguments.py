@@ -1,0 +1,70 @@
+"""What FastLoader is given, checked and completed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils.data import IterableDataset, default_collate
+
+from . import _policy, _shard
+from ._collate import collate
+from .errors import UsageError
+
+_ENGINES = ("auto", "native", "python", "workers")
+_CHECKS = ("first", "always", "never")
+
+
+def check(arguments: dict[str, Any]) -> None:
+    """Raise UsageError for arguments of FastLoader that cannot work."""
+    one_of("engine", arguments["engine"], _ENGINES)
+    one_of("check_crc", arguments["check_crc"], _CHECKS)
+    formats = (torch.contiguous_format, torch.channels_last)
+    if arguments["memory_format"] not in formats:
+        raise UsageError(
+            "memory_format must be torch.contiguous_format or torch.channels_last, "
+            f"got {arguments['memory_format']}"
+        )
+    _policy.check(arguments["on_error"], arguments["max_errors"])
+    if arguments["shard"] and isinstance(arguments["dataset"], IterableDataset):
+        raise UsageError(
+            "shard=True is for map-style datasets: an IterableDataset decides by itself what each "
+            "rank and worker reads (torch.distributed.get_rank, torch.utils.data.get_worker_info)"
+        )
+    if arguments["rank"] is not None or arguments["world_size"] is not None:
+        _shard.resolve(arguments["rank"], arguments["world_size"])
+
+
+def collate_for(
+    collate_fn: Callable[[list[Any]], Any] | None, *, single: bool
+) -> Callable[[list[Any]], Any] | None:
+    """Ours where none was given: a rebuilt loader passes torch's default by name."""
+    return collate if collate_fn in (None, default_collate) and not single else collate_fn
+
+
+def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise UsageError unless ``value`` is one of ``allowed``."""
+    if value not in allowed:
+        raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+
+
+def tuned(
+    file: str | os.PathLike[str] | None,
+    dataset: Any,
+    num_workers: int | str | None,
+    prefetch_factor: int | None,
+    pin_memory: bool,
+) -> tuple[int | str | None, int | None, bool]:
+    """These arguments, completed from a file of ``fastload autotune`` where they were not given."""
+    if file is None:
+        return num_workers, prefetch_factor, pin_memory
+    from ._tuning.result import arguments_for
+
+    found = arguments_for(file, dataset, stacklevel=4)
+    if num_workers is None:
+        num_workers = found.get("num_workers")
+    if prefetch_factor is None and num_workers:
+        prefetch_factor = found.get("prefetch_factor")
+    return num_workers, prefetch_factor, pin_memory or found.get("pin_memory", False)

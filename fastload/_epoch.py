@@ -1,0 +1,153 @@
+"""The beginning of an epoch: in which order, from which batch on, and which part is this rank's."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+
+from . import _shard
+from ._progress import Progress
+from ._sampler import Batches, SeededSampler
+from ._shard import Shard
+from .errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """One epoch that is about to be iterated over.
+
+    Attributes:
+        progress: counts it.
+        known: the index batches that are left, where this module made them; else the sampler is
+            asked.
+        skip: index batches of the sampler to leave out.
+        resumed: whether it was begun by another iteration.
+        padding: how many of this rank's samples repeat others.
+    """
+
+    progress: Progress
+    known: Batches | None
+    skip: int
+    resumed: bool
+    padding: int
+    _generators: tuple[torch.Generator, ...]
+
+    @contextlib.contextmanager
+    def drawing(self) -> Iterator[None]:
+        """Within it, torch's generators stand where they stood when the epoch was begun.
+
+        The global one is put back afterwards: it is the user's.
+        """
+        if not self.resumed:
+            yield
+            return
+        own = torch.default_generator.get_state()
+        for generator, state in zip(self._generators, self.progress.generators):
+            if generator is not torch.default_generator or self.progress.begun:
+                generator.set_state(state)
+        try:
+            yield
+        finally:
+            if self.progress.begun:
+                torch.default_generator.set_state(own)
+            self.progress.begun = True
+
+
+def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None) -> Epoch:
+    """Begin ``epoch`` of ``loader``, a FastLoader, or go on with ``resume``.
+
+    Raises UsageError where ``loader`` cannot go on with it.
+    """
+    progress = blank(loader, epoch, shard)
+    known, padding, skip = None, 0, 0
+    if resume is not None:
+        _check(resume, progress)
+        progress.batches = resume.batches
+        progress.generators = resume.generators or progress.generators
+        progress.base_seed = resume.base_seed
+        progress.begun = resume.begun
+        progress.workers, progress.turn = list(resume.workers), resume.turn
+        progress.sampler = resume.sampler
+        if resume.sampler is not None:
+            _stateful(loader).load_state_dict(resume.sampler)
+        if not resume.workers and progress.length is None:
+            skip = resume.batches
+    if progress.length is not None:
+        progress.first = 0 if resume is None else resume.first
+        lazy = type(loader.sampler) is SequentialSampler and not loader._native
+        if resume is not None or shard is not None or not lazy:
+            order = _shard.order(loader.sampler)
+            part, padding = (shard or Shard()).part(
+                order, progress.first, drop_last=loader.drop_last
+            )
+            known = Batches(part, loader.batch_size or 1, loader.drop_last)
+            progress.length = len(part)
+    return Epoch(
+        progress=progress,
+        known=known,
+        skip=skip,
+        resumed=resume is not None,
+        padding=padding,
+        _generators=_generators(loader),
+    )
+
+
+def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
+    """The progress of an epoch that nothing is consumed of."""
+    sampler = loader.sampler
+    ours = type(sampler) in (SeededSampler, SequentialSampler) and (
+        loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+    )
+    stateful = _stateful(loader)
+    world_size = shard.world_size if shard else getattr(sampler, "num_replicas", 1)
+    return Progress(
+        epoch=epoch,
+        length=len(sampler) if ours else None,
+        total=len(sampler) if ours else None,
+        batch_size=loader.batch_size,
+        world_size=world_size,
+        seed=loader.seed,
+        generators=[generator.get_state() for generator in _generators(loader)],
+        sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+        base_seed=loader._base_seed,
+    )
+
+
+def _check(resume: Progress, now: Progress) -> None:
+    """Raise UsageError where an iteration like ``now`` cannot go on with ``resume``."""
+    facts: dict[str, tuple[Any, Any]] = {
+        "seed": (resume.seed, now.seed),
+        "number of samples": (resume.total, now.total),
+    }
+    if now.length is None and resume.begun and not resume.workers:
+        # What the sampler gave is counted in batches, and only it knows its order.
+        facts["batch_size"] = resume.batch_size, now.batch_size
+        facts["world_size"] = resume.world_size, now.world_size
+    for name, (then, here) in facts.items():
+        if then != here:
+            raise UsageError(
+                f"the state was saved with another {name}: expected {then}, got {here}; make the "
+                "loader as it was made then, or begin the epoch anew with set_epoch"
+            )
+
+
+def _stateful(loader: Any) -> Any:
+    """The user's sampler, where it has a state; None for the others and for torch's."""
+    if isinstance(loader.dataset, IterableDataset):
+        return None
+    for part in (loader.batch_sampler, loader.sampler):
+        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            return part
+    return None
+
+
+def _generators(loader: Any) -> tuple[torch.Generator, ...]:
+    """torch's generators that the order may be drawn from: the loader's and the sampler's."""
+    found = [loader.generator, getattr(loader.sampler, "generator", None)]
+    return tuple(dict.fromkeys(part or torch.default_generator for part in found))

@@ -1,0 +1,278 @@
+"""Making the batches of a user's Dataset: in a worker process, or in the one that trains.
+
+The same as torch's own fetching, sample for sample, and besides: the bad samples of ``_policy``,
+random numbers that are a function of (seed, epoch, index), the states of iterable datasets, and
+batches that are collated straight into the slab that the task brings.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from . import _policy, _randomness
+from ._buffers import SlabRing
+from ._collate import ReadyBatch, collate
+from ._policy import BadSample, OnError
+from ._shared import Mapped
+from ._tasks import Outcome, Position, Positions, Task
+from ._transport import Packer, warm_collate
+
+# Slabs of batches that were collated in the training process and let go of.
+_WARM_SLABS = 2
+
+
+class Fetcher(Dataset[Outcome]):
+    """Turns tasks into outcomes. Runs in every worker process, or in this one.
+
+    Args:
+        dataset: the user's.
+        collate_fn: applied to a list of samples, or to each where there are no batches.
+        size: samples in a batch of an IterableDataset; None for single samples.
+        batched: whether a task's indices are those of a batch.
+        drop_last: of an IterableDataset, a last batch that is smaller.
+        on_error: see ``_policy``.
+        seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
+            epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
+        resume: where an iterable dataset goes on.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        *,
+        size: int | None,
+        batched: bool,
+        drop_last: bool,
+        on_error: OnError = "raise",
+        seed: int | None = None,
+        resume: Positions | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self._collate_fn = collate_fn
+        self._size = size
+        self._batched = batched
+        self._drop_last = drop_last
+        self._on_error = on_error
+        self._seed = seed
+        self._resume = resume
+        self._mapped: Mapped | None = None
+        self._collate_warm: Callable[[Any], Any] | None = None
+        # of an iterable dataset
+        self._epoch: int | None = None
+        self._iterator: Iterator[Any] = iter(())
+        self._drawn = 0  # samples, good and bad
+        self._position = Position()
+        self._idle = False
+
+    def __getitem__(self, task: Task) -> Outcome:
+        info = get_worker_info()
+        if info is None:
+            return self._outcome(task, 0, None)
+        try:
+            if self._mapped is None:
+                self._mapped = Mapped()
+            memory = None if task.slot is None else self._mapped.memory(task.slot)
+            return self._outcome(task, info.id, Packer(memory))
+        except Exception:  # noqa: BLE001 - raised in the training process, at this batch
+            where = f"in DataLoader worker process {info.id}"
+            return Outcome(task.number, info.id, error=_wrapped(where))
+
+    def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
+        # Random numbers of the training process are the user's own.
+        own = self._seed is not None and packer is None
+        state = _randomness.get() if own else None
+        try:
+            if isinstance(self.dataset, IterableDataset):
+                samples, bad = self._next_samples(task, worker)
+                if self._idle:
+                    return Outcome(task.number, worker, empty=True, idle=True)
+                position = self._position if packer else copy.deepcopy(self._position)
+            else:
+                samples, bad = self._samples(task)
+                position = None
+            done = Outcome(task.number, worker, bad=tuple(bad), position=position)
+            if not len(samples) and (bad or position is not None):
+                return dataclasses.replace(done, empty=True)
+            batch = self._collate(samples if self._batched else samples[0], packer)
+        finally:
+            if state is not None:
+                _randomness.put(state)
+        count = len(samples) if self._batched else 1
+        if packer is None:
+            return dataclasses.replace(done, samples=count, batch=batch)
+        return dataclasses.replace(done, samples=count, message=packer.pack(batch))
+
+    def _collate(self, samples: Any, packer: Packer | None) -> Any:
+        if self._collate_fn is not collate or type(samples) is ReadyBatch:
+            return self._collate_fn(samples)
+        if packer is not None:
+            return packer.collate(samples)
+        if self._collate_warm is None:
+            self._collate_warm = warm_collate(SlabRing(_WARM_SLABS))
+        return self._collate_warm(samples)
+
+    # --- map-style ------------------------------------------------------------------------------
+
+    def _samples(self, task: Task) -> tuple[Any, list[BadSample]]:
+        """The samples of ``task``, and those that could not be made."""
+        indices = task.indices if self._batched else [task.indices]
+        seeds: list[int] | None = None
+        if self._seed is not None:
+            seeds = _randomness.sample_seeds(self._seed, task.epoch, indices, task.repeats)
+        # As torch asks for it: a dataset may have __getitems__ = None.
+        many = getattr(self.dataset, "__getitems__", None) if self._batched else None
+        if many:
+            if seeds:
+                _randomness.seed_all(seeds[0])
+            if self._on_error == "raise":
+                return many(indices), []
+            try:
+                return many(indices), []
+            except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
+                pass
+        good: dict[int, Any] = {}
+        bad: list[BadSample] = []
+        actions: dict[int, str] = {}
+        for i, index in enumerate(indices):
+            if seeds is not None:
+                _randomness.seed_all(seeds[i])
+            if self._on_error == "raise":
+                good[i] = self.dataset[index]
+                continue
+            try:
+                good[i] = self.dataset[index]
+            except Exception as error:
+                actions[i] = _policy.action_for(self._on_error, index, error)
+                if actions[i] == "raise":
+                    raise
+                bad.append(_policy.bad_sample(index, error, actions[i]))
+        if not bad:
+            return list(good.values()), bad
+        return [good[i] for i in _policy.kept(list(good), len(indices), actions)], bad
+
+    # --- iterable -------------------------------------------------------------------------------
+
+    def _next_samples(self, task: Task, worker: int) -> tuple[list[Any], list[BadSample]]:
+        """The next samples of this worker's iterator; none when it has ended."""
+        if self._epoch != task.epoch:
+            self._epoch = task.epoch
+            self._drawn = 0
+            self._begin(worker)
+            resume = self._resume
+            if resume is not None and resume.epoch == task.epoch and worker < resume.turn:
+                self._idle = True
+                return [], []
+        self._idle = False
+        return self._draw(worker)
+
+    def _begin(self, worker: int) -> None:
+        resume, begun = self._resume, Position()
+        self._position = begun
+        if resume is not None and resume.epoch == self._epoch:
+            begun = resume.workers[worker]
+        if begun.ended:
+            self._position = begun
+            return
+        kind, state = begun.state or ("", None)
+        if self._seed is not None:
+            _randomness.seed_all(_randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
+        if kind == "dataset":
+            self.dataset.load_state_dict(state)
+        self._iterator = iter(self.dataset)
+        if kind == "iterator":
+            self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
+        if kind:
+            self._position = begun
+        else:
+            for _ in range(begun.batches):  # without a state: by drawing them again
+                self._draw(worker)
+
+    def _draw(self, worker: int) -> tuple[list[Any], list[BadSample]]:
+        position = self._position
+        if position.ended:
+            return [], []
+        if self._seed is not None and position.batches:
+            _randomness.seed_all(
+                _randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
+            )
+        samples: list[Any] = []
+        bad: list[BadSample] = []
+        actions: dict[int, str] = {}
+        good: list[int] = []
+        ended, wanted = False, 1 if self._size is None else self._size
+        for i in range(wanted):
+            try:
+                sample = self._one(bad, actions, i)
+            except StopIteration:
+                ended = True
+                break
+            if i not in actions:
+                good.append(i)
+                samples.append(sample)
+        count = len(good) + len(actions)
+        if self._drop_last and self._size is not None and count < wanted:
+            samples, good = [], []
+        if actions and samples:
+            place = {i: n for n, i in enumerate(good)}
+            samples = [samples[place[i]] for i in _policy.kept(good, count, actions)]
+        state = self._state()
+        self._position = Position(position.batches + bool(count), state, ended)
+        return samples, bad
+
+    def _one(self, bad: list[BadSample], actions: dict[int, str], i: int) -> Any:
+        self._drawn += 1
+        if self._on_error == "raise":
+            return next(self._iterator)
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            index = self._drawn - 1
+            actions[i] = _policy.action_for(self._on_error, index, error)
+            # A generator that raised has ended: to skip would be to lose all that follows.
+            if actions[i] == "raise" or getattr(self._iterator, "gi_frame", self) is None:
+                raise
+            bad.append(_policy.bad_sample(index, error, actions[i]))
+            return None
+
+    def _state(self) -> tuple[str, Any] | None:
+        for kind, part in (("iterator", self._iterator), ("dataset", self.dataset)):
+            if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+                return kind, part.state_dict()
+        return None
+
+
+def _wrapped(where: str) -> ExceptionWrapper:
+    """The exception that is being handled, as torch carries it to the training process."""
+    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerInit:
+    """Runs in a worker process before anything else of the user's: torch's ``worker_init_fn``.
+
+    Attributes:
+        chosen: the user's, or None.
+    """
+
+    chosen: Callable[[int], None] | None
+
+    def __call__(self, worker_id: int) -> None:
+        info: Any = get_worker_info()
+        # get_worker_info().dataset is the user's own dataset, not what wraps it.
+        object.__setattr__(info, "dataset", info.dataset.dataset)
+        if self.chosen is not None:
+            self.chosen(worker_id)
+
+
+def same(outcome: Outcome) -> Outcome:
+    """What torch's machinery is given for a collate_fn: the batch is made already."""
+    return outcome

@@ -1,0 +1,133 @@
+"""How far a loader's iteration has come: what ``state_dict`` saves and ``load_state_dict`` reads.
+
+What is saved is small and made without copying: numbers that are counted anyway, and the states of
+torch's generators from before the epoch drew from them. From those the order is drawn again, and
+what was consumed is left out. Iterable datasets add the position of each worker, as it was when the
+newest batch that was handed out was made: what is prefetched has not happened.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from ._tasks import Position, Positions
+from .errors import UsageError
+
+_VERSION = 1
+
+
+@dataclasses.dataclass
+class Progress:
+    """One iteration, as far as the consumer has come.
+
+    Attributes:
+        epoch: that it is of.
+        batches: index batches consumed since the epoch began, by whichever run; of an iterable
+            dataset, batches.
+        first: samples of the epoch's order, of all ranks, consumed before this iteration began.
+        since: index batches consumed since then.
+        length: samples that the order has for this rank from there on; None where the order is not
+            a function of seed and epoch.
+        total: samples of the whole order, of all ranks.
+        batch_size, world_size, seed: of this iteration.
+        generators: states of torch's generators before the epoch drew from them.
+        sampler: state of the user's sampler then, where it has one.
+        base_seed: what persistent workers had been seeded with before, or None.
+        workers: of an iterable dataset, one a worker.
+        turn: whose batch comes next.
+        begun: the order has been drawn.
+    """
+
+    epoch: int
+    batches: int = 0
+    first: int = 0
+    since: int = 0
+    length: int | None = None
+    total: int | None = None
+    batch_size: int | None = None
+    world_size: int = 1
+    seed: int | None = None
+    generators: list[torch.Tensor] = dataclasses.field(default_factory=list)
+    sampler: Any = None
+    base_seed: int | None = None
+    workers: list[Position] = dataclasses.field(default_factory=list)
+    turn: int = 0
+    begun: bool = True
+    ended: bool = False
+
+    def batch(self) -> None:
+        """One more index batch was consumed."""
+        self.batches += 1
+        self.since += 1
+
+    def samples(self) -> int | None:
+        """Samples of the epoch's order that all ranks have consumed; None where it is not ours."""
+        if self.length is None:
+            return None
+        mine = min(self.since * (self.batch_size or 1), self.length)
+        return self.first + mine * self.world_size
+
+    def state(self) -> dict[str, Any]:
+        """What resumes this iteration; of numbers, strings, lists, dicts and tensors."""
+        return {
+            "version": _VERSION,
+            "epoch": self.epoch,
+            "batches": self.batches,
+            "samples": self.samples(),
+            "total": self.total,
+            "batch_size": self.batch_size,
+            "world_size": self.world_size,
+            "seed": self.seed,
+            "generators": self.generators,
+            "sampler": self.sampler,
+            "base_seed": self.base_seed,
+            "workers": [(worker.batches, worker.state, worker.ended) for worker in self.workers],
+            "turn": self.turn,
+            "begun": self.begun,
+        }
+
+
+def read(state: Mapping[str, Any]) -> Progress:
+    """The progress that ``state`` was made of. Raises UsageError where it is none of ours."""
+    version = state.get("version") if isinstance(state, Mapping) else None
+    if version != _VERSION:
+        raise UsageError(
+            f"expected what FastLoader.state_dict() of version {_VERSION} returned, got "
+            f"{'version ' + repr(version) if version is not None else type(state).__name__}"
+        )
+    samples = state["samples"]
+    return Progress(
+        epoch=int(state["epoch"]),
+        batches=int(state["batches"]),
+        first=int(samples or 0),
+        length=None if samples is None else 0,
+        total=state["total"],
+        batch_size=state["batch_size"],
+        world_size=int(state["world_size"]),
+        seed=state["seed"],
+        generators=list(state["generators"]),
+        sampler=state["sampler"],
+        base_seed=state["base_seed"],
+        workers=[Position(int(b), s and tuple(s), bool(e)) for b, s, e in state["workers"]],
+        turn=int(state["turn"]),
+        begun=bool(state["begun"]),
+    )
+
+
+def positions(progress: Progress | None, workers: int) -> Positions | None:
+    """Where an iterable dataset goes on in ``workers`` processes (0: in this one).
+
+    Raises UsageError where it cannot: each worker has its part of the data.
+    """
+    if progress is None or not progress.workers:
+        return None
+    if len(progress.workers) != max(workers, 1):
+        raise UsageError(
+            f"the state is of an IterableDataset with {len(progress.workers)} workers, each with "
+            f"its own part of the data; resume it with as many, not with num_workers={workers}"
+        )
+    return Positions(progress.epoch, tuple(progress.workers), progress.turn)

@@ -1,0 +1,310 @@
+"""How a FastLoader runs an epoch: in an engine of ours, or through torch's machinery.
+
+Functions of the loader rather than methods, so that ``_loader.py`` stays what its user reads.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    IterDataPipe,
+    MapDataPipe,
+    RandomSampler,
+)
+from torch.utils.data._utils.pin_memory import pin_memory
+
+from . import _cpu, _memory, _sampler
+from ._buffers import SlabRing
+from ._collate import annotations_of, batch_of, collate, samples_of
+from ._engine import make_decoder
+from ._engine.decoder import Decoder
+from ._epoch import Epoch
+from ._fetch import Fetcher, WorkerInit, same
+from ._governor import Governor, after_epoch, for_engine, for_processes
+from ._iterator import BatchIterator
+from ._progress import positions
+from ._sampler import Order
+from ._shared import SharedRing
+from ._source import Source
+from ._tasks import Outcome, Tasks
+from ._trace import Snapshot
+from ._workers import WorkerIterator
+
+# How long the producer waits for a consumer to let go of the batch before. It does so within
+# microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
+_PATIENCE_S = 2e-3
+
+# Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
+_PREFETCH = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    """Torch's loader of outcomes, and its sampler."""
+
+    loader: DataLoader[Outcome]
+    tasks: Tasks
+
+
+# --- num_workers="auto" -----------------------------------------------------------------------
+
+
+def governor(source: Source | str, dataset: Any, batch_size: int | None) -> Governor | None:
+    """What adjusts the workers; None for an IterableDataset, which workers would repeat."""
+    memory_nbytes = _memory.available()
+    if not isinstance(source, str):
+        nbytes = source.plan.nbytes
+        return for_engine(
+            cpus=_cpu.available(),
+            batch_nbytes=None if nbytes is None else nbytes * (batch_size or 1),
+            memory_nbytes=memory_nbytes,
+        )
+    if isinstance(dataset, IterableDataset):
+        return None
+    return for_processes(cpus=_cpu.available(), memory_nbytes=memory_nbytes)
+
+
+def adjust(loader: Any, last: Snapshot) -> None:
+    """Begin an epoch with as many threads or processes as the last one suggests."""
+    if loader._governor is None:
+        return
+    if loader._native:
+        loader.num_workers = loader._governor.setting.workers
+        return
+    workers = after_epoch(loader._governor, last).workers
+    if workers != loader.num_workers:
+        loader.num_workers = workers
+        loader._inner = None  # persistent workers, of the number there was
+
+
+def _batches_ahead(loader: Any) -> int:
+    """Batches that an engine of ours keeps ahead of the consumer."""
+    if loader._governor is not None:
+        return int(loader._governor.setting.prefetch)
+    return loader.prefetch_factor or _PREFETCH
+
+
+# --- torch's machinery ----------------------------------------------------------------------------
+
+
+def plain(loader: Any) -> bool:
+    """Whether torch's own iterator runs with nothing of ours but the clock.
+
+    DataPipes are known to torch by their type, and with ``in_order=False`` batches that are asked
+    for again and again would keep a finished worker of an iterable dataset busy.
+    """
+    unordered = not getattr(loader, "in_order", True) and loader.num_workers > 0
+    return unordered or isinstance(loader.dataset, (IterDataPipe, MapDataPipe))
+
+
+def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
+    """The iterator over ``epoch`` where the user's Dataset makes the samples."""
+    persistent = loader.persistent_workers and loader.num_workers > 0
+    inner = loader._inner
+    if inner is None or not persistent:
+        inner = _inner(loader, epoch)
+    progress = epoch.progress
+    # The workers' seed was drawn before this epoch: then its order was drawn first.
+    at_once = epoch.resumed and progress.base_seed is not None
+    inner.tasks.begin(progress.epoch, _order(loader, epoch), epoch.skip, at_once=at_once)
+    iterator = WorkerIterator(
+        inner.loader,
+        inner.tasks,
+        progress,
+        loader._bad,
+        loader._stamps,
+        getattr(loader, "_IterableDataset_len_called", None),
+    )
+    if epoch.resumed and not loader.num_workers:
+        iterator.start()
+    if persistent:
+        loader._inner = inner
+        loader._base_seed = iterator._base_seed
+    return iterator
+
+
+def transport(loader: Any) -> str:
+    """How batches come from worker processes, in words."""
+    if plain(loader):
+        return "torch's own, a shared file for each tensor"
+    ring = loader._ring
+    if ring is not None and ring.failure:
+        return f"torch's own, a shared file for each tensor, since {ring.failure}"
+    if ring is not None and ring.left:
+        return (
+            "slabs of shared memory; but some tensors are not plain or were in shared memory "
+            "already, and come torch's way, in a shared file each"
+        )
+    return "slabs of shared memory, which workers collate into and which are reused"
+
+
+def _inner(loader: Any, epoch: Epoch) -> Inner:
+    count = loader.num_workers
+    if count and loader._ring is None:
+        # what is ahead, the one the consumer works on, the one it just let go of
+        loader._ring = SharedRing(count * loader.prefetch_factor + 2)
+    batched = loader.batch_sampler is not None
+    iterable = isinstance(loader.dataset, IterableDataset)
+    fetcher = Fetcher(
+        loader.dataset,
+        loader.collate_fn,
+        size=loader.batch_size,
+        batched=batched,
+        drop_last=loader.drop_last,
+        on_error=loader.on_error,
+        seed=loader.seed,
+        resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
+    )
+    repeats = loader.seed is not None and not iterable and _may_repeat(loader)
+    tasks = Tasks(loader._index_sampler, loader._ring if count else None, repeats=repeats)
+    options: dict[str, Any] = {}
+    if count:
+        options = {
+            "prefetch_factor": loader.prefetch_factor,
+            "persistent_workers": loader.persistent_workers,
+            "multiprocessing_context": loader.multiprocessing_context,
+            "worker_init_fn": WorkerInit(loader.worker_init_fn),
+        }
+    with warnings.catch_warnings():
+        # Torch has said it of the loader itself.
+        warnings.filterwarnings("ignore", "This DataLoader will create")
+        inner: DataLoader[Outcome] = DataLoader(
+            fetcher,
+            batch_size=None,
+            sampler=tasks,
+            num_workers=count,
+            collate_fn=same,  # type: ignore[arg-type]
+            pin_memory=loader.pin_memory,
+            pin_memory_device=loader.pin_memory_device,
+            timeout=loader.timeout,
+            generator=loader.generator,
+            **options,
+        )
+    return Inner(inner, tasks)
+
+
+def _order(loader: Any, epoch: Epoch) -> Callable[[], Any]:
+    """What gives the iterator over the epoch's indices when called."""
+    known = epoch.known
+    if known is None:
+        return lambda: loader._index_sampler
+    if loader.batch_sampler is None:
+        return lambda: (int(batch[0]) for batch in known)
+    return lambda: map(np.ndarray.tolist, known)
+
+
+def _may_repeat(loader: Any) -> bool:
+    sampler = loader.sampler
+    once = type(sampler) is RandomSampler and not sampler.replacement
+    return not (loader._own_order or once)
+
+
+# --- engines of ours ------------------------------------------------------------------------------
+
+
+def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
+    """The iterator over ``epoch`` where an engine of ours makes the batches."""
+    progress = epoch.progress
+    persistent = loader.persistent_workers and loader.num_workers > 0
+    at_once = epoch.resumed and persistent and progress.base_seed is not None
+    # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
+    if epoch.known is not None:
+        order = Order(iter(epoch.known), epoch.known)
+    else:
+        order = _sampler.index_batches(loader.batch_sampler)
+    left_out = _sampler.leave_out(order, epoch.skip) if at_once else None
+    seed, number = _augmentation(loader, source, progress.epoch, persistent)
+    if epoch.resumed and left_out is None:
+        left_out = _sampler.leave_out(order, epoch.skip)
+    return BatchIterator(
+        source=source,
+        decoder=_decoder(loader, source),
+        order=order,
+        sized=loader,
+        assemble=functools.partial(_assemble, source, loader.collate_fn, _pinned(loader)),
+        prefetch=_batches_ahead(loader) if loader.num_workers else 0,
+        timeout_s=loader.timeout,
+        seed=seed,
+        epoch=number,
+        stamps=loader._stamps,
+        progress=progress,
+        left_out=left_out,
+        on_error=loader.on_error,
+        bad=loader._bad,
+        governor=loader._governor,
+    )
+
+
+def _augmentation(loader: Any, source: Source, epoch: int, persistent: bool) -> tuple[int, int]:
+    """Seed and epoch that augmentation is drawn for."""
+    # Workers that persist keep their first base seed: DataLoader draws no other then.
+    if loader._base_seed is None or not persistent:
+        drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
+        loader._base_seed = int(drawn.item())
+    if loader.seed is not None:
+        return loader.seed, epoch
+    return source.draw or (loader._base_seed, epoch if persistent else 0)
+
+
+def _pinned(loader: Any) -> bool:
+    if loader.pin_memory and not torch.cuda.is_available():
+        warnings.warn(
+            "'pin_memory' argument is set as true but no accelerator is found, "
+            "then device pinned memory won't be used.",
+            stacklevel=4,
+        )
+    return loader.pin_memory and torch.cuda.is_available()
+
+
+def _decoder(loader: Any, source: Source) -> Decoder:
+    """The decoder of this process for ``source``; kept from epoch to epoch."""
+    # Not one that was made before a fork: its threads are the parent's.
+    key = (os.getpid(), source.parts)
+    if loader._made is not None:
+        made_for, decoder = loader._made
+        if made_for == key and decoder.plan.same_as(source.plan):
+            decoder.threads = loader.num_workers
+            return decoder  # type: ignore[no-any-return]
+    pinned = loader.pin_memory and torch.cuda.is_available()
+    adjusted = loader._governor
+    ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
+    decoder = make_decoder(
+        loader.engine,
+        source.store,
+        source.plan,
+        threads=loader.num_workers,
+        # what is ahead, and the one the consumer works on
+        ring=None if pinned else SlabRing(ahead + 1, _PATIENCE_S if loader.num_workers else 0),
+        channels_last=loader.memory_format == torch.channels_last,
+        check_crc=loader.check_crc,
+    )
+    loader._made = key, decoder
+    return decoder
+
+
+def _assemble(
+    source: Source,
+    collate_fn: Callable[[list[Any]], Any],
+    pinned: bool,
+    images: torch.Tensor,
+    records: np.ndarray,
+) -> Any:
+    """The batch as the caller gets it."""
+    annotations = annotations_of(
+        source.store, records, source.labels, source.target_transform, source.fields
+    )
+    if collate_fn is collate:
+        batch = batch_of(images, annotations)
+    else:
+        batch = collate_fn(samples_of(images, annotations))
+    return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]

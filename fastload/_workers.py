@@ -1,0 +1,135 @@
+"""One epoch of a loader that runs the user's Dataset, in worker processes or in this one.
+
+Torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
+tasks for indices and a ``Fetcher`` for a dataset, and so hands out ``Outcome``s, which become
+batches here.
+
+How it ends: as torch's own iterator does, which this one only wraps. An iterable dataset has ended
+when every worker has said so; then no more tasks are given, and torch's iterator runs out.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+from torch.utils.data import DataLoader, IterableDataset
+
+from ._fetch import Fetcher
+from ._policy import BadSamples
+from ._progress import Progress
+from ._tasks import Outcome, Position, TaskIterator, Tasks
+from ._trace import Stamps
+
+
+class WorkerIterator(Iterator[Any]):
+    """Iterates over the batches of one epoch.
+
+    Args:
+        inner: torch's loader of outcomes.
+        tasks: its sampler.
+        progress: is kept up to date.
+        bad: samples that cannot be made are counted there.
+        stamps: where times are added up.
+        reported: the length that an iterable dataset reported, or None.
+    """
+
+    def __init__(
+        self,
+        inner: DataLoader[Outcome],
+        tasks: Tasks,
+        progress: Progress,
+        bad: BadSamples,
+        stamps: Stamps,
+        reported: int | None,
+    ) -> None:
+        self._wrapped: Any = iter(inner)
+        assert tasks.current is not None  # torch's iterator has asked for its sampler's
+        self._tasks: TaskIterator = tasks.current
+        self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
+        self._progress = progress
+        self._bad = bad
+        self._stamps = stamps
+        self._reported = reported
+        self._yielded = self._samples = 0
+        workers = max(1, inner.num_workers)
+        if isinstance(self._fetcher.dataset, IterableDataset) and not progress.workers:
+            progress.workers = [Position() for _ in range(workers)]
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter_ns()
+        while True:
+            outcome = self._outcome(begin)
+            self._count(outcome)
+            batch = self._tasks.open(outcome)
+            if not outcome.empty:
+                break
+        self._yielded += 1
+        if self._reported is not None and self._yielded > self._reported:
+            self._warn()
+        self._stamps.batch(outcome.samples, begin)
+        return batch
+
+    def start(self) -> None:
+        """Draw the beginning of the order now, where torch's iterator waits for the first batch."""
+        self._tasks.start()
+
+    def _outcome(self, begin: int) -> Outcome:
+        try:
+            outcome: Outcome = next(self._wrapped)
+        except StopIteration:
+            self._end()
+            self._stamps.ended(begin)
+            raise
+        except Exception:
+            # Of this process: a batch that failed is behind us, as in torch.
+            if not self._progress.workers:
+                self._progress.batch()
+            raise
+        return outcome
+
+    def _count(self, outcome: Outcome) -> None:
+        """Note what the outcome says, whether or not it carries a batch."""
+        progress = self._progress
+        self._samples += outcome.samples + len(outcome.bad)
+        if progress.workers:
+            progress.turn = (outcome.worker + 1) % len(progress.workers)
+            if outcome.position is not None:
+                progress.workers[outcome.worker] = outcome.position
+                if all(worker.ended for worker in progress.workers):
+                    self._tasks.stop()
+        if not outcome.idle and not (progress.workers and outcome.empty):
+            progress.batch()
+        self._bad.add(outcome.bad, self._samples)
+
+    def _end(self) -> None:
+        if not self._progress.ended:
+            self._progress.ended = True
+            self._bad.report(self._progress.epoch, self._samples)
+
+    def _warn(self) -> None:
+        advice = ""
+        if self._wrapped._num_workers:
+            advice = (
+                "Each worker process iterates over a copy of the dataset: let each give its own "
+                "part (torch.utils.data.get_worker_info). "
+            )
+        warnings.warn(
+            f"Length of IterableDataset {self._fetcher.dataset} was reported to be "
+            f"{self._reported} (when accessing len(dataloader)), but {self._yielded} samples have "
+            f"been fetched. {advice}",
+            stacklevel=3,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def __reduce__(self) -> Any:
+        return self._wrapped.__reduce__()  # torch's says that it cannot be pickled

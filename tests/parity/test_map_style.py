@@ -1,0 +1,320 @@
+"""Map-style datasets: what DataLoader gives, FastLoader gives, argument by argument."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SequentialSampler,
+    StackDataset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    get_worker_info,
+)
+
+from fastload import FastLoader
+from sides import assert_same, side_by_side
+
+Pair = collections.namedtuple("Pair", "left right")
+
+
+class Samples(Dataset):
+    """Samples of one of several structures."""
+
+    def __init__(self, n=13, kind="pair"):
+        self.n = n
+        self.kind = kind
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        if not 0 <= i < self.n:
+            raise IndexError(i)
+        image = torch.arange(6, dtype=torch.float32).view(2, 3) + i
+        return {
+            "pair": lambda: (image, i),
+            "nested": lambda: {"a": [image, {"b": np.full(3, i, np.int16)}], "c": str(i)},
+            "named": lambda: Pair(image, float(i)),
+            "scalars": lambda: (i, float(i), bool(i % 2), np.float32(i), np.int64(i)),
+            "none": lambda: (image, None),
+            "ragged": lambda: torch.zeros(1 + i % 3),
+            "empty": lambda: torch.zeros(0, 4),
+            "strided": lambda: image.t(),
+            "complex": lambda: torch.complex(image, -image).conj(),
+            "half": lambda: image.to(torch.bfloat16),
+            "sparse": lambda: image.to_sparse(),
+        }[self.kind]()
+
+
+KINDS = ["pair", "nested", "named", "scalars", "none", "ragged", "empty", "strided", "complex"]
+KINDS += ["half", "sparse"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_samples_of_any_structure(kind, workers):
+    side_by_side(Samples(kind=kind), 1, batch_size=4, num_workers=workers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_later_batches_come_out_of_slabs_and_are_the_same(kind):
+    side_by_side(Samples(40, kind), 2, batch_size=3, num_workers=1, persistent_workers=True)
+
+
+samplers = st.sampled_from(
+    [
+        lambda n: {},
+        lambda n: {"shuffle": True},
+        lambda n: {"shuffle": True, "generator": lambda: torch.Generator().manual_seed(3)},
+        lambda n: {"sampler": lambda: SubsetRandomSampler(range(0, n, 2))},
+        lambda n: {"sampler": lambda: WeightedRandomSampler(torch.ones(n), 2 * n)},
+        lambda n: {"sampler": lambda: RandomSampler(range(n), replacement=True, num_samples=70)},
+        lambda n: {"sampler": lambda: list(range(n))[::-1]},
+        lambda n: {"sampler": lambda: (i for i in range(n))},
+    ]
+)
+
+
+@given(
+    n=st.integers(0, 20),
+    batch_size=st.sampled_from([None, 1, 2, 3, 7, 50]),
+    drop_last=st.booleans(),
+    sampler=samplers,
+)
+def test_samplers_batch_sizes_and_drop_last(n, batch_size, drop_last, sampler):
+    side_by_side(
+        Samples(n), 2, batch_size=batch_size, drop_last=drop_last, **(sampler(n) if n else {})
+    )
+
+
+@given(
+    batch_size=st.sampled_from([None, 1, 3]),
+    drop_last=st.booleans(),
+    sampler=samplers,
+    workers=st.integers(1, 2),
+    prefetch=st.sampled_from([None, 1, 5]),
+    persistent=st.booleans(),
+)
+def test_in_worker_processes_too(batch_size, drop_last, sampler, workers, prefetch, persistent):
+    side_by_side(
+        Samples(9),
+        2,
+        batch_size=batch_size,
+        drop_last=drop_last,
+        num_workers=workers,
+        prefetch_factor=prefetch,
+        persistent_workers=persistent,
+        **sampler(9),
+    )
+
+
+@given(
+    batches=st.lists(st.lists(st.integers(-3, 14), max_size=4), max_size=6),
+    workers=st.integers(0, 1),
+)
+def test_batch_samplers_and_indices_that_are_not_there(batches, workers):
+    side_by_side(Samples(), 2, batch_sampler=lambda: batches, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_sampler_of_batches_without_auto_collation(workers):
+    class Bulk(Samples):
+        def __getitem__(self, indices):
+            return torch.as_tensor(indices) * 2
+
+    side_by_side(
+        Bulk(),
+        batch_size=None,
+        sampler=lambda: BatchSampler(SequentialSampler(range(13)), 4, False),
+        num_workers=workers,
+    )
+
+
+@dataclasses.dataclass
+class Batch:
+    """A custom batch: pickled as a whole, its tensors too."""
+
+    images: torch.Tensor
+    names: list[str]
+    pinned: bool = False
+
+    def pin_memory(self):
+        return dataclasses.replace(self, pinned=True)
+
+
+def as_batch(samples):
+    return Batch(torch.stack([image for image, _ in samples]), [str(i) for _, i in samples])
+
+
+def as_views(samples):
+    """Tensors that are the same one, views of it, and of odd strides."""
+    whole = torch.stack([image for image, _ in samples])
+    return [whole, whole, whole[:, :1], whole[:1].expand(4, 2, 3), whole.permute(2, 0, 1)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("collate_fn", [as_batch, as_views, list, len])
+def test_collate_functions_and_custom_batches(collate_fn, workers):
+    ours = side_by_side(Samples(40), 2, batch_size=4, collate_fn=collate_fn, num_workers=workers)
+    if collate_fn is as_views and workers:
+        assert ours[1][0] is ours[1][1]
+
+
+def test_a_custom_batch_type_is_pinned_by_its_own_method():
+    """What torch's pinning thread does with what it gets; it needs no CUDA for that."""
+    loader = FastLoader(Samples(40), batch_size=4, collate_fn=as_batch, num_workers=1)
+    iterator = iter(loader)
+    for _ in range(8):
+        outcome = next(iterator._wrapped).pin_memory()
+        assert outcome.batch.pinned
+        assert_same(iterator._tasks.open(outcome).images, outcome.batch.images)
+
+
+class Drawing(Samples):
+    """Samples out of the three global generators, and what a worker knows about itself."""
+
+    def __getitem__(self, i):
+        import random
+
+        info = get_worker_info()
+        who = (-1, 0, 0) if info is None else (info.id, info.num_workers, info.seed)
+        mine = info is None or type(info.dataset) is Drawing
+        return i, torch.rand(2), random.random(), np.random.rand(), who, mine
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_worker_seeds_and_random_numbers(workers, persistent):
+    side_by_side(
+        Drawing(),
+        2,
+        batch_size=3,
+        shuffle=True,
+        num_workers=workers,
+        persistent_workers=persistent and workers > 0,
+        generator=lambda: torch.Generator().manual_seed(5),
+    )
+
+
+def change_the_dataset(worker_id):
+    get_worker_info().dataset.n = 5 + worker_id
+    torch.manual_seed(worker_id)
+
+
+def fail(worker_id):
+    raise ValueError(f"no worker {worker_id}")
+
+
+@pytest.mark.parametrize("init", [change_the_dataset, fail])
+def test_worker_init_functions(init):
+    class Counting(Drawing):
+        def __getitem__(self, i):
+            return i, self.n, torch.rand(1)
+
+    side_by_side(Counting(), 1, batch_size=3, num_workers=2, worker_init_fn=init)
+
+
+@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+def test_multiprocessing_contexts(context):
+    side_by_side(Samples(20), 1, batch_size=3, num_workers=1, multiprocessing_context=context)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_dataset_that_gives_many_samples_at_once(workers):
+    class Many(Samples):
+        def __getitems__(self, indices):
+            return [(self[i], len(indices)) for i in indices]
+
+    side_by_side(Many(), batch_size=4, num_workers=workers)
+    side_by_side(StackDataset(Many(), TensorDataset(torch.arange(13))), num_workers=workers)
+    Many.__getitems__ = None
+    side_by_side(Many(), batch_size=4, num_workers=workers)
+
+
+class Broken(Samples):
+    def __getitem__(self, i):
+        errors = {2: KeyError, 5: ValueError, 6: StopIteration, 10: OSError}
+        if i in errors:
+            raise errors[i](f"sample {i}")
+        return super().__getitem__(i)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_errors_are_raised_at_their_batch_and_the_rest_still_comes(workers, batch_size):
+    side_by_side(Broken(11), 2, batch_size=batch_size, num_workers=workers)
+
+
+def test_an_error_brings_the_workers_traceback():
+    for kind in (DataLoader, FastLoader):
+        with pytest.raises(
+            ValueError,
+            match=r"(?s)Caught ValueError in DataLoader worker process "
+            r"\d.*Original Traceback.*in __getitem__.*sample",
+        ):
+            list(kind(Broken(11), sampler=[1, 5], num_workers=2))
+
+
+BAD = [
+    {"batch_size": 0},
+    {"num_workers": -1},
+    {"timeout": -1},
+    {"prefetch_factor": 2, "num_workers": 0},
+    {"prefetch_factor": -1, "num_workers": 1},
+    {"persistent_workers": True},
+    {"sampler": lambda: [1], "shuffle": True},
+    {"batch_sampler": lambda: [[1]], "batch_size": 2},
+    {"batch_sampler": lambda: [[1]], "drop_last": True},
+    {"batch_size": None, "drop_last": True},
+    {"multiprocessing_context": "fork"},
+    {"multiprocessing_context": "no such", "num_workers": 1},
+    {"multiprocessing_context": 3, "num_workers": 1},
+]
+
+
+@pytest.mark.parametrize("arguments", BAD, ids=[",".join(bad) for bad in BAD])
+def test_arguments_that_cannot_work_are_refused_in_the_same_words(arguments):
+    made = side_by_side(Samples(), 1, **arguments)
+    assert issubclass(made[0][0], (ValueError, TypeError))
+
+
+def test_attributes_cannot_be_set_afterwards():
+    for kind in (DataLoader, FastLoader):
+        loader = kind(Samples(), batch_size=2)
+        for name in ("batch_size", "sampler", "batch_sampler", "drop_last", "dataset"):
+            with pytest.raises(ValueError, match=f"{name} attribute should not be set"):
+                setattr(loader, name, {})
+
+
+def test_batches_out_of_order_are_all_there():
+    for kind in (DataLoader, FastLoader):
+        batches = list(kind(Samples(), batch_size=2, num_workers=2, in_order=False))
+        indices = torch.cat([labels for _, labels in batches])
+        assert sorted(indices.tolist()) == list(range(13))
+
+
+def test_a_dataset_that_grows_after_its_loader_was_made():
+    for shuffle in (False, True):
+        lengths = []
+        for kind in (DataLoader, FastLoader):
+            samples = [torch.ones(4)] * 4
+            loader = kind(samples, shuffle=shuffle)
+            samples.append(torch.ones(4))
+            lengths.append((len(loader), len(list(loader))))
+        assert lengths[0] == lengths[1] == (5, 5)
+
+
+def test_it_is_generic_as_dataloader_is():
+    assert FastLoader[list[torch.Tensor]] is not None
