@@ -361,8 +361,6 @@ class FastLoader(DataLoader[_T_co]):
             self._timeline.update()
         return active() or self._timeline
 
-    # --- figures ----------------------------------------------------------------------------------
-
     def stats(self) -> dict[str, Any]:
         """Figures of the epoch that runs, or of the last one.
 
