@@ -11,10 +11,12 @@ export PYTHON TORCH
 IMAGES ?=
 SUITE ?= imagenet-train
 DATA ?=
+PEERS ?=
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format bench bench-peers ci clean distclean
+.PHONY: help setup demo test test-long check format ci clean distclean
+.PHONY: bench bench-peers bench-publish
 
 help:
 	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
@@ -23,7 +25,8 @@ help:
 	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
 	@echo 'make format               let ruff and clang-format lay out the code'
 	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
-	@echo 'make bench-peers          the same against other loaders (installs them)'
+	@echo 'make bench-peers [PEERS=VENV]   every suite against other loaders (installs them)'
+	@echo 'make bench-publish        the same into bench/results, README and docs/benchmarks.md'
 	@echo 'make ci                   what CI runs: check, test, the wheel'
 	@echo 'make setup                only the set-up that every command does first'
 	@echo 'make clean | distclean    remove what was built | and .venv'
@@ -52,8 +55,12 @@ format: setup
 bench: setup
 	@$(PY) -m bench run $(SUITE) $(if $(DATA),--data "$(DATA)") $(ARGS)
 
-bench-peers: setup
-	@sh bench/peers.sh $(ARGS)
+# The set-up brings what fastload is compiled with; an environment that is there needs nothing.
+bench-peers: $(if $(PEERS),,setup)
+	@PEERS="$(PEERS)" sh bench/peers.sh $(ARGS)
+
+bench-publish: $(if $(PEERS),,setup)
+	@PEERS="$(PEERS)" sh bench/peers.sh --publish $(ARGS)
 
 ci:
 	@bash .ci/run

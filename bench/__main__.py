@@ -10,7 +10,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from bench import loaders, machine, report
+from bench import documents, everything, loaders, machine, report
 from bench.data import NoImages, cache_folder
 from bench.plot import figures
 from bench.suites import SUITES
@@ -27,8 +27,12 @@ def main() -> None:
 
 
 @main.command("list")
-def list_() -> None:
+@click.option("--names", is_flag=True, help="The suites' names alone.")
+def list_(names: bool) -> None:
     """Name the suites, their variants and the loaders."""
+    if names:
+        click.echo("\n".join(SUITES))
+        return
     out = Console()
     suites = Table(title="suites", title_justify="left")
     for heading in ("suite", "what", "variants (the first is the default)"):
@@ -55,6 +59,11 @@ def list_() -> None:
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
 @click.option("--fresh", is_flag=True, help="Pack again what an earlier run packed.")
+@click.option(
+    "--tuned",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Rows of a run whose settings are taken over.",
+)
 @click.option("--toy", is_flag=True, help="As small as it goes: shows that it runs, not how fast.")
 def run(
     suite: str,
@@ -67,6 +76,7 @@ def run(
     output: str | None,
     cache: str | None,
     fresh: bool,
+    tuned: str | None,
     toy: bool,
 ) -> None:
     """Measure SUITE and print a table."""
@@ -80,8 +90,9 @@ def run(
         toy=toy,
         cache=cache_folder(cache),
         fresh=fresh,
-        say=lambda line: _console.print(line, style="dim", markup=False, highlight=False),
+        say=_say,
         machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+        tuned=report.settings(json.loads(Path(tuned).read_text())) if tuned else {},
     )
     rows = []
     for variant in _variants(variants, tuple(chosen.variants)):
@@ -89,6 +100,59 @@ def run(
         if output:  # after each variant: an interrupted run keeps what it has
             Path(output).write_text(json.dumps(rows, indent=1) + "\n")
     _show(rows)
+
+
+@main.command("all")
+@click.option("--photos", help="Folder of photos, or a .tar.gz; made here where none is given.")
+@click.option("--small", help="The same for images of 32 x 32 pixels.")
+@click.option(
+    "--out", default="bench/results/local", show_default=True, help="Folder for the rows."
+)
+@click.option("--suites", help="Names with commas between; all of them by default.")
+@click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
+@click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
+@click.option("--toy", is_flag=True, help="As small as it goes: shows that it runs, not how fast.")
+def all_(
+    photos: str | None,
+    small: str | None,
+    out: str,
+    suites: str | None,
+    threads: int,
+    cache: str | None,
+    toy: bool,
+) -> None:
+    """Every suite with the loaders that count, in about half an hour on two CPUs.
+
+    Rows go to OUT/SUITE.json. Loaders are tuned once for each kind of images and keep the setting.
+    """
+    options = Options(
+        data=None,
+        loaders=(),
+        threads=threads,
+        rounds=1,
+        seconds=0.1,
+        toy=toy,
+        cache=cache_folder(cache),
+        fresh=False,
+        say=_say,
+        machine={"machine": machine.describe(), "shared_versions": machine.versions()},
+    )
+    chosen = _split("suite", suites, tuple(SUITES))
+    try:
+        for rows in everything.run(options, chosen, Path(out), photos=photos, small=small):
+            _show(rows)
+    except NoImages as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@click.argument("files", type=click.Path(exists=True, dir_okay=False), nargs=-1, required=True)
+@click.option("--root", default=".", type=click.Path(exists=True, file_okay=False), hidden=True)
+def publish(files: tuple[str, ...], root: str) -> None:
+    """Put the rows in FILES between the markers of README.md and docs/benchmarks.md."""
+    rows = [found for path in files for found in json.loads(Path(path).read_text())]
+    for path in documents.fill(rows, Path(root)):
+        click.echo(path)
 
 
 @main.command()
@@ -116,6 +180,10 @@ def plot(files: tuple[str, ...], out: str, formats: str) -> None:
             click.echo(path)
     except MissingDependencyError as error:
         raise click.ClickException(str(error)) from error
+
+
+def _say(line: str) -> None:
+    _console.print(line, style="dim", markup=False, highlight=False)
 
 
 def _show(rows: list[report.Row]) -> None:

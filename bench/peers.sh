@@ -1,10 +1,17 @@
 #!/bin/sh
-# The benchmark against every loader that installs here: sh bench/peers.sh [SUITE...] [OPTION...]
-# Makes .venv-peers, an environment of its own (about 8 GB), prints one table per suite, and writes
-# the rows to bench/results/local/SUITE.json. Suites: all of them by default.
+# The benchmark against every loader that installs here.
+#
+#   sh bench/peers.sh [OPTION...]             all suites with the loaders that count, in half an hour
+#                                             on two CPUs (options: python -m bench all --help)
+#   sh bench/peers.sh SUITE... [OPTION...]    these suites with every loader (python -m bench run --help)
+#   sh bench/peers.sh --publish [OPTION...]   all suites; rows, tables and charts into the repository
+#
+# Makes .venv-peers, an environment of its own (about 9 GB), prints one table per suite, and writes
+# the rows to bench/results/local/SUITE.json. PEERS=FOLDER takes an environment that is there already
+# and installs nothing: what is missing from it is named in the tables.
 set -eu
 cd "$(dirname "$0")/.."
-VENV=$PWD/.venv-peers
+VENV=${PEERS:-$PWD/.venv-peers}
 PY=$VENV/bin/python
 RESULTS=bench/results/local
 
@@ -28,7 +35,16 @@ system_packages() {
 }
 
 set_up() {
+    if [ -n "${PEERS:-}" ]; then
+        PYTHONPATH=. "$PY" -c "import fastload.converters, click, rich" && return 0
+        note "PEERS=$PEERS: expected an environment with fastload, click and rich:"
+        note "$PY -m pip install -e . click rich"
+        exit 1
+    fi
     if [ -f "$VENV/.complete" ] && [ "$VENV/.complete" -nt bench/requirements-peers.txt ]; then
+        if [ -n "$(find setup.py fastload/_native -newer "$VENV/.complete" -name '*.[ch]*')" ]; then
+            FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e . && touch "$VENV/.complete"
+        fi
         return 0
     fi
     system_packages
@@ -36,7 +52,7 @@ set_up() {
     "$PY" -m pip install -q --upgrade pip
     # shellcheck disable=SC2086 # a list of requirements
     "$PY" -m pip install -q ${TORCH:-torch torchvision}
-    "$PY" -m pip install -q -e .
+    FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e .
     grep -v '^#' bench/requirements-peers.txt | while read -r line; do
         note "installing $line"
         # shellcheck disable=SC2086 # several requirements on one line
@@ -46,13 +62,28 @@ set_up() {
 }
 
 set_up
-mkdir -p "$RESULTS"
+if [ "${1:-}" = --publish ]; then
+    shift
+    RESULTS=bench/results
+    "$PY" -m bench all --out "$RESULTS" "$@"
+    files=
+    for suite in $("$PY" -m bench list --names); do
+        [ ! -f "$RESULTS/$suite.json" ] || files="$files $RESULTS/$suite.json"
+    done
+    # shellcheck disable=SC2086 # a list of files
+    "$PY" -m bench publish $files
+    # shellcheck disable=SC2086
+    "$PY" -m bench plot $files --out docs/charts --format svg
+    exit 0
+fi
+case ${1:-} in
+'' | -*) exec "$PY" -m bench all --out "$RESULTS" "$@" ;;
+esac
 suites=
 while [ $# -gt 0 ]; do
     case $1 in -*) break ;; *) suites="$suites $1" && shift ;; esac
 done
-[ -n "$suites" ] ||
-    suites="imagenet-train imagenet-eval small-images raw-train pack startup memory scaling"
+mkdir -p "$RESULTS"
 for suite in $suites; do
     "$PY" -m bench run "$suite" --json "$RESULTS/$suite.json" "$@"
 done

@@ -60,6 +60,15 @@ def missing(
     }
 
 
+def settings(rows: Iterable[Row]) -> dict[str, dict[str, Any]]:
+    """By loader, the setting of its throughput, as the loader itself states it."""
+    return {
+        found["loader"]: {k: v for k, v in found["setting"].items() if k != "memory_format"}
+        for found in rows
+        if found["metric"] == "throughput" and found["median"] is not None
+    }
+
+
 def is_peer(loader: str) -> bool:
     return not loader.startswith("fastload") and loader != SEQUENTIAL
 

@@ -90,11 +90,13 @@ class _Session:
             return {"seconds": seconds, "nbytes": None}
         return {"seconds": seconds, "nbytes": _nbytes(self._loader.data_folder(self._work))}
 
-    def start(self, seconds: float, try_all: bool, reference: str) -> dict[str, Any]:
-        """Open with each setting in turn, keep the fastest, check its output."""
+    def start(
+        self, seconds: float, try_all: bool, reference: str, tuned: dict[str, Any] | None = None
+    ) -> dict[str, Any]:
+        """Open with each setting in turn (or ``tuned``), keep the fastest, check its output."""
         from bench.check import check
 
-        settings = self._loader.settings(self._work)
+        settings = self._settings(tuned)
         tried = []
         if try_all and len(settings) > 1:
             for setting in settings:
@@ -122,11 +124,11 @@ class _Session:
         batches.close()
         return {"first_batch_s": seconds}
 
-    def cold_epoch(self) -> dict[str, Any]:
+    def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
         """One epoch with warm code and cold data: all is run once before the data is dropped."""
         from bench import coldness
 
-        setting = self._loader.settings(self._work)[0]
+        setting = self._settings(tuned)[0]
         if not self._warm:
             self._loader.open(self._work, setting)
             self._run(0)
@@ -161,6 +163,11 @@ class _Session:
                 self._loader.close()
             except AttributeError:  # never opened
                 return
+
+    def _settings(self, tuned: dict[str, Any] | None) -> list[dict[str, Any]]:
+        """Settings to try: the one found earlier, if it is still among them."""
+        settings: list[dict[str, Any]] = self._loader.settings(self._work)
+        return [tuned] if tuned in settings else settings
 
     def _run(self, seconds: float) -> float:
         """Images per second over whole epochs of at least ``seconds`` together."""

@@ -29,6 +29,7 @@ class Options:
         fresh: pack again what an earlier run packed.
         say: takes a line for the user.
         machine: added to each row.
+        tuned: by loader, the setting that an earlier run found to be its best; others are tried.
     """
 
     data: str | None
@@ -41,6 +42,7 @@ class Options:
     fresh: bool
     say: Callable[[str], None]
     machine: dict[str, Any]
+    tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ class Cold(Suite):
 def _epochs(process: Process, options: Options) -> list[dict[str, Any]]:
     epochs = []
     for _ in range(options.rounds):
-        epoch = process.call("cold_epoch")
+        epoch = process.call("cold_epoch", tuned=options.tuned.get(process.name))
         epochs.append(epoch)
         if options.toy:  # may lie in a file system that has no disk
             continue

@@ -73,7 +73,11 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     options.say(f"{process.name}: warming up")
     process.call("prepare", fresh=options.fresh)
     found = process.call(
-        "start", seconds=options.seconds / 2, try_all=not options.toy, reference=str(truth)
+        "start",
+        seconds=options.seconds / 2,
+        try_all=not options.toy,
+        reference=str(truth),
+        tuned=options.tuned.get(process.name),
     )
     process.hold()
     setting = dict(found["setting"])

@@ -107,7 +107,13 @@ def _start(process: Process, work: Workload, options: Options) -> dict[str, Any]
     """Its setting, once it is warm."""
     process.call("make", work=work.to_json())
     process.call("prepare", fresh=options.fresh)
-    found = process.call("start", seconds=0.1, try_all=False, reference=str(reference.make(work)))
+    found = process.call(
+        "start",
+        seconds=0.1,
+        try_all=False,
+        reference=str(reference.make(work)),
+        tuned=options.tuned.get(process.name),
+    )
     setting: dict[str, Any] = found["setting"]
     return setting
 

@@ -1,0 +1,121 @@
+"""All suites in one go: which variants, loaders and rounds say enough in half an hour."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from bench import report
+from bench.loaders import WHERE
+from bench.report import Row
+from bench.suites import SUITES
+from bench.suites.base import Options
+
+_OURS = tuple(name for name in WHERE if name.startswith("fastload"))
+
+# What others are left out for: torch-stateful, torch-simplejpeg and torch-lmdb are variations of
+# torch's DataLoader that `python -m bench run` measures, webdataset and streaming read as litdata
+# does, and never came first.
+_PEERS = (
+    "torch-pil",
+    "torch-v2",
+    "threads-simplejpeg",
+    "ffcv",
+    "ffcv-channels-last",
+    "dali",
+    "spdl",
+    "litdata",
+    "hf-datasets",
+    "grain",
+    "tf-data",
+)
+_MATRIX = (*_OURS, *_PEERS)
+_RAW = (*_MATRIX, "torch-memmap", "torch-array")
+_PACKED = (*_MATRIX, "torch-lmdb", "webdataset", "streaming", "torch-memmap")
+_FEW = (*_OURS, "torch-pil", "threads-simplejpeg", "dali", "ffcv")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Part:
+    """One variant of one suite.
+
+    Attributes:
+        suite, variant: names.
+        rounds, seconds: as for ``python -m bench run``.
+        tuned_by: (suite, variant) whose settings are taken over; None: each loader tries its own.
+        loaders: those that take part.
+    """
+
+    suite: str
+    variant: str
+    rounds: int
+    seconds: float
+    tuned_by: tuple[str, str] | None = None
+    loaders: tuple[str, ...] = _MATRIX
+
+
+_TRAIN = ("imagenet-train", "float32")
+_SMALL = ("small-images", "jpeg")
+_RAW_TRAIN = ("raw-train", "float32")
+
+PLAN = (
+    Part(suite="imagenet-train", variant="float32", rounds=5, seconds=1.0),
+    Part(suite="imagenet-train", variant="uint8", rounds=3, seconds=1.0, tuned_by=_TRAIN),
+    Part(suite="imagenet-eval", variant="float32", rounds=3, seconds=1.0, tuned_by=_TRAIN),
+    Part(suite="small-images", variant="jpeg", rounds=5, seconds=0.7),
+    Part(suite="small-images", variant="raw", rounds=5, seconds=0.7, loaders=_RAW),
+    Part(suite="raw-train", variant="float32", rounds=3, seconds=1.0, loaders=_RAW),
+    Part(
+        suite="raw-train",
+        variant="channels_last",
+        rounds=3,
+        seconds=1.0,
+        tuned_by=_RAW_TRAIN,
+        loaders=_RAW,
+    ),
+    Part(suite="pack", variant="photos", rounds=1, seconds=1.0, loaders=_PACKED),
+    Part(suite="startup", variant="float32", rounds=2, seconds=1.0),
+    Part(suite="memory", variant="float32", rounds=1, seconds=2.0),
+    Part(suite="cold", variant="float32", rounds=3, seconds=1.0, tuned_by=_TRAIN),
+    Part(suite="scaling", variant="float32", rounds=3, seconds=1.0, loaders=_FEW),
+    Part(suite="scaling", variant="ranks", rounds=3, seconds=1.0, loaders=_FEW),
+)
+
+
+def run(
+    options: Options, suites: Sequence[str], out: Path, *, photos: str | None, small: str | None
+) -> Iterator[list[Row]]:
+    """Run the parts of ``suites`` in the order of the plan; yield the rows of each.
+
+    Args:
+        options: threads, cache, toy, say and machine; the rest is the plan's.
+        suites: names.
+        out: folder; the rows of a suite are in SUITE.json there after each of its variants.
+        photos, small: images of the two kinds, or None to make some.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    of_suite: dict[str, list[Row]] = {}
+    of_part: dict[tuple[str, str], list[Row]] = {}
+    for part in PLAN:
+        if part.suite not in suites:
+            continue
+        begin = time.perf_counter()
+        here = dataclasses.replace(
+            options,
+            data=small if part.suite == "small-images" else photos,
+            loaders=part.loaders,
+            rounds=1 if options.toy else part.rounds,
+            seconds=0.1 if options.toy else part.seconds,
+            tuned=report.settings(of_part.get(part.tuned_by, []) if part.tuned_by else []),
+        )
+        rows = SUITES[part.suite].run(part.variant, here)
+        of_part[part.suite, part.variant] = rows
+        of_suite.setdefault(part.suite, []).extend(rows)
+        path = out / f"{part.suite}.json"
+        path.write_text(json.dumps(of_suite[part.suite], indent=1) + "\n")
+        passed = time.perf_counter() - begin
+        options.say(f"{part.suite}, {part.variant}: {passed:.0f} s, rows in {path}")
+        yield rows

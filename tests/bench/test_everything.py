@@ -1,0 +1,140 @@
+"""All suites in one go, and what becomes of the rows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from bench import documents, everything, loaders, report
+from bench.__main__ import main
+from bench.everything import Part
+from bench.suites import SUITES
+
+ROOT = Path(__file__).parents[2]
+FACTS: dict[str, Any] = {
+    "threads": 2,
+    "machine": {"cpu": "a processor", "cpus": 2, "commit": "abc"},
+    "shared_versions": {"torch": "2.4", "pillow": "12.0"},
+}
+
+
+def row(loader: str, value: float, **setting: Any) -> report.Row:
+    return report.row(
+        suite="imagenet-train",
+        variant="float32",
+        loader=loader,
+        metric="throughput",
+        unit="images/s",
+        values=[value],
+        setting=setting,
+        **FACTS,
+    )
+
+
+ROWS = [
+    row("torch-pil", 400.0),
+    row("dali", 900.0),
+    row("fastload-lmdb", 1350.0),
+    report.missing(
+        suite="imagenet-train",
+        variant="float32",
+        loader="ffcv",
+        metric="throughput",
+        unit="images/s",
+        reason="not installed: ffcv",
+        **FACTS,
+    ),
+]
+
+
+def test_the_plan_has_every_suite_and_eight_peers_in_each_race() -> None:
+    without_peers = {"auto", "autotune"}
+    assert {part.suite for part in everything.PLAN} == set(SUITES) - without_peers
+    for part in everything.PLAN:
+        assert part.variant in SUITES[part.suite].variants
+        assert set(part.loaders) <= set(loaders.WHERE)
+        if part.suite != "scaling":
+            assert sum(map(report.is_peer, part.loaders)) >= 8
+        must = {"ffcv", "dali", "threads-simplejpeg"}  # or a row does not count
+        assert must <= set(part.loaders)
+
+
+def test_a_tuned_part_comes_after_the_one_that_tunes() -> None:
+    seen = set()
+    for part in everything.PLAN:
+        assert part.tuned_by is None or part.tuned_by in seen
+        seen.add((part.suite, part.variant))
+
+
+def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("fastload-lmdb", "torch-memmap")
+    monkeypatch.setattr(
+        everything,
+        "PLAN",
+        (
+            Part(suite="pack", variant="photos", rounds=1, seconds=0.1, loaders=few),
+            Part(suite="memory", variant="float32", rounds=1, seconds=0.1, loaders=few),
+        ),
+    )
+    words = [
+        "all",
+        "--toy",
+        "--suites",
+        "pack",
+        "--out",
+        str(tmp_path / "rows"),
+        "--cache",
+        str(tmp_path / "cache"),
+    ]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    assert [path.name for path in (tmp_path / "rows").iterdir()] == ["pack.json"]
+    rows = json.loads((tmp_path / "rows" / "pack.json").read_text())
+    figures = {found["loader"]: found["median"] for found in rows}
+    assert figures["fastload-lmdb"] > 0
+    assert figures["torch-memmap"] is None  # it holds raw pixels; its reason is in the row
+    assert "torch-memmap" in done.output
+
+
+def test_the_setting_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
+    """torch's loader tries two settings; told which was best, it tries none."""
+    earlier = tmp_path / "earlier.json"
+    setting = {"num_workers": 1, "prefetch_factor": 4, "persistent_workers": True}
+    earlier.write_text(json.dumps([row("torch-pil", 1.0, **setting, memory_format="contiguous")]))
+    rows = tmp_path / "rows.json"
+    words = f"run imagenet-train --toy --loaders torch-pil --threads 1 --tuned {earlier}".split()
+    done = CliRunner().invoke(main, [*words, "--cache", str(tmp_path), "--json", str(rows)])
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(rows.read_text())
+    assert found["setting"] == setting
+    assert found["tried"] == []
+
+
+def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/benchmarks.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    (tmp_path / "rows.json").write_text(json.dumps(ROWS))
+    words = ["publish", str(tmp_path / "rows.json"), "--root", str(tmp_path)]
+    for _ in range(2):  # the second time the same
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 0, done.output
+        readme = (tmp_path / "README.md").read_text()
+        assert (
+            "| imagenet-train, float32: images/s | LMDB | 1,350 | dali 900 | 1.50 | 400 |" in readme
+        )
+        assert readme.count("a processor, 2 CPUs") == 1
+        document = (tmp_path / "docs" / "benchmarks.md").read_text()
+        assert "| **fastload-lmdb** | 1,350 | 1,350 - 1,350 | 3.38 | 1.50 |" in document
+        assert "- `ffcv`, imagenet-train float32: not installed: ffcv" in document
+
+
+def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("nothing\n")
+    with pytest.raises(ValueError, match="expected one line <!-- benchmark:begin"):
+        documents.fill(ROWS, tmp_path)
+    assert (tmp_path / "README.md").read_text() == "nothing\n"
