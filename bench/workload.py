@@ -20,7 +20,9 @@ class Workload:
         pixels: "jpeg" (files as cameras write them) or "raw" (the folder holds BMP files, and
             packed loaders may store bare pixels).
         recipe: "train" = RandomResizedCrop + flip, "eval" = Resize + CenterCrop in file order,
-            "small" = RandomCrop out of 4 pixels of padding + flip.
+            "small" = RandomCrop out of 4 pixels of padding + flip; "train-jitter" = train +
+            ColorJitter(0.4, 0.4, 0.4, 0.1), "train-randaugment" = train + RandAugment, and
+            RandomErasing behind Normalize, "train-trivialaugment" = train + TrivialAugmentWide.
         size: side of the output in pixels.
         resize: shorter side before the centre crop; only "eval" uses it.
         batch: images per batch; an incomplete last batch is dropped.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.suites.augment import Augment
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
@@ -19,6 +20,7 @@ SUITES: dict[str, Suite] = {
         ImagenetEval(),
         SmallImages(),
         RawTrain(),
+        Augment(),
         Pack(),
         Startup(),
         Memory(),

@@ -54,6 +54,10 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
         ("small-images", "jpeg", "fastload-lmdb"),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
+        ("augment", "plain", "fastload-lmdb"),
+        ("augment", "jitter", "torch-pil,fastload-folder"),
+        ("augment", "randaugment", "torch-v2,fastload-lmdb"),
+        ("augment", "trivialaugment", "fastload-lmdb"),
     ],
 )
 def test_throughput_suites_measure_and_check_each_loader(
@@ -124,7 +128,7 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 
 
 def test_every_suite_has_a_toy_test() -> None:
-    tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train"}
+    tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {"auto", "autotune"}
     assert set(SUITES) - elsewhere == tested | {"pack", "startup", "memory", "scaling", "cold"}
 

@@ -1,0 +1,150 @@
+"""200 random chains of everything, each transform in ten at least, equal to torchvision."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode as Mode
+from torchvision.transforms import v2
+
+import torchvision_oracle
+from fastload._engine.python import fill
+from fastload._recipe import draw
+from fastload._transforms import Plan, recognise
+
+CHAINS = 200
+PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (37, 64), (50, 50)]]
+MODES = [Mode.NEAREST, Mode.BILINEAR, Mode.BICUBIC, Mode.LANCZOS, Mode.BOX]
+
+Make = Callable[[Any, np.random.Generator], Any]
+
+
+def side(rng: np.random.Generator) -> int:
+    return int(rng.integers(12, 36))
+
+
+def mode(rng: np.random.Generator, most: int = 5) -> Mode:
+    return MODES[int(rng.integers(most))]
+
+
+PIXELS: dict[str, Make] = {
+    "ColorJitter": lambda v, r: v.ColorJitter(*r.uniform(0, 0.5, 4).tolist()),
+    "Grayscale": lambda v, r: v.Grayscale(3),
+    "RandomGrayscale": lambda v, r: v.RandomGrayscale(0.5),
+    "RandomInvert": lambda v, r: v.RandomInvert(),
+    "RandomSolarize": lambda v, r: v.RandomSolarize(float(r.uniform(0, 256))),
+    "RandomPosterize": lambda v, r: v.RandomPosterize(int(r.integers(1, 9))),
+    "RandomAutocontrast": lambda v, r: v.RandomAutocontrast(),
+    "RandomEqualize": lambda v, r: v.RandomEqualize(),
+    "RandomAdjustSharpness": lambda v, r: v.RandomAdjustSharpness(float(r.uniform(0, 3))),
+    "RandomVerticalFlip": lambda v, r: v.RandomVerticalFlip(),
+    "RandomRotation": lambda v, r: v.RandomRotation(float(r.uniform(0, 180)), mode(r, 3)),
+    "RandomAffine": lambda v, r: v.RandomAffine(
+        float(r.uniform(0, 90)),
+        (0.2, 0.1),
+        (0.7, 1.4),
+        12,
+        interpolation=mode(r, 3),
+        fill=(5, 6, 7),
+    ),
+    "RandAugment": lambda v, r: v.RandAugment(2, int(r.integers(31))),
+    "TrivialAugmentWide": lambda v, r: v.TrivialAugmentWide(),
+    "AutoAugment": lambda v, r: v.AutoAugment(list(v1.AutoAugmentPolicy)[int(r.integers(3))]),
+}
+GROUPS: dict[str, Make] = {
+    "RandomApply": lambda v, r: v.RandomApply(some(v, r, PIXELS, 2), p=0.6),
+    "RandomChoice": lambda v, r: v.RandomChoice(some(v, r, PIXELS, 3)),
+    "RandomOrder": lambda v, r: v.RandomOrder(some(v, r, PIXELS, 2)),
+    "Sequential": lambda v, r: torch.nn.Sequential(v.ColorJitter(0.3), v.RandomRotation(9)),
+    "Compose": lambda v, r: v.Compose(some(v, r, PIXELS, 2)),
+}
+GEOMETRY: dict[str, Make] = {
+    "RandomResizedCrop": lambda v, r: v.RandomResizedCrop(
+        (side(r), side(r)), interpolation=mode(r)
+    ),
+    "Resize": lambda v, r: v.Resize(side(r), mode(r)),
+    "CenterCrop": lambda v, r: v.CenterCrop((side(r), side(r))),
+    "RandomCrop": lambda v, r: v.RandomCrop(side(r), padding=4, pad_if_needed=True, fill=9),
+    "Pad": lambda v, r: v.Pad((1, 2, 3, 4), fill=(3, 4, 5)),
+    "RandomHorizontalFlip": lambda v, r: v.RandomHorizontalFlip(),
+}
+ENDS: dict[str, Make] = {
+    "PILToTensor": lambda v, r: [v.PILToTensor()],
+    "ToTensor": lambda v, r: [v1.ToTensor(), v.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.4])],
+    "ToImage": lambda v, r: [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+    "RandomErasing": lambda v, r: [v1.ToTensor(), v.RandomErasing(0.7, value=[0.1, 0.2, 0.3])],
+    "random RandomErasing": lambda v, r: [v1.ToTensor(), v.RandomErasing(0.7, value="random")],
+    "GaussianBlur": lambda v, r: [v.GaussianBlur((5, 9)), v.PILToTensor()],
+}
+
+
+def some(v: Any, rng: np.random.Generator, of: dict[str, Make], most: int) -> list[Any]:
+    names = rng.choice(list(of), size=int(rng.integers(1, most + 1)))
+    return [of[name](v, rng) for name in names]
+
+
+def chain_of(number: int) -> tuple[Any, set[str], str]:
+    """A chain, the names of what is in it, and how it ends."""
+    rng = np.random.default_rng(number)
+    version = v2 if number % 2 else v1
+    kinds = {**PIXELS, **GROUPS, **GEOMETRY}
+    names = list(rng.choice(list(kinds), size=int(rng.integers(2, 6)), replace=False))
+    end = list(ENDS)[number % len(ENDS)]
+    steps = [kinds[name](version, rng) for name in names]
+    steps = [*steps, version.Resize((24, 20)), *ENDS[end](version, rng)]
+    return version.Compose(steps), {*names, end, "Resize"}, end
+
+
+def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
+    sizes = np.array([image.size], np.int32)
+    geometry, recipe = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
+    out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
+    fill(image, 0, geometry, plan, out, recipe)
+    return torch.from_numpy(out[0])
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
+    for number in range(part, CHAINS, 8):
+        chain, _, end = chain_of(number)
+        plan = recognise(chain)
+        assert isinstance(plan, Plan), (chain, plan)
+        for index, image in enumerate(PICTURES):
+            theirs = torchvision_oracle.sample(chain, image, index, seed=1, epoch=2)
+            found = ours(plan, image, index)
+            if end == "GaussianBlur":
+                assert (found.int() - theirs.as_subclass(torch.Tensor).int()).abs().max() <= 1
+            else:
+                assert torch.equal(found, theirs.as_subclass(torch.Tensor)), chain
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("part", range(4))
+def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> None:
+    from fastload._buffers import SlabRing
+    from fastload._engine import make_decoder
+    from fastload.storage.folder import FolderStore
+
+    (tmp_path / "a").mkdir()
+    for number, image in enumerate(PICTURES):
+        image.save(tmp_path / "a" / f"{number}.bmp")
+    store = FolderStore(str(tmp_path))
+    for number in range(part, CHAINS, 4):
+        plan = recognise(chain_of(number)[0])
+        decoder = make_decoder("native", store, plan, threads=2, ring=SlabRing(2))
+        made = decoder.submit(np.arange(len(PICTURES)), seed=1, epoch=2).result()
+        for index, image in enumerate(PICTURES):
+            assert torch.equal(made[index], ours(plan, image, index)), number
+
+
+def test_each_transform_is_in_ten_chains_at_least() -> None:
+    seen = collections.Counter(name for n in range(CHAINS) for name in chain_of(n)[1])
+    assert set(seen) == {*PIXELS, *GROUPS, *GEOMETRY, *ENDS}
+    assert min(seen.values()) >= 10, seen
