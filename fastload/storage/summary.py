@@ -119,6 +119,9 @@ def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
 def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
     spans = store.spans(indices)
     nbytes: np.ndarray = spans.nbytes.copy()
+    if store.indirect is not None:  # known of pixels without unpacking them
+        raw = store.kinds(indices) == RAW
+        nbytes[raw] = store.sizes(indices)[raw].astype(np.int64).prod(axis=1) * 3
     files = store.files
     for at in np.flatnonzero(nbytes < 0).tolist():
         path = files[int(spans.file[at])]

@@ -25,7 +25,7 @@ from storage.formats import picture
 transforms = pytest.importorskip("torchvision.transforms")
 datasets = pytest.importorskip("torchvision.datasets")
 
-SUFFIXES = [".h5", ".pth", ".n5"] + ([".zarr"] if sys.version_info >= (3, 11) else [])
+SUFFIXES = [".h5", ".pth", ".n5", ".zarr"]
 ONLY_RAW = SUFFIXES[1:]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from google_crc32c import value as crc32c
 from PIL import Image
 
@@ -131,16 +132,14 @@ def _raw_pth(path: Path) -> list[bytes]:
 
 
 def _raw_n5(path: Path) -> list[bytes]:
-    import tensorstore
-
+    tensorstore = pytest.importorskip("tensorstore")  # needs Python 3.11
     kvstore = {"driver": "file", "path": str(path / "images")}
     images = tensorstore.open({"driver": "n5", "kvstore": kvstore}).result().read().result()
     return [np.transpose(images[..., i]).tobytes() for i in range(images.shape[-1])]
 
 
 def _raw_zarr(path: Path) -> list[bytes]:
-    import zarr
-
+    zarr = pytest.importorskip("zarr")  # needs Python 3.11
     return [np.asarray(image).tobytes() for image in zarr.open_array(path / "images", mode="r")[:]]
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 from fastload import FastLoader, StoreError, UsageError
 from fastload.storage import RAW, Record, Store, open_store, open_writer
 from fastload.storage import hdf5 as module
+from fastload.storage.summary import summarise
 from storage.formats import CLASSES, pixels, records
 
 COUNT = 23
@@ -126,6 +127,7 @@ def test_other_layouts_give_the_same_batches_and_say_what_they_cost(
         file.create_dataset("images", data=stored, **options)
     found, labels = batches(path)
     assert torch.equal(found, expected(array)) and labels is None
+    assert summarise(open_store(path)).nbytes == array.nbytes
     loader = FastLoader(path, batch_size=4)
     assert "slower: a.h5" in loader.explain() and "pack it again" in loader.explain()
     assert "engine: python" in loader.explain()

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore
 import torch
 
 from fastload import FastLoader, StoreError
 from fastload.storage import Record, open_store, open_writer
 from storage.formats import CLASSES, pixels
+
+tensorstore = pytest.importorskip("tensorstore")  # needs Python 3.11
 
 COUNT = 23
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tensorstore
 import torch
 
 from fastload import FastLoader, StoreError
@@ -16,6 +15,7 @@ from fastload.storage import Record, open_store, open_writer
 from storage.formats import CLASSES, pixels
 
 zarr = pytest.importorskip("zarr")  # version 3 needs Python 3.11
+tensorstore = pytest.importorskip("tensorstore")
 
 COUNT = 23
 
