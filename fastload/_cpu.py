@@ -6,41 +6,18 @@ import math
 import os
 from pathlib import Path
 
-_CGROUP = Path("/sys/fs/cgroup")
-_MEMBERSHIP = Path("/proc/self/cgroup")
+from . import _cgroup
 
 
-def quota(root: Path = _CGROUP, membership: Path = _MEMBERSHIP) -> float | None:
+def quota(root: Path = _cgroup.ROOT, membership: Path = _cgroup.MEMBERSHIP) -> float | None:
     """CPUs that the control groups grant, of version 1 or 2, or None without a limit.
 
-    A group is bound by the limits of those above it too. That of a Slurm job or a systemd unit is
-    not at ``root``.
-
-    Source: the kernel's cgroup-v2 document (``cpu.max``), its CFS bandwidth document
-    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``), and cgroups(7) (``/proc/self/cgroup``).
+    Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
+    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
     """
-    limits = [_limit_2(folder) for folder in _groups(root, _path_in(membership, ""))]
-    limits += [_limit_1(folder) for folder in _groups(root / "cpu", _path_in(membership, "cpu"))]
+    limits = [_limit_2(folder) for folder in _cgroup.groups(root, membership)]
+    limits += [_limit_1(folder) for folder in _cgroup.groups(root, membership, "cpu")]
     return min((limit for limit in limits if limit is not None), default=None)
-
-
-def _path_in(membership: Path, controller: str) -> str:
-    """This process's group under ``controller``, "" for version 2; "/" where it is unknown."""
-    try:
-        lines = membership.read_text().splitlines()
-    except OSError:
-        return "/"
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controller in controllers.split(","):
-            return path
-    return "/"
-
-
-def _groups(root: Path, path: str) -> list[Path]:
-    """The folders of the group at ``path`` and of all above it."""
-    inner = Path(path.strip("/"))
-    return [root / inner, *(root / above for above in inner.parents)]
 
 
 def _limit_2(folder: Path) -> float | None:

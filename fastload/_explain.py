@@ -28,6 +28,8 @@ def _native(loader: Any, source: Source) -> list[str]:
         f"batch: {source.plan.dtype}, "
         + ("channels_last" if loader.memory_format == torch.channels_last else "contiguous NCHW"),
     ]
+    if loader._cache is not None:
+        lines.append(f"cache: {loader._cache.explain(chosen(loader.engine, source.store))}")
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
     if source.store.indirect is not None:
@@ -44,4 +46,6 @@ def _workers(loader: Any, reason: str) -> list[str]:
         lines.append("transport: " + _runs.transport(loader))
     elif loader.engine != "workers":
         lines.append("faster: num_workers > 0 would decode in parallel processes")
+    if loader._cache is not None:
+        lines.append(f"cache: {loader._cache.explain(None)}")
     return lines

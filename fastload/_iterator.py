@@ -356,6 +356,8 @@ class _Pipeline:
             raise
         if ticket is not None:
             self._stamps.work(ticket.stages_ns(), ticket.times)
+            if ticket.hits is not None:
+                self._stamps.cache(ticket.hits, len(filling.tried) - ticket.hits)
         if self._stamps.timeline is not None:
             self._stamps.count(
                 batches_ready=0 if self._results is None else self._results.queue.qsize(),

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import _arguments, _cpu, _epoch, _explain, _progress, _runs, _shard
+from ._cache import Cache
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen
 from ._engine.decoder import Decoder
@@ -87,6 +88,14 @@ class FastLoader(DataLoader[_T_co]):
             share of the samples (float), which lets at least one pass unless it is 0.
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
+        cache: what later epochs need not do again; the batches are the same (docs/tuning.md).
+            "ram": the records' bytes stay in memory. "dct": JPEGs stay there as DCT records, whose
+            Huffman codes need not be decoded again. "decoded": decoded images, and where the
+            transform begins with Resize or CenterCrop, their result. "shm": like "ram", but one
+            copy for all processes of the user on this machine.
+        cache_limit: bytes, or a string such as "8GB"; default half of the memory that is available
+            (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as without
+            a cache.
 
     All other arguments are torch's.
 
@@ -136,6 +145,8 @@ class FastLoader(DataLoader[_T_co]):
         on_error: OnError = "raise",
         max_errors: float = 0.001,
         trace: str | os.PathLike[str] | None = None,
+        cache: str | None = None,
+        cache_limit: int | str | None = None,
     ) -> None:
         _arguments.check(locals())
         given = {"transform": transform, "target_transform": target_transform, "fields": fields}
@@ -156,6 +167,9 @@ class FastLoader(DataLoader[_T_co]):
         self.tuned = tuned
         self.trace = trace
         self._timeline = None if trace is None else lasting(trace)
+        self.cache = cache
+        self.cache_limit = cache_limit
+        self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
         self._next_epoch = 0
@@ -369,8 +383,9 @@ class FastLoader(DataLoader[_T_co]):
             waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
             of work per stage, added up over threads), ``engine``, ``decisions`` (what
             ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
-            repeat others), and ``errors``: a dict with ``index``, ``file``, ``error`` and
-            ``action`` for each sample that ``on_error`` let pass.
+            repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
+            for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
+            made of what the cache held, and of what it did not) and ``cache_nbytes``.
         """
         figures = self._stamps.snapshot()
         elapsed = figures.elapsed_s
@@ -386,6 +401,9 @@ class FastLoader(DataLoader[_T_co]):
             "decisions": [] if self._governor is None else list(self._governor.decisions),
             "padding": self._padding,
             "errors": [dataclasses.asdict(entry) for entry in self._bad.entries],
+            "cache_hits": figures.cache_hits,
+            "cache_misses": figures.cache_misses,
+            "cache_nbytes": 0 if self._cache is None else self._cache.nbytes,
         }
 
     def _engine_name(self) -> str:

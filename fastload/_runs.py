@@ -26,7 +26,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from . import _cpu, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
-from ._engine import make_decoder
+from ._engine import chosen, make_decoder
 from ._engine.decoder import Decoder
 from ._epoch import Epoch
 from ._fetch import Fetcher, WorkerInit, same
@@ -278,9 +278,18 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     pinned = loader.pin_memory and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
+    store = source.store
+    if loader._cache is not None:
+        store = loader._cache.before(
+            store,
+            source.parts,
+            source.plan,
+            engine=chosen(loader.engine, store),
+            checked=loader.check_crc != "never",
+        )
     decoder = make_decoder(
         loader.engine,
-        source.store,
+        store,
         source.plan,
         threads=loader.num_workers,
         # what is ahead, and the one the consumer works on

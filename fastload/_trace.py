@@ -23,6 +23,7 @@ class Snapshot:
         elapsed_s: wall time from the start of the epoch to the last batch.
         wait_s: time the consumer spent waiting for the next batch.
         stages_s: seconds of work per stage, added up over threads.
+        cache_hits, cache_misses: images made of what a cache held, and of what it did not.
     """
 
     images: int
@@ -30,6 +31,8 @@ class Snapshot:
     elapsed_s: float
     wait_s: float
     stages_s: Mapping[str, float]
+    cache_hits: int
+    cache_misses: int
 
 
 class Stamps:
@@ -44,6 +47,7 @@ class Stamps:
         self._lock = threading.Lock()
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
+        self._hits = self._misses = 0
         self._begin = self._end = time.perf_counter_ns()
 
     def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
@@ -92,6 +96,12 @@ class Stamps:
             for name, value in values.items():
                 self.timeline.counter(name.replace("_", " "), value)
 
+    def cache(self, hits: int, misses: int) -> None:
+        """A batch was made of ``hits`` records out of a cache and ``misses`` others."""
+        with self._lock:
+            self._hits += hits
+            self._misses += misses
+
     def snapshot(self) -> Snapshot:
         """The figures as they stand."""
         with self._lock:
@@ -101,6 +111,8 @@ class Stamps:
                 elapsed_s=(self._end - self._begin) / 1e9,
                 wait_s=self._wait_ns / 1e9,
                 stages_s={name: ns / 1e9 for name, ns in self._stages_ns.items()},
+                cache_hits=self._hits,
+                cache_misses=self._misses,
             )
 
 

@@ -6,18 +6,20 @@ import abc
 import concurrent.futures
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 
 from .. import _recipe
 from .._buffers import SlabRing
+from .._cache_prefix import merged
+from .._cache_store import CachedStore, Keep
 from .._geometry import Geometry
 from .._recipe import Recipe
 from .._transforms import Plan
 from ..errors import DataError, DecodeError
-from ..storage.base import Spans, Store
+from ..storage.base import Located, Spans, Store
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -26,7 +28,8 @@ class Batch:
 
     Attributes:
         records: int64 (n,), record numbers in the store.
-        spans, kinds, sizes, checksums: of these records, as the store gives them.
+        spans, kinds, sizes, checksums: of these records, as the store gives them; but ``sizes`` of
+            what the geometry was drawn for, where ``keep`` says that pixels are kept first.
         check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
         recipe: what comes behind that; None: nothing.
@@ -34,6 +37,8 @@ class Batch:
         memory: the same memory as a 1-D uint8 array.
         times: int64 (n, 5), where each sample's times are to be written as the core's ``submit``
             does; None: nowhere.
+        kept: bool (n,), what lies in the decoder's cache; None: it has none.
+        keep: what of the batch goes into that cache, or None.
     """
 
     records: np.ndarray
@@ -47,6 +52,14 @@ class Batch:
     images: torch.Tensor
     memory: np.ndarray
     times: np.ndarray | None
+    kept: np.ndarray | None
+    keep: Keep | None
+
+    def source_size(self, i: int) -> tuple[int, int]:
+        """Width and height that the store says sample ``i`` has."""
+        placed = None if self.keep is None or not self.keep.wanted[i] else self.keep.placed
+        width, height = (self.sizes if placed is None else placed.source)[i].tolist()
+        return width, height
 
 
 class Ticket(abc.ABC):
@@ -54,9 +67,11 @@ class Ticket(abc.ABC):
 
     Attributes:
         times: of its samples, if they were asked for; complete after ``result``.
+        hits: how many of its samples come from a cache; None without one.
     """
 
     times: np.ndarray | None
+    hits: int | None = None
 
     @abc.abstractmethod
     def result(self) -> torch.Tensor:
@@ -109,6 +124,9 @@ class Decoder(abc.ABC):
         ring: SlabRing | None,
     ) -> None:
         self.store = store
+        self.cache = store if isinstance(store, CachedStore) else None
+        # What errors name, and what file numbers below the cache's belong to.
+        self.origin = store.inner if isinstance(store, CachedStore) else store
         self.plan = plan
         self.channels_last = channels_last
         self.threads = threads
@@ -132,29 +150,65 @@ class Decoder(abc.ABC):
         ``seed``, ``epoch`` and ``repeats`` are for ``_recipe.draw``; ``timed`` gives the ticket
         the times of its samples.
         """
-        sizes = self.store.sizes(records)
-        unknown = np.flatnonzero(sizes.min(axis=1, initial=1) <= 0)
+        found = self.store.locate(records)
+        unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
-        geometry, recipe = _recipe.draw(
-            self.plan, sizes, seed=seed, epoch=epoch, indices=records, repeats=repeats
-        )
+        keep = None if self.cache is None else self.cache.to_keep(records, found)
+        drawn = {"seed": seed, "epoch": epoch, "indices": records, "repeats": repeats}
+        sizes, geometry, recipe = self._draw(found, keep, drawn)
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
         batch = Batch(
             records=records,
-            spans=self.store.spans(records),
-            kinds=self.store.kinds(records),
+            spans=found.spans,
+            kinds=found.kinds,
             sizes=sizes,
             checksums=checksums,
-            check=self._to_check(records, checksums),
+            check=self._to_check(records, checksums, found),
             geometry=geometry,
             recipe=recipe,
             images=images,
             memory=memory,
             times=np.zeros((len(records), 5), np.int64) if timed else None,
+            kept=found.kept,
+            keep=keep,
         )
-        return self._start(batch)
+        ticket = self._start(batch)
+        if found.kept is not None:
+            ticket.hits = int(found.kept.sum())
+        return ticket
+
+    def _draw(
+        self, found: Located, keep: Keep | None, drawn: dict[str, Any]
+    ) -> tuple[np.ndarray, Geometry, Recipe | None]:
+        """The sizes of a batch's images, their geometry, and what comes behind it.
+
+        What a cache keeps as pixels, or is about to, has the first operations behind it.
+        """
+        sizes, plan = found.sizes, self.plan
+        prefix = None if self.cache is None else self.cache.prefix
+        if prefix is None or found.kept is None:
+            return sizes, *_recipe.draw(plan, sizes, **drawn)
+        begun = found.kept
+        if keep is not None and keep.placed is not None:
+            sizes, begun = sizes.copy(), np.ones(len(sizes), bool)
+            wanted = keep.wanted.astype(bool)
+            sizes[wanted] = keep.placed.window[wanted, 2:]
+        if not prefix.ops or not begun.any():
+            return sizes, *_recipe.draw(plan, sizes, **drawn)
+        if begun.all():
+            return sizes, *_recipe.draw(prefix.rest(plan), sizes, **drawn)
+        parts = []
+        for which, part in ((begun, prefix.rest(plan)), (~begun, plan)):
+            its = {key: value[which] if isinstance(value, np.ndarray) else value
+                   for key, value in drawn.items()}  # fmt: skip
+            parts.append(_recipe.draw(part, sizes[which], **its))
+        (one, _), (other, _) = parts
+        if (one.out_h, one.out_w) != (other.out_h, other.out_w):
+            # Images of several sizes: the error is that of the batch without a cache.
+            return sizes, *_recipe.draw(plan, self.origin.sizes(drawn["indices"]), **drawn)
+        return sizes, *merged(begun, parts[0], parts[1])
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:  # noqa: B027
         """Ask the system to read these bytes, which will be wanted soon; here, nothing.
@@ -181,15 +235,20 @@ class Decoder(abc.ABC):
         """Batches in memory that somebody refers to; 0 where torch allocates them."""
         return 0 if self._ring is None else self._ring.in_use()
 
-    def _to_check(self, records: np.ndarray, checksums: np.ndarray | None) -> np.ndarray | None:
+    def _to_check(
+        self, records: np.ndarray, checksums: np.ndarray | None, found: Located
+    ) -> np.ndarray | None:
         if checksums is None:
             return None
         if self._check_crc == "always":
-            return np.ones(len(records), np.uint8)
-        if self._checked is None:
-            self._checked = np.zeros(len(self.store), bool)
-        unchecked: np.ndarray = ~self._checked[records]
-        return unchecked.astype(np.uint8)
+            check = np.ones(len(records), bool)
+        else:
+            if self._checked is None:
+                self._checked = np.zeros(len(self.store), bool)
+            check = ~self._checked[records]
+        if found.converted is not None:  # was checked when it was converted
+            check &= ~found.converted
+        return check.astype(np.uint8)
 
     def checked(self, batch: Batch) -> None:
         """Note that the checksums of ``batch`` were right."""
@@ -218,11 +277,11 @@ class Decoder(abc.ABC):
 
     def error(self, kind: type[DataError], message: str, records: np.ndarray, i: int) -> DataError:
         """An error about sample ``i`` of ``records``, naming file, record and offset."""
-        record = int(records[i])
-        spans = self.store.spans(records[i : i + 1])
-        return kind(
-            message,
-            path=self.store.files[int(spans.file[0])],
-            record=record,
-            offset=int(spans.offset[0]) if self.store.indirect is None else None,
-        )
+        return kind(message, **self.where(int(records[i])))
+
+    def where(self, record: int) -> dict[str, Any]:
+        """Path, record and offset of a record in its store, for errors."""
+        spans = self.origin.spans(np.array([record], np.int64))
+        path = self.origin.files[int(spans.file[0])]
+        offset = int(spans.offset[0]) if self.origin.indirect is None else None
+        return {"path": path, "record": record, "offset": offset}

@@ -47,8 +47,9 @@ class NativeDecoder(Decoder):
         if core is None:
             raise _native.missing()
         self._core = core
-        paths, ends = store.file_table()
-        self._files = core.Files(paths, ends, store.mapped_files())
+        paths, ends = self.origin.file_table()
+        arena = None if self.cache is None else self.cache.arena
+        self._files = core.Files(paths, ends, self.origin.mapped_files(), arena)
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
@@ -99,8 +100,26 @@ class NativeDecoder(Decoder):
             times=batch.times,
             stages=None if recipe is None else recipe.stages(),
             erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
+            keep=self._keep(batch),
         )
         return _NativeTicket(self, batch, job, status, detail)
+
+    def _keep(self, batch: Batch) -> Any:
+        """What of the batch the core is to keep, as it takes it."""
+        if self.cache is None or batch.keep is None:
+            return None
+        placed = batch.keep.placed
+        stage = placed and (placed.source, placed.box, placed.resized, placed.window)
+        return self._core.Keep(
+            self.cache.arena,
+            self.cache.form,
+            batch.records,
+            batch.keep.wanted,
+            stage,
+            filter=self.plan.filter,
+            order=self._order,
+            fill=self.plan.fill,
+        )
 
 
 class _NativeTicket(Ticket):
@@ -174,7 +193,7 @@ class _NativeTicket(Ticket):
             kind = ChecksumError
             message = "the record's bytes changed since it was written: its CRC32C does not match"
         elif status == _native.SIZE:
-            width, height = self._batch.sizes[i]
+            width, height = self._batch.source_size(i)
             message = f"the image is not {width}x{height} pixels any more: {REPLACED}"
         else:
             message = "the record is damaged: its head and its length do not fit together"

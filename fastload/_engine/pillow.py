@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
+from fastload._cache_prefix import Placed
 from fastload._erasing import erase
 from fastload._geometry import Geometry
 from fastload._plan import Plan
@@ -170,6 +171,13 @@ def _frame(
         image = image.resize((resized_w, resized_h), _FILTERS[filter])
     levels = _window(image, left, top, width, height, colour)
     return np.ascontiguousarray(levels[:, ::-1]) if flip else levels
+
+
+def begun(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:
+    """What a cache keeps of sample ``i``: the operations that never change, done."""
+    x, y, width, height = placed.window[i].tolist()
+    frame = [*placed.box[i].tolist(), *placed.resized[i].tolist(), x, y, 0, width, height]
+    return Image.fromarray(_frame(image, frame, plan.filter, plan.fill))
 
 
 def _window(

@@ -32,7 +32,7 @@ from fastload.storage.base import DCT, RAW, Spans, Store
 
 from .decoder import Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
-from .pillow import decode, fill, from_pixels
+from .pillow import begun, decode, fill, from_pixels
 
 __all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
 
@@ -62,9 +62,9 @@ class PythonTicket(Ticket):
         self._out = _as_array(decoder, batch)
         self._nanoseconds = 0
         self._tasks: list[concurrent.futures.Future[int]] = []
-        self._data: list[bytes] | None = None
-        if decoder.store.indirect is not None:  # all at once: a chunk is unpacked once for them
-            self._data = decoder.store.read(batch.records)
+        self._data: list[bytes | None] | None = None
+        if decoder.origin.indirect is not None:
+            self._data = _read_indirect(decoder.origin, batch)
         if decoder.threads and len(self._which) > 1:
             pool = decoder.pool()
             self._tasks = [
@@ -123,8 +123,10 @@ def decode_record(store: Store, record: int) -> Image.Image:
     """
     records = np.array([record], np.int64)
     spans, kinds, sizes = store.spans(records), store.kinds(records), store.sizes(records)
-    (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, record)]
-    return _decode(data, int(kinds[0]), sizes[0], **_where(store, spans, 0, record))
+    where = _where(store, spans, 0, record)
+    (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, where)]
+    width, height = sizes[0].tolist()
+    return _decode(data, int(kinds[0]), (width, height), **where)
 
 
 def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
@@ -137,7 +139,7 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
 
 
 def _fill_one(
-    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes] | None
+    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes | None] | None
 ) -> int:
     """Read, check, decode and fill one sample; returns the nanoseconds it took.
 
@@ -145,8 +147,12 @@ def _fill_one(
     """
     begin = time.perf_counter_ns()
     store, record = decoder.store, int(batch.records[i])
-    where = _where(store, batch.spans, i, record)
-    data = _read(store, batch.spans, i, record) if known is None else known[i]
+    # Of a record in a cache errors name the place in the store behind.
+    plain = decoder.cache is None
+    where = _where(store, batch.spans, i, record) if plain else decoder.where(record)
+    data = None if known is None else known[i]
+    if data is None:
+        data = _read(store, batch.spans, i, where)
     checked = read = time.perf_counter_ns()
     if batch.checksums is not None and batch.check is not None and batch.check[i]:
         found, expected = crc32c(data), int(batch.checksums[i])
@@ -157,24 +163,33 @@ def _fill_one(
                 **where,
             )
         checked = time.perf_counter_ns()
-    image = _decode(data, int(batch.kinds[i]), batch.sizes[i], **where)
-    width, height = batch.sizes[i].tolist()
+    width, height = batch.source_size(i)
+    image = _decode(data, int(batch.kinds[i]), (width, height), **where)
     if image.size != (width, height):
         raise DecodeError(
             f"the image is not {width}x{height} pixels any more but {image.width}x{image.height}: "
             f"{REPLACED}",
             **where,
         )
+    keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
+    if keep is not None and keep.placed is not None:
+        image = begun(image, i, keep.placed, decoder.plan)
     fill(image, i, batch.geometry, decoder.plan, out, batch.recipe)
+    if keep is not None and decoder.cache is not None:
+        arena, kind = decoder.cache.arena, int(batch.kinds[i])
+        if keep.placed is None:
+            arena.put(record, data, kind, width, height, False)
+        else:
+            arena.put(record, image.tobytes(), RAW, image.width, image.height, True)
     end = time.perf_counter_ns()
     if batch.times is not None:
         batch.times[i] = threading.get_native_id(), begin, read, checked, end
     return end - begin
 
 
-def _decode(data: bytes, kind: int, size: npt.NDArray[Any], **where: Any) -> Image.Image:
+def _decode(data: bytes, kind: int, size: tuple[int, int], **where: Any) -> Image.Image:
     if kind == RAW:
-        return from_pixels(data, (int(size[0]), int(size[1])), **where)
+        return from_pixels(data, size, **where)
     if kind == DCT:
         try:
             data = dct_to_jpeg(data)
@@ -191,27 +206,40 @@ def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
     }
 
 
-def _read(store: Store, spans: Spans, i: int, record: int) -> bytes:
+def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     """The bytes of one span. Raises StoreError where the file is missing or too short."""
-    where = _where(store, spans, i, record)
-    nbytes = int(spans.nbytes[i])
+    offset, nbytes = int(spans.offset[i]), int(spans.nbytes[i])
     try:
-        with open(where["path"], "rb", buffering=0) as file:
+        with open(store.files[int(spans.file[i])], "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            end = size if nbytes < 0 else where["offset"] + nbytes
-            if not 0 <= where["offset"] <= end <= size:
+            end = size if nbytes < 0 else offset + nbytes
+            if not 0 <= offset <= end <= size:
                 raise StoreError(
                     f"the record reaches beyond the end of its file of {size} bytes: "
                     "was the file cut short?",
                     **where,
                 )
-            file.seek(where["offset"])
-            data = _read_all(file, end - where["offset"])
+            file.seek(offset)
+            data = _read_all(file, end - offset)
     except FileNotFoundError as error:
         raise StoreNotFoundError(f"cannot read the record: {error.strerror}", **where) from error
     except OSError as error:
         raise StoreError(f"cannot read the record: {error.strerror}", **where) from error
     return data
+
+
+def _read_indirect(store: Store, batch: Batch) -> list[bytes | None]:
+    """The bytes of a batch's records, all at once: a chunk is unpacked once for them.
+
+    None for those that are in a cache.
+    """
+    if batch.kept is None:
+        return list(store.read(batch.records))
+    found: list[bytes | None] = [None] * len(batch.records)
+    left = np.flatnonzero(~batch.kept)
+    for i, data in zip(left.tolist(), store.read(batch.records[left]), strict=True):
+        found[i] = data
+    return found
 
 
 def _read_all(file: Any, nbytes: int) -> bytes:

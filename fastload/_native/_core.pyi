@@ -16,10 +16,15 @@ class Files:
     ends: int64 (n,), where each path ends in ``paths``.
     mapped: uint8 (n,), 1: map the file (packed, local), 0: open, read, close for every sample.
     The arrays are kept, not copied.
+    arena: its memory file is file number n, behind the others.
     """
 
     def __init__(
-        self, paths: bytes, ends: npt.NDArray[np.int64], mapped: npt.NDArray[np.uint8]
+        self,
+        paths: bytes,
+        ends: npt.NDArray[np.int64],
+        mapped: npt.NDArray[np.uint8],
+        arena: Arena | None = None,
     ) -> None: ...
     def close(self) -> None:
         """Let go of the maps, once the jobs that read them are done. Idempotent."""
@@ -35,6 +40,61 @@ class Files:
         of their files and files that cannot be opened are left out.
         """
     def __len__(self) -> int: ...
+
+class Arena:
+    """Records in a memory file, see _cache_memory.py (its protocol) and arena.h.
+
+    fd: of the memory file; it may be closed afterwards.
+    lock: keep what this object puts there from being swapped out, as far as the system allows.
+
+    Raises:
+        RuntimeError: the file is none.
+    """
+
+    def __init__(self, fd: int, *, lock: bool) -> None: ...
+    @property
+    def full(self) -> bool: ...
+    @property
+    def used(self) -> int: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def locked(self) -> int: ...
+    def find(
+        self,
+        records: npt.NDArray[np.int64],
+        offset: npt.NDArray[np.int64],
+        nbytes: npt.NDArray[np.int64],
+        kind: npt.NDArray[np.uint8],
+        size: npt.NDArray[np.int32],
+        converted: npt.NDArray[np.uint8],
+    ) -> int: ...
+    def put(
+        self, record: int, data: Any, kind: int, width: int, height: int, converted: bool
+    ) -> bool: ...
+
+class Keep:
+    """Which of n samples go into an arena while they are decoded.
+
+    form: 0: their bytes; 1: JPEG files as DCT records, other bytes as they are; 2: pixels.
+    records: (n,) their numbers in the arena; wanted: (n,), 1 for the samples to keep.
+    stage: with form 2, of each sample source (n, 2), box (n, 4), resized (n, 2) and window (n, 4)
+        with its width and height; then what ``submit`` is given is for the pixels that are kept.
+    filter, order, fill: of the stage, as submit's.
+    """
+
+    def __init__(
+        self,
+        arena: Arena,
+        form: int,
+        records: npt.NDArray[np.int64],
+        wanted: npt.NDArray[np.uint8],
+        stage: tuple[npt.NDArray[np.int32], ...] | None = None,
+        *,
+        filter: int = 0,
+        order: int = 0,
+        fill: tuple[int, int, int] = (0, 0, 0),
+    ) -> None: ...
 
 class Job:
     """A submitted batch. It keeps its buffers alive; dropped before its end, it is cancelled."""
@@ -96,6 +156,7 @@ def submit(
         npt.NDArray[np.uint8],
     ]
     | None = None,
+    keep: Keep | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -118,6 +179,7 @@ def submit(
     erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of
         the noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
         noise, 3 x 65,536, and then up to a multiple of 4 bytes.
+    keep: what of the samples goes into a cache.
     """
 
 def resample(

@@ -10,30 +10,13 @@
 
 #include "crc32c.h"
 #include "dct.h"
-#include "image.h"
-#include "jpeg.h"
+#include "worker.h"
 
 namespace fastload {
 namespace {
 
 // Most headers lie within this; what does not is read whole.
 constexpr size_t kHeaderBytes = 4096;
-
-// What a thread keeps from sample to sample.
-struct Worker {
-  Scratch scratch;
-  RowBuffer rows;
-  Resampler resampler;
-  JpegDecoder jpeg;
-  Kitchen kitchen;
-};
-
-// Made by the first sample of a thread, freed with the thread. Throws std::bad_alloc.
-Worker& worker() {
-  static thread_local std::unique_ptr<Worker> mine;
-  if (!mine) mine = std::make_unique<Worker>();
-  return *mine;
-}
 
 int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(
@@ -49,21 +32,6 @@ int64_t thread_id() {
 #else
   return 0;
 #endif
-}
-
-Status decode_span(const Span& span, Kind kind, const Placement& placement, Worker* worker) {
-  switch (kind) {
-    case Kind::kRaw:
-      return decode_raw(span, placement, &worker->rows, &worker->resampler);
-    case Kind::kDct:
-      return worker->jpeg.decode_dct(span, placement, &worker->rows, &worker->resampler);
-    case Kind::kEncoded:
-      break;
-  }
-  if (span.nbytes >= 2 && span.data[0] == 'B' && span.data[1] == 'M') {
-    return decode_bmp(span, placement, &worker->rows, &worker->resampler);
-  }
-  return worker->jpeg.decode(span, placement, &worker->rows, &worker->resampler);
 }
 
 }  // namespace
@@ -82,7 +50,8 @@ size_t dtype_nbytes(Dtype dtype) {
 }
 
 Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, Recipe recipe,
-             Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads)
+             Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads,
+             std::shared_ptr<const Keep> keep)
     : Job(static_cast<int64_t>(samples.size()), threads),
       files_(std::move(files)),
       samples_(std::move(samples)),
@@ -91,7 +60,8 @@ Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output o
       erasing_(std::move(erasing)),
       status_(status),
       detail_(detail),
-      times_(times) {}
+      times_(times),
+      keep_(std::move(keep)) {}
 
 void Batch::run(int64_t item) noexcept {
   int error = 0;
@@ -145,7 +115,9 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
 
   const Target target = placement.target;
   if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
-  status = decode_span(span, sample.kind, placement, &mine);
+  const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
+  status = keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), span, sample.kind, placement, &mine)
+                   : decode_span(span, sample.kind, placement, &mine);
   if (status == Status::kOk && !recipe_.empty() &&
       !finish_recipe(recipe_, item, output_.order, target, &mine.kitchen, &mine.resampler)) {
     status = Status::kIo;

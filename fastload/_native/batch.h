@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "files.h"
+#include "keep.h"
+#include "kind.h"
 #include "pool.h"
 #include "recipe.h"
 #include "resample.h"
 #include "status.h"
 
 namespace fastload {
-
-enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2 };
 
 struct Sample {
   int32_t file;
@@ -57,9 +57,10 @@ struct Times {
 // The caller keeps output.data, status, detail and times alive until the job is done.
 class Batch final : public Job {
  public:
-  // times: one per sample, or nullptr.
+  // times: one per sample, or nullptr. keep: what of it goes into a cache, or nullptr.
   Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output output, Recipe recipe,
-        Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads);
+        Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads,
+        std::shared_ptr<const Keep> keep);
 
   void run(int64_t item) noexcept override;
 
@@ -76,6 +77,7 @@ class Batch final : public Job {
   int32_t* status_;
   int32_t* detail_;
   Times* times_;
+  std::shared_ptr<const Keep> keep_;
   Stages stages_;
 };
 

@@ -109,6 +109,7 @@ PYBIND11_MODULE(_core, m) {
   using namespace pybind11::literals;
   m.doc() = "fastload's native core. Private: see _core.pyi for what each function takes.";
 
+  bind_keeping(m);
   bind_batches(m);
   bind_recipes(m);
   bind_scans(m);

@@ -152,6 +152,8 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
 // What `stages` and `erase` of submit hold, checked for n samples; see _core.pyi. None: an empty one.
 Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h);
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const Output& output);
+// Arena and Keep. Before bind_batches, which takes them.
+void bind_keeping(py::module_& m);
 
 // Files, Job, submit and probe.
 void bind_batches(py::module_& m);

@@ -37,7 +37,8 @@ void wait_for(Job& job) {
 // fastload._native._core.Files
 class PyFiles {
  public:
-  PyFiles(py::bytes paths, const py::object& ends, const py::object& mapped)
+  PyFiles(py::bytes paths, const py::object& ends, const py::object& mapped,
+          const std::shared_ptr<Arena>& arena)
       : paths_(std::move(paths)),
         ends_(ends, "ends", 'i', 8, false),
         mapped_(mapped, "mapped", 'u', 1, false) {
@@ -63,7 +64,7 @@ class PyFiles {
     }
     // Jobs share the core's object; the arrays it borrows must live as long.
     core_ = std::make_shared<Files>(text, static_cast<size_t>(text_nbytes), ends_.data<int64_t>(),
-                                    mapped_.data<uint8_t>(), static_cast<size_t>(count));
+                                    mapped_.data<uint8_t>(), static_cast<size_t>(count), arena);
   }
 
   const std::shared_ptr<Files>& core() const {
@@ -207,7 +208,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
                               bool channels_last, int filter, int order, const py::sequence& fill,
                               const py::object& status, const py::object& detail, int threads,
-                              const py::object& times, const py::object& stages, const py::object& erase) {
+                              const py::object& times, const py::object& stages, const py::object& erase,
+                              const std::shared_ptr<Keep>& keep) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -245,6 +247,11 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   Buffer times_array = times.is_none() ? Buffer() : write_array(times, "times", n, 5, 8);
   auto* const clock = times.is_none() ? nullptr : reinterpret_cast<Times*>(times_array.data<int64_t>());
 
+  if (keep && keep->samples.size() != static_cast<size_t>(n)) {
+    throw py::value_error("keep: expected one made for " + std::to_string(n) + " samples, got " +
+                          std::to_string(keep->samples.size()));
+  }
+
   // Copied, so that nothing the caller does to the arrays later escapes the checks.
   std::vector<Sample> samples(static_cast<size_t>(n));
   for (size_t i = 0; i < samples.size(); i++) {
@@ -275,7 +282,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   }
   auto batch = std::make_shared<Batch>(core, std::move(samples), std::move(output), std::move(recipe),
                                        std::move(erasing), status_array.data<int32_t>(),
-                                       detail_array.data<int32_t>(), clock, threads);
+                                       detail_array.data<int32_t>(), clock, threads, keep);
   std::vector<Buffer> written;
   for (Buffer* each : {&out_array, &status_array, &detail_array, &times_array}) {
     written.push_back(std::move(*each));
@@ -330,7 +337,8 @@ void probe(const py::object& files, const py::object& file, const py::object& of
 void bind_batches(py::module_& m) {
   using namespace pybind11::literals;
   py::class_<PyFiles>(m, "Files", "Files of a store, opened or mapped when first read.")
-      .def(py::init<py::bytes, const py::object&, const py::object&>(), "paths"_a, "ends"_a, "mapped"_a)
+      .def(py::init<py::bytes, const py::object&, const py::object&, const std::shared_ptr<Arena>&>(),
+           "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none())
       .def("close", &PyFiles::close, "Let go of the maps, once the jobs that read them are done.")
       .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
            "Ask the system to read these spans into the page cache; see _core.pyi.")
@@ -347,7 +355,7 @@ void bind_batches(py::module_& m) {
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
-        "Start filling a batch; see _core.pyi.");
+        "keep"_a = py::none(), "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <utility>
 
 namespace fastload {
 namespace {
@@ -69,8 +70,14 @@ struct Files::Mapping {
   size_t readable;  // up to the end of the last page
 };
 
-Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count)
-    : paths_(paths), paths_nbytes_(paths_nbytes), ends_(ends), mapped_(mapped), count_(count) {
+Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
+             std::shared_ptr<const Arena> arena)
+    : paths_(paths),
+      paths_nbytes_(paths_nbytes),
+      ends_(ends),
+      mapped_(mapped),
+      count_(count),
+      arena_(std::move(arena)) {
   if (std::any_of(mapped, mapped + count, [](uint8_t flag) { return flag != 0; })) {
     mappings_.reset(new std::atomic<Mapping*>[count]());
   }
@@ -154,11 +161,18 @@ const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
 Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
                    int* error) noexcept {
   *error = 0;
-  if (file < 0 || static_cast<uint64_t>(file) >= count_) {
+  if (file < 0 || static_cast<uint64_t>(file) >= count()) {
     *error = EINVAL;
     return Status::kIo;
   }
   size_t length = 0;
+  if (static_cast<uint64_t>(file) == count_) {
+    if (!clip(arena_->size(), offset, nbytes, &length)) return Status::kTruncated;
+    span->data = arena_->data() + offset;
+    span->nbytes = std::min(length, limit);
+    span->readable = arena_->size() - static_cast<size_t>(offset);
+    return Status::kOk;
+  }
   if (mappings_ && mapped_[file] != 0) {
     const Mapping* found = mapping(file, error);
     if (found == nullptr) return Status::kIo;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include "arena.h"
 #include "status.h"
 
 namespace fastload {
@@ -48,13 +49,15 @@ class Scratch {
 class Files {
  public:
   // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays are borrowed:
-  // they must outlive this object, and are checked anew at every use. Throws std::bad_alloc.
-  Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count);
+  // they must outlive this object, and are checked anew at every use. With an arena its memory file comes
+  // after the others, as file number `count`. Throws std::bad_alloc.
+  Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
+        std::shared_ptr<const Arena> arena);
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
 
-  size_t count() const { return count_; }
+  size_t count() const { return count_ + (arena_ ? 1 : 0); }
 
   // Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end. At most `limit` bytes if
   // that is less (to read headers only). A mapped span lives as long as this object, any other until
@@ -78,7 +81,8 @@ class Files {
   size_t paths_nbytes_;
   const int64_t* ends_;
   const uint8_t* mapped_;
-  size_t count_;
+  size_t count_;  // without the arena
+  std::shared_ptr<const Arena> arena_;
   std::unique_ptr<std::atomic<Mapping*>[]> mappings_;  // one per file, if any file is mapped
 };
 

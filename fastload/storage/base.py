@@ -47,6 +47,24 @@ class Spans:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Located:
+    """What an engine has to know of n records, all of it at one moment.
+
+    Attributes:
+        spans, kinds, sizes: as the store's methods of these names give them.
+        kept: bool (n,), which records lie in a cache; None: the store is none.
+        converted: bool (n,), where they are kept in another form than the store's, so that its
+            checksums are not theirs; None: nowhere.
+    """
+
+    spans: Spans
+    kinds: np.ndarray
+    sizes: np.ndarray
+    kept: np.ndarray | None = None
+    converted: np.ndarray | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
     """One record on its way into a store.
 
@@ -145,6 +163,12 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """int32 (n, 2): width and height in pixels; (0, 0) where the store does not know."""
+
+    def locate(self, indices: np.ndarray) -> Located:
+        """Spans, kinds and sizes of the records ``indices`` (int64, in range)."""
+        return Located(
+            spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
+        )
 
     @property
     @abc.abstractmethod

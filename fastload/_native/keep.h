@@ -1,0 +1,51 @@
+// Filling a cache: a sample that is decoded anyway leaves its record behind in an arena, in a form that is
+// read or decoded faster the next time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "arena.h"
+#include "image.h"
+#include "kind.h"
+#include "resample.h"
+#include "status.h"
+
+namespace fastload {
+
+struct Worker;
+
+enum class Form : uint8_t {
+  kBytes = 0,   // the record as it is
+  kDct = 1,     // JPEG files as DCT records, everything else as it is
+  kPixels = 2,  // uint8 HWC, after the part of the geometry that never changes
+};
+
+struct KeepSample {
+  int64_t record;
+  bool wanted;
+  // kPixels: what is cut out of the source and resized, and the window of that which is kept.
+  int32_t source_w, source_h;
+  int32_t box_x, box_y, box_w, box_h;
+  int32_t resized_w, resized_h;
+  int32_t window_x, window_y, w, h;
+};
+
+// Which samples of a batch are kept, and how.
+struct Keep {
+  std::shared_ptr<Arena> arena;
+  Form form;
+  Filter filter;
+  PassOrder order;
+  uint8_t fill[3];
+  std::vector<KeepSample> samples;
+};
+
+// Decodes a sample as decode_span() does, with the same outcome, and keeps its record if that went well.
+// With kPixels the placement is that of the pixels that are kept, not of the source. Throws std::bad_alloc.
+Status decode_and_keep(const Keep& keep, size_t item, const Span& span, Kind kind, const Placement& placement,
+                       Worker* worker);
+
+}  // namespace fastload
