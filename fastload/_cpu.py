@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 
 from . import _cgroup
+
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 def quota(root: Path = _cgroup.ROOT, membership: Path = _cgroup.MEMBERSHIP) -> float | None:
@@ -35,6 +38,21 @@ def _limit_1(folder: Path) -> float | None:
     except (OSError, ValueError):
         return None
     return limit_us / period_us if limit_us > 0 and period_us > 0 else None
+
+
+def wanted() -> float:
+    """Seconds that the calling thread has computed, or waited for a free CPU to compute on.
+
+    What lies between it and the wall clock is waiting for a disk, a network, a lock. Where the
+    system does not tell how long a thread had to queue, only the computing counts.
+
+    Source: the kernel's scheduler statistics (``/proc/thread-self/schedstat``, second field).
+    """
+    try:
+        queued_s = int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        queued_s = 0.0
+    return time.thread_time() + queued_s
 
 
 def available() -> int:

@@ -22,6 +22,7 @@ COMMANDS = {
     "unpack": ("fastload.cli.unpack", "Write a store's images as files."),
     "info": ("fastload.cli.info", "Show what is inside a store."),
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
+    "doctor": ("fastload.cli.doctor", "Say what holds a training script up."),
     "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
 }
 

@@ -1,0 +1,7 @@
+"""The evaluation keeps what gradients need."""
+
+from common import Ready, evaluate, loader, train
+
+if __name__ == "__main__":
+    test = loader(Ready(128), shuffle=False)
+    train(loader(Ready()), after=lambda network: evaluate(network, test, gradients=True))

@@ -1,0 +1,7 @@
+"""The network stays in training mode."""
+
+from common import Ready, evaluate, loader, train
+
+if __name__ == "__main__":
+    test = loader(Ready(128), shuffle=False)
+    train(loader(Ready()), after=lambda network: evaluate(network, test, eval_mode=False))
