@@ -19,6 +19,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from ._policy import BadSample
 from ._shared import SharedRing, Slot
 from ._transport import Message, unpack
+from .errors import InternalError
 
 _numbers = itertools.count()
 
@@ -210,7 +211,11 @@ class TaskIterator(Iterator[Task]):
         _under_way.pop(outcome.task, None)
         memory = self._given.pop(outcome.task, None)
         if outcome.error is not None:
-            outcome.error.reraise()  # type: ignore[no-untyped-call]
+            error = _raised(outcome.error)
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
         if outcome.message is None:
             return outcome.batch
         assert self._ring is not None, "messages are of worker processes, for which there is a ring"
@@ -227,6 +232,19 @@ class TaskIterator(Iterator[Task]):
             before.append(self._times[key])
             self._times[key] += 1
         return before if any(before) else None
+
+
+def _raised(wrapper: ExceptionWrapper) -> BaseException:
+    """What the wrapper raises, without the frames of raising it.
+
+    They refer to the exception and to the iterator: a cycle, and an iterator of torch's that is
+    garbage in a cycle has lost the threads that tell its workers to end, and waits 5 s for each.
+    """
+    try:
+        wrapper.reraise()  # type: ignore[no-untyped-call]
+    except BaseException as error:  # noqa: BLE001 - raised by the caller
+        return error.with_traceback(None)
+    raise InternalError("an exception from a worker could not be raised again")
 
 
 def _drawn(order: Iterator[Any]) -> Iterator[Any]:

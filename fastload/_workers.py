@@ -10,6 +10,7 @@ when every worker has said so; then no more tasks are given, and torch's iterato
 
 from __future__ import annotations
 
+import errno
 import time
 import warnings
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ class WorkerIterator(Iterator[Any]):
         while True:
             outcome = self._outcome(begin)
             self._count(outcome)
-            batch = self._tasks.open(outcome)
+            batch = self._open(outcome)
             if not outcome.empty:
                 break
         self._yielded += 1
@@ -78,6 +79,26 @@ class WorkerIterator(Iterator[Any]):
     def start(self) -> None:
         """Draw the beginning of the order now, where torch's iterator waits for the first batch."""
         self._tasks.start()
+
+    def _open(self, outcome: Outcome) -> Any:
+        """The batch. RuntimeError, as from torch, where tensors sent torch's way are lost."""
+        if outcome.message is None:
+            return self._tasks.open(outcome)
+        try:
+            return self._tasks.open(outcome)
+        except (EOFError, ConnectionError) as error:
+            raise RuntimeError(
+                f"DataLoader worker {outcome.worker} exited unexpectedly: a batch that it had made "
+                "can no longer be received"
+            ) from error
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise RuntimeError(
+                "too many open files: tensors that come from worker processes in files of their "
+                "own take a descriptor each while they are in use. Raise the limit (ulimit -n), or "
+                "call torch.multiprocessing.set_sharing_strategy('file_system') at the beginning"
+            ) from error
 
     def _outcome(self, begin: int) -> Outcome:
         try:

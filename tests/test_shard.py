@@ -1,0 +1,122 @@
+"""shard=True: each rank's part, with the arithmetic of torch's DistributedSampler."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.utils.data import DistributedSampler, IterableDataset
+
+from batches import EVAL
+from fastload import FastLoader, UsageError, _shard
+from fastload._shard import Shard
+from sides import assert_same
+
+
+@given(
+    n=st.integers(1, 60),
+    world=st.integers(1, 9),
+    drop_last=st.booleans(),
+    batch_size=st.sampled_from([None, 1, 4]),
+)
+def test_the_parts_are_those_of_torchs_distributed_sampler(n, world, drop_last, batch_size):
+    drop_last = drop_last and batch_size is not None
+    for rank in range(world):
+        sampler = DistributedSampler(
+            range(n), world, rank, shuffle=False, drop_last=drop_last and n >= world
+        )
+        loader = FastLoader(
+            range(n), batch_size, drop_last=drop_last, shard=True, rank=rank, world_size=world
+        )
+        batches = list(loader)
+        assert len(batches) == len(loader)
+        if drop_last and n < world:
+            assert not batches
+            continue
+        reference = list(FastLoader(range(n), batch_size, sampler=sampler, drop_last=drop_last))
+        assert_same(batches, reference)
+        expected = list(sampler)
+        total = -(-n // world) * world
+        repeated = sum(i >= n for i in range(rank, total, world))
+        assert loader.stats()["padding"] == (0 if drop_last else repeated)
+        assert len(expected) == len(loader.sampler) // world if drop_last else -(-n // world)
+
+
+def test_all_ranks_shuffle_alike_and_every_epoch_differently(store):
+    epochs = []
+    for rank in range(3):
+        loader = FastLoader(
+            store, 4, shuffle=True, transform=EVAL, shard=True, rank=rank, world_size=3
+        )
+        assert len(loader) == 2
+        epochs.append([torch.cat([labels for _, labels in loader]) for _ in range(2)])
+    whole = FastLoader(store, 24, shuffle=True, transform=EVAL, seed=0)
+    for epoch in range(2):
+        (_, labels), *_ = list(whole)
+        mixed = torch.stack([part[epoch] for part in epochs], 1).flatten()
+        assert torch.equal(mixed, labels)
+
+
+def test_a_sampler_that_is_given_wins():
+    loader = FastLoader(range(9), 2, sampler=[3, 4], shard=True, rank=0, world_size=3)
+    assert torch.cat(list(loader)).tolist() == [3, 4]
+    assert "sampler that was given decides" in loader.explain()
+
+
+def test_a_trainer_that_divides_the_batches_by_itself_finds_them_whole():
+    """accelerate takes batch_sampler, and divides it: dividing it here too would lose samples."""
+    loader = FastLoader(range(9), 2, shard=True, rank=1, world_size=3)
+    assert list(itertools.chain(*loader.batch_sampler)) == list(range(9))
+
+
+def test_ranks_are_taken_from_torchruns_environment(monkeypatch):
+    loader = FastLoader(range(9), 2, shard=True)
+    with pytest.raises(UsageError, match="give rank and world_size"):
+        len(loader)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert torch.cat(list(loader)).tolist() == [2, 5, 8]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rank": 0}, "together"),
+        ({"rank": 2, "world_size": 2}, "0 <= rank < world_size"),
+        ({"rank": -1, "world_size": 2}, "0 <= rank < world_size"),
+    ],
+)
+def test_ranks_that_cannot_be_are_refused(arguments, message):
+    with pytest.raises(UsageError, match=message):
+        FastLoader(range(9), shard=True, **arguments)
+
+
+def test_an_iterable_dataset_is_not_divided():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(9))
+
+    with pytest.raises(UsageError, match="decides by itself"):
+        FastLoader(Stream(), shard=True, rank=0, world_size=2)
+
+
+def test_ranks_that_all_read_everything_are_warned_once(monkeypatch):
+    monkeypatch.setattr(_shard, "_warned", False)
+    monkeypatch.setattr(_shard, "distributed", lambda: Shard(1, 2))
+    with pytest.warns(UserWarning, match="each of 2 ranks reads every sample"):
+        list(FastLoader(range(9)))
+    list(FastLoader(range(9)))
+    monkeypatch.setattr(_shard, "_warned", False)
+    list(FastLoader(range(9), shard=True))
+    list(FastLoader(range(9), sampler=DistributedSampler(range(9), 2, 0)))
+
+
+def test_parts_from_the_middle_of_an_order():
+    order = np.arange(10)[::-1]
+    part, repeated = Shard(1, 3).part(order, 3, drop_last=False)
+    assert part.tolist() == [5, 2, 9]
+    assert repeated == 1
