@@ -28,7 +28,7 @@ class EntropySource {
   // throw.
   bool attach(j_decompress_ptr cinfo, int x0, int x1);
 
-  // Whether something was wrong with what has been decoded so far. Blocks from there on are zeros.
+  // Whether something was wrong with what has been decoded so far. Pixels from there on mean nothing.
   bool failed() const;
 
   // The same, of all that libjpeg has asked for, also of what was not needed and not looked at.
