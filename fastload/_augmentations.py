@@ -19,6 +19,7 @@ from fastload._policies import NAMES, RELATIVE, Policies, Step, Uniform
 PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
 _MODULES = ("torchvision.transforms", "torchvision.transforms.v2", "torch.nn")
+_TIMM = ("timm.data.transforms", "timm.data.random_erasing")
 
 
 class Stop(Exception):
@@ -37,8 +38,13 @@ def is_of(transform: Any, module: str, name: str) -> bool:
 
 
 def kind_of(transform: Any) -> str:
-    """The name of a transform of torchvision or torch.nn; raises Stop for anything else."""
+    """The name of a transform of torchvision or torch.nn, or "timm." and the name of one of timm's.
+
+    Raises Stop for anything else.
+    """
     name = type(transform).__name__
+    if any(is_of(transform, module, name) for module in _TIMM):
+        return f"timm.{name}"
     if is_of(transform, "torchvision.transforms._presets", name):
         return name
     if not any(is_of(transform, module, name) for module in _MODULES):
@@ -52,6 +58,8 @@ def kind_of(transform: Any) -> str:
 def filter_of(transform: Any) -> str:
     """The interpolation's name in lower case, however it was given."""
     chosen = transform.interpolation
+    if isinstance(chosen, (list, tuple)):
+        raise Stop("an interpolation chosen at random for each image; name one")
     name = PILLOW_FILTERS.get(chosen) if isinstance(chosen, int) else chosen
     return str(getattr(name, "value", name))
 

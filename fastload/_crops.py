@@ -91,6 +91,7 @@ def _flip(transform: Any) -> Op:
 
 GEOMETRY: dict[str, Callable[[Any], Op]] = {
     "RandomResizedCrop": _random_resized_crop,
+    "timm.RandomResizedCropAndInterpolation": _random_resized_crop,
     "Resize": _resize,
     "CenterCrop": _center_crop,
     "RandomCrop": _random_crop,

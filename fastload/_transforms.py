@@ -134,7 +134,7 @@ class _Reader:
         self._frame = _Frame(None)
         self._frames = [self._frame]
         self._pixels: list[list[PixelOp]] = [[]]  # before each frame
-        self._erased: list[tuple[Any, torch.Tensor]] = []  # transform, values
+        self._erased: list[tuple[_Rectangle, torch.Tensor]] = []  # and its values
         self._steps: list[str] = []
 
     @property
@@ -148,8 +148,8 @@ class _Reader:
             self._values(kind, transform)
         elif kind in GEOMETRY:
             self._geometry(kind, transform)
-        elif kind == "RandomErasing":
-            self._erase(transform)
+        elif kind in ("RandomErasing", "timm.RandomErasing"):
+            self._erase(kind, transform)
         elif kind not in ("Identity", "RGB"):
             self._operation(kind, transform)
 
@@ -158,7 +158,7 @@ class _Reader:
             raise Stop(f"{kind} comes before the image is a tensor; put ToTensor before it")
         try:
             ramp = transform(self._ramp)
-            erased = [(erase, transform(values)) for erase, values in self._erased]
+            erased = [(where, transform(values)) for where, values in self._erased]
         except Exception as error:  # the user's own chain fails so on every image
             raise Stop(f"{kind} itself fails: {error}") from error
         if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (3, 1, 256):
@@ -214,26 +214,25 @@ class _Reader:
         self._pixels[-1].append(op)
         self._steps.append(_words(transform))
 
-    def _erase(self, transform: Any) -> None:
+    def _erase(self, kind: str, transform: Any) -> None:
         if not self._is_tensor:
             raise Stop("RandomErasing comes before the image is a tensor; put ToTensor before it")
-        value = transform.value
-        if value is None or value == "random":
+        rectangle, value = (_timm_erasing if kind.startswith("timm.") else _erasing_of)(transform)
+        if value is None:
             if not self._ramp.is_floating_point():
                 raise Stop("RandomErasing with value='random' on integers; scale them to floats")
             values = torch.from_numpy(_erasing.quantiles()).expand(3, 1, _erasing.QUANTILES)
         else:
-            listed = [value] if isinstance(value, (int, float)) else list(value)
-            if len(listed) not in (1, 3):
+            if len(value) not in (1, 3):
                 raise Stop(f"RandomErasing with value={value}: expected one value or three")
-            values = torch.tensor([float(v) for v in listed]).reshape(-1, 1, 1).expand(3, 1, 1)
+            values = torch.tensor(value).reshape(-1, 1, 1).expand(3, 1, 1)
             if not self._ramp.is_floating_point() and not ((values >= 0) & (values <= 255)).all():
                 raise Stop(f"RandomErasing with value={value} on levels of 0 to 255")
-        scale, ratio = _ends(transform.scale), _ends(transform.ratio)
-        if not (0 <= transform.p <= 1 and 0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
-            raise Stop(f"RandomErasing with p={transform.p}, scale={scale}, ratio={ratio}")
+        p, scale, ratio = rectangle
+        if not (0 <= p <= 1 and 0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
+            raise Stop(f"RandomErasing with p={p}, scale={scale}, ratio={ratio}")
         typed = values.to(self._ramp.dtype).contiguous().as_subclass(type(self._ramp))
-        self._erased.append((transform, typed))
+        self._erased.append((rectangle, typed))
         self._steps.append(_words(transform))
 
     def plan(self) -> Plan:
@@ -256,12 +255,10 @@ class _Reader:
             size=self._frame.size,
             erasing=tuple(
                 _erasing.Erase(
-                    float(erase.p),
-                    _ends(erase.scale),
-                    _ends(erase.ratio),
+                    *rectangle,
                     as_numpy(values.as_subclass(torch.Tensor).detach().reshape(3, -1)),
                 )
-                for erase, values in self._erased
+                for rectangle, values in self._erased
             ),
             steps=tuple(self._steps),
         )
@@ -270,6 +267,31 @@ class _Reader:
 def _ends(values: Any) -> tuple[float, float]:
     low, high = (float(end) for end in values)
     return low, high
+
+
+_Rectangle = tuple[float, tuple[float, float], tuple[float, float]]
+"""Probability, range of the area, range of height / width."""
+
+
+def _erasing_of(transform: Any) -> tuple[_Rectangle, list[float] | None]:
+    """What torchvision's RandomErasing erases, and with which values; None: with noise."""
+    value = transform.value
+    rectangle = float(transform.p), _ends(transform.scale), _ends(transform.ratio)
+    if value is None or value == "random":
+        return rectangle, None
+    return rectangle, [float(v) for v in ([value] if isinstance(value, (int, float)) else value)]
+
+
+def _timm_erasing(transform: Any) -> tuple[_Rectangle, list[float] | None]:
+    """The same for timm's, which is called on single samples too."""
+    if transform.min_count != 1 or transform.max_count != 1 or transform.rand_color:
+        raise Stop("timm's RandomErasing with several rectangles or mode='rand'")
+    if str(transform.device) != "cpu":
+        raise Stop(f"timm's RandomErasing with device={transform.device}; 'cpu' is recognised")
+    low, high = np.exp(np.array(transform.log_aspect_ratio)).tolist()
+    area = float(transform.min_area), float(transform.max_area)
+    rectangle = float(transform.probability), area, (low, high)
+    return rectangle, None if transform.per_pixel else [0.0]
 
 
 def _words(transform: Any) -> str:
@@ -317,5 +339,7 @@ def _fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     return red, green, blue
 
 
-_TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"})
+_TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
+    f"timm.{name}" for name in ("ToTensor", "MaybeToTensor", "MaybePILToTensor")
+}
 _ON_TENSOR = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})

@@ -1,0 +1,161 @@
+"""Recipes given to the core: what is checked before anything runs, and what they do to memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from native_core import arguments, core, encode, open_files, photo
+
+pytestmark = pytest.mark.native
+
+W, H = 40, 30
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Any:
+    (tmp_path / "a.bmp").write_bytes(encode(photo(W, H), "BMP"))
+    return open_files([tmp_path / "a.bmp"])
+
+
+def stages(**changed: Any) -> tuple[np.ndarray, ...]:
+    """One sample through a mirror and a frame that keeps all of it."""
+    parts: dict[str, Any] = {
+        "first_size": [[W, H]],
+        "codes": [[12]],
+        "values": [[[0.0] * 10]],
+        "frames": [[[0, 0, W, H, W, H, 0, 0, 0, W, H]]],
+        "settings": [[1, 2, 0, 0, 0]],
+    }
+    parts.update(changed)
+    return tuple(
+        np.array(value, np.float64 if name == "values" else np.int32)
+        for name, value in parts.items()
+    )
+
+
+def run(files: Any, **given: Any) -> np.ndarray:
+    positional, keywords = arguments(files, [[0, 0, W, H]])
+    core().submit(*positional, **keywords, **given).wait()
+    assert keywords["status"].tolist() == [0]
+    return positional[12].reshape(H, W, 3)
+
+
+def test_a_recipe_is_carried_out(files: Any) -> None:
+    assert np.array_equal(run(files, stages=stages()), np.asarray(photo(W, H))[:, ::-1])
+    assert np.array_equal(run(files, stages=stages(codes=[[0]])), np.asarray(photo(W, H)))
+
+
+def frame(**changed: int) -> list[list[list[int]]]:
+    names = "x y w h resized_w resized_h left top flip out_w out_h".split()
+    values = dict(zip(names, [0, 0, W, H, W, H, 0, 0, 0, W, H]))
+    return [[[{**values, **changed}[name] for name in names]]]
+
+
+AFFINE = [1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+WRONG = {
+    "no frame": ({"settings": np.zeros((0, 5))}, "at least one frame"),
+    "no size": ({"first_size": [[0, H]]}, "first_size: sample 0"),
+    "an unknown code": ({"codes": [[19]]}, "codes: sample 0"),
+    "a negative code": ({"codes": [[-1]]}, "codes: sample 0"),
+    "a box outside": ({"frames": frame(x=1)}, "a box inside the image"),
+    "an empty box": ({"frames": frame(w=0)}, "a box inside the image"),
+    "a box that overflows": ({"frames": frame(x=2**31 - 1)}, "a box inside the image"),
+    "a huge side": ({"frames": frame(resized_w=70_000)}, "sides of 1 up to 65,535"),
+    "a window far away": ({"frames": frame(left=2**25)}, "within 2\\*\\*24"),
+    "another result": ({"frames": frame(out_w=W - 1)}, "a last frame of out_w x out_h"),
+    "operations left over": ({"settings": [[0, 2, 0, 0, 0]]}, "all operations"),
+    "operations not there": ({"settings": [[2, 2, 0, 0, 0]]}, "all operations"),
+    "an unknown filter": ({"settings": [[1, 6, 0, 0, 0]]}, "a filter and three levels"),
+    "a fill of 256": ({"settings": [[1, 2, 0, 256, 0]]}, "a filter and three levels"),
+    "too few values": ({"codes": [[1]], "values": np.zeros((1, 1, 0))}, "values: sample 0"),
+    "not a number": ({"codes": [[1]], "values": [[[np.nan] * 10]]}, "values: sample 0"),
+    "infinite": ({"codes": [[17]], "values": [[[np.inf] * 10]]}, "values: sample 0"),
+    "no bits": ({"codes": [[9]]}, "values: sample 0"),
+    "a hue of 256": ({"codes": [[4]], "values": [[[256.0] * 10]]}, "values: sample 0"),
+    "a quarter turn of no square": ({"codes": [[15]]}, "values: sample 0"),
+    "an affine filter": (
+        {"codes": [[17]], "values": [[AFFINE[:6] + [1, 0, 0, 0]]]},
+        "values: sample 0",
+    ),
+    "an affine fill": (
+        {"codes": [[17]], "values": [[AFFINE[:6] + [0, 0, -1, 0]]]},
+        "values: sample 0",
+    ),
+    "a blur as wide as the image": (
+        {"codes": [[18]], "values": [[[float(W), 0.0] + [0.0] * 60]]},
+        "values: sample 0",
+    ),
+    "a blur without its weights": (
+        {"codes": [[18]], "values": [[[6.0, 6.0] + [0.0] * 8]]},
+        "values: sample 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_stages_are_checked_before_anything_runs(files: Any, name: str) -> None:
+    changed, message = WRONG[name]
+    positional, keywords = arguments(files, [[0, 0, W, H]])
+    with pytest.raises(ValueError, match=message):
+        core().submit(*positional, **keywords, stages=stages(**changed))
+    assert (positional[12] == 77).all()
+
+
+def erased(**changed: Any) -> tuple[np.ndarray, ...]:
+    parts = {
+        "boxes": np.array([[[3, 4, 5, 6]]], np.int32),
+        "keys": np.zeros((1, 1), np.uint64),
+        "noise": np.zeros(1, np.uint8),
+        "values": np.array([1, 2, 3, 0], np.uint8),
+    }
+    return tuple({**parts, **changed}.values())
+
+
+def test_a_rectangle_is_erased_and_nothing_else(files: Any) -> None:
+    expected = np.array(photo(W, H))
+    expected[4:10, 3:8] = 1, 2, 3
+    assert np.array_equal(run(files, erase=erased()), expected)
+
+
+@pytest.mark.parametrize(
+    "box", [[-1, 0, 2, 2], [0, 0, W + 1, 2], [W - 1, 0, 2, 2], [0, H, 1, 1], [2**31 - 1, 0, 9, 9]]
+)
+def test_rectangles_lie_inside(files: Any, box: list[int]) -> None:
+    positional, keywords = arguments(files, [[0, 0, W, H]])
+    with pytest.raises(ValueError, match="a rectangle inside the result"):
+        core().submit(*positional, **keywords, erase=erased(boxes=np.array([[box]], np.int32)))
+
+
+def test_values_to_erase_with_are_counted(files: Any) -> None:
+    positional, keywords = arguments(files, [[0, 0, W, H]])
+    for changed in ({"noise": np.ones(1, np.uint8)}, {"values": np.zeros(3, np.uint8)}):
+        with pytest.raises(ValueError, match="erase values"):
+            core().submit(*positional, **keywords, erase=erased(**changed))
+
+
+def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path: Path) -> None:
+    from torchvision import transforms as v1
+
+    from fastload._buffers import SlabRing
+    from fastload._engine import make_decoder
+    from fastload._transforms import recognise
+    from fastload.storage.folder import FolderStore
+
+    (tmp_path / "a").mkdir()
+    for name in ("1.png", "2.bmp"):
+        photo(W, H).save(tmp_path / "a" / name)
+    chain = [v1.ColorJitter(0.5, 0.5, 0.5, (0.2, 0.2)), v1.ToTensor(), v1.RandomErasing(1.0)]
+    plan = recognise(v1.Compose(chain))
+    store = FolderStore(str(tmp_path))
+    both = [
+        make_decoder(engine, store, plan, threads=1, ring=SlabRing(2))
+        .submit(np.arange(2), seed=1, epoch=0)
+        .result()
+        for engine in ("native", "python")
+    ]
+    assert np.array_equal(*both)
+    assert float(both[0].std()) > 0
