@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from fastload.errors import UsageError
-from fastload.storage import FORMATS, Store, format_of
+from fastload.storage import FORMATS, format_of
 
 from ._resize import Resize
+from ._source import Source
 
 
 def encoding_for(path: str, encode: str | None, default: str) -> str:
@@ -28,13 +29,13 @@ def encoding_for(path: str, encode: str | None, default: str) -> str:
 
 
 def check_sizes(
-    path: str, store: Store, encoding: str, resize: Resize | None, *, exif: bool
+    path: str, source: Source, encoding: str, resize: Resize | None, *, exif: bool
 ) -> None:
     """Look at all images, before anything is written, where raw pixels must be of one size.
 
     Args:
         path: of the store to be written.
-        store: the source.
+        source: of the images; one that does not know their sizes is checked when it is read.
         encoding: of the records.
         resize: what is done to the images; None: nothing.
         exif: images are turned as their EXIF orientation says, so that sides may be swapped.
@@ -47,8 +48,10 @@ def check_sizes(
         return
     if resize is not None and resize.mode in ("exact", "crop"):
         return
-    every = np.arange(len(store), dtype=np.int64)
-    sizes = store.sizes(every)
+    every = np.arange(len(source), dtype=np.int64)
+    sizes = source.sizes()
+    if sizes is None:
+        return
     known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
     found = np.sort(sizes[known], axis=1) if exif else sizes[known]
     different, first = np.unique(found, axis=0, return_index=True)
@@ -58,7 +61,7 @@ def check_sizes(
         targets.setdefault(size, at)
         if len(targets) > 1:
             (mine, one), (other, two) = targets.items()
-            names = store.keys(np.array([one, two], np.int64))
+            names = source.keys[one], source.keys[two]
             raise UsageError(
                 f"{FORMATS[name].suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "

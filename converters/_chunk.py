@@ -1,30 +1,32 @@
-"""A chunk of source files on its way into a store: read, encoded, with checksums."""
+"""A chunk of a source on its way into a store: read, encoded, with checksums."""
 
 from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import threading
+from collections.abc import Iterable
 
 import numpy as np
 
-from fastload.errors import DecodeError
+from fastload.errors import DataError, DecodeError
+from fastload.storage import DCT, RAW
 from fastload.storage._crc import crc32c
-from fastload.storage.folder import FolderStore
 
-from ._encoders import Encoder
+from ._encoders import Encoded, Encoder
+from ._source import Annotations, Sample, Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chunk:
-    """Records ready to be written, and the files that gave none.
+    """Records ready to be written, and the samples that gave none.
 
     Attributes:
         indices: int64 (n,), of the records in the source.
         data: n records.
         sizes, kinds, crc32c: as in ``Batch``.
-        failed: (index in the source, reason) of each file that could not be read or is no image.
+        annotations: labels and fields.
+        failed: (index in the source, reason) of each sample that cannot be read or is no image.
         kept: reason -> records that keep their bytes although another encoding was asked for.
     """
 
@@ -33,58 +35,80 @@ class Chunk:
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
+    annotations: Annotations
     failed: list[tuple[int, str]]
     kept: collections.Counter[str]
 
 
 def read_chunk(
-    store: FolderStore, indices: np.ndarray, encoder: Encoder, stop: threading.Event
+    source: Source,
+    indices: np.ndarray,
+    encoder: Encoder,
+    stop: threading.Event,
+    samples: Iterable[Sample | DataError] | None = None,
 ) -> Chunk:
-    """Read and encode some files of ``store``; once ``stop`` is set, end with what there is."""
+    """Read and encode some samples; once ``stop`` is set, end with what there is.
+
+    ``samples`` are those of ``indices`` where another thread has read them.
+    """
     done: list[int] = []
+    taken: list[Sample] = []
     data: list[bytes] = []
+    crcs: list[int] = []
     shape: list[tuple[int, int, int]] = []
     failed: list[tuple[int, str]] = []
     kept: collections.Counter[str] = collections.Counter()
-    for index, path in zip(indices.tolist(), store.files.many(indices)):
+    samples = source.read(indices) if samples is None else samples
+    for index, sample in zip(indices.tolist(), samples):
         if stop.is_set():
             break
         try:
-            encoded = encoder(_read(path))
-        except DecodeError as error:
+            if isinstance(sample, DataError):
+                raise sample
+            encoded = _encode(encoder, sample)
+        except DataError as error:
             failed.append((index, error.message))
             continue
-        except OSError as error:
-            failed.append((index, f"the file cannot be read: {error.strerror}"))
-            continue
         done.append(index)
+        taken.append(sample)
         data.append(encoded.data)
+        known = sample.crc32c if encoded.data is sample.data else None
+        crcs.append(crc32c(encoded.data) if known is None else known)
         if encoded.kept is not None:
             kept[encoded.kept] += 1
         shape.append((encoded.width, encoded.height, encoded.kind))
     shapes = np.array(shape, np.int32).reshape(-1, 3)
+    chosen = np.array(done, np.int64)
     return Chunk(
-        indices=np.array(done, np.int64),
+        indices=chosen,
         data=data,
         sizes=np.ascontiguousarray(shapes[:, :2]),
         kinds=shapes[:, 2].astype(np.uint8),
-        crc32c=np.array([crc32c(item) for item in data], np.uint32),
+        crc32c=np.array(crcs, np.uint32),
+        annotations=source.annotate(chosen, taken) if done else Annotations(),
         failed=failed,
         kept=kept,
     )
 
 
-def _read(path: bytes) -> bytes:
-    """A whole file. (Three system calls less than ``open``: it counts for small files.)"""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        size = os.fstat(descriptor).st_size
-        data = os.read(descriptor, size + 1)
-        if len(data) == size:
-            return data
-        parts = [data]  # it grew meanwhile, or is larger than one read gives
-        while parts[-1]:
-            parts.append(os.read(descriptor, 1 << 24))
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
+def _encode(encoder: Encoder, sample: Sample) -> Encoded:
+    """``sample`` as a record. A record of a store stays as it is where that is what is wanted."""
+    data, size = sample.data, sample.size
+    if not isinstance(data, bytes):
+        return encoder.image(data if data.mode in ("L", "RGB") else data.convert("RGB"))
+    if size is not None and sample.kind in encoder.keeps:
+        return Encoded(data, sample.kind, *size)
+    if sample.kind == RAW:
+        if size is None or len(data) != 3 * size[0] * size[1]:
+            raise DecodeError(f"expected RGB pixels of size {size}, found {len(data)} bytes")
+        from PIL import Image
+
+        return encoder.image(Image.frombytes("RGB", size, data))
+    if sample.kind == DCT:
+        from fastload._engine.jpeg import dct_to_jpeg
+
+        try:
+            data = dct_to_jpeg(data)
+        except ValueError as error:
+            raise DecodeError(f"the DCT record is damaged: {error}") from error
+    return encoder.file(data)

@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from fastload import _native
 from fastload.errors import MissingDependencyError
 from fastload.storage import DCT
 
-from ._encoders import Encoded, Encoder
+from ._encoders import Encoded
 
 
-def dct_encoder(encode: Encoder) -> Encoder:
-    """An encoder that turns the JPEGs that ``encode`` gives into DCT records, without loss.
+def dct_encoder(encode: Callable[[Any], Encoded]) -> Callable[[Any], Encoded]:
+    """What turns the JPEGs that ``encode`` gives into DCT records, without loss.
 
     Raises:
         MissingDependencyError: no core, or one that could not read such records at their speed.
     """
     core = _writing_core()
 
-    def transcode(data: bytes) -> Encoded:
+    def transcode(data: Any) -> Encoded:
         image = encode(data)
         if not image.data.startswith(b"\xff\xd8"):
             return dataclasses.replace(image, kept="not a JPEG")

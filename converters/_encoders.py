@@ -1,7 +1,7 @@
-"""Encoders: the bytes of a source file -> the bytes of a record.
+"""Encoders: an image file, or an image, -> the bytes of a record.
 
-An encoder is a function ``bytes -> Encoded``. ``make_encoder`` builds it from the options of
-``pack``; another encoding is one more entry in ``_SAVERS``.
+``make_encoder`` builds one from the options of ``pack``; another encoding is one more entry in
+``_SAVERS``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from fastload.errors import DecodeError, UsageError
-from fastload.storage import ENCODED, RAW
+from fastload.storage import DCT, ENCODED, RAW
 
 from ._headers import image_size, refuse_bomb
 from ._resize import Resize
@@ -38,7 +38,19 @@ class Encoded:
     kept: str | None = None
 
 
-Encoder = Callable[[bytes], Encoded]
+@dataclasses.dataclass(frozen=True)
+class Encoder:
+    """What makes records.
+
+    Attributes:
+        file: out of the bytes of an image file.
+        image: out of an image of mode L or RGB.
+        keeps: kinds of records that stay as they are.
+    """
+
+    file: Callable[[bytes], Encoded]
+    image: Callable[[Image.Image], Encoded]
+    keeps: frozenset[int] = frozenset()
 
 
 def make_encoder(
@@ -58,23 +70,27 @@ def make_encoder(
         from ._dct import dct_encoder
 
         inner = "keep" if resize is None else "jpeg"
-        return dct_encoder(make_encoder(inner, resize=resize, quality=quality, exif=exif))
+        plain = make_encoder(inner, resize=resize, quality=quality, exif=exif)
+        if resize is None:  # pixels have no JPEG yet
+            plain = dataclasses.replace(plain, image=lambda image: _save_jpeg(image, quality))
+        keeps = frozenset({DCT}) if resize is None and not exif else frozenset[int]()
+        return Encoder(dct_encoder(plain.file), dct_encoder(plain.image), keeps)
     if encode == "keep" and resize is not None:
         raise UsageError(
             "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, dct, "
             "png, bmp, raw), or none, which means jpeg"
         )
     if encode == "keep":
-        return (lambda data: _keep_upright(data, quality)) if exif else _keep
+        file = (lambda data: _keep_upright(data, quality)) if exif else _keep
+        keeps = frozenset({RAW} if exif else {ENCODED, RAW, DCT})
+        return Encoder(file, lambda image: _save_png(image, quality), keeps)
     save = _SAVERS[encode]
 
-    def transcode(data: bytes) -> Encoded:
-        image = _decode(data, exif=exif)
-        if resize is not None:
-            image = resize.apply(image)
-        return save(image, quality)
+    def transcode(image: Image.Image) -> Encoded:
+        return save(image if resize is None else resize.apply(image), quality)
 
-    return transcode
+    as_it_is = frozenset({RAW}) if encode == "raw" and resize is None else frozenset[int]()
+    return Encoder(lambda data: transcode(_decode(data, exif=exif)), transcode, as_it_is)
 
 
 def _keep(data: bytes) -> Encoded:

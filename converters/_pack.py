@@ -1,6 +1,6 @@
-"""``pack``: a folder of images into one store, or one per part of a split.
+"""``pack``: images from anywhere into one store, or one per part of a split.
 
-Files are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads
+Samples are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads
 and not processes: Pillow and the file system work without the GIL, and nothing has to be copied
 between processes.) An interrupted run leaves ``NAME.partial``; the same call goes on from there.
 """
@@ -10,11 +10,10 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -23,14 +22,15 @@ import numpy as np
 from fastload._cpu import available
 from fastload._version import __version__
 from fastload.errors import DataError, DecodeError, StoreError, UsageError
-from fastload.storage import Batch, Writer, open_store, open_writer
-from fastload.storage.folder import FolderStore
+from fastload.storage import Batch, Store, Writer, open_store, open_writer
 
 from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder, make_encoder
+from ._open import open_source
 from ._report import PackedPart, PackReport, Skipped
 from ._resize import Resize
+from ._source import Source
 
 Progress = Callable[[int, int, int], None]
 
@@ -48,7 +48,7 @@ class _Job:
 
 
 def pack(
-    source: str | os.PathLike[str],
+    source: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store] | Any,
     destination: str | os.PathLike[str],
     *,
     encode: str | None = None,
@@ -58,10 +58,12 @@ def pack(
     split: str | None = None,
     on_error: str = "raise",
     exif: bool = False,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
     compression: str | None = None,
     progress: Progress | None = None,
 ) -> PackReport:
-    """Pack a folder of images into a store.
+    """Pack images into a store.
 
     Example:
         >>> report = pack("imgs", "imgs.lmdb")
@@ -70,15 +72,21 @@ def pack(
 
     Args:
         source: class folders as torchvision's ImageFolder reads them (same order, labels, class
-            names), or a folder of images without labels.
+            names), or a folder of images without labels. A list, as CSV, TSV or JSONL: a column
+            path, file_name, filename, file or image (relative to the list), label (numbers, or
+            class names), and any other columns, which become fields. A store of any format, or a
+            list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
+            files as they are downloaded. ``"module:object"``, or a map-style Dataset, whose samples
+            are (image, label), an image, or a dict.
         destination: the store; its suffix names the format. It appears when it is complete; until
             then the work is in ``destination`` + ".partial", and the same call resumes it.
         encode: "keep": the files' own bytes, not decoded. "jpeg", "png": encoded anew. "bmp": not
             compressed. "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md):
             the same pixels, about 1.3 times the size, decoded several times faster; files that are
             no JPEG, or not one that the form can hold, keep their bytes. With ``resize``, of a
-            JPEG of this quality. None: "keep", or "jpeg" where ``resize`` is given, or "raw" for a
-            format that holds nothing else (.pth, .n5, .zarr).
+            JPEG of this quality. None: "keep", or "jpeg" where ``resize`` is given; "raw" where
+            the format holds nothing else (.pth, .n5, .zarr) and for MNIST and CIFAR; "png" for a
+            Dataset, whose images have no bytes to keep.
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
@@ -94,7 +102,9 @@ def pack(
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
             torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
             encoded anew; so with "dct".
-        compression: of an .h5 store: "gzip" or "lzf". Smaller, and several times slower to load.
+        shards: write so many files, of equally many records.
+        shard_nbytes: write several files, of at most so many bytes each.
+        compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
         progress: called with (records done, records in all, bytes written) after every chunk.
 
     Returns:
@@ -105,7 +115,7 @@ def pack(
             was begun with other arguments.
         DecodeError: a file that is no image, with ``on_error="raise"``, or no image at all.
         MissingDependencyError: ``encode="dct"`` without a native core that reads it fast.
-        StoreNotFoundError: no folder of images.
+        StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
     started = time.monotonic()
@@ -115,24 +125,28 @@ def pack(
         raise UsageError(f"expected at least 1 worker, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
-    encoding = _arrays.encoding_for(path, encode, "keep" if target is None else "jpeg")
+    opened = open_source(source)
+    default = "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
+    encoding = _arrays.encoding_for(path, encode, default)
     encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
-    store = open_store(source)
-    if not isinstance(store, FolderStore):
-        raise UsageError(f"expected a folder of images to pack, got the {store.format} {source!r}")
-    _arrays.check_sizes(path, store, encoding, target, exif=exif)
-    keys = store.keys(np.arange(len(store)))
+    _arrays.check_sizes(path, opened, encoding, target, exif=exif)
+    keys = list(opened.keys)
+    options: dict[str, Any] = {
+        "shards": shards,
+        "shard_nbytes": shard_nbytes,
+        "compression": compression,
+    }
     settings = {
         "encode": encoding,
         "resize": str(target) if target is not None else None,
         "quality": quality if lossy or exif else None,
         "exif": exif,
         "on_error": on_error,
-        "source": store.path,
-        "source_digest": _digest(store, keys),
+        "source": opened.path,
+        "source_digest": opened.digest(),
     }
-    run = _Run(store, keys, encoder, on_error, workers or available(), progress)
+    run = _Run(opened, keys, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
@@ -143,10 +157,11 @@ def pack(
             metadata = {"fastload": __version__, **job.settings}
             writer = open_writer(
                 job.path,
-                classes=store.classes,
+                classes=opened.classes,
                 metadata=metadata,
                 settings=job.settings,
-                compression=compression,
+                total=len(job.indices),
+                **options,
             )
             stack.callback(_leave, writer)
             writers.append((job, writer, len(writer)))
@@ -188,12 +203,10 @@ def _jobs(
 
 def _finished(job: _Job) -> PackedPart | None:
     """The store of ``job``, if an earlier run with the same settings has written it."""
-    if not os.path.exists(job.path):
-        return None
     try:
         store = open_store(job.path)
     except StoreError:
-        return None  # not ours: the writer says that it is in the way
+        return None  # nothing there, or not ours: the writer says that it is in the way
     with store:
         if any(store.metadata.get(name) != value for name, value in job.settings.items()):
             return None
@@ -206,30 +219,19 @@ def _leave(writer: Writer) -> None:
     writer.abort(keep_partial=len(writer) > 0)
 
 
-def _digest(store: FolderStore, keys: list[str]) -> str:
-    """A hash of what the source consists of: files, labels and class names."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(store.files.blob)
-    digest.update(store.files.ends.tobytes())
-    if store.labels is not None:
-        digest.update(store.labels.tobytes())
-    digest.update("\0".join(store.classes).encode("utf-8", "surrogateescape"))
-    return digest.hexdigest()
-
-
 class _Run:
     """Reads, encodes and writes; remembers what was skipped and how far it is."""
 
     def __init__(
         self,
-        store: FolderStore,
+        source: Source,
         keys: list[str],
         encoder: Encoder,
         on_error: str,
         workers: int,
         progress: Progress | None,
     ) -> None:
-        self._store = store
+        self._source = source
         self._keys = keys
         self._encoder = encoder
         self._raise = on_error == "raise"
@@ -254,7 +256,7 @@ class _Run:
 
     def _take(self, writer: Writer, chunk: Chunk) -> None:
         for index, reason in chunk.failed:
-            path = self._store.files[index]
+            path = self._source.where(index)
             if self._raise:
                 raise DecodeError(
                     f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
@@ -262,17 +264,19 @@ class _Run:
                     record=index,
                 )
             self.skipped.append(Skipped(path=path, reason=reason))
-        labels = self._store.labels
-        writer.extend(
-            Batch(
-                data=chunk.data,
-                keys=[self._keys[index] for index in chunk.indices.tolist()],
-                labels=None if labels is None else labels[chunk.indices],
-                sizes=chunk.sizes,
-                kinds=chunk.kinds,
-                crc32c=chunk.crc32c,
+        if chunk.data:
+            writer.extend(
+                Batch(
+                    data=chunk.data,
+                    keys=[self._keys[index] for index in chunk.indices.tolist()],
+                    labels=chunk.annotations.labels,
+                    sizes=chunk.sizes,
+                    kinds=chunk.kinds,
+                    crc32c=chunk.crc32c,
+                    fields=chunk.annotations.fields,
+                    field_kinds=chunk.annotations.field_kinds,
+                )
             )
-        )
         self.kept += chunk.kept
         self._nbytes += sum(map(len, chunk.data))
         self._report(len(chunk.data) + len(chunk.failed))
@@ -295,10 +299,10 @@ class _Run:
         end = keys.index(there[-1]) + 1
         have = set(there)
         for index, key in zip(indices[:end].tolist(), keys, strict=False):
-            path = self._store.files[index]
+            path = self._source.where(index)
             if key not in have:
                 self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
-            elif os.stat(path).st_mtime_ns > writer.begun_ns:
+            elif self._source.changed(index, writer.begun_ns):
                 raise UsageError(
                     f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
                     "that folder to start again"
@@ -317,7 +321,11 @@ class _Run:
             start = next(starts, None)
             if start is not None:
                 part = indices[start : start + _CHUNK]
-                ahead.append(pool.submit(read_chunk, self._store, part, self._encoder, self._stop))
+                # the user's code stays in the thread that called
+                samples = None if self._source.concurrent else list(self._source.read(part))
+                ahead.append(
+                    pool.submit(read_chunk, self._source, part, self._encoder, self._stop, samples)
+                )
 
         try:
             for _ in range(2 * self._workers):

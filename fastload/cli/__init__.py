@@ -17,7 +17,9 @@ from fastload.errors import FastloadError, UsageError
 
 # Name -> (module, whose click command is named `command`; one line for the list).
 COMMANDS = {
-    "pack": ("fastload.cli.pack", "Pack a folder of images into one file."),
+    "pack": ("fastload.cli.pack", "Pack a folder, a list, a dataset or a store into one file."),
+    "append": ("fastload.cli.append", "Add images to a store."),
+    "concat": ("fastload.cli.concat", "Copy several stores into one."),
     "verify": ("fastload.cli.verify", "Check every record against its checksum."),
     "unpack": ("fastload.cli.unpack", "Write a store's images as files."),
     "info": ("fastload.cli.info", "Show what is inside a store."),

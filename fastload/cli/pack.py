@@ -2,11 +2,37 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import re
+from typing import TYPE_CHECKING
+
 import click
 
 from ._progress import ProgressBar, human
 
+if TYPE_CHECKING:
+    from fastload.converters import PackReport
+
 _SHOWN = 10  # skipped files, and reasons, that are listed
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
+          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
+
+
+def size_of(
+    ctx: click.Context | None, param: click.Parameter | None, value: str | None
+) -> int | None:
+    """A number of bytes out of an option such as 256MB or 1.5GiB."""
+    if value is None:
+        return None
+    match = re.fullmatch(r"([\d.]+)\s*([KMGT]I?)?B?", value.upper())
+    try:
+        nbytes = int(float(match[1]) * _UNITS[match[2] or ""]) if match is not None else 0
+    except ValueError:
+        nbytes = 0
+    if nbytes < 1:
+        raise click.BadParameter(f"expected a size such as 256MB, got {value!r}", ctx, param)
+    return nbytes
 
 
 @click.command(
@@ -17,6 +43,10 @@ Examples:
   fastload pack ./imgs imgs.lmdb --split val=0.1
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
   fastload pack ./imgs pixels.h5 --resize crop:224 --encode raw
+  fastload pack list.csv imgs.tfrecord --shard-size 256MB
+  fastload pack a.lmdb b.h5
+  fastload pack cifar-10-python.tar.gz cifar.lmdb
+  fastload pack mymodule:MyDataset mine.lmdb
 """
 )
 @click.argument("source", type=click.Path())
@@ -32,8 +62,8 @@ Examples:
     "--resize",
     metavar="SIZE",
     help="256: the shorter side becomes 256 pixels, as torchvision's Resize(256) does it. "
-    "longest:256: the longer side becomes 256 where it is longer. crop:224: as 224, then the "
-    "square in the middle. 320x240: width and height, whatever the shape of the image.",
+    "longest:256: the longer side becomes 256 where it is longer. 224x160: width and height. "
+    "crop:224: the shorter side becomes 224, then a square is cut out of the middle.",
 )
 @click.option(
     "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
@@ -51,6 +81,12 @@ Examples:
     show_default=True,
     help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
 )
+@click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
+@click.option(
+    "--shard-size", callback=size_of, metavar="SIZE",
+    help="Write several files, of at most this size: 256MB.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @click.option("--exif", is_flag=True, help="Turn images as their EXIF orientation says.")
 @click.option(
     "--compression",
@@ -67,21 +103,26 @@ def command(
     workers: int | None,
     split: str | None,
     on_error: str,
+    shards: int | None,
+    shard_size: int | None,
+    as_json: bool,
     exif: bool,
     compression: str | None,
     quiet: bool,
 ) -> None:
-    """Pack the folder SOURCE of images into the store DESTINATION.
+    """Pack the images of SOURCE into the store DESTINATION.
 
-    SOURCE has one folder per class, as for torchvision's ImageFolder, or images and no folders. The
-    suffix of DESTINATION names the format: .lmdb, .h5, and for raw pixels .pth, .n5, .zarr.
+    SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or with images
+    and no folders; a CSV, TSV or JSONL list with a column path, and label and others if you like; a
+    store of any format; MNIST's or CIFAR's files as they are downloaded; or a Dataset as
+    module:object. The suffix of DESTINATION names the format: .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
     lies in DESTINATION.partial, and the same command goes on from there.
     """
     from fastload.converters import pack
 
-    with ProgressBar("packing", quiet=quiet) as bar:
+    with ProgressBar("packing", quiet=quiet or as_json) as bar:
         report = pack(
             source,
             destination,
@@ -92,9 +133,19 @@ def command(
             split=split,
             on_error=on_error,
             exif=exif,
+            shards=shards,
+            shard_nbytes=shard_size,
             compression=compression,
             progress=bar,
         )
+    show(report, quiet=quiet, as_json=as_json)
+
+
+def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
+    """Print what was written and what was left out."""
+    if as_json:
+        click.echo(json.dumps(dataclasses.asdict(report), indent=1))
+        return
     for skipped in report.skipped[:_SHOWN]:
         click.echo(f"skipped {skipped.path}: {skipped.reason}", err=True)
     if len(report.skipped) > _SHOWN:

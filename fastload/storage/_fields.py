@@ -225,6 +225,7 @@ def gather_fields(
     fields: dict[str, np.ndarray | Sequence[bytes]] = {}
     kinds: dict[str, str] = {}
     for name in names:
+        Field(name, "bytes")  # refuses names that cannot be
         values = [record[name] for record in records]
         found = {_kind_of(value) for value in values}
         if len(found) != 1:

@@ -53,7 +53,7 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert f"  {command}" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["pack", "verify", "unpack", "info"])
+@pytest.mark.parametrize("command", ["pack", "append", "concat", "verify", "unpack", "info"])
 def test_help_of_a_command_has_examples(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0
@@ -228,3 +228,33 @@ def test_unpack_gives_the_files_back(images: Path, tmp_path: Path) -> None:
         assert (tmp_path / "out" / path.relative_to(images)).read_bytes() == path.read_bytes()
     again = run("unpack", tmp_path / "a.lmdb", tmp_path / "out")
     assert again.exit_code == 2 and "a new or an empty folder" in again.stderr
+
+
+def test_append_and_concat_say_what_they_did(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    (images / "klasse 0 ü" / "neu.jpg").write_bytes(picture(99, 5, 5))
+    for name in images.rglob("[0-9]*.jpg"):
+        if "00" not in name.name and "01" not in name.name:
+            name.unlink()
+    (images / "klasse 0 ü" / "00.jpg").unlink()
+    (images / "klasse 1 ü" / "01.jpg").rename(images / "klasse 1 ü" / "neu.jpg")
+    result = run("append", tmp_path / "a.lmdb", images)
+    assert result.exit_code == 0 and "22 records" in result.stdout
+    result = run("concat", tmp_path / "a.lmdb", tmp_path / "a.lmdb", tmp_path / "b.lmdb", "--json")
+    assert json.loads(result.stdout)["parts"][0]["records"] == 44
+    assert run("info", tmp_path / "b.lmdb").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"), [("256MB", 256_000_000), ("1.5 GiB", 3 << 29), ("7", 7)]
+)
+def test_shard_sizes_have_units(text: str, nbytes: int) -> None:
+    from fastload.cli.pack import size_of
+
+    assert size_of(None, None, text) == nbytes
+
+
+@pytest.mark.parametrize("text", ["", "MB", "0", "1..2K", "5X"])
+def test_sizes_that_are_none_are_refused(text: str, images: Path, tmp_path: Path) -> None:
+    result = run("pack", images, tmp_path / "a.lmdb", "--shard-size", text)
+    assert result.exit_code == 2 and "256MB" in result.stderr

@@ -20,6 +20,7 @@ from PIL import Image
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import RAW, Store, open_store
 from fastload.storage._read import read_records
+from fastload.storage.folder import FolderStore
 from storage.formats import picture
 
 transforms = pytest.importorskip("torchvision.transforms")
@@ -481,7 +482,7 @@ def test_long_work_can_be_stopped_within_a_chunk(
         Image.new("RGB", (600, 600)).save(root / f"{index}.bmp")
     began: list[int] = []
 
-    from fastload.converters import _chunk
+    from fastload.converters import _chunk, _encoders, _store_source
 
     def slow(data: bytes) -> None:
         began.append(1)
@@ -490,6 +491,7 @@ def test_long_work_can_be_stopped_within_a_chunk(
 
     stop = threading.Event()
     stop.set()
-    store = open_store(root)
-    chunk = _chunk.read_chunk(store, np.arange(64), slow, stop)  # type: ignore[arg-type]
+    source = _store_source.FolderSource(FolderStore(root))
+    encoder = _encoders.Encoder(slow, slow)  # type: ignore[arg-type]
+    chunk = _chunk.read_chunk(source, np.arange(64), encoder, stop)
     assert not began and len(chunk.data) == 0

@@ -1,0 +1,132 @@
+"""``concat`` and ``append``: stores out of stores."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import UsageError
+from fastload.storage import format_of, open_store
+from fastload.storage._partial import sync_folder
+from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
+from fastload.storage.concat import ConcatStore
+
+from ._pack import Progress, pack
+from ._report import PackReport
+
+_MARK = "-appending"  # in the name of the new store until it replaces the old one
+
+
+def concat(
+    sources: Sequence[str | os.PathLike[str]],
+    destination: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> PackReport:
+    """Copy the records of several stores, one after the other, into a new store.
+
+    Records are compared with their checksums and stay as they are. (To read several stores as one
+    nothing need be copied: ``FastLoader(["a.lmdb", "b.lmdb"])``.)
+
+    Example:
+        >>> concat(["a.lmdb", "b.lmdb"], "both.lmdb").records
+        2000
+
+    Args:
+        sources: stores of any format, or folders, with the same classes, labels and fields.
+        destination: the new store.
+        progress: as for ``pack``.
+        options: other arguments of ``pack``, such as ``shards``.
+
+    Raises:
+        UsageError, StoreError: as ``pack`` does, or stores that do not fit together.
+    """
+    return pack(open_store(list(sources)), destination, progress=progress, **options)
+
+
+def append(
+    path: str | os.PathLike[str],
+    source: Any,
+    *,
+    progress: Progress | None = None,
+    **options: Any,
+) -> PackReport:
+    """Add the samples of ``source`` behind the records of the store at ``path``.
+
+    The store is written anew beside the old one and then takes its place: whoever reads the old one
+    goes on with it, and a kill leaves the old one or the new one. That takes the time of a copy,
+    and the room.
+
+    Example:
+        >>> append("imgs.lmdb", "more").records
+        1100
+
+    Args:
+        path: a store of one file.
+        source: as for ``pack``; with the same classes, type of labels and fields.
+        progress: as for ``pack``.
+        options: other arguments of ``pack``: what becomes of the new images.
+
+    Raises:
+        UsageError: a set of shards, or a format of several files (pack into another store, and read
+            both as one); a source that does not fit, or that has keys that are there.
+        StoreError: as ``pack`` does.
+    """
+    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    store = open_store(path)
+    if format_of(path) is None or not os.path.isfile(path):
+        raise UsageError(
+            f"expected a store of one file, got {path!r}: pack the new images into another store, "
+            "and read both as one, FastLoader([a, b])"
+        )
+    stem, suffix = os.path.splitext(path)
+    new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
+    _remove(stem)  # what a run that was killed left
+    try:
+        pack(source, more, **options)
+        both = ConcatStore.checked([store, open_store(more)])
+        keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
+        twice = keys[0] & keys[1]
+        if twice:
+            raise UsageError(f"{path!r} already has a record called {min(twice)!r}")
+        report = pack(both, new, progress=progress)
+        both.close()
+        _replace(new, path, store.format)
+    finally:
+        _remove(stem)
+    (part,) = report.parts
+    return dataclasses.replace(report, parts=(dataclasses.replace(part, path=path),))
+
+
+def _replace(new: str, path: str, format: str) -> None:
+    """Give the files of the store ``new`` the names of those of ``path``, the data file last."""
+    folder, name = os.path.split(new)
+    stem, wanted = os.path.splitext(name)[0], os.path.splitext(os.path.basename(path))[0]
+    table = read_sidecar(new, format) if os.path.exists(sidecar_of(new)) else None
+    if table is not None:
+        # Until the data file has its name the sidecar does not fit, and the old file is scanned.
+        write_sidecar(path, table, names=[os.path.basename(path)])
+    for other in set(os.listdir(folder)) - {name, os.path.basename(sidecar_of(new))}:
+        if other.startswith(stem + "."):
+            target = os.path.join(folder, wanted + other[len(stem) :])
+            os.replace(os.path.join(folder, other), target)
+    os.replace(new, path)
+    sync_folder(folder)
+
+
+def _remove(stem: str) -> None:
+    """Delete what belongs to the new store but has not become part of the old one."""
+    folder, name = os.path.split(stem)
+    for other in os.listdir(folder):
+        path = os.path.join(folder, other)
+        if other.startswith((f"{name}{_MARK}.", f"{name}{_MARK}-added.")):
+            if os.path.isdir(path):
+                shutil.rmtree(path)
+            else:
+                os.remove(path)

@@ -1,0 +1,269 @@
+"""MNIST's idx files and CIFAR's batches, as they are downloaded.
+
+Formats: yann.lecun.com/exdb/mnist (idx: big-endian magic, shape, then bytes) and
+www.cs.toronto.edu/~kriz/cifar.html (binary: label bytes, then 3072 bytes R, G, B of 32 x 32;
+Python: a pickled dict of ``data``, ``labels`` or ``fine_labels`` and ``coarse_labels``).
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import pickle
+import re
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import DataError, StoreError, StoreNotFoundError
+
+from ._dataset_source import raw_sample
+from ._source import Annotations, Sample, Source
+
+_IDX = re.compile(r"(.*)images[.-]idx3-ubyte(\.gz)?$")
+_CIFAR = re.compile(r"(data_batch(_\d)?(\.bin)?|test_batch(\.bin)?|(train|test)(\.bin)?)$")
+_CIFAR_FOLDERS = ("cifar-10-batches-py", "cifar-10-batches-bin", "cifar-100-python",
+                  "cifar-100-binary")  # fmt: skip
+_CIFAR_TARS = ("cifar-10-python.tar.gz", "cifar-10-binary.tar.gz", "cifar-100-python.tar.gz",
+               "cifar-100-binary.tar.gz")  # fmt: skip
+_MAX_NBYTES = 1 << 32  # of such a file, decompressed
+_SIDE = 32
+
+
+class ArraySource(Source):
+    """Images that are already pixels: uint8 (n, h, w, 3), with labels."""
+
+    encoding = "raw"
+
+    def __init__(
+        self,
+        path: str,
+        pixels: np.ndarray,
+        labels: np.ndarray,
+        classes: Sequence[str],
+        fields: Mapping[str, np.ndarray],
+    ) -> None:
+        self.path = path
+        self._pixels, self._labels, self._fields = pixels, labels, fields
+        self.classes = classes
+        self.keys = [f"{index:06d}" for index in range(len(pixels))]
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``."""
+        for index in indices.tolist():
+            pixels = self._pixels[index]
+            yield raw_sample(pixels if pixels.ndim == 3 else np.stack([pixels] * 3, axis=2))
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``."""
+        fields = {name: column[indices] for name, column in self._fields.items()}
+        return Annotations(self._labels[indices], fields)
+
+    def digest(self) -> str:
+        """Of pixels and labels."""
+        digest = hashlib.blake2b(self._pixels.data, digest_size=16)
+        digest.update(self._labels.data)
+        return digest.hexdigest()
+
+    def sizes(self) -> np.ndarray:
+        """All of one size."""
+        height, width = self._pixels.shape[1:3]
+        return np.tile(np.array([width, height], np.int32), (len(self), 1))
+
+
+def array_source(path: str) -> ArraySource | None:
+    """The images of ``path`` if it is a file, folder or archive of MNIST or CIFAR, else None.
+
+    A folder or an archive stands for its training part; name the file of the other one.
+
+    Raises:
+        StoreError: it is damaged, or not complete.
+    """
+    name = os.path.basename(os.path.normpath(path))
+    if os.path.isfile(path) and _IDX.match(name):
+        return _mnist(path)
+    if os.path.isfile(path) and name in _CIFAR_TARS:
+        return _cifar(path, _members(path))
+    if os.path.isdir(path) and name in _CIFAR_FOLDERS:
+        return _cifar(path, {one: _file(os.path.join(path, one)) for one in os.listdir(path)})
+    folder = os.path.dirname(os.path.abspath(path))
+    if os.path.isfile(path) and os.path.basename(folder) in _CIFAR_FOLDERS and _CIFAR.match(name):
+        others = [one for one in os.listdir(folder) if "meta" in one or one.endswith("names.txt")]
+        files = {one: _file(os.path.join(folder, one)) for one in [*others, name]}
+        return _cifar(path, files, only=name)
+    if os.path.isdir(path):
+        images = [one for one in os.listdir(path) if one.startswith("train") and _IDX.match(one)]
+        if images:
+            return _mnist(os.path.join(path, min(images)))
+    return None
+
+
+def _file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        data = file.read(_MAX_NBYTES + 1)
+    if path.endswith(".gz"):
+        try:
+            with gzip.open(io.BytesIO(data)) as file:
+                data = file.read(_MAX_NBYTES + 1)
+        except (OSError, EOFError) as error:
+            raise StoreError(f"the file is damaged: {error}", path=path) from error
+    if len(data) > _MAX_NBYTES:
+        raise StoreError(f"expected at most {_MAX_NBYTES} bytes", path=path)
+    return data
+
+
+def _members(path: str) -> dict[str, bytes]:
+    """The files of an archive, by their own names; nothing is unpacked to the disk."""
+    found: dict[str, bytes] = {}
+    try:
+        with tarfile.open(path) as archive:
+            for member in archive:
+                name = os.path.basename(member.name)
+                if not member.isfile() or member.size > _MAX_NBYTES:
+                    continue
+                wanted = _CIFAR.match(name) or "meta" in name or "names" in name
+                content = archive.extractfile(member) if wanted else None
+                if content is not None:
+                    found[name] = content.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise StoreError(f"the archive is damaged: {error}", path=path) from error
+    return found
+
+
+# --- MNIST ----------------------------------------------------------------------------------------
+
+
+def _mnist(path: str) -> ArraySource:
+    pixels = _idx(path, 3)
+    folder, name = os.path.split(path)
+    match = _IDX.match(name)
+    assert match is not None  # it is why we are here
+    wanted = [f"{match[1]}labels{dash}idx1-ubyte{gz}" for dash in "-." for gz in ("", ".gz")]
+    found = [one for one in wanted if os.path.isfile(os.path.join(folder, one))]
+    if not found:
+        raise StoreNotFoundError(f"expected the labels beside it, as {wanted[0]}", path=path)
+    labels = _idx(os.path.join(folder, found[0]), 1)
+    if len(labels) != len(pixels):
+        raise StoreError(f"{len(pixels)} images have {len(labels)} labels", path=path)
+    classes = [str(number) for number in range(int(labels.max(initial=0)) + 1)]
+    return ArraySource(os.path.abspath(path), pixels, labels.astype(np.int64), classes, {})
+
+
+def _idx(path: str, dimensions: int) -> np.ndarray:
+    data = _file(path)
+    head = 4 + 4 * dimensions
+    if len(data) < head or data[:4] != bytes([0, 0, 8, dimensions]):
+        raise StoreError(f"expected an idx file of bytes in {dimensions} dimensions", path=path)
+    shape = tuple(np.frombuffer(data, ">i4", dimensions, 4).tolist())
+    if min(shape) < 0 or int(np.prod([int(side) for side in shape])) != len(data) - head:
+        raise StoreError(f"expected {shape} bytes, found {len(data) - head}", path=path)
+    pixels: np.ndarray = np.frombuffer(data, np.uint8, offset=head).reshape(shape)
+    return pixels
+
+
+# --- CIFAR ----------------------------------------------------------------------------------------
+
+
+def _cifar(path: str, files: Mapping[str, bytes], only: str | None = None) -> ArraySource:
+    parts = sorted(name for name in files if _CIFAR.match(name))
+    parts = [name for name in parts if (name == only if only else not name.startswith("test"))]
+    if not parts:
+        raise StoreNotFoundError("expected CIFAR's batches, found none", path=path)
+    hundred = "100" in os.path.basename(os.path.normpath(path)) or any(
+        name in ("train", "test", "train.bin", "test.bin") for name in parts
+    )
+    pixels, labels, coarse = [], [], []
+    for name in parts:
+        read = _binary_batch if name.endswith(".bin") else _python_batch
+        some = read(files[name], hundred, path)
+        pixels.append(some[0])
+        labels.append(some[1])
+        coarse.append(some[2])
+    planes = np.concatenate(pixels).reshape(-1, 3, _SIDE, _SIDE)
+    return ArraySource(
+        os.path.abspath(path),
+        np.ascontiguousarray(planes.transpose(0, 2, 3, 1)),
+        np.concatenate(labels),
+        _class_names(files, path),
+        {"coarse_label": np.concatenate(coarse)} if hundred else {},
+    )
+
+
+def _binary_batch(data: bytes, hundred: bool, path: str) -> tuple[np.ndarray, ...]:
+    head = 2 if hundred else 1
+    width = head + 3 * _SIDE * _SIDE
+    if len(data) % width:
+        raise StoreError(f"expected records of {width} bytes, found {len(data)} bytes", path=path)
+    rows = np.frombuffer(data, np.uint8).reshape(-1, width)
+    return rows[:, head:], rows[:, head - 1].astype(np.int64), rows[:, 0].astype(np.int64)
+
+
+def _python_batch(data: bytes, hundred: bool, path: str) -> tuple[np.ndarray, ...]:
+    batch = _load(data, path)
+    try:
+        pixels = np.asarray(batch[b"data"])
+        labels = np.array(batch[b"fine_labels" if hundred else b"labels"], np.int64)
+        coarse = np.array(batch[b"coarse_labels"], np.int64) if hundred else labels
+        good = pixels.dtype == np.uint8 and pixels.shape == (len(labels), 3 * _SIDE * _SIDE)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise StoreError(f"expected a batch of CIFAR, found something else: {error!r}",
+                         path=path) from error  # fmt: skip
+    if not good or len(coarse) != len(labels):
+        raise StoreError(f"expected uint8 images, found {pixels.dtype} {pixels.shape}", path=path)
+    return pixels, labels, coarse
+
+
+def _class_names(files: Mapping[str, bytes], path: str) -> list[str]:
+    for name in ("batches.meta.txt", "fine_label_names.txt"):
+        if name in files:
+            return files[name].decode("utf-8", "replace").split()
+    for name, key in (("batches.meta", b"label_names"), ("meta", b"fine_label_names")):
+        if name in files:
+            names = _load(files[name], path).get(key, [])
+            return [one.decode("utf-8", "replace") for one in names if isinstance(one, bytes)]
+    return []
+
+
+def _load(data: bytes, path: str) -> dict[bytes, Any]:
+    """A pickled dict of CIFAR. Nothing can be named in it but what NumPy's arrays are made of."""
+    try:
+        loaded = _Unpickler(io.BytesIO(data), encoding="bytes").load()
+    except Exception as error:
+        raise StoreError(f"expected a batch of CIFAR, found something else: {error!r}",
+                         path=path) from error  # fmt: skip
+    if not isinstance(loaded, dict):
+        raise StoreError(f"expected a dict, found {type(loaded).__name__}", path=path)
+    return loaded
+
+
+class _Unpickler(pickle.Unpickler):
+    """Knows the three names that a pickled array needs, and no others."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("numpy", "dtype"):
+            return np.dtype
+        if (module, name) == ("numpy", "ndarray"):
+            return np.ndarray
+        if name == "_reconstruct" and module in (
+            "numpy.core.multiarray", "numpy._core.multiarray",
+        ):  # fmt: skip
+            return _empty_array
+        if (module, name) == ("_codecs", "encode"):  # bytes as protocol 2 of Python 3 writes them
+            return _encode_latin1
+        raise pickle.UnpicklingError(f"{module}.{name} is not allowed here")
+
+
+def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
+    if kind is not np.ndarray:
+        raise pickle.UnpicklingError("no array")
+    return np.empty(0, np.uint8)
+
+
+def _encode_latin1(text: Any, encoding: Any) -> bytes:
+    if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
+        raise pickle.UnpicklingError("no bytes")
+    return text.encode("latin1")

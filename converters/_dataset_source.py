@@ -1,0 +1,154 @@
+"""Any map-style torch Dataset as a source, also by ``module:object``."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import DataError, DecodeError, UsageError
+from fastload.storage import RAW
+from fastload.storage._fields import gather_fields, label_column
+
+from ._source import Annotations, Sample, Source
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def is_object_name(text: str) -> bool:
+    """Whether ``text`` is ``module:object``."""
+    return _NAME.fullmatch(text) is not None
+
+
+class DatasetSource(Source):
+    """The samples of a Dataset: (image, label), an image, or a dict with "image" and "label".
+
+    An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
+    3) or (height, width), or the bytes of an image file. Other entries of a dict become fields. The
+    dataset is only used in the thread that packs.
+
+    Args:
+        dataset: with ``__len__`` and ``__getitem__``; its ``classes`` are the class names.
+        name: for settings and messages.
+
+    Raises:
+        UsageError: it has no length, or no samples by number.
+    """
+
+    encoding = "png"
+    concurrent = False
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+            raise UsageError(
+                f"expected a map-style Dataset with __len__ and __getitem__, got {name} "
+                f"({type(dataset).__name__}): an iterable one can be packed with open_writer"
+            )
+        self.path = name
+        self._dataset = dataset
+        self.classes = [str(one) for one in getattr(dataset, "classes", ())]
+        self.keys = [f"{index:08d}" for index in range(len(dataset))]
+
+    @classmethod
+    def named(cls, text: str) -> DatasetSource:
+        """The dataset ``module:object``; what is a class or a function is called.
+
+        Raises:
+            UsageError: no such module or object.
+        """
+        module, _, name = text.partition(":")
+        here = os.getcwd()
+        sys.path.insert(0, here)  # as `python -m` has it
+        try:
+            found: Any = importlib.import_module(module)
+            for part in name.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError) as error:
+            message = f"expected a Dataset as module:object, got {text!r}: {error}"
+            raise UsageError(message) from error
+        finally:
+            sys.path.remove(here)
+        made = isinstance(found, type) or not hasattr(found, "__getitem__")
+        return cls(found() if made and callable(found) else found, text)
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``; what the dataset raises is not caught."""
+        for index in indices.tolist():
+            item = self._dataset[index]
+            fields: Mapping[str, Any] = {}
+            label = None
+            if isinstance(item, Mapping):
+                fields = {str(name): _plain(value) for name, value in item.items()}
+                item, label = fields.pop("image", None), fields.pop("label", None)
+            elif isinstance(item, (tuple, list)) and len(item) == 2:
+                item, label = item[0], _plain(item[1])
+            try:
+                yield Sample(_image(item), label=label, fields=fields)
+            except DecodeError as error:
+                yield error
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``.
+
+        Raises:
+            UsageError: labels or fields that do not fit together.
+        """
+        labels = [sample.label for sample in samples]
+        missing = sum(label is None for label in labels)
+        if missing not in (0, len(labels)):
+            raise UsageError("expected a label in every sample of the dataset or in none")
+        fields, kinds = gather_fields([sample.fields for sample in samples])
+        return Annotations(None if missing else label_column(labels), fields, kinds)
+
+    def digest(self) -> str:
+        """Name and length: what lies behind them is not known."""
+        return hashlib.blake2b(f"{self.path}\0{len(self)}".encode(), digest_size=16).hexdigest()
+
+
+def _plain(value: Any) -> Any:
+    """A tensor as an array, of one number as that number; anything else as it is."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+        return value[()] if value.ndim == 0 else value
+    return value
+
+
+def _image(item: Any) -> Any:
+    """Bytes of a file, or a PIL image.
+
+    Raises:
+        DecodeError: nothing that is an image.
+    """
+    from PIL import Image
+
+    if isinstance(item, (bytes, Image.Image)):
+        return item
+    array = _plain(item)
+    if isinstance(array, np.ndarray) and array.dtype == np.uint8:
+        if item is not array and array.ndim == 3 and array.shape[0] in (1, 3):  # it was a tensor
+            array = np.moveaxis(array, 0, 2)
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = array[:, :, 0]
+        if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3):
+            return Image.fromarray(np.ascontiguousarray(array))
+    what = type(item).__name__
+    if isinstance(array, np.ndarray):
+        what = f"{array.dtype} of {array.shape}"
+    raise DecodeError(
+        "expected a PIL image, a uint8 tensor (3, h, w), a uint8 array (h, w, 3) or the bytes of "
+        f"an image file, found {what}: pack the dataset without its transform to a float tensor"
+    )
+
+
+def raw_sample(pixels: np.ndarray) -> Sample:
+    """Pixels uint8 (h, w, 3) as a RAW record."""
+    height, width = pixels.shape[:2]
+    return Sample(pixels.tobytes(), RAW, (width, height))

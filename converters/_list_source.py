@@ -1,0 +1,178 @@
+"""A CSV, TSV or JSONL list of image files, with labels and any other columns as fields."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import StoreError, UsageError
+from fastload.storage._fields import encode_text, gather_fields, label_column
+from fastload.storage.folder import FolderStore
+
+from ._source import Annotations, Sample
+from ._store_source import FolderSource, unique
+
+SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
+_PATHS = ("path", "file_name", "filename", "file", "image")  # names of the column of paths
+_LABEL = "label"
+_MAX_FIELD = 1 << 28  # characters of one value of a CSV file
+
+
+class ListSource(FolderSource):
+    """The files that a list names, in its order.
+
+    The column of paths is called path, file_name, filename, file or image; paths are relative to
+    the folder of the list. ``label`` holds numbers, lists of numbers (JSONL), or class names, which
+    are numbered in the order of the alphabet. Other columns become fields; in a CSV a column of
+    which every value is a number is an array, any other is text.
+
+    Args:
+        path: of the list.
+
+    Raises:
+        StoreError: the list is not as described.
+    """
+
+    def __init__(self, path: str) -> None:
+        rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
+        if not rows:
+            raise StoreError("expected a list of images, found no line with one", path=path)
+        names = list(rows[0])
+        column = next((name for name in _PATHS if name in names), None)
+        if column is None:
+            raise StoreError(
+                f"expected a column called {' or '.join(_PATHS)}, found {', '.join(names)}",
+                path=path,
+            )
+        files = [_text(row, column, number, path) for number, row in enumerate(rows)]
+        folder = os.path.dirname(os.path.abspath(path))
+        store = FolderStore.from_samples(
+            [(os.path.join(folder, file), 0) for file in files], [], root=folder
+        )
+        super().__init__(store)
+        self.path = os.path.abspath(path)
+        self.keys = unique([os.path.normpath(file).replace(os.sep, "/") for file in files])
+        self._labels: np.ndarray | None = None
+        self.classes = []
+        if _LABEL in names:
+            self.classes, self._labels = _labels(rows, path)
+        others = [name for name in names if name not in (column, _LABEL)]
+        try:
+            self._fields, self._kinds = gather_fields(
+                [{name: _value(row.get(name)) for name in others} for row in rows]
+            )
+        except UsageError as error:
+            raise StoreError(str(error), path=path) from error
+        digest = hashlib.blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+        self._digest = digest.hexdigest()
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``."""
+        return Annotations(
+            None if self._labels is None else self._labels[indices],
+            {
+                name: values[indices]
+                if isinstance(values, np.ndarray)
+                else [values[index] for index in indices.tolist()]
+                for name, values in self._fields.items()
+            },
+            self._kinds,
+        )
+
+    def digest(self) -> str:
+        """Of the list."""
+        return self._digest
+
+
+def _read_csv(path: str) -> list[dict[str, Any]]:
+    csv.field_size_limit(_MAX_FIELD)
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            separator = "\t" if path.endswith(".tsv") else ","
+            rows = list(csv.DictReader(file, delimiter=separator, strict=True))
+    except (csv.Error, OSError) as error:
+        raise StoreError(f"the list cannot be read: {error}", path=path) from error
+    for number, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise StoreError(f"line {number + 2} has not as many values as the first", path=path)
+    columns = {name: _numbers([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
+
+
+def _numbers(values: list[str]) -> Sequence[Any]:
+    """``values`` as ints or floats if every one is such a number."""
+    for convert in (int, float):
+        try:
+            return [convert(value) for value in values]
+        except ValueError:
+            continue
+    return values
+
+
+def _read_jsonl(path: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    number = 0
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            for line in file:
+                number += 1
+                if line.strip():
+                    row = json.loads(line)
+                    if not isinstance(row, dict):
+                        raise ValueError("no JSON object")
+                    rows.append(row)
+    except OSError as error:
+        raise StoreError(f"the list cannot be read: {error.strerror}", path=path) from error
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"line {number} is not valid: {error}", path=path) from error
+    names = rows[0].keys() if rows else ()
+    for at, row in enumerate(rows):
+        if row.keys() != names:
+            raise StoreError(
+                f"expected {', '.join(names)} in every line, found {', '.join(row)} in number "
+                f"{at + 1}",
+                path=path,
+            )
+    return rows
+
+
+def _text(row: dict[str, Any], column: str, number: int, path: str) -> str:
+    value = row[column]
+    if isinstance(value, (int, float)):  # a CSV whose files are called 1, 2, 3
+        value = str(value)
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise StoreError(f"expected the path of a file in record {number}, found {value!r}",
+                         path=path)  # fmt: skip
+    return value
+
+
+def _value(value: Any) -> Any:
+    """A value of a field: bytes where ``unpack`` wrote them as base64."""
+    if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
+        try:
+            return base64.b64decode(value["base64"], validate=True)
+        except ValueError as error:
+            raise UsageError(f"no base64: {error}") from error
+    return value
+
+
+def _labels(rows: list[dict[str, Any]], path: str) -> tuple[list[str], np.ndarray]:
+    values = [row[_LABEL] for row in rows]
+    if all(isinstance(value, str) for value in values):
+        classes = sorted(set(values), key=encode_text)
+        number = {name: index for index, name in enumerate(classes)}
+        return classes, np.array([number[value] for value in values], np.int64)
+    try:
+        return [], label_column(values)
+    except UsageError as error:
+        raise StoreError(str(error), path=path) from error

@@ -1,0 +1,47 @@
+"""From what ``pack`` was given to a ``Source``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fastload.storage import Store, open_store
+from fastload.storage.folder import FolderStore
+
+from ._array_source import array_source
+from ._dataset_source import DatasetSource, is_object_name
+from ._list_source import SUFFIXES, ListSource
+from ._source import Source
+from ._store_source import FolderSource, StoreSource
+
+
+def open_source(source: Any) -> Source:
+    """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset.
+
+    Raises:
+        UsageError, StoreError: nothing that can be packed.
+    """
+    if isinstance(source, Source):
+        return source
+    if isinstance(source, (str, os.PathLike)):
+        return _at(os.fspath(source))
+    if isinstance(source, Store) or (
+        isinstance(source, Sequence)
+        and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
+    ):
+        return _of_store(open_store(source))
+    return DatasetSource(source, type(source).__name__)
+
+
+def _at(text: str) -> Source:
+    path = os.path.abspath(os.path.expanduser(text))
+    if not os.path.lexists(path) and is_object_name(text):
+        return DatasetSource.named(text)
+    if path.endswith(SUFFIXES) and os.path.isfile(path):
+        return ListSource(path)
+    return array_source(path) or _of_store(open_store(text))
+
+
+def _of_store(store: Store) -> Source:
+    return FolderSource(store) if isinstance(store, FolderStore) else StoreSource(store)

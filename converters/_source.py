@@ -1,0 +1,90 @@
+"""What ``pack`` reads: numbered samples, in any order, and what is known of them beforehand."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastload.errors import DataError
+from fastload.storage import ENCODED
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+    """One sample of a source.
+
+    Attributes:
+        data: a record's bytes, or an image that has none.
+        kind: of the bytes: ENCODED, RAW or DCT.
+        size: width and height, where they are known.
+        crc32c: of the bytes, where it is known to be right.
+        label, fields: as in ``Record``, of sources that know them only when they read.
+    """
+
+    data: bytes | Image.Image
+    kind: int = ENCODED
+    size: tuple[int, int] | None = None
+    crc32c: int | None = None
+    label: Any = None
+    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Annotations:
+    """Labels and fields of some samples, as ``Batch`` takes them."""
+
+    labels: np.ndarray | None = None
+    fields: Mapping[str, np.ndarray | Sequence[bytes]] = dataclasses.field(default_factory=dict)
+    field_kinds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+class Source(abc.ABC):
+    """Samples to pack.
+
+    Attributes:
+        path: what the source is called in settings and messages.
+        classes: class names, position = label.
+        keys: name of every sample, each one once.
+        encoding: what ``encode=None`` means for it.
+        concurrent: whether ``read`` may run in several threads at once.
+    """
+
+    path: str
+    classes: Sequence[str] = ()
+    keys: Sequence[str]
+    encoding: str = "keep"
+    concurrent: bool = True
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @abc.abstractmethod
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """The samples ``indices`` (int64) in turn; in the place of one, why it cannot be read."""
+
+    @abc.abstractmethod
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """Labels and fields of ``indices``, of which ``samples`` were read."""
+
+    @abc.abstractmethod
+    def digest(self) -> str:
+        """A hash of what the source consists of; work on another one is not resumed."""
+
+    def where(self, index: int) -> str:
+        """The file of a sample, for messages."""
+        return self.path
+
+    def changed(self, index: int, since_ns: int) -> bool:
+        """Whether a sample was changed after this time."""
+        return False
+
+    def sizes(self) -> np.ndarray | None:
+        """int32 (n, 2), width and height of every image; None where they are not known."""
+        return None

@@ -1,0 +1,181 @@
+"""Stores and folders of images as sources."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from fastload.errors import ChecksumError, DataError, StoreError
+from fastload.storage import Store
+from fastload.storage._crc import crc32c
+from fastload.storage.folder import FolderStore
+
+from ._source import Annotations, Sample, Source
+
+
+class StoreSource(Source):
+    """The records of any store, as they are, each compared with its checksum.
+
+    Args:
+        store: open.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.path = store.path
+        self.classes = store.classes
+        self._everything = np.arange(len(store), dtype=np.int64)
+        self.keys = unique(store.keys(self._everything))
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``."""
+        store = self.store
+        kinds = store.kinds(indices).tolist()
+        sizes = store.sizes(indices).tolist()
+        expected = store.checksums(indices)
+        try:
+            together = store.read(indices)
+        except DataError:
+            together = None  # one by one, to find the one at fault
+        for at, index in enumerate(indices.tolist()):
+            try:
+                data = store.read(indices[at : at + 1])[0] if together is None else together[at]
+            except DataError as error:
+                yield error
+                continue
+            crc = crc32c(data)
+            if expected is not None and crc != int(expected[at]):
+                yield ChecksumError(
+                    "the record's bytes changed since it was written: its CRC32C does not match",
+                    path=self.where(index),
+                    record=index,
+                )
+                continue
+            width, height = sizes[at]
+            size = (width, height) if width > 0 and height > 0 else None
+            yield Sample(data, kinds[at], size, crc)
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``."""
+        store, fields = self.store, self.store.fields
+        return Annotations(
+            None if store.labels is None else store.labels[indices],
+            {
+                name: store.column(name)[indices]
+                if field.kind == "array"
+                else store.values(name, indices)
+                for name, field in fields.items()
+            },
+            {name: field.kind for name, field in fields.items() if field.kind != "array"},
+        )
+
+    def digest(self) -> str:
+        """Files with their sizes and times, labels, classes and keys."""
+        digest = hashlib.blake2b(digest_size=16)
+        for path in self.store.files:
+            status = os.stat(path)
+            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(*_UTF8))
+        _update(digest, self.store)
+        digest.update("\0".join(self.keys).encode(*_UTF8))
+        return digest.hexdigest()
+
+    def where(self, index: int) -> str:
+        """The file of the record."""
+        file = self.store.spans(self._everything[index : index + 1]).file
+        return self.store.files[int(file[0])]
+
+    def sizes(self) -> np.ndarray:
+        """Out of the store's table, or of the images' headers."""
+        return self.store.sizes(self._everything)
+
+
+_UTF8 = ("utf-8", "surrogateescape")
+
+
+def unique(keys: list[str]) -> list[str]:
+    """``keys``, with a number behind those that came before."""
+    if len(set(keys)) == len(keys):
+        return keys
+    seen: set[str] = set()
+    names: list[str] = []
+    for key in keys:
+        name, number = key, 2
+        while name in seen:
+            name, number = f"{key}#{number}", number + 1
+        seen.add(name)
+        names.append(name)
+    return names
+
+
+def _update(digest: hashlib.blake2b, store: Store) -> None:
+    if store.labels is not None:
+        digest.update(store.labels.tobytes())
+    digest.update("\0".join(store.classes).encode(*_UTF8))
+
+
+class FolderSource(Source):
+    """Loose files: the bytes of each are a sample.
+
+    Args:
+        store: over the files.
+    """
+
+    def __init__(self, store: FolderStore) -> None:
+        self.store = store
+        self.path = store.path
+        self.classes = store.classes
+        self.keys = unique(store.keys(np.arange(len(store))))
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``."""
+        for index, path in zip(indices.tolist(), self.store.files.many(indices)):
+            try:
+                yield Sample(read_file(path))
+            except OSError as error:
+                yield StoreError(
+                    f"the file cannot be read: {error.strerror}", path=self.where(index)
+                )
+
+    def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
+        """As in ``Source``."""
+        labels = self.store.labels
+        return Annotations(None if labels is None else labels[indices])
+
+    def digest(self) -> str:
+        """Names of the files, labels, class names."""
+        digest = hashlib.blake2b(digest_size=16)
+        digest.update(self.store.files.blob)
+        digest.update(self.store.files.ends.tobytes())
+        _update(digest, self.store)
+        return digest.hexdigest()
+
+    def where(self, index: int) -> str:
+        """The file."""
+        return self.store.files[index]
+
+    def changed(self, index: int, since_ns: int) -> bool:
+        """By the file's time."""
+        return os.stat(self.store.files[index]).st_mtime_ns > since_ns
+
+    def sizes(self) -> np.ndarray:
+        """Out of the files' headers."""
+        return self.store.sizes(np.arange(len(self.store)))
+
+
+def read_file(path: bytes) -> bytes:
+    """A whole file. (Three system calls less than ``open``: it counts for small files.)"""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size + 1)
+        if len(data) == size:
+            return data
+        parts = [data]  # it grew meanwhile, or is larger than one read gives
+        while parts[-1]:
+            parts.append(os.read(descriptor, 1 << 24))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,49 @@
+"""``fastload append``."""
+
+from __future__ import annotations
+
+import click
+
+from ._progress import ProgressBar
+from .pack import show
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload append imgs.lmdb ./more
+  fastload append imgs.lmdb ./more --encode dct
+"""
+)
+@click.argument("path", type=click.Path())
+@click.argument("source", type=click.Path())
+@click.option(
+    "--encode",
+    type=click.Choice(["keep", "dct", "jpeg", "png", "bmp", "raw"]),
+    help="As for pack; of the new images.",
+)
+@click.option("--resize", metavar="SIZE", help="As for pack; of the new images.")
+@click.option(
+    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+def command(
+    path: str,
+    source: str,
+    encode: str | None,
+    resize: str | None,
+    quality: int,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Add the images of SOURCE behind the records of the store PATH, a single file.
+
+    The store is written anew beside the old one, which it then replaces: it takes the time and the
+    room of a copy, and running loaders go on with the old one. SOURCE is what pack takes.
+    """
+    from fastload.converters import append
+
+    with ProgressBar("appending", quiet=quiet or as_json) as bar:
+        report = append(path, source, encode=encode, resize=resize, quality=quality, progress=bar)
+    show(report, quiet=quiet, as_json=as_json)

@@ -1,0 +1,45 @@
+"""``fastload concat``."""
+
+from __future__ import annotations
+
+import click
+
+from ._progress import ProgressBar
+from .pack import show, size_of
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload concat a.lmdb b.lmdb both.lmdb
+  fastload concat 2024.tfrecord 2025.lmdb all.tfrecord --shards 16
+"""
+)
+@click.argument("sources", type=click.Path(), nargs=-1, required=True)
+@click.argument("destination", type=click.Path())
+@click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
+@click.option(
+    "--shard-size", callback=size_of, metavar="SIZE",
+    help="Write several files, of at most this size: 256MB.",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
+def command(
+    sources: tuple[str, ...],
+    destination: str,
+    shards: int | None,
+    shard_size: int | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Copy the records of SOURCES, one after the other, into the new store DESTINATION.
+
+    They must have the same classes, labels and fields. Records stay as they are, after their
+    checksums were compared. To read several stores as one, nothing need be copied: give FastLoader
+    a list of them.
+    """
+    from fastload.converters import concat
+
+    with ProgressBar("copying", quiet=quiet or as_json) as bar:
+        report = concat(sources, destination, shards=shards, shard_nbytes=shard_size, progress=bar)
+    show(report, quiet=quiet, as_json=as_json)

@@ -1,0 +1,521 @@
+"""What ``pack`` reads beside folders: lists, stores, datasets, MNIST and CIFAR."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fastload.converters import append, concat, pack
+from PIL import Image
+from torchvision import datasets
+
+from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
+from fastload.storage import DCT, RAW, Store, open_store, open_writer
+from fastload.storage.unpack import unpack
+from storage.formats import CLASSES, ROWS, Row, picture, pixels, records
+
+
+def data_of(store: Store) -> list[bytes]:
+    return store.read(np.arange(len(store)))
+
+
+def columns_of(path: Path) -> dict[str, Any]:
+    """All of a store, as plain values."""
+    store, everything = open_store(path), np.arange(len(open_store(path)))
+    found: dict[str, Any] = {
+        "data": data_of(store),
+        "keys": store.keys(everything),
+        "labels": None if store.labels is None else store.labels.tolist(),
+        "sizes": store.sizes(everything).tolist(),
+        "classes": list(store.classes),
+    }
+    for name, field in store.fields.items():
+        found[name] = (
+            store.column(name).tolist() if field.kind == "array" else store.values(name, everything)
+        )
+    return found
+
+
+def write(path: Path, changes: list[dict[str, Any]] | None = None, **options: Any) -> Path:
+    given = records(12)
+    if changes is not None:
+        given = [dataclasses.replace(r, **c) for r, c in zip(given, changes, strict=True)]
+    with open_writer(path, classes=CLASSES, **options) as writer:
+        writer.append(given)
+    return path
+
+
+# --- lists ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    folder = tmp_path / "flat ü"
+    folder.mkdir()
+    for i in range(6):
+        (folder / f"bild {i}.jpg").write_bytes(picture(i, 10 + i, 8))
+    return folder
+
+
+def test_csv_gives_labels_classes_and_fields_in_its_order(images: Path, tmp_path: Path) -> None:
+    order = [3, 0, 5, 1]
+    lines = [
+        f'bild {i}.jpg,{"Zoo" if i % 2 else "Äpfel"},{i},{i / 4},"ein, Text {i}"' for i in order
+    ]
+    (images / "list.csv").write_text("\n".join(["path,label,n,share,text", *lines]))
+    pack(images / "list.csv", tmp_path / "a.lmdb")
+    found = columns_of(tmp_path / "a.lmdb")
+    assert found["data"] == [(images / f"bild {i}.jpg").read_bytes() for i in order]
+    assert found["keys"] == [f"bild {i}.jpg" for i in order]
+    assert found["classes"] == ["Zoo", "Äpfel"]
+    assert found["labels"] == [0, 1, 0, 0]
+    assert found["n"] == order and found["share"] == [i / 4 for i in order]
+    assert found["text"] == [f"ein, Text {i}".encode() for i in order]
+
+
+def test_jsonl_gives_labels_of_every_kind(images: Path, tmp_path: Path) -> None:
+    rows = [
+        {
+            "file_name": f"../{images.name}/bild {i}.jpg",
+            "label": [i, 2.5],
+            "boxes": [[0, i]] * i,
+            "mask": {"base64": "/w=="},
+            "mixed": i if i else 0.5,
+        }
+        for i in range(4)
+    ]
+    (images / "l.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
+    pack(images / "l.jsonl", tmp_path / "a.lmdb")
+    found = columns_of(tmp_path / "a.lmdb")
+    assert found["labels"] == [[i, 2.5] for i in range(4)] and found["classes"] == []
+    assert [json.loads(value) for value in found["boxes"]] == [[[0, i]] * i for i in range(4)]
+    assert found["mask"] == [b"\xff"] * 4 and found["mixed"] == [0.5, 1, 2, 3]
+
+
+def test_file_that_is_listed_twice_has_two_keys(images: Path, tmp_path: Path) -> None:
+    (images / "l.tsv").write_text("image\tcaption\n" + "bild 1.jpg\ta\nbild 1.jpg\tb\n")
+    pack(images / "l.tsv", tmp_path / "a.lmdb")
+    found = columns_of(tmp_path / "a.lmdb")
+    assert found["keys"] == ["bild 1.jpg", "bild 1.jpg#2"] and found["caption"] == [b"a", b"b"]
+    assert found["labels"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("l.csv", "name,label\na,1\n", "expected a column called path"),
+        ("l.csv", "path,label\n", "no line with one"),
+        ("l.csv", "path,label\nbild 1.jpg\n", "line 2 has not as many values"),
+        ("l.csv", "path,label\nbild 1.jpg,1,2\n", "line 2 has not as many values"),
+        ("l.csv", 'path,label\n"bild 1.jpg,1\n', "cannot be read"),
+        ("l.jsonl", '{"path": "bild 1.jpg"}\n[]\n', "line 2 is not valid"),
+        ("l.jsonl", '{"path": "bild 1.jpg"}\n{"path": "b", "x": 1}\n', "in number 2"),
+        ("l.jsonl", '{"path": 7.5, "label": {}}\n', "labels that are numbers"),
+        ("l.jsonl", '{"path": ["x"]}\n', "the path of a file"),
+        ("l.jsonl", "[" * 100_000, "line 1 is not valid"),
+        ("l.jsonl", '{"path": "x", "image": 1, "key": 2}\n', "cannot be the name"),
+    ],
+)
+def test_lists_that_are_wrong_say_where(
+    images: Path, tmp_path: Path, name: str, text: str, message: str
+) -> None:
+    (images / name).write_text(text)
+    with pytest.raises(StoreError, match=message):
+        pack(images / name, tmp_path / "a.lmdb")
+    assert not (tmp_path / "a.lmdb").exists()
+
+
+def test_missing_file_of_a_list_is_named_or_skipped(images: Path, tmp_path: Path) -> None:
+    (images / "l.csv").write_text("path,n\nbild 1.jpg,1\nno.jpg,2\nbild 2.jpg,3\n")
+    with pytest.raises(DecodeError, match=r"cannot be read.*no\.jpg"):
+        pack(images / "l.csv", tmp_path / "a.lmdb")
+    report = pack(images / "l.csv", tmp_path / "b.lmdb", on_error="skip")
+    assert [os.path.basename(one.path) for one in report.skipped] == ["no.jpg"]
+    assert columns_of(tmp_path / "b.lmdb")["n"] == [1, 3]
+
+
+def test_what_unpack_lists_can_be_packed_again(tmp_path: Path) -> None:
+    changes = [
+        {"label": [i / 2, i], "fields": {"t": f"ü{i}", "m": bytes([i]), "a": i, "j": [i]}}
+        for i in range(12)
+    ]
+    path = write(tmp_path / "a.lmdb", changes)
+    unpack(path, tmp_path / "out")
+    pack(tmp_path / "out" / "records.jsonl", tmp_path / "b.lmdb")
+    first, second = columns_of(path), columns_of(tmp_path / "b.lmdb")
+    assert {**first, "classes": []} == second
+
+
+# --- stores ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_every_store_can_be_converted(row: Row, tmp_path: Path) -> None:
+    source = row.make(tmp_path, row.records(12))
+    pack(source, tmp_path / "b.lmdb")
+    assert columns_of(tmp_path / "b.lmdb") == columns_of(source)
+    kinds = open_store(tmp_path / "b.lmdb").kinds(np.arange(12))
+    assert (kinds == row.records(1)[0].kind).all()
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.suffix], ids=lambda row: row.name)
+def test_every_format_can_be_packed(row: Row, tmp_path: Path) -> None:
+    (folder,) = (r for r in ROWS if r.name == "folder")
+    source = folder.make(tmp_path, records(12))
+    only_raw = row.records is pixels
+    options = {"encode": "raw", "resize": "7x5"} if only_raw else {}
+    pack(source, tmp_path / f"b{row.suffix}", **options)
+    found, expected = columns_of(tmp_path / f"b{row.suffix}"), columns_of(source)
+    if only_raw:
+        for data, given in zip(found["data"], expected["data"]):
+            with Image.open(io.BytesIO(given)) as image:
+                small = image.resize((7, 5), Image.Resampling.BILINEAR)
+                assert data == small.convert("RGB").tobytes()
+    else:
+        assert found["data"] == expected["data"]
+    assert found["keys"] == expected["keys"] and found["labels"] == expected["labels"]
+
+
+def test_fields_and_labels_go_along_and_images_are_encoded_anew(tmp_path: Path) -> None:
+    changes = [
+        {"label": [i, -i], "fields": {"t": f"{i}", "a": np.arange(i, i + 2)}} for i in range(12)
+    ]
+    path = write(tmp_path / "a.lmdb", changes)
+    pack(path, tmp_path / "b.lmdb", encode="png", resize="crop:3")
+    first, second = columns_of(path), columns_of(tmp_path / "b.lmdb")
+    for name in ("labels", "t", "a", "keys", "classes"):
+        assert first[name] == second[name]
+    assert second["sizes"] == [[3, 3]] * 12
+    assert all(data.startswith(b"\x89PNG") for data in second["data"])
+
+
+def test_dct_and_raw_records_are_kept_or_decoded(tmp_path: Path) -> None:
+    pytest.importorskip("fastload._native._core")
+    write(tmp_path / "a.lmdb")
+    pack(tmp_path / "a.lmdb", tmp_path / "dct.lmdb", encode="dct")
+    assert (open_store(tmp_path / "dct.lmdb").kinds(np.arange(12)) == DCT).all()
+    for encode in ("keep", "dct"):
+        pack(tmp_path / "dct.lmdb", tmp_path / f"{encode}2.lmdb", encode=encode)
+        assert data_of(open_store(tmp_path / f"{encode}2.lmdb")) == data_of(
+            open_store(tmp_path / "dct.lmdb")
+        )
+    for source in ("a", "dct"):
+        pack(tmp_path / f"{source}.lmdb", tmp_path / f"{source}-raw.lmdb", encode="raw")
+    assert data_of(open_store(tmp_path / "dct-raw.lmdb")) == data_of(
+        open_store(tmp_path / "a-raw.lmdb")
+    )
+    pack(tmp_path / "a-raw.lmdb", tmp_path / "png.lmdb", encode="png")
+    for data, raw in zip(
+        data_of(open_store(tmp_path / "png.lmdb")), data_of(open_store(tmp_path / "a-raw.lmdb"))
+    ):
+        with Image.open(io.BytesIO(data)) as image:
+            assert image.tobytes() == raw
+
+
+def test_damaged_record_of_a_store_is_not_copied(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb")
+    offset = int(open_store(path).spans(np.array([4])).offset[0])
+    with open(path, "r+b") as file:
+        file.seek(offset + 30)
+        file.write(b"\0\xff\0")
+    with pytest.raises(DecodeError, match="CRC32C does not match"):
+        pack(path, tmp_path / "b.lmdb")
+    report = pack(path, tmp_path / "c.lmdb", on_error="skip")
+    assert report.records == 11 and len(report.skipped) == 1
+
+
+def test_raw_formats_say_before_writing_that_sizes_differ(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.lmdb")
+    for suffix in (".zarr", ".n5", ".pth"):
+        with pytest.raises(UsageError, match=r"pixels of one size only, found .* crop:224"):
+            pack(path, tmp_path / f"b{suffix}")
+        with pytest.raises(UsageError, match="hold raw pixels only"):
+            pack(path, tmp_path / f"b{suffix}", encode="jpeg")
+    with pytest.raises(UsageError, match="pixels of one size only"):
+        pack(path, tmp_path / "b.h5", encode="raw", resize=16)
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb"]
+    pack(path, tmp_path / "b.pth", resize="crop:4")
+    assert columns_of(tmp_path / "b.pth")["sizes"] == [[4, 4]] * 12
+
+
+def test_resize_to_a_crop_is_torchvisions(tmp_path: Path) -> None:
+    from torchvision import transforms as T
+
+    path = write(tmp_path / "a.lmdb")
+    pack(path, tmp_path / "b.lmdb", encode="raw", resize="crop:7")
+    transform = T.Compose([T.Resize(7), T.CenterCrop(7)])
+    for data, record in zip(data_of(open_store(tmp_path / "b.lmdb")), records(12)):
+        with Image.open(io.BytesIO(record.data)) as image:
+            assert data == transform(image.convert("RGB")).tobytes()
+
+
+# --- append and concat ----------------------------------------------------------------------------
+
+
+def test_concat_copies_the_records_of_all(tmp_path: Path) -> None:
+    for name in "ab":
+        write(
+            tmp_path / f"{name}.lmdb",
+            [{"key": f"{name}{i}", "fields": {"n": i}} for i in range(12)],
+        )
+    concat([tmp_path / "a.lmdb", tmp_path / "b.lmdb"], tmp_path / "c.lmdb")
+    a, b, c = (columns_of(tmp_path / f"{name}.lmdb") for name in "abc")
+    for name in ("data", "keys", "labels", "n"):
+        assert c[name] == a[name] + b[name]
+    with open_writer(tmp_path / "d.lmdb") as writer:
+        writer.append([dataclasses.replace(records(1)[0], label=None)])
+    with pytest.raises(UsageError, match="same classes"):
+        concat([tmp_path / "a.lmdb", tmp_path / "d.lmdb"], tmp_path / "e.lmdb")
+
+
+@pytest.mark.parametrize(
+    "suffix", sorted({r.suffix for r in ROWS if r.suffix and r.records is records})
+)
+def test_append_puts_records_behind_those_that_are_there(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"a b{suffix}")
+    names = sorted(os.listdir(tmp_path))
+    write(tmp_path / "more.lmdb", [{"key": f"neu {i}"} for i in range(12)])
+    before, more, reader = columns_of(path), columns_of(tmp_path / "more.lmdb"), open_store(path)
+    report = append(path, tmp_path / "more.lmdb")
+    assert report.records == 24 and report.parts[0].path == str(path)
+    after = columns_of(path)
+    for name in ("data", "keys", "labels", "sizes"):
+        assert after[name] == before[name] + more[name]
+    assert sorted(os.listdir(tmp_path)) == sorted([*names, "more.lmdb"])
+    assert len(reader) == 12
+    with pytest.raises(UsageError, match="already has a record called"):
+        append(path, tmp_path / "more.lmdb")
+    assert columns_of(path) == after
+
+
+def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "more.lmdb")
+    with open_writer(tmp_path / "a.zarr", classes=CLASSES) as writer:
+        writer.append(pixels(4))
+    with pytest.raises(UsageError, match="a store of one file"):
+        append(tmp_path / "a.zarr", tmp_path / "more.lmdb")
+    with pytest.raises(StoreNotFoundError):
+        append(tmp_path / "none.lmdb", tmp_path / "more.lmdb")
+
+
+# --- datasets -------------------------------------------------------------------------------------
+
+
+class Numbers(torch.utils.data.Dataset[Any]):
+    classes = ["even", "odd"]
+
+    def __init__(self, image: Callable[[int], Any] | None = None) -> None:
+        self.image = image or (lambda i: Image.fromarray(np.full((4, 6, 3), i, np.uint8)))
+
+    def __len__(self) -> int:
+        return 150
+
+    def __getitem__(self, i: int) -> Any:
+        return self.image(i), i % 2
+
+
+def decoded(path: Path) -> list[np.ndarray]:
+    return [np.asarray(Image.open(io.BytesIO(data))) for data in data_of(open_store(path))]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        None,
+        lambda i: torch.full((3, 4, 6), i, dtype=torch.uint8),
+        lambda i: np.full((4, 6, 3), i, np.uint8),
+        lambda i: np.full((4, 6), i, np.uint8),
+        lambda i: torch.full((1, 4, 6), i, dtype=torch.uint8),
+    ],
+    ids=["pil", "tensor", "array", "grey", "grey tensor"],
+)
+def test_any_dataset_is_packed_without_loss(
+    tmp_path: Path, image: Callable[[int], Any] | None
+) -> None:
+    pack(Numbers(image), tmp_path / "a.lmdb", workers=2)
+    found = columns_of(tmp_path / "a.lmdb")
+    assert found["labels"] == [i % 2 for i in range(150)]
+    assert found["classes"] == ["even", "odd"] and found["keys"][3] == "00000003"
+    assert [int(one.max()) for one in decoded(tmp_path / "a.lmdb")] == list(range(150))
+
+
+def test_dataset_of_files_keeps_their_bytes_and_dicts_give_fields(tmp_path: Path) -> None:
+    rows = [
+        {"image": picture(i, 5, 5), "label": torch.tensor([i, 0.5]), "text": "ü", "n": i}
+        for i in range(5)
+    ]
+    pack(rows, tmp_path / "a.lmdb", encode="keep")
+    found = columns_of(tmp_path / "a.lmdb")
+    assert found["data"] == [row["image"] for row in rows]
+    assert found["labels"] == [[i, 0.5] for i in range(5)]
+    assert found["text"] == ["ü".encode()] * 5 and found["n"] == list(range(5))
+
+
+def test_dataset_of_no_images_says_so(tmp_path: Path) -> None:
+    with pytest.raises(DecodeError, match=r"found float32 of \(3, 4, 4\)"):
+        pack([(torch.zeros(3, 4, 4), 0)], tmp_path / "a.lmdb")
+    with pytest.raises(UsageError, match="map-style Dataset"):
+        pack(iter([1]), tmp_path / "a.lmdb")
+
+
+def test_dataset_by_name_is_imported_from_here(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "class Data:\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, i): return np.full((2, 2, 3), i, np.uint8), i\n"
+    )
+    command = [sys.executable, "-m", "fastload", "pack", "mine:Data", "a.lmdb", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["parts"][0]["records"] == 3
+    assert columns_of(tmp_path / "a.lmdb")["labels"] == [0, 1, 2]
+    with pytest.raises(UsageError, match="module:object, got 'nowhere_at_all:Data'"):
+        pack("nowhere_at_all:Data", tmp_path / "b.lmdb")
+
+
+# --- MNIST and CIFAR ------------------------------------------------------------------------------
+
+
+def idx(array: np.ndarray) -> bytes:
+    head = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">i4").tobytes()
+    return head + array.tobytes()
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_mnist_as_it_is_downloaded(tmp_path: Path, zipped: bool) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (20, 28, 28), dtype=np.uint8)
+    labels = rng.permutation(np.arange(20, dtype=np.uint8) % 10)
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+        data = idx(array)
+        (raw / f"train-{name}-ubyte{'.gz' if zipped else ''}").write_bytes(
+            gzip.compress(data) if zipped else data
+        )
+        (raw / f"train-{name}-ubyte").write_bytes(data)  # torchvision wants these
+        (raw / f"t10k-{name}-ubyte").write_bytes(data)
+    reference = datasets.MNIST(str(tmp_path), train=True)
+    name = f"train-images-idx3-ubyte{'.gz' if zipped else ''}"
+    for source in (raw, raw / name):
+        path = tmp_path / f"{source.name}.lmdb"
+        pack(source, path)
+        store = open_store(path)
+        assert (store.kinds(np.arange(20)) == RAW).all()
+        for data, (image, label), ours in zip(data_of(store), reference, store.labels):
+            assert data == image.convert("RGB").tobytes() and label == ours
+        assert store.classes == [str(i) for i in range(10)]
+
+
+def cifar_batches(hundred: bool) -> tuple[list[dict[bytes, Any]], dict[str, Any]]:
+    rng = np.random.default_rng(1)
+    batches = []
+    for _ in range(1 if hundred else 5):
+        labels = {b"fine_labels": rng.integers(0, 100, 4).tolist(),
+                  b"coarse_labels": rng.integers(0, 20, 4).tolist()} if hundred else {
+                  b"labels": rng.integers(0, 10, 4).tolist()}  # fmt: skip
+        batches.append({b"data": rng.integers(0, 256, (4, 3072), dtype=np.uint8), **labels})
+    names = [f"Klasse{i}".encode() for i in range(100 if hundred else 10)]
+    return batches, {b"fine_label_names" if hundred else b"label_names": names}
+
+
+@pytest.mark.parametrize("hundred", [False, True])
+@pytest.mark.parametrize("archive", [False, True])
+def test_cifar_in_python_and_in_binary_form(tmp_path: Path, hundred: bool, archive: bool) -> None:
+    batches, meta = cifar_batches(hundred)
+    names = ["train"] if hundred else [f"data_batch_{i + 1}" for i in range(5)]
+    files = {name: pickle.dumps(batch, 2) for name, batch in zip(names, batches)}
+    files["meta" if hundred else "batches.meta"] = pickle.dumps(meta, 2)
+    files["test" if hundred else "test_batch"] = pickle.dumps(batches[0], 2)
+    python = "cifar-100-python" if hundred else "cifar-10-batches-py"
+    binary = "cifar-100-binary" if hundred else "cifar-10-batches-bin"
+    binaries = {}
+    for name, batch in zip(names, batches):
+        columns = (
+            [batch[b"coarse_labels"], batch[b"fine_labels"]] if hundred else [batch[b"labels"]]
+        )
+        head = np.array(columns, np.uint8).T
+        binaries[f"{name}.bin"] = np.concatenate([head, batch[b"data"]], axis=1).tobytes()
+    expected = np.concatenate([batch[b"data"] for batch in batches])
+    expected = expected.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+    for folder, content in ((python, files), (binary, binaries)):
+        if archive:
+            kind = "python" if folder == python else "binary"
+            source = tmp_path / f"cifar-{100 if hundred else 10}-{kind}.tar.gz"
+            with tarfile.open(source, "w:gz") as tar:
+                for name, data in content.items():
+                    member = tarfile.TarInfo(f"{folder}/{name}")
+                    member.size = len(data)
+                    tar.addfile(member, io.BytesIO(data))
+        else:
+            source = tmp_path / folder
+            source.mkdir()
+            for name, data in content.items():
+                (source / name).write_bytes(data)
+        path = tmp_path / f"{folder}.lmdb"
+        pack(source, path)
+        store = open_store(path)
+        assert data_of(store) == [pixels.tobytes() for pixels in expected]
+        key = b"fine_labels" if hundred else b"labels"
+        assert store.labels is not None
+        assert store.labels.tolist() == [label for batch in batches for label in batch[key]]
+        if hundred:
+            assert store.column("coarse_label").tolist() == batches[0][b"coarse_labels"]
+        if folder == python:
+            assert store.classes[:2] == ["Klasse0", "Klasse1"]
+    if not archive:
+        pack(tmp_path / python / ("test" if hundred else "test_batch"), tmp_path / "test.lmdb")
+        assert len(open_store(tmp_path / "test.lmdb")) == 4
+
+
+class Evil:
+    def __reduce__(self) -> Any:
+        return os.mkdir, ("pwned",)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [Evil(), {b"data": Evil()}, [1], {b"data": 1}, {b"labels": [1]},
+     {b"data": np.zeros((2, 5), np.uint8), b"labels": [1, 2]},
+     {b"data": np.zeros((1, 3072), np.float32), b"labels": [1]},
+     {b"data": np.array([None]), b"labels": [1]}],
+)  # fmt: skip
+def test_pickles_that_are_no_cifar_are_refused_and_run_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    (folder / "data_batch_1").write_bytes(pickle.dumps(content, 2))
+    with pytest.raises(StoreError, match="expected"):
+        pack(folder, tmp_path / "a.lmdb")
+    assert sorted(os.listdir(tmp_path)) == ["cifar-10-batches-py"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0\0\x08\3" + b"\xff" * 12,
+        b"\0\0\x08\3" + b"\x7f" * 12,
+        idx(np.zeros((2, 2), np.uint8)),
+    ],
+)
+def test_damaged_idx_files_are_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(data)
+    with pytest.raises(StoreError, match="expected"):
+        pack(tmp_path / "train-images-idx3-ubyte", tmp_path / "a.lmdb")
