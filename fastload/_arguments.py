@@ -56,10 +56,11 @@ def tuned(
     num_workers: int | str | None,
     prefetch_factor: int | None,
     pin_memory: bool,
-) -> tuple[int | str | None, int | None, bool]:
+    cache: str | None,
+) -> tuple[int | str | None, int | None, bool, str | None]:
     """These arguments, completed from a file of ``fastload autotune`` where they were not given."""
     if file is None:
-        return num_workers, prefetch_factor, pin_memory
+        return num_workers, prefetch_factor, pin_memory, cache
     from ._tuning.result import arguments_for
 
     found = arguments_for(file, dataset, stacklevel=4)
@@ -67,4 +68,5 @@ def tuned(
         num_workers = found.get("num_workers")
     if prefetch_factor is None and num_workers:
         prefetch_factor = found.get("prefetch_factor")
-    return num_workers, prefetch_factor, pin_memory or found.get("pin_memory", False)
+    pin_memory = pin_memory or found.get("pin_memory", False)
+    return num_workers, prefetch_factor, pin_memory, cache or found.get("cache")

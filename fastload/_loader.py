@@ -151,6 +151,9 @@ class FastLoader(DataLoader[_T_co]):
         _arguments.check(locals())
         given = {"transform": transform, "target_transform": target_transform, "fields": fields}
         opened = open_dataset(dataset, seed=seed, **given)
+        num_workers, prefetch_factor, pin_memory, cache = _arguments.tuned(
+            tuned, opened, num_workers, prefetch_factor, pin_memory, cache
+        )
         self.transform = transform
         self.target_transform = target_transform
         self.fields = fields
@@ -183,9 +186,6 @@ class FastLoader(DataLoader[_T_co]):
         self._own_order = sampler is None and batch_sampler is None
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
         self._native = not isinstance(source, str)
-        num_workers, prefetch_factor, pin_memory = _arguments.tuned(
-            tuned, opened, num_workers, prefetch_factor, pin_memory
-        )
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
             _arguments.one_of("num_workers", num_workers, ("auto",))

@@ -96,7 +96,9 @@ class Meter:
         trial = self.trials.setdefault(point, Trial(point))
         loader = self.target.loader(point)
         try:
-            trial.rates += rates_of(loader, self.step, point, seconds)
+            # A cache is worth what it brings once it is full.
+            fill = -(-len(self.target) // point.batch_size) if point.cache else 0
+            trial.rates += rates_of(loader, self.step, point, seconds, fill=fill)
         except (RuntimeError, MemoryError, OSError) as error:
             # Too many processes, too little shared memory: a fact about this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
@@ -138,8 +140,12 @@ def rates_of(
     point: Point,
     seconds: float,
     most_warm: int | None = None,
+    fill: int = 0,
 ) -> list[float]:
-    """Images/s of some blocks that last about ``seconds`` together."""
+    """Images/s of some blocks that last about ``seconds`` together, after the warm-up.
+
+    That is what is ahead when the clock starts, or ``most_warm`` batches, but at least ``fill``.
+    """
     batches = _again_and_again(loader)
     # What is ahead was made before the clock ran: it must be used up first.
     ahead = point.prefetch_factor * max(1, point.num_workers) if point.num_workers else 0
@@ -150,7 +156,8 @@ def rates_of(
         for done, batch in enumerate(batches):
             if step is not None:
                 step(batch)
-            if done + 1 >= warm or time.perf_counter() - begun > 2 * seconds:
+            late = time.perf_counter() - begun > 2 * seconds
+            if done + 1 >= max(warm, fill) or (late and done + 1 >= fill):
                 break
         _synchronise()
         begin, images = time.perf_counter(), 0

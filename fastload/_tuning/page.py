@@ -43,6 +43,8 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
             f"{tuning.gain:.1f} x ({tuning.torch_images_per_s:,.0f} images/s at this batch size)",
         ),
     ]
+    if tuning.best.cache:
+        rows.append(("with the cache", "images/s from the second epoch on"))
     if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
         rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
         rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))

@@ -7,6 +7,7 @@ that are clearly behind are dropped. What takes too much memory is predicted and
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from .target import Target, cpus, target_of
 _SHARES = {"grid": 0.3, "refine": 0.3, "final": 0.25, "context": 0.15}  # of the budget
 _SHORTEST_S = 0.1  # a visit
 _FINALISTS = 4
+_FILLING = 0.03  # of the budget: a dataset that is read in this time may be cached
 _TIED = 0.03  # within this of the best, a smaller setting does as well
 _COMPUTE = 0.95  # of the step's own rate: then the loop waits for nothing else
 
@@ -91,6 +93,7 @@ class _Search:
             smallest = self._meter.trials[min(self._meter.trials)]
             raise UsageError(f"no setting fits: {smallest.point}: {smallest.reason}")
         left = self._round(left, "grid", rounds=1, keep=max(_FINALISTS, len(left) // 3))
+        grid = dataclasses.replace(grid, caches=self._worth_caching(left))
         near = {point for one in left[:2] for point in grid.near(one) if self._meter.fits(point)}
         left = self._round(sorted({*left, *near}), "refine", rounds=2, keep=_FINALISTS)
         left = self._round(left, "final", rounds=3, keep=_FINALISTS)
@@ -117,6 +120,11 @@ class _Search:
             )
         measured.sort(key=lambda point: -self._meter.trials[point].rate)
         return measured[:keep]
+
+    def _worth_caching(self, left: list[Point]) -> bool:
+        """Whether a cache could be filled in the time there is, and an engine of ours fills it."""
+        rate = self._meter.trials[left[0]].rate
+        return self._meter.native and len(self._meter.target) / rate < _FILLING * self._budget_s
 
     def _spent(self) -> float:
         return time.perf_counter() - self._begun

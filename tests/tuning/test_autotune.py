@@ -131,6 +131,11 @@ def test_the_file_is_applied_and_what_is_given_wins(
     assert loader.num_workers == tuning.chosen.num_workers
     assert loader.batch_size == 3
     assert len(next(iter(loader))[0]) == 3
+    assert loader.cache == (tuning.chosen.cache or None)
+    content = tuning.as_json()
+    content["chosen"]["cache"] = "dct"
+    path.write_text(json.dumps(content))
+    assert FastLoader(store, transform=CHAIN, tuned=path).cache == "dct"
     assert FastLoader(store, num_workers=7, transform=CHAIN, tuned=path).num_workers == 7
 
 
