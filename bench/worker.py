@@ -91,14 +91,14 @@ class _Session:
         return {"seconds": seconds, "nbytes": _nbytes(self._loader.data_folder(self._work))}
 
     def start(
-        self, seconds: float, try_all: bool, reference: str, tuned: dict[str, Any] | None = None
+        self, seconds: float, tries: int | None, reference: str, tuned: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Open with each setting in turn (or ``tuned``), keep the fastest, check its output."""
+        """Open with the first settings, or ``tuned``; keep the fastest, and check its output."""
         from bench.check import check
 
-        settings = self._settings(tuned)
+        settings = self._settings(tuned)[:tries]
         tried = []
-        if try_all and len(settings) > 1:
+        if len(settings) > 1:
             for setting in settings:
                 self._loader.open(self._work, setting)
                 self._run(0)

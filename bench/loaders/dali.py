@@ -32,7 +32,7 @@ class Dali(Loader):
         return [
             {"num_threads": work.threads, "prefetch": prefetch, "output": output, "mmap": mmap}
             for output in ("dlpack", "plugin")
-            for prefetch, mmap in ((2, True), (4, True), (2, False))
+            for prefetch, mmap in ((2, False), (2, True), (4, True))
         ]
 
     def open(self, work: Workload, setting: Setting) -> None:

@@ -29,6 +29,7 @@ class Options:
         fresh: pack again what an earlier run packed.
         say: takes a line for the user.
         machine: added to each row.
+        tries: how many of its settings each loader tries; None: all.
         tuned: by loader, the setting that an earlier run found to be its best; others are tried.
     """
 
@@ -42,6 +43,7 @@ class Options:
     fresh: bool
     say: Callable[[str], None]
     machine: dict[str, Any]
+    tries: int | None = None
     tuned: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
 
 

@@ -75,7 +75,7 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     found = process.call(
         "start",
         seconds=options.seconds / 2,
-        try_all=not options.toy,
+        tries=1 if options.toy else options.tries,
         reference=str(truth),
         tuned=options.tuned.get(process.name),
     )

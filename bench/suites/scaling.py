@@ -110,7 +110,7 @@ def _start(process: Process, work: Workload, options: Options) -> dict[str, Any]
     found = process.call(
         "start",
         seconds=0.1,
-        try_all=False,
+        tries=1,
         reference=str(reference.make(work)),
         tuned=options.tuned.get(process.name),
     )
