@@ -247,7 +247,8 @@ def set_simd(name: str) -> bool:
     """Choose the instruction set for images begun from now on ("": the best one here).
 
     False, and nothing changed, where this machine lacks it. DCT records take the next lower one
-    where they need more of it than the resampler does. For the tests.
+    where they need more of it than the resampler does; Huffman codes go by that choice. For the
+    tests.
     """
 
 def dct_encode(jpeg: Any, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,14 @@ pytestmark = pytest.mark.native
 OUT = 40  # pixels of a side that are compared with and without the decoder
 
 Box = tuple[int, int, int, int]
+
+
+@pytest.fixture(params=["", "scalar"], ids=["best", "scalar"])
+def simd(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The code for processors with BMI2, where this is one, and the code for all."""
+    assert native_core.core().set_simd(request.param)
+    yield
+    native_core.core().set_simd("")
 
 
 def make(
@@ -87,6 +95,7 @@ def test_any_crop_of_any_baseline_jpeg_equals_pillow(
         np.testing.assert_array_equal(result.images[0], expected[y : y + h, x : x + w])
 
 
+@pytest.mark.usefixtures("simd")
 def test_every_pixel_by_itself_equals_pillow(tmp_path: Path) -> None:
     paths, boxes, expected = [], [], []
     for kind in KINDS:
@@ -101,6 +110,7 @@ def test_every_pixel_by_itself_equals_pillow(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.images[:, 0, 0], expected)
 
 
+@pytest.mark.usefixtures("simd")
 def test_coefficients_of_every_size_equal_pillow(tmp_path: Path) -> None:
     """Noise of full contrast at quality 100: long codes, full blocks, runs of zeros."""
     rng = np.random.default_rng(1)
@@ -207,6 +217,7 @@ def test_a_file_cut_anywhere_is_what_libjpeg_makes_of_it(tmp_path: Path) -> None
     assert set(status.tolist()) == {_native.OK, _native.UNSUPPORTED}
 
 
+@pytest.mark.usefixtures("simd")
 def test_damaged_data_is_what_libjpeg_makes_of_it(
     tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
