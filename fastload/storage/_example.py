@@ -24,6 +24,7 @@ import numpy as np
 BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
 
 _SIGN = 1 << 63
+_ONE_BYTE = [bytes([value]) for value in range(128)]
 _MAX_NBYTES = 2**31 - 1  # of a message, by protobuf's own limit
 
 
@@ -225,6 +226,8 @@ def varint(data: Any, at: int, end: int) -> tuple[int, int]:
 
 def to_varint(value: int) -> bytes:
     """``value`` as a varint; negative ones as their 64-bit complement."""
+    if 0 <= value < 0x80:
+        return _ONE_BYTE[value]
     value &= 2 * _SIGN - 1
     out = bytearray()
     while value > 0x7F:

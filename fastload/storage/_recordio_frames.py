@@ -27,7 +27,7 @@ MAX_NBYTES = (1 << 29) - 1  # of the data of a piece
 HEADER = np.dtype([("flag", "<u4"), ("label", "<f4"), ("id", "<u8"), ("id2", "<u8")])
 
 _HEAD = struct.Struct("<II")
-_MAGIC = _HEAD.pack(MAGIC, 0)[:4]
+MAGIC_BYTES = _HEAD.pack(MAGIC, 0)[:4]
 _WHOLE, _FIRST, _MIDDLE, _LAST = 0, 1, 2, 3
 
 
@@ -53,11 +53,11 @@ def pieces(data: bytes) -> Iterator[bytes]:
     Args:
         data: at most ``MAX_NBYTES``.
     """
-    cuts, at = [], data.find(_MAGIC)
+    cuts, at = [], data.find(MAGIC_BYTES)
     while at >= 0:
         if at % 4 == 0:
             cuts.append(at)
-        at = data.find(_MAGIC, at + 1 + (at % 4 == 0) * 3)
+        at = data.find(MAGIC_BYTES, at + 1 + (at % 4 == 0) * 3)
     start = 0
     for number, cut in enumerate(cuts):
         yield _piece(_MIDDLE if number else _FIRST, data[start:cut])
@@ -82,7 +82,7 @@ def _piece(part: int, data: bytes) -> bytes:
 
 def join(data: Any, parts: list[tuple[int, int]]) -> bytes:
     """The data of a record that lies in several pieces of the mapped file ``data``."""
-    return _MAGIC.join(bytes(data[offset : offset + nbytes]) for offset, nbytes in parts)
+    return MAGIC_BYTES.join(bytes(data[offset : offset + nbytes]) for offset, nbytes in parts)
 
 
 def pieces_at(data: Any, at: int, path: str, record: int) -> list[tuple[int, int]]:

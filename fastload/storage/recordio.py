@@ -20,7 +20,7 @@ from . import _recordio_scan
 from ._columns import Columns
 from ._fields import label_column
 from ._mapped import map_file
-from ._recordio_frames import MAX_NBYTES, has_magic, head, join, pieces, pieces_at
+from ._recordio_frames import MAGIC_BYTES, MAX_NBYTES, has_magic, head, join, pieces, pieces_at
 from ._recordio_scan import SPLIT, pack_id2
 from ._shards import data_files
 from ._sidecar import read_sidecar
@@ -100,7 +100,7 @@ class RecordIOWriter(StreamWriter):
         split = [
             i
             for i, (data, header) in enumerate(zip(batch.data, headers))
-            if has_magic(data) or has_magic(header)
+            if has_magic(data) or (MAGIC_BYTES in header and has_magic(header))
         ]
         self._split: dict[int, bytes] = {}
         if split:

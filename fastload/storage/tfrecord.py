@@ -7,6 +7,7 @@ its sidecar; files that others wrote are scanned once when they are opened (``_t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -42,25 +43,18 @@ class TFRecordWriter(StreamWriter):
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """As in the contract: the features before the image; the checksum of all of them."""
         before, after = [], []
-        common = self._labels(batch)
-        sizes = batch.sizes.tolist()
-        kinds = batch.kinds.tolist()
-        fields = _fields(batch)
-        for i, (data, key) in enumerate(zip(batch.data, batch.keys)):
-            features = b"".join(
-                (
-                    _COMMON,
-                    _example.entry(b"image/format", _format_of(data, kinds[i])),
-                    common[i],
-                    _size(*sizes[i]),
-                    _example.entry(b"image/filename", encode_text(key)),
-                    *[column[i] for column in fields],
-                    _example.entry_head(b"image/encoded", len(data)),
-                )
-            )
-            nbytes = len(features) + len(data)
-            example = b"\x0a" + _example.to_varint(nbytes) + features
-            before.append(head(len(example) + len(data)) + example)
+        labels, fields = self._labels(batch), _fields(batch)
+        formats = [_format(_format_of(*pair)) for pair in zip(batch.data, batch.kinds.tolist())]
+        keys = [encode_text(key) for key in batch.keys]
+        rows = zip(batch.data, formats, labels, batch.sizes.tolist(), keys)
+        for i, (data, format_, label, size, key) in enumerate(rows):
+            parts = [
+                _COMMON, format_, label, _size(*size), _filename(len(key)), key,
+                *[column[i] for column in fields], _image(len(data)),
+            ]  # fmt: skip
+            features = b"".join(parts)
+            example = _message(len(features) + len(data)) + features
+            before.append(_head(len(example) + len(data)) + example)
             crc = crc32c(data, crc32c(example))
             after.append(masked(crc).to_bytes(TAIL, "little"))
         return before, after
@@ -69,10 +63,11 @@ class TFRecordWriter(StreamWriter):
         """image/class/label and image/class/text of each record."""
         if batch.labels is None:
             return [b""] * len(batch.keys)
+        labels = label_column(batch.labels)
         known: dict[object, bytes] = {}
         out = []
-        for label in label_column(batch.labels):
-            value = label.tobytes()
+        values = labels.tolist() if labels.ndim == 1 else map(tuple, labels.tolist())
+        for label, value in zip(labels, values):
             if value not in known:
                 numbers = np.atleast_1d(label)
                 known[value] = _example.entry(b"image/class/label", numbers)
@@ -93,10 +88,41 @@ class TFRecordWriter(StreamWriter):
 _COMMON = _example.entry(b"image/colorspace", b"RGB") + _example.entry(b"image/channels", [3])
 
 
+# Lengths and sizes come again and again: what is made of them is kept, a few MB at most.
+_cached = functools.lru_cache(maxsize=1 << 14)
+
+
+@_cached
 def _size(width: int, height: int) -> bytes:
     if width <= 0 or height <= 0:
         return b""  # not known
     return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
+
+
+@_cached
+def _format(name: bytes) -> bytes:
+    return _example.entry(b"image/format", name)
+
+
+@_cached
+def _filename(nbytes: int) -> bytes:
+    return _example.entry_head(b"image/filename", nbytes)
+
+
+@_cached
+def _image(nbytes: int) -> bytes:
+    return _example.entry_head(b"image/encoded", nbytes)
+
+
+@_cached
+def _message(nbytes: int) -> bytes:
+    """What stands before the features of an Example."""
+    return b"\x0a" + _example.to_varint(nbytes)
+
+
+@_cached
+def _head(nbytes: int) -> bytes:
+    return head(nbytes)
 
 
 def _format_of(data: bytes | memoryview, kind: int) -> bytes:
