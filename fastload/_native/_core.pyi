@@ -292,6 +292,17 @@ def find_features(
     valid message, or -1.
     """
 
+def find_datums(
+    data: Any,
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    table: npt.NDArray[np.int64],
+) -> int:
+    """Fields of n messages of Caffe into a table (n, 8) of zeros: see ``storage._datum.find``.
+
+    Returns the first that is no valid message, or -1.
+    """
+
 def tar_members(
     data: Any,
 ) -> tuple[int, str, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:

@@ -160,7 +160,7 @@ void bind_batches(py::module_& m);
 
 // pixels.
 void bind_recipes(py::module_& m);
-// find_features and tar_members.
+// find_features, find_datums and tar_members.
 void bind_scans(py::module_& m);
 
 }  // namespace fastload

@@ -33,6 +33,20 @@ int64_t find(const py::object& data, const py::object& offset, const py::object&
                        static_cast<size_t>(n), names, found);
 }
 
+int64_t datums(const py::object& data, const py::object& offset, const py::object& nbytes,
+               const py::object& table) {
+  const Bytes bytes(data);
+  const Buffer offsets(offset, "offset", 'i', 8, false);
+  const py::ssize_t n = offsets.length();
+  offsets.expect_shape("offset", n);
+  const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
+  const Buffer found(table, "table", 'i', 8, true);
+  found.expect_shape("table", n, kDatumColumns);
+  const WithoutGil released;
+  return find_datums(bytes.data(), bytes.size(), offsets.data<int64_t>(), lengths.data<int64_t>(),
+                     static_cast<size_t>(n), found.data<int64_t>());
+}
+
 template <typename T>
 py::bytes packed(const std::vector<T>& values) {
   return py::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
@@ -59,6 +73,8 @@ void bind_scans(py::module_& m) {
   m.def("find_features", &find, "data"_a, "offset"_a, "nbytes"_a, "names"_a, "kind"_a, "count"_a,
         "found_offset"_a, "found_nbytes"_a, "first"_a,
         "Where named features of tf.train.Example lie; see _core.pyi.");
+  m.def("find_datums", &datums, "data"_a, "offset"_a, "nbytes"_a, "table"_a,
+        "Where the fields of Caffe's Datum lie; see _core.pyi.");
   m.def("tar_members", &members, "data"_a, "The members of a tar archive; see _core.pyi.");
 }
 

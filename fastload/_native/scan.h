@@ -1,5 +1,6 @@
-// Walks through record files that others wrote: where the features of tf.train.Example lie, and the members
-// of a tar archive. What fastload/storage/_example.py and _tar_members.py do in Python, with equal results.
+// Walks through record files that others wrote: where the features of tf.train.Example and the fields of
+// Caffe's Datum lie, and the members of a tar archive. What fastload/storage/_example.py, _datum.py and
+// _tar_members.py do in Python, with equal results.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +24,13 @@ struct Features {
 // -1.
 int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
                       size_t n, const std::vector<std::string>& names, const Features& found);
+
+constexpr size_t kDatumColumns = 8;
+
+// Fills the table (n, kDatumColumns) of zeros with the fields of Caffe's Datum messages, as _datum.py says.
+// The first that is no valid message, or -1.
+int64_t find_datums(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes, size_t n,
+                    int64_t* table);
 
 // The members of an archive that belong to samples; see Members in _tar_members.py.
 struct TarMembers {

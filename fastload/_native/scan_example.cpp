@@ -2,66 +2,12 @@
 #include <cstring>
 
 #include "scan.h"
+#include "wire.h"
 
 namespace fastload {
 namespace {
 
 constexpr unsigned kBytes = 1, kFloat = 2, kInt64 = 3;
-constexpr int64_t kMaxExample = (int64_t{1} << 31) - 1;  // protobuf's own limit
-
-struct Range {
-  const uint8_t* at;
-  const uint8_t* end;
-};
-
-struct Field {
-  uint64_t number;
-  unsigned wire;
-  Range value;
-};
-
-bool varint(Range* in, uint64_t* value) {
-  *value = 0;
-  for (unsigned shift = 0; shift < 70 && in->at < in->end; shift += 7) {
-    const uint8_t byte = *in->at++;
-    *value |= static_cast<uint64_t>(byte & 0x7F) << shift;
-    if (byte < 0x80) return true;
-  }
-  return false;
-}
-
-// The next field of a message that is not at its end; false if it is broken.
-bool next_field(Range* in, Field* field) {
-  uint64_t tag = 0;
-  if (!varint(in, &tag)) return false;
-  field->number = tag >> 3;
-  field->wire = tag & 7;
-  if (field->number == 0 || tag >> 32 != 0) return false;
-  const uint8_t* start = in->at;
-  uint64_t length = 0;
-  switch (field->wire) {
-    case 0:
-      if (!varint(in, &length)) return false;
-      field->value = {start, in->at};
-      return true;
-    case 1:
-      length = 8;
-      break;
-    case 2:
-      if (!varint(in, &length)) return false;
-      start = in->at;
-      break;
-    case 5:
-      length = 4;
-      break;
-    default:
-      return false;
-  }
-  if (length > static_cast<uint64_t>(in->end - start)) return false;
-  in->at = start + length;
-  field->value = {start, in->at};
-  return true;
-}
 
 struct List {
   unsigned kind;
@@ -159,10 +105,7 @@ bool read_example(Range example, const uint8_t* data, const std::vector<std::str
 int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
                       size_t n, const std::vector<std::string>& names, const Features& found) {
   for (size_t row = 0; row < n; row++) {
-    const bool inside = offset[row] >= 0 && nbytes[row] >= 0 && nbytes[row] <= kMaxExample &&
-                        static_cast<uint64_t>(offset[row]) <= size &&
-                        static_cast<uint64_t>(nbytes[row]) <= size - static_cast<uint64_t>(offset[row]);
-    if (!inside) return static_cast<int64_t>(row);
+    if (!inside(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
     const uint8_t* begin = data + offset[row];
     if (!read_example({begin, begin + nbytes[row]}, data, names, row, found))
       return static_cast<int64_t>(row);

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
@@ -39,7 +39,7 @@ class Format:
 
     Attributes:
         module: of this package.
-        store: class of the reader in ``module``; called with the path.
+        store: class of the reader in ``module``, or a function; called with the path.
         writer: class of the writer, or None where fastload only reads.
         suffixes: of file names.
         options: arguments of ``open_writer`` that the writer knows beside those that all know:
@@ -55,9 +55,9 @@ class Format:
     options: frozenset[str] = frozenset()
     pixels: str | None = None
 
-    def load_store(self) -> type[Any]:
-        """The reader's class."""
-        found: type[Any] = getattr(importlib.import_module(self.module), self.store)
+    def load_store(self) -> Callable[[str], Any]:
+        """The reader's class, or what chooses one."""
+        found: Callable[[str], Any] = getattr(importlib.import_module(self.module), self.store)
         return found
 
     def load_writer(self) -> type[Any]:
@@ -74,7 +74,7 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lmdb": Format(
-        module="fastload.storage.lmdb", store="LmdbStore", writer="LmdbWriter", suffixes=(".lmdb",)
+        module="fastload.storage.lmdb", store="open_lmdb", writer="LmdbWriter", suffixes=(".lmdb",)
     ),
     "hdf5": Format(
         module="fastload.storage.hdf5",

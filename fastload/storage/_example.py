@@ -25,7 +25,7 @@ BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Fe
 
 _SIGN = 1 << 63
 _ONE_BYTE = [bytes([value]) for value in range(128)]
-_MAX_NBYTES = 2**31 - 1  # of a message, by protobuf's own limit
+MAX_NBYTES = 2**31 - 1  # of a message, by protobuf's own limit
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[byte
     columns = {name: column for column, name in enumerate(names)}
     for row, (begin, length) in enumerate(zip(offset.tolist(), nbytes.tolist())):
         try:
-            if length > _MAX_NBYTES:
+            if length > MAX_NBYTES:
                 raise ValueError("longer than a message may be")
             for name, kind, start, end in features(data, begin, begin + length):
                 column = columns.get(name)

@@ -18,6 +18,7 @@ from fastload.errors import MissingDependencyError, StoreError, UsageError
 
 from . import _columns
 from ._fields import Blobs, Field
+from ._lmdb_foreign import ForeignLmdbStore, is_foreign
 from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, open_layout
 from ._lmdb_pages import Pages
 from ._writer import PartialWriter
@@ -29,6 +30,19 @@ _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 _FLUSH_NBYTES = 32 << 20
 _FLUSH_RECORDS = 20_000
 _INITIAL_MAP = 64 << 20  # grows by doubling
+
+
+def open_lmdb(path: str | os.PathLike[str]) -> Store:
+    """The store at ``path``: one of ours, or a layout of others that is known.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: not an LMDB file, damaged, or of a layout that is not known.
+    """
+    path = os.path.abspath(os.fspath(path))
+    inside = os.path.join(path, "data.mdb")
+    foreign = is_foreign(inside if os.path.isdir(path) else path)
+    return ForeignLmdbStore(path) if foreign else LmdbStore(path)
 
 
 class LmdbStore(Store):
