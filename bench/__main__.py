@@ -42,7 +42,7 @@ def list_(names: bool) -> None:
     table = Table(title="loaders", title_justify="left")
     for heading in ("loader", "what", "here"):
         table.add_column(heading)
-    for name in loaders.WHERE:
+    for name in (*loaders.WHERE, *loaders.FORMATS):
         loader = loaders.make(name)
         table.add_row(name, loader.summary, loader.absent() or "installed")
     out.print(suites, table)
@@ -83,7 +83,7 @@ def run(
     chosen = SUITES[suite]
     options = Options(
         data=data,
-        loaders=_split("loader", names, tuple(loaders.WHERE)),
+        loaders=_split("loader", names, chosen.known()),
         threads=threads,
         rounds=1 if toy else rounds,
         seconds=0.1 if toy else seconds,

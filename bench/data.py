@@ -63,8 +63,11 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
     return _cached(cache / "images" / f"{_fingerprint(groups)}-{copies}x", copy)
 
 
-def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
-    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side."""
+def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: bool = False) -> Path:
+    """The same images as uncompressed BMP, resized to ``shorter`` pixels on the shorter side.
+
+    ``square`` cuts out their middle, so that all are of one size.
+    """
     from PIL import Image
 
     def convert(folder: Path) -> None:
@@ -77,9 +80,14 @@ def raw(cache: Path, images: Path, *, shorter: int | None, say: Say) -> Path:
                     scale = shorter / min(picture.size)
                     size = [max(shorter, int(side * scale)) for side in picture.size]
                     picture = picture.resize((size[0], size[1]), Image.Resampling.BILINEAR)
+                if square:
+                    side = min(picture.size)
+                    left, top = ((whole - side) // 2 for whole in picture.size)
+                    picture = picture.crop((left, top, left + side, top + side))
                 picture.save(folder / label / f"{path.stem}.bmp")
 
-    return _cached(cache / "images" / f"{images.name}-raw{shorter or ''}", convert)
+    name = f"{images.name}-raw{shorter or ''}{'-square' if square else ''}"
+    return _cached(cache / "images" / name, convert)
 
 
 def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:

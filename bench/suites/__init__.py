@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.suites.augment import Augment
 from bench.suites.base import Suite
 from bench.suites.cold import Cold
+from bench.suites.formats import Formats
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
 from bench.suites.pack import Pack
@@ -26,6 +27,7 @@ SUITES: dict[str, Suite] = {
         Memory(),
         Cold(),
         Scaling(),
+        Formats(),
         Autotune(),
         Auto(),
     )

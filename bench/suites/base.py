@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from bench import data
+from bench.loaders import WHERE
 from bench.process import Failed, Process, Refused
 from bench.report import Row, missing
 from bench.workload import Workload
@@ -54,12 +55,14 @@ class Variant:
     Attributes:
         pixels, dtype, memory_format: as in ``Workload``.
         only_dct: leaves out fastload's other stores.
+        square: raw images are cut to squares, so that all are of one size.
     """
 
     pixels: str = "jpeg"
     dtype: str = "float32"
     memory_format: str = "contiguous"
     only_dct: bool = False
+    square: bool = False
 
 
 class Suite(abc.ABC):
@@ -72,6 +75,10 @@ class Suite(abc.ABC):
     @abc.abstractmethod
     def run(self, variant: str, options: Options) -> list[Row]:
         """Measure one variant."""
+
+    def known(self) -> tuple[str, ...]:
+        """The loaders that may be asked for; all of them take part by default."""
+        return tuple(WHERE)
 
     def loaders(self, variant: str, options: Options) -> list[str]:
         """The loaders that take part."""
@@ -102,7 +109,7 @@ def imagenet(name: str, recipe: str, variant: str, spec: Variant, options: Optio
     count = 48 if options.toy else 1200
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
     if spec.pixels == "raw":
-        images = data.raw(options.cache, images, shorter=256, say=options.say)
+        images = data.raw(options.cache, images, shorter=256, say=options.say, square=spec.square)
     return Workload(
         suite=name,
         variant=variant,
@@ -124,7 +131,7 @@ def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
     count = 200 if options.toy else 10_000
     images = data.jpegs(options.cache, data=options.data, count=count, small=True, say=options.say)
     if spec.pixels == "raw":
-        images = data.raw(options.cache, images, shorter=None, say=options.say)
+        images = data.raw(options.cache, images, shorter=None, say=options.say, square=spec.square)
     return Workload(
         suite=name,
         variant=variant,

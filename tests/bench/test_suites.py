@@ -160,11 +160,11 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import WHERE
+    from bench.loaders import FORMATS, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE):
+    for name in (*SUITES, *WHERE, *FORMATS):
         assert name in done.output
 
 
@@ -183,3 +183,20 @@ def rows_of_any(cache: Path, suite: str, variant: str) -> list[dict[str, Any]]:
     assert done.exit_code == 0, done.output
     rows: list[dict[str, Any]] = json.loads(path.read_text())
     return rows
+
+
+@pytest.mark.parametrize(
+    ("variant", "names"),
+    [
+        ("encoded", ["fastload-h5", "fastload-tar"]),
+        ("small-raw", ["fastload-pth-raw", "fastload-zarr-raw"]),
+    ],
+)
+def test_every_format_is_compared_with_the_fastest(
+    cache: Path, variant: str, names: list[str]
+) -> None:
+    rows = rows_of(cache, "formats", "--variant", variant, "--loaders", ",".join(names))
+    shares = {row["loader"]: row["median"] for row in rows if row["metric"] == "of the fastest"}
+    assert sorted(shares) == sorted(names)
+    assert max(shares.values()) == 1
+    assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
