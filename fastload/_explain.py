@@ -1,7 +1,8 @@
-"""What a loader does and why, in plain words."""
+"""What a loader does and why, in plain words and in figures."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
@@ -44,8 +45,38 @@ def _workers(loader: Any, reason: str) -> list[str]:
     ]
     if loader.num_workers:
         lines.append("transport: " + _runs.transport(loader))
+    elif loader.prefetch_thread:
+        lines.append("prefetch: a thread of this process makes the next batches")
     elif loader.engine != "workers":
         lines.append("faster: num_workers > 0 would decode in parallel processes")
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(None)}")
     return lines
+
+
+def figures(loader: Any) -> dict[str, Any]:
+    """``FastLoader.stats()``."""
+    figures = loader._stamps.snapshot()
+    elapsed = figures.elapsed_s
+    return {
+        "engine": _engine_name(loader),
+        "images": figures.images,
+        "batches": figures.batches,
+        "images_per_s": figures.images / elapsed if elapsed else 0.0,
+        "elapsed_s": elapsed,
+        "wait_s": figures.wait_s,
+        "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
+        "stages_s": dict(figures.stages_s),
+        "decisions": [] if loader._governor is None else list(loader._governor.decisions),
+        "padding": loader._padding,
+        "errors": [dataclasses.asdict(entry) for entry in loader._bad.entries],
+        "cache_hits": figures.cache_hits,
+        "cache_misses": figures.cache_misses,
+        "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,
+    }
+
+
+def _engine_name(loader: Any) -> str:
+    if not loader._native:
+        return "workers"
+    return chosen(loader.engine) if loader._made is None else str(loader._made[1].name)

@@ -86,6 +86,8 @@ class FastLoader(DataLoader[_T_co]):
             left out. ``stats()["errors"]`` lists them, a warning at the epoch's end counts them.
         max_errors: how many an epoch may have before TooManyErrors is raised: a number (int), or a
             share of the samples (float), which lets at least one pass unless it is 0.
+        prefetch_thread: True: where a dataset of the user's runs in this process (num_workers=0),
+            a thread makes the next two batches. Its random numbers then do not follow ``seed``.
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
         cache: what later epochs need not do again; the batches are the same (docs/tuning.md).
@@ -144,6 +146,7 @@ class FastLoader(DataLoader[_T_co]):
         world_size: int | None = None,
         on_error: OnError = "raise",
         max_errors: float = 0.001,
+        prefetch_thread: bool = False,
         trace: str | os.PathLike[str] | None = None,
         cache: str | None = None,
         cache_limit: int | str | None = None,
@@ -167,6 +170,7 @@ class FastLoader(DataLoader[_T_co]):
         self.world_size = world_size
         self.on_error = on_error
         self.max_errors = max_errors
+        self.prefetch_thread = prefetch_thread
         self.tuned = tuned
         self.trace = trace
         self._timeline = None if trace is None else lasting(trace)
@@ -387,29 +391,7 @@ class FastLoader(DataLoader[_T_co]):
             for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
             made of what the cache held, and of what it did not) and ``cache_nbytes``.
         """
-        figures = self._stamps.snapshot()
-        elapsed = figures.elapsed_s
-        return {
-            "engine": self._engine_name(),
-            "images": figures.images,
-            "batches": figures.batches,
-            "images_per_s": figures.images / elapsed if elapsed else 0.0,
-            "elapsed_s": elapsed,
-            "wait_s": figures.wait_s,
-            "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
-            "stages_s": dict(figures.stages_s),
-            "decisions": [] if self._governor is None else list(self._governor.decisions),
-            "padding": self._padding,
-            "errors": [dataclasses.asdict(entry) for entry in self._bad.entries],
-            "cache_hits": figures.cache_hits,
-            "cache_misses": figures.cache_misses,
-            "cache_nbytes": 0 if self._cache is None else self._cache.nbytes,
-        }
-
-    def _engine_name(self) -> str:
-        if not self._native:
-            return "workers"
-        return chosen(self.engine) if self._made is None else self._made[1].name
+        return _explain.figures(self)
 
     def __getstate__(self) -> dict[str, Any]:
         # Files, threads, processes and shared memory: another process makes its own.

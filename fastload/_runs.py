@@ -124,6 +124,7 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
         loader._bad,
         loader._stamps,
         getattr(loader, "_IterableDataset_len_called", None),
+        _PREFETCH if loader.prefetch_thread and not loader.num_workers else 0,
     )
     if epoch.resumed and not loader.num_workers:
         iterator.start()
@@ -162,7 +163,8 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
         batched=batched,
         drop_last=loader.drop_last,
         on_error=loader.on_error,
-        seed=loader.seed,
+        # The generators are this process's own: a thread must not seed them under its feet.
+        seed=None if loader.prefetch_thread and not count else loader.seed,
         resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
     )
     repeats = loader.seed is not None and not iterable and _may_repeat(loader)

@@ -11,17 +11,20 @@ when every worker has said so; then no more tasks are given, and torch's iterato
 from __future__ import annotations
 
 import errno
+import functools
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from ._background import Background
 from ._fetch import Fetcher
 from ._policy import BadSamples
 from ._progress import Progress
-from ._tasks import Outcome, Position, TaskIterator, Tasks
+from ._tasks import Outcome, Position, Task, TaskIterator, Tasks
 from ._trace import Stamps
 
 
@@ -35,6 +38,7 @@ class WorkerIterator(Iterator[Any]):
         bad: samples that cannot be made are counted there.
         stamps: where times are added up.
         reported: the length that an iterable dataset reported, or None.
+        ahead: batches that a thread makes ahead; 0: none does.
     """
 
     def __init__(
@@ -45,11 +49,16 @@ class WorkerIterator(Iterator[Any]):
         bad: BadSamples,
         stamps: Stamps,
         reported: int | None,
+        ahead: int = 0,
     ) -> None:
         self._wrapped: Any = iter(inner)
         assert tasks.current is not None  # torch's iterator has asked for its sampler's
         self._tasks: TaskIterator = tasks.current
         self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
+        if ahead:
+            pinned = inner.pin_memory and torch.cuda.is_available()
+            make = functools.partial(_make, self._fetcher, pinned)
+            self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         self._progress = progress
         self._bad = bad
         self._stamps = stamps
@@ -137,8 +146,8 @@ class WorkerIterator(Iterator[Any]):
         advice = ""
         if self._wrapped._num_workers:
             advice = (
-                "Each worker process iterates over a copy of the dataset: let each give its own "
-                "part (torch.utils.data.get_worker_info). "
+                "For multiprocessing data-loading, this happens where each worker process gives "
+                "the whole dataset instead of its own part (torch.utils.data.get_worker_info)."
             )
         warnings.warn(
             f"Length of IterableDataset {self._fetcher.dataset} was reported to be "
@@ -154,3 +163,8 @@ class WorkerIterator(Iterator[Any]):
 
     def __reduce__(self) -> Any:
         return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+def _make(fetcher: Fetcher, pinned: bool, task: Task) -> Outcome:
+    outcome = fetcher[task]
+    return outcome.pin_memory() if pinned else outcome

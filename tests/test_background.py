@@ -1,0 +1,93 @@
+"""prefetch_thread=True: the same batches, made ahead by a thread that always ends."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, TensorDataset
+
+import leaks
+from fastload import FastLoader
+from sides import assert_same
+
+DATA = TensorDataset(torch.arange(40).view(20, 2), torch.arange(20))
+
+
+def loader(dataset=DATA, **arguments):
+    return FastLoader(dataset, 3, prefetch_thread=True, **arguments)
+
+
+def test_batches_order_and_state_are_those_without_it():
+    for arguments in ({}, {"shuffle": True, "seed": 3}, {"sampler": [5, 2, 2, 9]}):
+        ours, plain = loader(**arguments), FastLoader(DATA, 3, **arguments)
+        for _ in range(2):
+            assert_same(list(ours), list(plain))
+        iterator = iter(ours)
+        next(iterator)
+        other = FastLoader(DATA, 3, **arguments)
+        other.load_state_dict(ours.state_dict())
+        assert_same(list(iterator), list(other))
+    assert "a thread of this process" in loader().explain()
+
+
+def test_the_samples_are_made_ahead_on_another_thread():
+    seen, ahead = [], threading.Event()
+
+    class Watching(TensorDataset):
+        def __getitem__(self, i):
+            seen.append(threading.current_thread())
+            if len(seen) == 9:
+                ahead.set()
+            return super().__getitem__(i)
+
+    iterator = iter(loader(Watching(torch.arange(20))))
+    next(iterator)
+    assert ahead.wait(30)
+    assert threading.main_thread() not in seen
+    del iterator
+
+
+def test_an_error_is_raised_at_its_batch_and_the_rest_comes():
+    iterator = iter(loader([0, 1, 2, 3, "text", 5, 6, 7, 8]))
+    assert next(iterator).tolist() == [0, 1, 2]
+    with pytest.raises(TypeError):
+        next(iterator)
+    assert next(iterator).tolist() == [6, 7, 8]
+    assert next(iterator, None) is None
+    assert next(iterator, None) is None
+
+
+def test_an_iterable_dataset():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(range(7))
+
+    ours = loader(Stream())
+    for _ in range(2):
+        assert [batch.tolist() for batch in ours] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_leaving_early_leaves_no_thread(count):
+    before = threading.active_count()
+    ours = loader()
+    for _ in range(count(20, 100)):
+        for _batch in ours:
+            break
+    gc.collect()
+    assert leaks.threads_end(before)
+
+
+def test_the_interpreter_ends_with_an_iterator_half_way():
+    code = (
+        "from fastload import FastLoader\n"
+        "iterator = iter(FastLoader(range(1000), 4, prefetch_thread=True)); next(iterator)\n"
+        "print('end')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
