@@ -191,12 +191,18 @@ setup(
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
         "plot": ["matplotlib"],
+        "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
         "test": [
             "pytest>=9",
             "pytest-timeout",
             "hypothesis",
             "psutil",
+            "fsspec",
+            "s3fs",
+            "moto",  # an S3 server, which needs the next two
+            "flask",
+            "flask-cors",
             "tensorstore",
             "tfrecord",
             "webdataset",

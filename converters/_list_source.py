@@ -41,17 +41,8 @@ class ListSource(FolderSource):
     """
 
     def __init__(self, path: str) -> None:
-        rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
-        if not rows:
-            raise StoreError("expected a list of images, found no line with one", path=path)
+        rows, column, files = _read(path)
         names = list(rows[0])
-        column = next((name for name in _PATHS if name in names), None)
-        if column is None:
-            raise StoreError(
-                f"expected a column called {' or '.join(_PATHS)}, found {', '.join(names)}",
-                path=path,
-            )
-        files = [_text(row, column, number, path) for number, row in enumerate(rows)]
         folder = os.path.dirname(os.path.abspath(path))
         store = FolderStore.from_samples(
             [(os.path.join(folder, file), 0) for file in files], [], root=folder
@@ -92,6 +83,25 @@ class ListSource(FolderSource):
     def digest(self) -> str:
         """Of the list."""
         return self._digest
+
+
+def listed_files(path: str) -> list[str]:
+    """The files that the list at ``path`` names, as they stand there."""
+    return _read(path)[2]
+
+
+def _read(path: str) -> tuple[list[dict[str, Any]], str, list[str]]:
+    """The rows of a list, the name of the column of paths, and what it holds."""
+    rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
+    if not rows:
+        raise StoreError("expected a list of images, found no line with one", path=path)
+    names = list(rows[0])
+    column = next((name for name in _PATHS if name in names), None)
+    if column is None:
+        raise StoreError(
+            f"expected a column called {' or '.join(_PATHS)}, found {', '.join(names)}", path=path
+        )
+    return rows, column, [_text(row, column, number, path) for number, row in enumerate(rows)]
 
 
 def _read_csv(path: str) -> list[dict[str, Any]]:

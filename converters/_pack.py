@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
+import functools
 import os
 import threading
 import time
@@ -24,7 +25,7 @@ from fastload._version import __version__
 from fastload.errors import DataError, DecodeError, StoreError, UsageError
 from fastload.storage import Batch, Store, Writer, open_store, open_writer
 
-from . import _arrays, _split
+from . import _arrays, _remote, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder, make_encoder
 from ._open import open_source
@@ -77,9 +78,11 @@ def pack(
             class names), and any other columns, which become fields. A store of any format, or a
             list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
             files as they are downloaded. ``"module:object"``, or a map-style Dataset, whose samples
-            are (image, label), an image, or a dict.
+            are (image, label), an image, or a dict. A URL that fsspec knows (``s3://...``) of a
+            folder, a list or a store is fetched first.
         destination: the store; its suffix names the format. It appears when it is complete; until
-            then the work is in ``destination`` + ".partial", and the same call resumes it.
+            then the work is in ``destination`` + ".partial", and the same call resumes it. A store
+            whose destination is a URL is written in the system's temporary folder and then sent.
         encode: "keep": the files' own bytes, not decoded. "jpeg", "png": encoded anew. "bmp": not
             compressed. "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md):
             the same pixels, about 1.3 times the size, decoded several times faster; files that are
@@ -118,6 +121,16 @@ def pack(
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
+    if _remote.is_url(source) or _remote.is_url(destination):
+        again = functools.partial(
+            pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
+            on_error=on_error, exif=exif, shards=shards, shard_nbytes=shard_nbytes,
+            compression=compression, progress=progress,
+        )  # fmt: skip
+        if _remote.is_url(destination):
+            return _remote.pack_to(str(destination), functools.partial(again, source))
+        with _remote.fetched(str(source)) as fetched:
+            return again(fetched, destination)
     started = time.monotonic()
     if on_error not in ("raise", "skip"):
         raise UsageError(f"expected on_error to be 'raise' or 'skip', got {on_error!r}")
@@ -144,7 +157,7 @@ def pack(
         "exif": exif,
         "on_error": on_error,
         "source": opened.path,
-        "source_digest": opened.digest(),
+        "source_digest": opened.identity or opened.digest(),
     }
     run = _Run(opened, keys, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
@@ -302,7 +315,7 @@ class _Run:
             path = self._source.where(index)
             if key not in have:
                 self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
-            elif self._source.changed(index, writer.begun_ns):
+            elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
                 raise UsageError(
                     f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
                     "that folder to start again"

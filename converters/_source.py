@@ -53,6 +53,7 @@ class Source(abc.ABC):
         classes: class names, position = label.
         keys: name of every sample, each one once.
         encoding: what ``encode=None`` means for it.
+        identity: what stands for ``digest`` and the times of files, where these say nothing.
         concurrent: whether ``read`` may run in several threads at once.
     """
 
@@ -61,6 +62,7 @@ class Source(abc.ABC):
     keys: Sequence[str]
     encoding: str = "keep"
     concurrent: bool = True
+    identity: str | None = None
 
     def __len__(self) -> int:
         return len(self.keys)
