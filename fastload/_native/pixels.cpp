@@ -12,7 +12,7 @@ namespace fastload {
 
 namespace {
 
-using Table = std::array<uint8_t, 256>;
+using Tables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
 
 constexpr size_t kKeep = size_t{16} << 20;  // bytes of a canvas that a thread keeps
 
@@ -24,15 +24,29 @@ size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** p
   return stride;
 }
 
-void look_up(const Table& table, uint8_t* levels, size_t count) {
-  for (size_t i = 0; i < count; ++i) levels[i] = table[levels[i]];
+// Every level by its channel's table, in place: by the kernel that stores rows, for which the image is one.
+void look_up(const Tables& tables, Canvas* canvas) {
+  resampling::Output output{};
+  output.dtype = Dtype::kUint8;
+  output.lut = tables.data();
+  output.pixel_stride = 1;
+  output.channel_stride = canvas->plane_stride();
+  const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
+  constexpr size_t kRun = 1 << 16;
+  for (size_t begin = 0; begin < canvas->area(); begin += kRun) {
+    output.width = static_cast<int>(std::min(kRun, canvas->area() - begin));
+    const uint8_t* const planes[3] = {canvas->plane(0) + begin, canvas->plane(1) + begin,
+                                      canvas->plane(2) + begin};
+    store(output, planes, canvas->plane(0) + begin);
+  }
 }
 
+// The same for all channels.
 template <typename Level>
 void point(Canvas* canvas, const Level& level) {
-  Table table;
-  for (int i = 0; i < 256; ++i) table[i] = static_cast<uint8_t>(level(i));
-  for (int c = 0; c < 3; ++c) look_up(table, canvas->plane(c), canvas->area());
+  Tables tables;
+  for (int i = 0; i < 256; ++i) tables[0][i] = tables[1][i] = tables[2][i] = static_cast<uint8_t>(level(i));
+  look_up(tables, canvas);
 }
 
 // ImageEnhance.Contrast: towards the mean of the luminance.
@@ -53,15 +67,25 @@ int mean_luminance(const Canvas& canvas) {
   return static_cast<int>(static_cast<double>(sum) / static_cast<double>(area) + 0.5);
 }
 
+FASTLOAD_LOOP inline void blend_run(const uint16_t* __restrict from, uint8_t* __restrict to, size_t count,
+                                    float factor) {
+  for (size_t i = 0; i < count; ++i) to[i] = blend(from[i], to[i], factor);
+}
+
 void saturation(Canvas* canvas, float factor) {
-  uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
+  uint8_t *reds = canvas->plane(0), *greens = canvas->plane(1), *blues = canvas->plane(2);
   const size_t area = canvas->area();
   vectorised([=]() FASTLOAD_LOOP {
-    for (size_t i = 0; i < area; ++i) {
-      const int gray = luminance(red[i], green[i], blue[i]);
-      red[i] = blend(gray, red[i], factor);
-      green[i] = blend(gray, green[i], factor);
-      blue[i] = blend(gray, blue[i], factor);
+    constexpr size_t kBlock = 256;
+    uint16_t gray[kBlock];
+    for (size_t begin = 0; begin < area; begin += kBlock) {
+      const size_t count = std::min(kBlock, area - begin);
+      uint8_t *red = reds + begin, *green = greens + begin, *blue = blues + begin;
+      for (size_t i = 0; i < count; ++i)
+        gray[i] = static_cast<uint16_t>(luminance(red[i], green[i], blue[i]));
+      blend_run(gray, red, count, factor);
+      blend_run(gray, green, count, factor);
+      blend_run(gray, blue, count, factor);
     }
   });
 }
@@ -82,8 +106,9 @@ void grayscale(Canvas* canvas) {
 // ImageOps.autocontrast without a cutoff.
 void autocontrast(Canvas* canvas) {
   const size_t area = canvas->area();
+  Tables tables;
   for (int c = 0; c < 3; ++c) {
-    uint8_t* levels = canvas->plane(c);
+    const uint8_t* levels = canvas->plane(c);
     int low = 255, high = 0;
     vectorised([&]() FASTLOAD_LOOP {
       uint8_t least = 255, most = 0;
@@ -94,22 +119,22 @@ void autocontrast(Canvas* canvas) {
       low = least;
       high = most;
     });
-    if (high <= low) continue;
-    const double scale = 255.0 / (high - low);
-    const double offset = -low * scale;
-    Table table;
+    const bool flat = high <= low;
+    const double scale = flat ? 1.0 : 255.0 / (high - low);
+    const double offset = flat ? 0.0 : -low * scale;
     for (int i = 0; i < 256; ++i) {
-      table[i] = static_cast<uint8_t>(std::clamp(static_cast<int>(i * scale + offset), 0, 255));
+      tables[c][i] = static_cast<uint8_t>(std::clamp(static_cast<int>(i * scale + offset), 0, 255));
     }
-    look_up(table, levels, area);
   }
+  look_up(tables, canvas);
 }
 
 // ImageOps.equalize.
 void equalize(Canvas* canvas) {
   const size_t area = canvas->area();
+  Tables tables;
   for (int c = 0; c < 3; ++c) {
-    uint8_t* levels = canvas->plane(c);
+    const uint8_t* levels = canvas->plane(c);
     uint32_t parts[4][256] = {};  // neighbours are often equal: four counters do not wait for one another
     size_t i = 0;
     for (; i + 4 <= area; i += 4) {
@@ -126,15 +151,14 @@ void equalize(Canvas* canvas) {
       }
     }
     const int64_t step = (static_cast<int64_t>(area) - last) / 255;
-    if (used <= 1 || step == 0) continue;
-    Table table;
     int64_t n = step / 2;
     for (int v = 0; v < 256; ++v) {
-      table[v] = static_cast<uint8_t>(std::min<int64_t>(n / step, 255));
+      const bool same = used <= 1 || step == 0;
+      tables[c][v] = static_cast<uint8_t>(same ? v : std::min<int64_t>(n / step, 255));
       n += counts[v];
     }
-    look_up(table, levels, area);
   }
+  look_up(tables, canvas);
 }
 
 void mirror(Canvas* canvas) {

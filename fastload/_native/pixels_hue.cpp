@@ -17,66 +17,81 @@ FASTLOAD_LOOP inline int rounded(double value) {
   return whole + (value - static_cast<double>(whole) >= 0.5 ? 1 : 0);
 }
 
-FASTLOAD_LOOP inline void shift_block(uint8_t* red, uint8_t* green, uint8_t* blue, int count, int shift,
-                                      const float* fraction, const int32_t* sextant) {
-  float hue[kBlock];
-  int32_t turned[kBlock], saturation[kBlock], value[kBlock];
+FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restrict green,
+                                      uint8_t* __restrict blue, int count, int shift, const float* fraction,
+                                      const int32_t* sextant, const float* share) {
+  float plus[kBlock], minus[kBlock], base[kBlock], shares[kBlock], parts[kBlock];
+  int32_t value[kBlock], turned[kBlock], saturation[kBlock], p[kBlock], q[kBlock], t[kBlock];
   for (int i = 0; i < count; ++i) {
     const int r = red[i], g = green[i], b = blue[i];
-    const int most = std::max(r, std::max(g, b)), least = std::min(r, std::min(g, b));
-    const float range = static_cast<float>(std::max(most - least, 1));
-    const float rc = static_cast<float>(most - r) / range;
-    const float gc = static_cast<float>(most - g) / range;
-    const float bc = static_cast<float>(most - b) / range;
-    const float from_red = bc - gc;
-    const float from_green = static_cast<float>(2.0 + static_cast<double>(rc) - static_cast<double>(bc));
-    const float from_blue = static_cast<float>(4.0 + static_cast<double>(gc) - static_cast<double>(rc));
-    hue[i] = r == most ? from_red : g == most ? from_green : from_blue;
+    const int upper = r > g ? r : g, lower = r > g ? g : r;
+    const int most = upper > b ? upper : b, least = lower < b ? lower : b;
+    const float range = static_cast<float>(most - least + (most == least));
+    // The hue is bc - gc, 2 + rc - bc or 4 + gc - rc, by which channel is the most; rc is (most - r) / range.
+    // By masks: GCC vectorises no loop with branches.
+    const int is_red = -static_cast<int>(r == most), is_green = -static_cast<int>(g == most) & ~is_red;
+    const int is_blue = ~(is_red | is_green);
+    plus[i] = static_cast<float>(most - ((b & is_red) | (r & is_green) | (g & is_blue))) / range;
+    minus[i] = static_cast<float>(most - ((g & is_red) | (b & is_green) | (r & is_blue))) / range;
+    base[i] = static_cast<float>((2 & is_green) | (4 & is_blue));
     value[i] = most;
-    const float s = static_cast<float>(most - least) / static_cast<float>(std::max(most, 1));
-    saturation[i] = static_cast<int>(static_cast<double>(s) * 255.0);
+    shares[i] = static_cast<float>(most - least) / static_cast<float>(most + (most == 0));
   }
   for (int i = 0; i < count; ++i) {
-    double turn = static_cast<double>(hue[i]) / 6.0 + 1.0;
+    // In double Pillow's bc - gc is exact, so that it is rounded once here as well.
+    const float hue = static_cast<float>(static_cast<double>(base[i]) + static_cast<double>(plus[i]) -
+                                         static_cast<double>(minus[i]));
+    double turn = static_cast<double>(hue) / 6.0 + 1.0;
     turn = turn >= 1.0 ? turn - 1.0 : turn;  // fmod(turn, 1) for turns below 2, which these are
     const float h = static_cast<float>(turn);
     turned[i] = (static_cast<int>(static_cast<double>(h) * 255.0) + shift) & 255;
+    saturation[i] = static_cast<int>(static_cast<double>(shares[i]) * 255.0);
   }
   for (int i = 0; i < count; ++i) {
-    const double v = static_cast<double>(static_cast<float>(value[i]));
-    const float f = fraction[turned[i]];
-    const float fs = static_cast<float>(static_cast<double>(static_cast<float>(saturation[i])) / 255.0);
-    const int p = rounded(v * (1.0 - static_cast<double>(fs)));
-    const int q = rounded(v * (1.0 - static_cast<double>(fs * f)));
-    const int t = rounded(v * (1.0 - static_cast<double>(fs) * (1.0 - static_cast<double>(f))));
-    const int sixth = sextant[turned[i]], most = value[i];
-    const int r = sixth == 0 || sixth == 5 ? most : sixth == 1 ? q : sixth == 4 ? t : p;
-    const int g = sixth == 1 || sixth == 2 ? most : sixth == 0 ? t : sixth == 3 ? q : p;
-    const int b = sixth == 3 || sixth == 4 ? most : sixth == 2 ? t : sixth == 5 ? q : p;
-    // gray has no hue: no saturation leaves p, q and t at the value
-    red[i] = static_cast<uint8_t>(r);
-    green[i] = static_cast<uint8_t>(g);
-    blue[i] = static_cast<uint8_t>(b);
+    parts[i] = fraction[turned[i]];
+    shares[i] = share[saturation[i]];
+    turned[i] = sextant[turned[i]];
+  }
+  // Gray has no hue: no saturation leaves p, q and t at the value.
+  for (int i = 0; i < count; ++i) {
+    const double v = static_cast<double>(value[i]), fs = static_cast<double>(shares[i]);
+    p[i] = rounded(v * (1.0 - fs));
+    q[i] = rounded(v * (1.0 - static_cast<double>(shares[i] * parts[i])));
+    t[i] = rounded(v * (1.0 - fs * (1.0 - static_cast<double>(parts[i]))));
+  }
+  for (int i = 0; i < count; ++i) {
+    int is[6];
+    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(turned[i] == k);
+    const int v = value[i];
+    red[i] = static_cast<uint8_t>((v & (is[0] | is[5])) | (q[i] & is[1]) | (p[i] & (is[2] | is[3])) |
+                                  (t[i] & is[4]));
+    green[i] = static_cast<uint8_t>((t[i] & is[0]) | (v & (is[1] | is[2])) | (q[i] & is[3]) |
+                                    (p[i] & (is[4] | is[5])));
+    blue[i] = static_cast<uint8_t>((p[i] & (is[0] | is[1])) | (t[i] & is[2]) | (v & (is[3] | is[4])) |
+                                   (q[i] & is[5]));
   }
 }
 
 }  // namespace
 
 void hue(Canvas* canvas, int shift) {
-  float fraction[256];
+  float fraction[256], share[256];  // a 255th of each level
   int32_t sextant[256];
   for (int h = 0; h < 256; ++h) {
     const double sixths = static_cast<double>(static_cast<float>(h)) * 6.0 / 255.0;
     const int whole = static_cast<int>(sixths);
     fraction[h] = static_cast<float>(sixths - static_cast<double>(static_cast<float>(whole)));
     sextant[h] = whole % 6;
+    share[h] = static_cast<float>(static_cast<double>(h) / 255.0);
   }
   uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
   const size_t area = canvas->area();
-  vectorised([&]() FASTLOAD_LOOP {
+  const float *fractions = fraction, *shares = share;
+  const int32_t* sextants = sextant;
+  vectorised([=]() FASTLOAD_LOOP {
     for (size_t at = 0; at < area; at += kBlock) {
       const int count = static_cast<int>(std::min<size_t>(kBlock, area - at));
-      shift_block(red + at, green + at, blue + at, count, shift, fraction, sextant);
+      shift_block(red + at, green + at, blue + at, count, shift, fractions, sextants, shares);
     }
   });
 }
