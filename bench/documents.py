@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -99,11 +100,12 @@ def _lines(workload: str, group: Sequence[Row]) -> list[str]:
 
 def _conditions(row: Row) -> str:
     machine, versions = row["machine"], row["shared_versions"]
-    return (
+    text = (
         f"{machine['cpu']}, {machine['cpus']} CPUs, {row['threads']} threads or workers for each "
         f"loader; torch {versions['torch']}, Pillow {versions['pillow']}; commit "
         f"{machine['commit']}. Medians of the rounds, measured in turn."
     )
+    return textwrap.fill(text, 100)
 
 
 def _between(path: Path, begin: str, end: str, text: str) -> None:

@@ -36,13 +36,21 @@ system_packages() {
 
 set_up() {
     if [ -n "${PEERS:-}" ]; then
-        PYTHONPATH=. "$PY" -c "import fastload.converters, click, rich" && return 0
-        note "PEERS=$PEERS: expected an environment with fastload, click and rich:"
-        note "$PY -m pip install -e . click rich"
-        exit 1
+        if ! PYTHONPATH=. "$PY" - <<'CHECK'
+import os
+import click, rich, fastload.converters
+here = os.path.realpath(fastload.converters.__file__).startswith(os.path.realpath(".") + os.sep)
+raise SystemExit(not here)
+CHECK
+        then
+            note "PEERS=$PEERS: expected an environment with click, rich and the fastload of this"
+            note "folder; type: $PY -m pip install -e . click rich"
+            exit 1
+        fi
+        return 0
     fi
     if [ -f "$VENV/.complete" ] && [ "$VENV/.complete" -nt bench/requirements-peers.txt ]; then
-        if [ -n "$(find setup.py fastload/_native -newer "$VENV/.complete" -name '*.[ch]*')" ]; then
+        if [ -n "$(find fastload/_native -newer "$VENV/.complete" -name '*.[ch]*')" ]; then
             FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e . && touch "$VENV/.complete"
         fi
         return 0
