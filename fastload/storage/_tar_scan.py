@@ -99,7 +99,9 @@ class Scan:
             images = images[np.lexsort((images, ranks[images], self._sample[images]))]
             _, chosen = np.unique(self._sample[images], return_index=True)
             images = images[chosen]
-        without = np.setdiff1d(np.arange(self._count), self._sample[images])
+        there = np.zeros(self._count, bool)
+        there[self._sample[images]] = True
+        without = np.flatnonzero(~there)
         if len(without):
             member = int(np.searchsorted(self._sample, without[0]))
             raise StoreError(
