@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from ._append import append, concat
+from ._estimate import Estimate, estimate
 from ._pack import pack
 from ._report import PackedPart, PackReport, Skipped
 
-__all__ = ["PackReport", "PackedPart", "Skipped", "append", "concat", "pack"]
+__all__ = [
+    "Estimate",
+    "PackReport",
+    "PackedPart",
+    "Skipped",
+    "append",
+    "concat",
+    "estimate",
+    "pack",
+]

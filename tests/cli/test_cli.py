@@ -258,3 +258,14 @@ def test_shard_sizes_have_units(text: str, nbytes: int) -> None:
 def test_sizes_that_are_none_are_refused(text: str, images: Path, tmp_path: Path) -> None:
     result = run("pack", images, tmp_path / "a.lmdb", "--shard-size", text)
     assert result.exit_code == 2 and "256MB" in result.stderr
+
+
+def test_dry_run_names_the_fastest_and_writes_nothing(images: Path, tmp_path: Path) -> None:
+    result = run("pack", images, tmp_path / "a.lmdb", "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    header, *rows, last = result.stdout.splitlines()
+    assert header.split()[:2] == ["encoding", "size"] and len(rows) >= 5
+    assert last == f"on 20 images; {rows[0].split()[0]} would load fastest"
+    as_json = run("pack", images, tmp_path / "a.lmdb", "--dry-run", "--json", "--encode", "png")
+    assert [one["encode"] for one in json.loads(as_json.stdout)] == ["png"]
+    assert os.listdir(tmp_path) == ["imgs"]

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastload.converters import append, concat, pack
+from fastload.converters import append, concat, estimate, pack
 from PIL import Image
 from torchvision import datasets
 
@@ -519,3 +519,25 @@ def test_damaged_idx_files_are_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(data)
     with pytest.raises(StoreError, match="expected"):
         pack(tmp_path / "train-images-idx3-ubyte", tmp_path / "a.lmdb")
+
+
+# --- estimates ------------------------------------------------------------------------------------
+
+
+def test_estimate_measures_every_encoding_and_writes_nothing(tmp_path: Path) -> None:
+    given = [
+        {"key": f"{i}", "data": picture(i, 60, 50), "width": 60, "height": 50} for i in range(12)
+    ]
+    path = write(tmp_path / "a.lmdb", given)
+    found = {one.encode: one for one in estimate(path, tmp_path / "b.lmdb", workers=1)}
+    assert {"keep", "jpeg", "png", "bmp", "raw"} <= set(found)
+    assert found["keep"].nbytes == sum(len(one["data"]) for one in given)
+    assert found["raw"].nbytes == 12 * 60 * 50 * 3
+    speeds = [one.load_images_per_s for one in estimate(path, tmp_path / "b.lmdb", workers=1)]
+    assert speeds == sorted(speeds, reverse=True) and min(speeds) > 0
+    assert all(one.pack_seconds > 0 and one.sampled == 12 for one in found.values())
+    (only,) = estimate(path, tmp_path / "b.zarr", resize="crop:8")
+    assert (only.encode, only.nbytes) == ("raw", 12 * 8 * 8 * 3)
+    with pytest.raises(UsageError, match="cannot resize"):
+        estimate(path, tmp_path / "b.lmdb", encode="keep", resize=8)
+    assert os.listdir(tmp_path) == ["a.lmdb"]

@@ -1,0 +1,149 @@
+"""``estimate``: what packing would cost and bring, for each encoding, on a sample of the source."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import threading
+import time
+from typing import Any
+
+import numpy as np
+
+from fastload._cpu import available
+from fastload.errors import DecodeError, MissingDependencyError, UsageError
+from fastload.storage import Batch, open_store, open_writer
+
+from . import _arrays
+from ._chunk import Chunk, read_chunk
+from ._encoders import ENCODINGS, make_encoder
+from ._open import open_source
+from ._resize import Resize
+from ._source import Source
+
+_SAMPLED = 128  # images: a second or two for each encoding of photos
+_ROUNDS = 3  # of loading; the best counts
+_SIDE = 224  # pixels that images are cropped to, if they are that large
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """One encoding.
+
+    Attributes:
+        encode: its name.
+        nbytes: of all records together.
+        pack_seconds: to read and encode all on ``workers`` threads; writing comes on top.
+        load_images_per_s: decoded, cropped at random and resized by the engine, on as many threads.
+        sampled: images that this was measured on.
+    """
+
+    encode: str
+    nbytes: int
+    pack_seconds: float
+    load_images_per_s: float
+    sampled: int
+
+
+def estimate(
+    source: Any,
+    destination: str | os.PathLike[str],
+    *,
+    encode: str | None = None,
+    resize: str | int | None = None,
+    quality: int = 95,
+    workers: int | None = None,
+) -> tuple[Estimate, ...]:
+    """What ``pack`` with these arguments would take, measured on 128 images spread over the source.
+
+    Example:
+        >>> max(estimate("imgs", "imgs.lmdb"), key=lambda one: one.load_images_per_s).encode
+        'dct'
+
+    Args:
+        source, destination, encode, resize, quality, workers: as for ``pack``. ``encode=None``
+            tries every encoding that the format takes. Nothing is written to ``destination``.
+
+    Returns:
+        One item for each encoding, the fastest to load first.
+
+    Raises:
+        UsageError, StoreError: as ``pack`` does.
+        DecodeError: none of the images can be read.
+    """
+    target = Resize.parse(resize) if resize is not None else None
+    opened = open_source(source)
+    threads = workers or available()
+    path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
+    found = []
+    for name in ENCODINGS if encode is None else (encode,):
+        try:
+            _arrays.encoding_for(path, name, name)
+            encoder = make_encoder(name, resize=target, quality=quality)
+        except (UsageError, MissingDependencyError):
+            if encode is not None:
+                raise
+            continue  # not for this format, not with resize, or not with this libjpeg
+        count = min(len(opened), _SAMPLED)
+        indices = np.unique(np.linspace(0, len(opened) - 1, count).astype(np.int64))
+        begin = time.perf_counter()
+        chunk = read_chunk(opened, indices, encoder, threading.Event())
+        seconds = time.perf_counter() - begin
+        done = len(chunk.data)
+        if not done:
+            reason = chunk.failed[0][1] if chunk.failed else "it is empty"
+            raise DecodeError(f"no image could be read: {reason}", path=opened.path)
+        scale = len(opened) / done
+        found.append(
+            Estimate(
+                encode=name,
+                nbytes=round(sum(map(len, chunk.data)) * scale),
+                pack_seconds=seconds * scale / threads,
+                load_images_per_s=_loading(opened, chunk, threads),
+                sampled=done,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.load_images_per_s))
+
+
+def _loading(source: Source, chunk: Chunk, threads: int) -> float:
+    """Images per second that the engine makes out of the records of ``chunk``."""
+    from torchvision.transforms import v2
+
+    from fastload._buffers import SlabRing
+    from fastload._engine import make_decoder
+    from fastload._transforms import Plan, recognise
+
+    side = int(min(_SIDE, chunk.sizes.min()))
+    steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]
+    plan = recognise(v2.Compose(steps))
+    assert isinstance(plan, Plan)  # it is made of what is recognised
+    with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
+        path = os.path.join(folder, "sample.lmdb")
+        with open_writer(path) as writer:
+            writer.extend(
+                Batch(
+                    data=chunk.data,
+                    keys=[source.keys[index] for index in chunk.indices.tolist()],
+                    labels=None,
+                    sizes=chunk.sizes,
+                    kinds=chunk.kinds,
+                    crc32c=chunk.crc32c,
+                )
+            )
+        with open_store(path) as store:
+            decoder = make_decoder(
+                "auto", store, plan, threads=threads, ring=SlabRing(2), check_crc="never"
+            )
+            best = float("inf")
+            user = object()
+            decoder.acquire(user)
+            try:
+                for number in range(_ROUNDS + 1):  # the first one warms up
+                    begin = time.perf_counter()
+                    decoder.submit(np.arange(len(store)), seed=0, epoch=number).result()
+                    best = min(best, time.perf_counter() - begin) if number else best
+            finally:
+                decoder.release(user)
+    return len(chunk.data) / best
