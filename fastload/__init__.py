@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ._loader import FastLoader
     from ._timeline import trace
     from ._tuning import autotune
+    from ._watch import watch
     from .converters import pack
     from .storage import open_store, open_writer
 
@@ -51,6 +52,7 @@ __all__ = [
     "open_writer",
     "pack",
     "trace",
+    "watch",
 ]
 
 # Loaded when first used: `import fastload` alone costs milliseconds, and the command line does not
@@ -63,6 +65,7 @@ _LAZY = {
     "autotune": "fastload._tuning",
     "pack": "fastload.converters",
     "trace": "fastload._timeline",
+    "watch": "fastload._watch",
 }
 
 

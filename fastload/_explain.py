@@ -10,6 +10,7 @@ import torch
 from . import _runs
 from ._engine import chosen
 from ._source import Source
+from ._verdict import verdict
 
 
 def explain(loader: Any, source: Source | str) -> str:
@@ -58,11 +59,14 @@ def figures(loader: Any) -> dict[str, Any]:
     """``FastLoader.stats()``."""
     figures = loader._stamps.snapshot()
     elapsed = figures.elapsed_s
+    rate = figures.images / elapsed if elapsed else 0.0
+    found = verdict(figures, native=loader._native)
     return {
         "engine": _engine_name(loader),
         "images": figures.images,
         "batches": figures.batches,
-        "images_per_s": figures.images / elapsed if elapsed else 0.0,
+        "images_per_s": rate,
+        "mb_per_s": figures.read_nbytes / 1e6 / elapsed if elapsed else 0.0,
         "elapsed_s": elapsed,
         "wait_s": figures.wait_s,
         "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
@@ -73,6 +77,9 @@ def figures(loader: Any) -> dict[str, Any]:
         "cache_hits": figures.cache_hits,
         "cache_misses": figures.cache_misses,
         "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,
+        "bound": found.bound,
+        "why": found.why,
+        "headroom": loader._replayed / rate if rate and loader._replayed else None,
     }
 
 

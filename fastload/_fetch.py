@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from . import _policy, _randomness
+from . import _cpu, _policy, _randomness
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, collate
 from ._policy import BadSample, OnError
 from ._shared import Mapped
 from ._tasks import Outcome, Position, Positions, Task
+from ._trace import Clock
 from ._transport import Packer, warm_collate
 
 # Slabs of batches that were collated in the training process and let go of.
@@ -88,6 +91,7 @@ class Fetcher(Dataset[Outcome]):
         # Random numbers of the training process are the user's own.
         own = self._seed is not None and packer is None
         state = _randomness.get() if own else None
+        begin_ns, wanted_s = time.perf_counter_ns(), _cpu.wanted()
         try:
             if isinstance(self.dataset, IterableDataset):
                 samples, bad = self._next_samples(task, worker)
@@ -100,14 +104,19 @@ class Fetcher(Dataset[Outcome]):
             done = Outcome(task.number, worker, bad=tuple(bad), position=position)
             if not len(samples) and (bad or position is not None):
                 return dataclasses.replace(done, empty=True)
+            fetched_ns = time.perf_counter_ns()
+            wanted_ns = round(1e9 * (_cpu.wanted() - wanted_s))
             batch = self._collate(samples if self._batched else samples[0], packer)
         finally:
             if state is not None:
                 _randomness.put(state)
         count = len(samples) if self._batched else 1
+        message = None if packer is None else packer.pack(batch)
+        end_ns = time.perf_counter_ns()
+        clock = Clock(os.getpid(), begin_ns, fetched_ns, end_ns, wanted_ns)
         if packer is None:
-            return dataclasses.replace(done, samples=count, batch=batch)
-        return dataclasses.replace(done, samples=count, message=packer.pack(batch))
+            return dataclasses.replace(done, samples=count, batch=batch, clock=clock)
+        return dataclasses.replace(done, samples=count, message=message, clock=clock)
 
     def _collate(self, samples: Any, packer: Packer | None) -> Any:
         if self._collate_fn is not collate or type(samples) is ReadyBatch:

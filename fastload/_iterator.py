@@ -356,6 +356,7 @@ class _Pipeline:
             raise
         if ticket is not None:
             self._stamps.work(ticket.stages_ns(), ticket.times)
+            self._stamps.read(ticket.nbytes)
             if ticket.hits is not None:
                 self._stamps.cache(ticket.hits, len(filling.tried) - ticket.hits)
         if self._stamps.timeline is not None:

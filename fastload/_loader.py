@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from ._shard import Shard
 from ._shared import SharedRing
 from ._source import Source, nested, resolve
 from ._timeline import Timeline, active, lasting
-from ._trace import Observed, Stamps
+from ._trace import Observed, Stamps, batch_length
 from .errors import UsageError
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
@@ -179,6 +180,7 @@ class FastLoader(DataLoader[_T_co]):
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
+        self._replayed = 0.0  # images/s of the loop on one batch again and again
         self._next_epoch = 0
         self._base_seed: int | None = None
         self._progress: Progress | None = None
@@ -389,9 +391,41 @@ class FastLoader(DataLoader[_T_co]):
             ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
             repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
             for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
-            made of what the cache held, and of what it did not) and ``cache_nbytes``.
+            made of what the cache held, and of what it did not), ``cache_nbytes``, ``mb_per_s``
+            (records read, where their sizes are known beforehand), ``bound`` and ``why``: what the
+            loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
+            times faster the loop would be if data were free, where ``replay`` measured it.
         """
         return _explain.figures(self)
+
+    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        """One batch, ``steps`` times: the loop as it would be if data were free.
+
+        After it, ``stats()["headroom"]`` says how much faster the loop could be.
+
+        Example:
+            >>> for batch in loader: train_step(batch)
+            >>> for batch in loader.replay(batch, 50): train_step(batch)
+            >>> loader.stats()["headroom"]
+
+        Args:
+            batch: such as the loop had last.
+            steps: at least 2; the first one is not counted.
+
+        Raises:
+            UsageError: fewer than 2 steps.
+        """
+        if steps < 2:
+            raise UsageError(f"replay: expected at least 2 steps, got {steps}")
+        return self._replay(batch, steps)
+
+    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        yield batch
+        begin = time.perf_counter()
+        for _ in range(steps - 1):
+            yield batch
+        elapsed = time.perf_counter() - begin
+        self._replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
 
     def __getstate__(self) -> dict[str, Any]:
         # Files, threads, processes and shared memory: another process makes its own.

@@ -18,6 +18,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from ._policy import BadSample
 from ._shared import SharedRing, Slot
+from ._trace import Clock
 from ._transport import Message, unpack
 from .errors import InternalError
 
@@ -92,6 +93,7 @@ class Outcome:
         position: of an iterable dataset, after this batch.
         empty: there is no batch: all its samples were skipped, or there are no more.
         idle: nothing was done, so that the next worker has its turn.
+        clock: when the batch was made; None where there is none.
     """
 
     task: int
@@ -104,6 +106,7 @@ class Outcome:
     position: Position | None = None
     empty: bool = False
     idle: bool = False
+    clock: Clock | None = None
 
     def pin_memory(self) -> Outcome:
         """The same with its batch in pinned memory. Called by torch, on its pinning thread."""

@@ -67,6 +67,14 @@ class Timeline:
                     self._names[thread] = threading.current_thread().name
                 self._events.append((name, thread, begin_ns, end_ns, args))
 
+    def worker(self, process: int, name: str, begin_ns: int, end_ns: int) -> None:
+        """The process numbered ``process`` did ``name``; its main thread has the same number."""
+        with self._lock:
+            if self._room(1):
+                if process != self._pid:
+                    self._names.setdefault(process, "worker process")
+                self._events.append((name, process, begin_ns, end_ns, None))
+
     def samples(self, times: np.ndarray) -> None:
         """Samples that the native core worked on: int64 (n, 5), as ``submit`` writes them."""
         with self._lock:

@@ -24,6 +24,8 @@ class Snapshot:
         wait_s: time the consumer spent waiting for the next batch.
         stages_s: seconds of work per stage, added up over threads.
         cache_hits, cache_misses: images made of what a cache held, and of what it did not.
+        read_nbytes: of the records that were read.
+        workers_s: from the first task of each worker process to its last, added up; 0 without any.
     """
 
     images: int
@@ -33,6 +35,25 @@ class Snapshot:
     stages_s: Mapping[str, float]
     cache_hits: int
     cache_misses: int
+    read_nbytes: int
+    workers_s: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Clock:
+    """When a batch was made from a user's Dataset, on the system's clock (perf_counter_ns).
+
+    Attributes:
+        process: that made it.
+        begin_ns, fetched_ns, end_ns: its samples were asked for; were there; were collated.
+        wanted_ns: of the time until ``fetched_ns``, what was computing, or waiting for a CPU.
+    """
+
+    process: int
+    begin_ns: int
+    fetched_ns: int
+    end_ns: int
+    wanted_ns: int
 
 
 class Stamps:
@@ -47,7 +68,8 @@ class Stamps:
         self._lock = threading.Lock()
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
-        self._hits = self._misses = 0
+        self._hits = self._misses = self._read_nbytes = 0
+        self._workers: dict[int, tuple[int, int]] = {}  # process: begin of its first task, end
         self._begin = self._end = time.perf_counter_ns()
 
     def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
@@ -67,6 +89,28 @@ class Stamps:
                 self._stages_ns[name] = self._stages_ns.get(name, 0) + nanoseconds
         if self.timeline is not None and times is not None:
             self.timeline.samples(times)
+
+    def worker(self, clock: Clock) -> None:
+        """A batch was made from a user's Dataset, in a worker process or in this one."""
+        fetch_ns = clock.fetched_ns - clock.begin_ns
+        self.work(
+            {
+                "fetch": fetch_ns,
+                "blocked": max(0, fetch_ns - clock.wanted_ns),
+                "collate": clock.end_ns - clock.fetched_ns,
+            }
+        )
+        with self._lock:
+            begin_ns, _ = self._workers.get(clock.process, (clock.begin_ns, 0))
+            self._workers[clock.process] = begin_ns, clock.end_ns
+        if self.timeline is not None:
+            self.timeline.worker(clock.process, "fetch", clock.begin_ns, clock.fetched_ns)
+            self.timeline.worker(clock.process, "collate", clock.fetched_ns, clock.end_ns)
+
+    def read(self, nbytes: int) -> None:
+        """Records of so many bytes were read."""
+        with self._lock:
+            self._read_nbytes += nbytes
 
     def batch(self, images: int, begin_ns: int) -> None:
         """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
@@ -113,6 +157,8 @@ class Stamps:
                 stages_s={name: ns / 1e9 for name, ns in self._stages_ns.items()},
                 cache_hits=self._hits,
                 cache_misses=self._misses,
+                read_nbytes=self._read_nbytes,
+                workers_s=sum(end - begin for begin, end in self._workers.values()) / 1e9,
             )
 
 
@@ -130,7 +176,7 @@ class Observed(Iterator[Any]):
         except StopIteration:
             self._stamps.ended(begin)
             raise
-        self._stamps.batch(_batch_length(batch), begin)
+        self._stamps.batch(batch_length(batch), begin)
         return batch
 
     def __len__(self) -> int:
@@ -145,12 +191,12 @@ class Observed(Iterator[Any]):
         return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
 
 
-def _batch_length(batch: Any) -> int:
+def batch_length(batch: Any) -> int:
     """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1
     if isinstance(batch, Mapping):
         batch = list(batch.values())
     if isinstance(batch, (list, tuple)) and batch:
-        return _batch_length(batch[0])
+        return batch_length(batch[0])
     return 1

@@ -76,6 +76,8 @@ class WorkerIterator(Iterator[Any]):
         while True:
             outcome = self._outcome(begin)
             self._count(outcome)
+            if outcome.clock is not None:
+                self._stamps.worker(outcome.clock)
             batch = self._open(outcome)
             if not outcome.empty:
                 break

@@ -35,6 +35,7 @@ PUBLIC = {
     "open_writer",
     "pack",
     "trace",
+    "watch",
 }
 HEAVY = ("lmdb", "cv2", "PIL", "rich", "click", "torchvision")
 

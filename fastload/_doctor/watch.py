@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from fastload._trace import _batch_length
+from fastload._trace import batch_length
 
 from .observation import LoaderSeen, Observation
 
@@ -100,7 +100,7 @@ class Watch:
 
     def _look(self, seen: LoaderSeen, batch: Any) -> None:
         tensors = list(_tensors(batch))
-        seen.images += _batch_length(batch)
+        seen.images += batch_length(batch)
         seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in tensors))
         images = next((tensor for tensor in tensors if tensor.dim() == 4), None)
         if images is None:

@@ -67,10 +67,12 @@ class Ticket(abc.ABC):
 
     Attributes:
         times: of its samples, if they were asked for; complete after ``result``.
+        nbytes: of its records, as far as their spans tell.
         hits: how many of its samples come from a cache; None without one.
     """
 
     times: np.ndarray | None
+    nbytes: int = 0
     hits: int | None = None
 
     @abc.abstractmethod
@@ -175,6 +177,7 @@ class Decoder(abc.ABC):
             keep=keep,
         )
         ticket = self._start(batch)
+        ticket.nbytes = int(batch.spans.nbytes.clip(0).sum())
         if found.kept is not None:
             ticket.hits = int(found.kept.sum())
         return ticket

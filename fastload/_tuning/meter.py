@@ -13,7 +13,7 @@ import torch
 
 from fastload import _memory
 from fastload._governor import WORKER_NBYTES
-from fastload._trace import _batch_length
+from fastload._trace import batch_length
 
 from .point import Point
 from .target import Target, nbytes_of
@@ -165,7 +165,7 @@ def rates_of(
         for batch in batches:
             if step is not None:
                 step(batch)
-            images += _batch_length(batch)
+            images += batch_length(batch)
             now = time.perf_counter()
             if now - begin >= seconds / _BLOCKS:
                 _synchronise()

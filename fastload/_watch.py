@@ -1,0 +1,107 @@
+"""A line about a loop that runs: images/s, waiting, stages, errors."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ._loader import FastLoader
+
+_log = logging.getLogger("fastload")
+_PLAIN_EVERY_S = 10.0  # without a terminal: a line in a log, not a display
+
+
+def watch(
+    loader: FastLoader,
+    *,
+    every_s: float = 1.0,
+    callback: Callable[[dict[str, float], int], Any] | None = None,
+) -> Iterator[Any]:
+    """Iterate over ``loader`` and show how it does: one live line on a terminal, else in the log.
+
+    Example:
+        >>> for images, labels in fastload.watch(loader): ...
+        >>> board = SummaryWriter()
+        >>> def scalars(figures, batch):
+        ...     for name, value in figures.items():
+        ...         board.add_scalar(f"data/{name}", value, batch)
+        >>> for images, labels in fastload.watch(loader, callback=scalars): ...
+
+    Args:
+        loader: a FastLoader.
+        every_s: seconds between two updates. Without a terminal (and in notebooks) a line goes to
+            the logger ``fastload``, every ten seconds at most.
+        callback: called with each update's figures and the number of the batch in this epoch, such
+            as ``lambda figures, batch: wandb.log(figures)``: ``images_per_s``, ``mb_per_s``,
+            ``wait_share``, ``cache_hit_share``, ``errors``, and ``share/STAGE`` of the work.
+
+    Yields:
+        The batches.
+    """
+    live = _live() if sys.stderr.isatty() else None
+    last = logged = time.monotonic()
+    batches = 0
+    try:
+        for batch in loader:
+            yield batch
+            batches += 1
+            now = time.monotonic()
+            if now - last < every_s:
+                continue
+            last = now
+            figures = scalars(loader.stats())
+            if callback is not None:
+                callback(figures, batches)
+            if live is not None:
+                live.update(line(figures), refresh=True)
+            elif now - logged >= max(every_s, _PLAIN_EVERY_S):
+                logged = now
+                _log.info("%s", line(figures))
+    finally:
+        if live is not None:
+            live.stop()
+
+
+def scalars(stats: dict[str, Any]) -> dict[str, float]:
+    """The figures of ``FastLoader.stats`` as numbers, for a plot."""
+    work = sum(stats["stages_s"].values()) or 1.0
+    images = stats["cache_hits"] + stats["cache_misses"]
+    return {
+        "images_per_s": stats["images_per_s"],
+        "mb_per_s": stats["mb_per_s"],
+        "wait_share": stats["wait_share"],
+        "cache_hit_share": stats["cache_hits"] / images if images else 0.0,
+        "errors": float(len(stats["errors"])),
+        **{f"share/{name}": seconds / work for name, seconds in stats["stages_s"].items()},
+    }
+
+
+def line(figures: dict[str, float]) -> str:
+    """One line of text."""
+    parts = [f"{figures['images_per_s']:,.0f} images/s"]
+    if figures["mb_per_s"]:
+        parts.append(f"{figures['mb_per_s']:,.0f} MB/s")
+    parts.append(f"waiting {figures['wait_share']:.0%}")
+    if figures["cache_hit_share"]:
+        parts.append(f"cache {figures['cache_hit_share']:.0%}")
+    stages = sorted(
+        ((value, name) for name, value in figures.items() if name.startswith("share/")),
+        reverse=True,
+    )
+    parts += [f"{name.removeprefix('share/')} {value:.0%}" for value, name in stages[:3]]
+    if figures["errors"]:
+        parts.append(f"{figures['errors']:.0f} bad samples let pass")
+    return ", ".join(parts)
+
+
+def _live() -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+    live.start()
+    return live

@@ -1,0 +1,132 @@
+"""Verdicts on loops that are bound by each thing, headroom, and the line that shows them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+from torchvision import transforms as T
+
+import fastload
+from fastload import FastLoader, open_store
+from fastload._trace import Snapshot
+from fastload._verdict import verdict
+from fastload._watch import line, scalars
+
+CHAIN = T.Compose([T.RandomResizedCrop(64), T.ToTensor()])
+
+
+class Costly(Dataset[torch.Tensor]):
+    """A sample computes for ``busy_s`` and waits for ``wait_s``."""
+
+    def __init__(self, busy_s: float = 0, wait_s: float = 0) -> None:
+        self.busy_s, self.wait_s = busy_s, wait_s
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        end = time.thread_time() + self.busy_s
+        while time.thread_time() < end:
+            pass
+        time.sleep(self.wait_s)
+        return torch.zeros(3, 8, 8)
+
+
+def judged(loader: FastLoader[Any], step_s: float = 0) -> dict[str, Any]:
+    for _ in loader:
+        time.sleep(step_s)
+    return loader.stats()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_code_that_computes_and_code_that_waits_are_told_apart(workers: int) -> None:
+    busy = judged(FastLoader(Costly(busy_s=0.004), batch_size=8, num_workers=workers))
+    assert busy["bound"] == "python", busy["why"]
+    waiting = judged(FastLoader(Costly(wait_s=0.008), batch_size=8, num_workers=workers))
+    assert waiting["bound"] == "reading", waiting["why"]
+    assert waiting["stages_s"]["blocked"] > 0.4
+
+
+def test_a_heavy_step_is_what_a_loop_is_bound_by(store: Path) -> None:
+    loader = FastLoader(store, batch_size=1, sampler=[0] * 60, transform=CHAIN, num_workers=1)
+    found = judged(loader, step_s=0.03)
+    assert found["bound"] == "compute", found["why"]
+
+
+def test_an_engine_without_a_step_is_bound_by_decoding(store: Path) -> None:
+    order = list(range(24)) * 10
+    loader = FastLoader(store, batch_size=8, transform=CHAIN, sampler=order)
+    found = judged(loader)
+    assert found["bound"] == "decoding", found["why"]
+    with open_store(store) as opened:
+        nbytes = 10 * opened.spans(np.arange(24)).nbytes.sum()
+    assert found["mb_per_s"] * 1e6 * found["elapsed_s"] == pytest.approx(nbytes)
+
+
+def figures(**stages_s: float) -> Snapshot:
+    return Snapshot(
+        images=100, batches=10, elapsed_s=10, wait_s=6, stages_s=stages_s,
+        cache_hits=0, cache_misses=0, read_nbytes=0, workers_s=10,
+    )  # fmt: skip
+
+
+def test_slow_reads_and_slow_transport_are_named() -> None:
+    assert verdict(figures(read=9, decode=3), native=True).bound == "reading"
+    assert verdict(figures(read=1, order=5), native=True).bound == "loader"
+    assert verdict(figures(fetch=4, collate=1), native=False).bound == "transport"
+    assert verdict(figures(fetch=9, blocked=8), native=False).bound == "reading"
+
+
+def test_before_the_first_batches_nothing_is_known(store: Path) -> None:
+    assert FastLoader(store).stats()["bound"] == "unknown"
+
+
+def test_headroom_is_the_speed_without_waiting() -> None:
+    loader = FastLoader(Costly(wait_s=0.01), batch_size=8)
+    assert loader.stats()["headroom"] is None
+    batch = None
+    for batch in loader:  # noqa: B007 - the last one is used
+        time.sleep(0.02)
+    for _ in loader.replay(batch, 10):
+        time.sleep(0.02)
+    assert loader.stats()["headroom"] > 2  # 80 ms of data and 20 ms of step: about 5
+    with pytest.raises(fastload.UsageError, match="2 steps"):
+        loader.replay(batch, 1)
+
+
+def test_watching_gives_every_batch_and_calls_back(
+    store: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastload._watch._PLAIN_EVERY_S", 0)
+    seen: list[tuple[dict[str, float], int]] = []
+    loader = FastLoader(store, batch_size=8, transform=CHAIN)
+    with caplog.at_level(logging.INFO, "fastload"):
+        watched = fastload.watch(loader, every_s=0, callback=lambda *args: seen.append(args))
+        assert [len(images) for images, _ in watched] == [8, 8, 8]
+    assert [number for _, number in seen] == [1, 2, 3]
+    assert all(isinstance(value, float) for values, _ in seen for value in values.values())
+    assert seen[-1][0]["images_per_s"] > 0
+    assert "images/s, " in caplog.records[-1].message
+    assert "decode" in line(scalars(loader.stats()))
+
+
+def test_worker_processes_have_tracks_of_their_own(tmp_path: Path) -> None:
+    import json
+
+    loader = FastLoader(Costly(busy_s=0.001), batch_size=8, num_workers=2)
+    with fastload.trace(tmp_path / "run.json"):
+        for _ in loader:
+            pass
+    events = json.loads((tmp_path / "run.json").read_text())["traceEvents"]
+    fetched = [event for event in events if event["name"] == "fetch"]
+    assert len(fetched) == 8
+    assert len({event["tid"] for event in fetched}) == 2
+    names = [e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"]
+    assert names.count("worker process") == 2
