@@ -16,7 +16,7 @@ _PLAIN_EVERY_S = 10.0  # without a terminal: a line in a log, not a display
 
 
 def watch(
-    loader: FastLoader,
+    loader: FastLoader[Any],
     *,
     every_s: float = 1.0,
     callback: Callable[[dict[str, float], int], Any] | None = None,
