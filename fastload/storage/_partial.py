@@ -75,6 +75,9 @@ class Partial:
             with open(journal, "rb") as file:
                 self.chunks, self._ends = unpack_chunks(file.read())
             self._journal = open(journal, "r+b", buffering=0)
+            end = self._ends[-1] if self._ends else 0
+            self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow the whole
+            self._journal.seek(end)
         except BaseException:
             self._release()
             raise

@@ -423,3 +423,21 @@ def test_patterns_and_braces_stand_for_files(tmp_path: Path) -> None:
         data_files(str(tmp_path / "a-{0..99999999999}.tar"))
     with pytest.raises(StoreNotFoundError, match="found nothing"):
         data_files(str(tmp_path / "b-*.tar"))
+
+
+def test_work_resumed_several_times_keeps_what_every_sitting_made(path: Path) -> None:
+    given = records(40)
+    for stop in (11, 12, 25, 40):
+        writer = ToyWriter(path, classes=CLASSES)
+        assert writer.keys() == [record.key for record in given[: len(writer)]]
+        writer.append(given[len(writer) : stop])
+        writer.sync()
+        if stop == 40:
+            writer.commit()
+            break
+        writer.abort()
+        with open(f"{path}.partial/journal", "ab") as journal:
+            journal.write(b"a chunk that was cut short")
+    store = ToyStore(path)
+    assert store.keys(np.arange(40)) == [record.key for record in given]
+    assert data_of(store) == [record.data for record in given]
