@@ -27,6 +27,7 @@ def _native(loader: Any, source: Source) -> list[str]:
         f"thread{'s' if loader.num_workers != 1 else ''})",
         f"store: {source.store.format}, {len(source.store)} records",
         "fused: " + " -> ".join(source.plan.steps),
+        f"split: {source.plan.split}",
         f"batch: {source.plan.dtype}, "
         + ("channels_last" if loader.memory_format == torch.channels_last else "contiguous NCHW"),
     ]

@@ -69,6 +69,19 @@ class Plan:
     steps: tuple[str, ...] = ()
 
     @property
+    def split(self) -> str:
+        """Where its parts run, in words, for ``explain()``."""
+        operations = sum(len(stage.pixels) for stage in self.stages)
+        frames = 1 + len([stage for stage in self.stages if stage.ops])
+        parts = [
+            f"{frames} frame{'s' * (frames > 1)} of geometry",
+            f"{operations} operation{'s' * (operations > 1)} on pixels" * (operations > 0),
+            "one table" * (self.lut is not None),
+            f"{len(self.erasing)} erasing" * bool(self.erasing),
+        ]
+        return "all in the engine, sample by sample: " + ", ".join(filter(None, parts))
+
+    @property
     def fixed_size(self) -> bool:
         """Whether every image gives the same size, so that any of them make a batch."""
         return self.size is not None

@@ -95,3 +95,22 @@ def test_plans_are_the_same_when_they_make_the_same() -> None:
 def test_a_plan_survives_pickling() -> None:
     plan = plan_of(TRAIN).with_output(torch.bfloat16)
     assert pickle.loads(pickle.dumps(plan)).same_as(plan)
+
+
+def test_split_says_where_the_parts_run() -> None:
+    from torchvision import transforms as v1
+
+    from fastload._transforms import recognise
+
+    crop, flip, jitter = v1.RandomResizedCrop(8), v1.RandomHorizontalFlip(), v1.ColorJitter(0.1)
+    for chain, split in (
+        ([crop, flip, v1.PILToTensor()], "1 frame of geometry"),
+        ([crop, jitter, v1.ToTensor()], "1 frame of geometry, 1 operation on pixels, one table"),
+        (
+            [jitter, crop, jitter, flip, v1.ToTensor(), v1.RandomErasing()],
+            "3 frames of geometry, 2 operations on pixels, one table, 1 erasing",
+        ),
+    ):
+        plan = recognise(v1.Compose(chain))
+        assert isinstance(plan, Plan)
+        assert plan.split == f"all in the engine, sample by sample: {split}"
