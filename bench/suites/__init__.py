@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.suites.augment import Augment
 from bench.suites.base import Suite
+from bench.suites.cache import Cache
 from bench.suites.cold import Cold
 from bench.suites.formats import Formats
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
@@ -26,6 +27,7 @@ SUITES: dict[str, Suite] = {
         Startup(),
         Memory(),
         Cold(),
+        Cache(),
         Scaling(),
         Formats(),
         Autotune(),
