@@ -91,7 +91,7 @@ class FastLoader(DataLoader[_T_co]):
             a thread makes the next two batches. Its random numbers then do not follow ``seed``.
         trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
             is written at the end of each epoch and at the interpreter's exit.
-        cache: what later epochs need not do again; the batches are the same (docs/tuning.md).
+        cache: what later epochs need not do again; the batches are the same (docs/performance.md).
             "ram": the records' bytes stay in memory. "dct": JPEGs stay there as DCT records, whose
             Huffman codes need not be decoded again. "decoded": decoded images, and where the
             transform begins with Resize or CenterCrop, their result. "shm": like "ram", but one

@@ -113,6 +113,14 @@ def test_cold_measures_epochs_beside_a_plain_reader(cache: Path) -> None:
     assert [row["loader"] for row in rows if row["metric"] == "first batch"] == throughput[:2]
 
 
+def test_caches_are_measured_in_the_first_epoch_and_in_later_ones(cache: Path) -> None:
+    rows = rows_of(cache, "cache", "--variant", "small")
+    kinds = ("ram", "shm", "dct", "decoded")
+    metrics = [f"{epoch} epoch, cache={kind}" for epoch in ("first", "later") for kind in kinds]
+    assert [row["metric"] for row in rows] == metrics
+    assert all(row["setting"]["bytes_an_image"] > 0 for row in rows)
+
+
 def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> None:
     path = tmp_path / "data"
     path.write_bytes(bytes(1 << 20))
@@ -130,7 +138,14 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {"auto", "autotune"}
-    assert set(SUITES) - elsewhere == tested | {"pack", "startup", "memory", "scaling", "cold"}
+    assert set(SUITES) - elsewhere == tested | {
+        "pack",
+        "startup",
+        "memory",
+        "scaling",
+        "cold",
+        "cache",
+    }
 
 
 def test_a_loader_that_cannot_take_part_is_a_row_with_its_reason(cache: Path) -> None:
