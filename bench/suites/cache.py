@@ -32,7 +32,8 @@ class Cache(Suite):
         else:
             work = imagenet(self.name, variant, variant, spec, options)
         dataset = ImageFolder(work.images, transform=transforms_v1(work))
-        _rate(_loader(dataset, work, None))  # sizes are read, files are in the page cache
+        # Sizes are read, files are in the page cache.
+        warmup_s = len(dataset) / _rate(_loader(dataset, work, None))
         first: dict[str | None, list[float]] = {kind: [] for kind in _KINDS}
         later: dict[str | None, list[float]] = {kind: [] for kind in _KINDS}
         nbytes: dict[str | None, int] = {}
@@ -44,7 +45,14 @@ class Cache(Suite):
                 nbytes[kind] = loader.stats()["cache_nbytes"] // len(dataset)
                 del loader  # and its memory
             options.say(f"round {number + 1} of {options.rounds} done")
-        facts = {**self.facts(work, options), "warmup_s": 0, "round_s": 0}
+        epochs = options.rounds * 2 * len(_KINDS)
+        total_s = sum(
+            len(dataset) / rate
+            for rates in (first, later)
+            for kind in _KINDS
+            for rate in rates[kind]
+        )
+        facts = {**self.facts(work, options), "warmup_s": warmup_s, "round_s": total_s / epochs}
         return [
             row(
                 suite=self.name,
