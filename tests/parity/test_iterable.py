@@ -43,7 +43,7 @@ class Counted(Stream):
     workers=st.integers(0, 2),
     persistent=st.booleans(),
 )
-@settings(max_examples=12)
+@settings(max_examples=settings.default.max_examples // 2)
 def test_streams_of_equal_workers(length, batch_size, drop_last, workers, persistent):
     side_by_side(
         Stream([length] * 2),

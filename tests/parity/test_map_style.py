@@ -8,7 +8,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -107,6 +107,7 @@ def test_samplers_batch_sizes_and_drop_last(n, batch_size, drop_last, sampler):
     prefetch=st.sampled_from([None, 1, 5]),
     persistent=st.booleans(),
 )
+@settings(max_examples=settings.default.max_examples // 2)
 def test_in_worker_processes_too(batch_size, drop_last, sampler, workers, prefetch, persistent):
     side_by_side(
         Samples(9),
@@ -226,7 +227,9 @@ def test_worker_init_functions(init):
     side_by_side(Counting(), 1, batch_size=3, num_workers=2, worker_init_fn=init)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "context", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long)]
+)
 def test_multiprocessing_contexts(context):
     side_by_side(Samples(20), 1, batch_size=3, num_workers=1, multiprocessing_context=context)
 
@@ -251,7 +254,7 @@ class Broken(Samples):
         return super().__getitem__(i)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_errors_are_raised_at_their_batch_and_the_rest_still_comes(workers, batch_size):
     side_by_side(Broken(11), 2, batch_size=batch_size, num_workers=workers)
@@ -264,7 +267,7 @@ def test_an_error_brings_the_workers_traceback():
             match=r"(?s)Caught ValueError in DataLoader worker process "
             r"\d.*Original Traceback.*in __getitem__.*sample",
         ):
-            list(kind(Broken(11), sampler=[1, 5], num_workers=2))
+            list(kind(Broken(11), sampler=[1, 5], num_workers=1))
 
 
 BAD = [

@@ -1,0 +1,196 @@
+"""In trainers: the loss curve is DataLoader's, every sample comes once, a checkpoint resumes.
+
+Lightning, accelerate and transformers come with the extra ``trainers``; their tests are long.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from batches import EVAL
+from fastload import FastLoader, PackedDataset
+
+KINDS = [DataLoader, FastLoader]
+
+
+def regression():
+    x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
+    return TensorDataset(x, x.sum(1, keepdim=True))
+
+
+def torchrun(code, tmp_path, ranks=2):
+    """Run ``code`` on so many ranks; what each rank passed to ``report``."""
+    script = tmp_path / "job.py"
+    script.write_text(
+        "import json, os, sys\n"
+        "def report(value):\n"
+        "    path = os.path.join(os.path.dirname(__file__), os.environ['RANK'] + '.json')\n"
+        "    with open(path, 'w') as file: json.dump(value, file)\n" + textwrap.dedent(code)
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+        + [str(ranks), str(script)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def test_a_torchrun_job_with_two_ranks_shards_by_itself(tmp_path):
+    parts = torchrun(
+        """
+        import warnings, torch.distributed
+        from fastload import FastLoader
+        torch.distributed.init_process_group("gloo")
+        loader = FastLoader(range(25), 4, shuffle=True, shard=True)
+        epochs = [[i for batch in loader for i in batch.tolist()] for _ in range(2)]
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            list(FastLoader(range(5)))
+        told = [str(w.message) for w in caught if "every sample" in str(w.message)]
+        report([epochs, len(loader), loader.stats()["padding"], len(told)])
+        torch.distributed.destroy_process_group()
+        """,
+        tmp_path,
+    )
+    for epoch in range(2):
+        seen = parts[0][0][epoch] + parts[1][0][epoch]
+        assert len(seen) == 26
+        assert set(seen) == set(range(25))
+    assert parts[0][0][0] != parts[0][0][1]
+    assert [part[1] for part in parts] == [4, 4]
+    assert sum(part[2] for part in parts) == 1
+    assert [part[3] for part in parts] == [1, 1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("arguments", ["shuffle=True, seed=1", "shuffle=True, shard=True"])
+def test_accelerate_gives_every_sample_once_on_two_ranks(tmp_path, arguments):
+    parts = torchrun(
+        f"""
+        from accelerate import Accelerator
+        from fastload import FastLoader
+        accelerator = Accelerator(cpu=True)
+        loader = accelerator.prepare(FastLoader(range(24), 3, {arguments}))
+        report([i for batch in loader for i in batch.tolist()])
+        accelerator.end_training()
+        """,
+        tmp_path,
+    )
+    assert sorted(parts[0] + parts[1]) == list(range(24))
+
+
+@pytest.mark.long
+def test_a_loader_that_accelerate_rebuilt_still_decodes_whole_batches(store):
+    from accelerate import Accelerator
+
+    loader = FastLoader(store, 5, transform=EVAL)
+    expected = list(loader)
+    prepared = Accelerator(cpu=True).prepare(loader)
+    assert isinstance(prepared.dataset, PackedDataset)
+    for (images, labels), (reference, known) in zip(prepared, expected, strict=True):
+        assert torch.equal(images, reference)
+        assert torch.equal(labels, known)
+
+
+def lightning_curve(kind, folder, resume_at=None):
+    """Losses of three epochs; with ``resume_at`` stopped after so many steps and gone on with."""
+    import lightning
+
+    losses = []
+
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def training_step(self, batch, number):
+            x, y = batch
+            loss = torch.nn.functional.mse_loss(self.layer(x), y)
+            losses.append(loss.item())
+            return loss
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def fit(steps, checkpoint=None):
+        lightning.seed_everything(1, verbose=False)
+        trainer = lightning.Trainer(
+            max_steps=steps,
+            accelerator="cpu",
+            devices=1,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        )
+        generator = torch.Generator().manual_seed(3)
+        loader = kind(regression(), 16, shuffle=True, generator=generator)
+        trainer.fit(Model(), loader, ckpt_path=checkpoint)
+        trainer.save_checkpoint(folder / "last.ckpt")
+
+    if resume_at is None:
+        fit(12)
+    else:
+        fit(resume_at)
+        fit(12, folder / "last.ckpt")
+    return losses
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_lightning_has_the_same_curve_and_resumes_in_mid_epoch(tmp_path):
+    expected = lightning_curve(DataLoader, tmp_path)
+    assert lightning_curve(FastLoader, tmp_path) == expected
+    assert lightning_curve(FastLoader, tmp_path, resume_at=6) == expected
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_faces_trainer_has_the_same_curve(tmp_path):
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 1)
+
+        def forward(self, x, y):
+            return {"loss": torch.nn.functional.mse_loss(self.layer(x), y)}
+
+    def collate(samples):
+        x, y = zip(*samples, strict=True)
+        return {"x": torch.stack(x), "y": torch.stack(y)}
+
+    curves = []
+    for kind in KINDS:
+
+        class Trained(Trainer):
+            def get_train_dataloader(self, kind=kind):
+                loader = kind(
+                    self.train_dataset,
+                    16,
+                    shuffle=True,
+                    generator=torch.Generator().manual_seed(3),
+                    collate_fn=collate,
+                )
+                return self.accelerator.prepare(loader)
+
+        torch.manual_seed(0)
+        arguments = TrainingArguments(
+            str(tmp_path), max_steps=8, logging_steps=1, report_to=[], use_cpu=True
+        )
+        trainer = Trained(Model(), arguments, train_dataset=regression(), data_collator=collate)
+        trainer.train()
+        curves.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert len(curves[0]) == 8
+    assert curves[0] == curves[1]
