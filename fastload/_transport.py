@@ -89,7 +89,10 @@ class Packer:
 
     def _stack(self, samples: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
         first = samples[0]
-        if _plain(first) and not any(sample.requires_grad for sample in samples):
+        # Samples that do not fit together are left to torch: the error is to be its own.
+        if _plain(first) and all(
+            sample.shape == first.shape and not sample.requires_grad for sample in samples
+        ):
             shape = (len(samples), *first.shape)
             out = self._reserve(shape, _contiguous(shape), first.dtype)
             if out is not None:
