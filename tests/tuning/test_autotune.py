@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -189,6 +190,30 @@ def test_the_page_stands_alone_and_shows_the_heat_map(tuning: Tuning, tmp_path: 
     assert parser.links == []
     shown = sorted(cell for cell in parser.cells if cell != "-")
     assert shown == sorted(f"{rate:,.0f}" for rate in page.cells(tuning).values())
+
+
+@pytest.mark.long
+def test_a_browser_shows_the_heat_map(tuning: Tuning, tmp_path: Path) -> None:
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no Chromium: apt install chromium")
+    page.write_html(tuning, tmp_path / "tune.html")
+    subprocess.run(
+        [
+            *(browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"),
+            *(f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1000,1600"),
+            *(f"--screenshot={tmp_path / 'shown.png'}", (tmp_path / "tune.html").as_uri()),
+        ],
+        check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    from PIL import Image
+
+    with Image.open(tmp_path / "shown.png") as image:
+        shown = {colour for _, colour in image.convert("RGB").getcolors(1 << 22)}
+    # The fastest setting has the full green of the scale and the red frame around it.
+    green, red = (71, 209, 117), (214, 39, 40)
+    for wanted in (green, red):
+        assert any(max(abs(a - b) for a, b in zip(wanted, one, strict=True)) < 3 for one in shown)
 
 
 def test_the_heat_map_is_a_picture_too(tuning: Tuning, tmp_path: Path) -> None:
