@@ -199,7 +199,8 @@ def _order(loader: Any, epoch: Epoch) -> Callable[[], Any]:
     """What gives the iterator over the epoch's indices when called."""
     known = epoch.known
     if known is None:
-        return lambda: loader._index_sampler
+        sampler = loader._index_sampler  # not the loader: it owns what will hold this
+        return lambda: sampler
     if loader.batch_sampler is None:
         return lambda: (int(batch[0]) for batch in known)
     return lambda: map(np.ndarray.tolist, known)

@@ -55,7 +55,7 @@ def test_streams_of_equal_workers(length, batch_size, drop_last, workers, persis
     )
 
 
-@pytest.mark.parametrize("lengths", [(7, 0), (0, 7), (3, 9), (9, 3)])
+@pytest.mark.parametrize("lengths", [(0, 7), (9, 3)])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_workers_that_end_at_different_times(lengths, persistent):
     """Torch's order depends on when it learns that a worker has ended; the samples do not."""
