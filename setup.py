@@ -196,6 +196,7 @@ setup(
         "test": [
             "pytest>=9",
             "pytest-timeout",
+            "matplotlib",
             "hypothesis",
             "psutil",
             "fsspec",
