@@ -27,7 +27,7 @@ def row(request: pytest.FixtureRequest) -> Row:
 def made(row: Row, folder: Path, changed: Sequence[dict[str, Any]]) -> Store:
     """A store of records with these attributes changed."""
     given = [
-        dataclasses.replace(r, **c) for r, c in zip(records(len(changed)), changed, strict=True)
+        dataclasses.replace(r, **c) for r, c in zip(row.records(len(changed)), changed, strict=True)
     ]
     return open_store(row.make(folder, given))
 
@@ -114,7 +114,7 @@ def test_missing_field_and_wrong_kind_name_what_there_is(row: Row, tmp_path: Pat
 
 
 def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) -> None:
-    first, second = records(2)
+    first, second = row.records(2)
 
     def add(*changes: dict[str, Any]) -> None:
         path = tmp_path / f"refused{row.suffix}"
@@ -152,7 +152,7 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
 def test_values_that_cannot_be_kept_are_refused(
     tmp_path: Path, changes: list[dict[str, Any]], message: str
 ) -> None:
-    given = [dataclasses.replace(r, **c) for r, c in zip(records(len(changes)), changes)]
+    given = [dataclasses.replace(r, **c) for r, c in zip(row.records(len(changes)), changes)]
     writer = open_writer(tmp_path / "refused.lmdb")
     try:
         with pytest.raises(UsageError, match=message):
@@ -185,13 +185,16 @@ def test_columns_of_a_batch_must_be_equally_long(tmp_path: Path) -> None:
 
 def test_resumed_writer_holds_to_labels_and_fields(row: Row, tmp_path: Path) -> None:
     path = tmp_path / f"resumed{row.suffix}"
-    given = [dataclasses.replace(r, fields={"text": r.key}) for r in records(4)]
+    resumes = row.suffix in (".lmdb", ".tfrecord", ".rec", ".tar")  # the others start again
+    given = [dataclasses.replace(r, fields={"text": r.key}) for r in row.records(4)]
     writer = open_writer(path, classes=CLASSES)
     writer.append(given[:2])
     writer.sync()
     writer.abort()
     with open_writer(path, classes=CLASSES) as writer:
-        assert len(writer) == 2
+        assert len(writer) == (2 if resumes else 0)
+        if not resumes:
+            writer.append(given[:2])
         with pytest.raises(UsageError, match="same fields"):
             writer.append([dataclasses.replace(given[2], fields={})])
         writer.append(given[2:])
