@@ -152,7 +152,7 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
 def test_values_that_cannot_be_kept_are_refused(
     tmp_path: Path, changes: list[dict[str, Any]], message: str
 ) -> None:
-    given = [dataclasses.replace(r, **c) for r, c in zip(row.records(len(changes)), changes)]
+    given = [dataclasses.replace(r, **c) for r, c in zip(records(len(changes)), changes)]
     writer = open_writer(tmp_path / "refused.lmdb")
     try:
         with pytest.raises(UsageError, match=message):
