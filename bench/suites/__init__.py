@@ -9,6 +9,7 @@ from bench.suites.cold import Cold
 from bench.suites.formats import Formats
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
+from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
 from bench.suites.scaling import Scaling
 from bench.suites.small import SmallImages
@@ -32,5 +33,6 @@ SUITES: dict[str, Suite] = {
         Formats(),
         Autotune(),
         Auto(),
+        Overhead(),
     )
 }

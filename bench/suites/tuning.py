@@ -39,7 +39,7 @@ class Autotune(Suite):
     variants = {"photos": Variant(), "small": Variant()}
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        target = target_of(str(_store(variant, options)))
+        target = target_of(str(packed(variant, options)))
         visit_s = 0.02 if options.toy else 0.5
         begun = time.perf_counter()
         best = _best(target, _grid(options), visit_s)
@@ -55,7 +55,7 @@ class Autotune(Suite):
             choice: statistics.mean(_pairs(target, choice, best, options.rounds, visit_s))
             for choice in set(choices)
         }
-        facts = _facts(target, options, visit_s)
+        facts = described(target, options, visit_s)
         common = {"suite": self.name, "variant": variant, "loader": "fastload-lmdb"}
         return [
             row(
@@ -130,7 +130,7 @@ class Auto(Suite):
                     "interval_95": round(interval, 3),
                     "changes_after_200_batches": len(governor.decisions) - decided,
                 },
-                **_facts(target, options, visit_s),
+                **described(target, options, visit_s),
             )
         ]
 
@@ -142,7 +142,7 @@ class Auto(Suite):
             return target_of(_Waiting(0.005)), None, max(_WORKERS)
         if variant == "little memory":
             return target_of(_Waiting(0.005)), None, 2
-        target = target_of(str(_store("photos", options)))
+        target = target_of(str(packed("photos", options)))
         if variant == "heavy step":
             return target, lambda batch: time.sleep(0.05), max(_WORKERS)
         return target, None, max(_WORKERS)
@@ -224,7 +224,7 @@ def _pairs(target: Target, one: Point, other: Point, rounds: int, visit_s: float
     return ratios
 
 
-def _store(variant: str, options: Options) -> Path:
+def packed(variant: str, options: Options) -> Path:
     """The images, packed as they are."""
     small = variant == "small"
     count = (200 if small else 48) if options.toy else (10_000 if small else 1200)
@@ -237,7 +237,7 @@ def _store(variant: str, options: Options) -> Path:
     return path
 
 
-def _facts(target: Target, options: Options, visit_s: float) -> dict[str, Any]:
+def described(target: Target, options: Options, visit_s: float) -> dict[str, Any]:
     return {
         "threads": options.threads,
         "images": len(target),

@@ -251,6 +251,12 @@ def set_simd(name: str) -> bool:
     tests.
     """
 
+def set_stamps(on: bool) -> None:
+    """Whether batches read the clock from now on; without, ``Job.nanoseconds`` stays 0.
+
+    On from the start. For the benchmark of what the clock costs.
+    """
+
 def dct_encode(jpeg: Any, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
     """DCT record of a JPEG file; column_block and keep_metadata as in dct.h.
 

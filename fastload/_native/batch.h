@@ -49,6 +49,9 @@ struct Stages {
   std::atomic<int64_t> read{0}, check{0}, decode{0};
 };
 
+// Whether batches read the clock; on from the start. What it costs is measured by turning it off.
+void set_stamps(bool on);
+
 // When a sample was worked on, and where: nanoseconds of the steady clock, the system's thread number.
 struct Times {
   int64_t thread, begin, read, checked, end;

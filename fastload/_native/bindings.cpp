@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "batch.h"
 #include "bindings.h"
 #include "crc32c.h"
 #include "dct.h"
@@ -132,6 +133,7 @@ PYBIND11_MODULE(_core, m) {
       "set_simd",
       [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
       "Choose the instruction set from now on; False where this machine lacks it.");
+  m.def("set_stamps", &set_stamps, "on"_a, "Whether batches read the clock; see _core.pyi.");
   m.def(
       "dct_encode",
       [](const py::object& jpeg, int column_block, bool keep_metadata) {

@@ -137,7 +137,7 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
-    elsewhere = {"auto", "autotune", "formats"}
+    elsewhere = {"auto", "autotune", "formats", "overhead"}
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
@@ -215,3 +215,10 @@ def test_every_format_is_compared_with_the_fastest(
     assert sorted(shares) == sorted(names)
     assert max(shares.values()) == 1
     assert [row["loader"] for row in rows if row["metric"] == "throughput"] == names
+
+
+def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> None:
+    (row,) = rows_of_any(cache, "overhead", "small")
+    low, high = row["setting"]["interval_95"]
+    assert low < row["setting"]["mean"] < high
+    assert len(row["values"]) == 2
