@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from fastload import _philox
 from fastload._frame import Array
@@ -66,6 +67,25 @@ class Erase:
         x = (u[:, 4::4][at] * (width - w + 1)).astype(np.int64)
         boxes[taken] = np.stack([x, y, w, h], axis=1)[taken]
         return boxes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawn:
+    """The rectangles of n samples.
+
+    Attributes:
+        boxes: int32 (n, e, 4): x, y, width, height of what is erased; width 0: nothing.
+        keys: uint64 (n, e): of the noise in it.
+    """
+
+    boxes: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.uint64]
+
+    def columns(self) -> torch.Tensor:
+        """int64 (e, 5, n), on the host: x, y, width, height and key (its 64 bits)."""
+        keys = self.keys.view(np.int64)[:, :, None]
+        joined = np.concatenate([self.boxes.astype(np.int64), keys], axis=2)
+        return torch.from_numpy(np.ascontiguousarray(joined.transpose(1, 2, 0)))
 
 
 NUMBERS = 1 + 4 * _TRIES

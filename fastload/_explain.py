@@ -13,8 +13,9 @@ from ._source import Source
 from ._verdict import verdict
 
 
-def explain(loader: Any, source: Source | str) -> str:
+def explain(loader: Any) -> str:
     """Which engine of ``loader``, a FastLoader, runs and why, and what would be faster."""
+    source = loader._resolve(loader.dataset, single=loader.batch_sampler is None)
     lines = _workers(loader, source) if isinstance(source, str) else _native(loader, source)
     if loader.shard and not loader._own_order:
         lines.append("shard: not here, since the sampler that was given decides what is read")

@@ -5,27 +5,27 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _arguments, _cpu, _epoch, _explain, _progress, _runs, _shard
+from . import _arguments, _cpu, _epoch, _runs, _shard
 from ._cache import Cache
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen
 from ._engine.decoder import Decoder
 from ._governor import Governor
 from ._policy import BadSamples, OnError
-from ._progress import Progress
+from ._reports import Reports
+from ._resumable import Resumable
 from ._sampler import SeededSampler
 from ._shard import Shard
 from ._shared import SharedRing
 from ._source import Source, nested, resolve
 from ._timeline import Timeline, active, lasting
-from ._trace import Observed, Stamps, batch_length
+from ._trace import Observed, Stamps
 from .errors import UsageError
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
@@ -35,7 +35,7 @@ _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 _T_co = TypeVar("_T_co", covariant=True)
 
 
-class FastLoader(DataLoader[_T_co]):
+class FastLoader(Reports, Resumable, DataLoader[_T_co]):
     """A DataLoader that does not make the training loop wait.
 
     Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
@@ -180,14 +180,8 @@ class FastLoader(DataLoader[_T_co]):
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
-        self._replayed = 0.0  # images/s of the loop on one batch again and again
-        self._next_epoch = 0
-        self._base_seed: int | None = None
-        self._progress: Progress | None = None
-        self._resume: Progress | None = None
         self._bad = BadSamples(max_errors, None)
         self._padding = 0
-        self._inner: _runs.Inner | None = None
         self._ring: SharedRing | None = None
         self._own_order = sampler is None and batch_sampler is None
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
@@ -253,11 +247,6 @@ class FastLoader(DataLoader[_T_co]):
         """torch's warning about too many workers, which is not about threads."""
         if not self._native:
             super().check_worker_number_rationality()
-
-    def explain(self) -> str:
-        """Which engine runs and why, what is fused, what would be faster, in plain words."""
-        source = self._resolve(self.dataset, single=self.batch_sampler is None)
-        return _explain.explain(self, source)
 
     # --- iterating --------------------------------------------------------------------------------
 
@@ -325,107 +314,11 @@ class FastLoader(DataLoader[_T_co]):
                 return Observed(super().__iter__(), self._stamps)
             return _runs.workers(self, epoch)
 
-    # --- resuming ---------------------------------------------------------------------------------
-
-    def state_dict(self) -> dict[str, Any]:
-        """What resumes this loader at the sample after the newest batch; see load_state_dict.
-
-        Small (two generator states of 5 KB, a few numbers, and what iterable datasets give), made
-        of numbers, strings, lists, dicts and tensors, and cheap enough for every step.
-
-        Raises:
-            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
-        """
-        if self._resume is not None:
-            return self._resume.state()
-        if self._progress is None or self._progress.ended:
-            return dataclasses.replace(
-                _epoch.blank(self, self._next_epoch, self._shard()), begun=False
-            ).state()
-        if _runs.plain(self):
-            raise UsageError(
-                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
-                "batches that come in the order of their samples"
-            )
-        return self._progress.state()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration go on where ``state`` was taken.
-
-        With an int ``seed`` the batches are those that would have come: with any number of
-        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
-        of them, as every rank has come equally far). Without one the order is the same, drawn
-        again from the states of torch's generators, and augmentation in the native engine too;
-        random transforms of a dataset of the user's are not, as workers draw their own numbers.
-        An IterableDataset goes on by its own ``state_dict``, or its iterator's; without either it
-        is read again up to there. Both need the same number of workers.
-
-        Example:
-            >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
-            >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
-
-        Args:
-            state: from ``state_dict`` of a loader made alike.
-
-        Raises:
-            UsageError: here or by the next ``iter``, where the loader cannot go on with it.
-        """
-        self._resume = _progress.read(state)
-        self._next_epoch = self._resume.epoch
-        self._base_seed = self._resume.base_seed
-        self._inner = None  # persistent workers stand elsewhere
-
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
         if self._timeline is not None:
             self._timeline.update()
         return active() or self._timeline
-
-    def stats(self) -> dict[str, Any]:
-        """Figures of the epoch that runs, or of the last one.
-
-        Returns:
-            ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
-            waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
-            of work per stage, added up over threads), ``engine``, ``decisions`` (what
-            ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
-            repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
-            for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
-            made of what the cache held, and of what it did not), ``cache_nbytes``, ``mb_per_s``
-            (records read, where their sizes are known beforehand), ``bound`` and ``why``: what the
-            loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
-            times faster the loop would be if data were free, where ``replay`` measured it.
-        """
-        return _explain.figures(self)
-
-    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
-        """One batch, ``steps`` times: the loop as it would be if data were free.
-
-        After it, ``stats()["headroom"]`` says how much faster the loop could be.
-
-        Example:
-            >>> for batch in loader: train_step(batch)
-            >>> for batch in loader.replay(batch, 50): train_step(batch)
-            >>> loader.stats()["headroom"]
-
-        Args:
-            batch: such as the loop had last.
-            steps: at least 2; the first one is not counted.
-
-        Raises:
-            UsageError: fewer than 2 steps.
-        """
-        if steps < 2:
-            raise UsageError(f"replay: expected at least 2 steps, got {steps}")
-        return self._replay(batch, steps)
-
-    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
-        yield batch
-        begin = time.perf_counter()
-        for _ in range(steps - 1):
-            yield batch
-        elapsed = time.perf_counter() - begin
-        self._replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
 
     def __getstate__(self) -> dict[str, Any]:
         # Files, threads, processes and shared memory: another process makes its own.

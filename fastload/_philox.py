@@ -18,9 +18,10 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-_MULTIPLIERS = np.array([0xD2511F53, 0xCD9E8D57], dtype=np.uint64).reshape(2, 1, 1)
-_WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two key words grow by from round to round
-_ROUNDS = 10
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two key words grow by from round to round
+ROUNDS = 10
+_MULTIPLIERS = np.array(MULTIPLIERS, dtype=np.uint64).reshape(2, 1, 1)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 
@@ -33,8 +34,7 @@ def _round_keys(seed: int) -> list[npt.NDArray[np.uint64]]:
     """The two key words of each round, for the 64-bit key ``seed`` (taken modulo 2**64)."""
     low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
     keys = [
-        [(low + r * _WEYL[0]) & 0xFFFFFFFF, (high + r * _WEYL[1]) & 0xFFFFFFFF]
-        for r in range(_ROUNDS)
+        [(low + r * WEYL[0]) & 0xFFFFFFFF, (high + r * WEYL[1]) & 0xFFFFFFFF] for r in range(ROUNDS)
     ]
     return [np.array(key, dtype=np.uint64).reshape(2, 1, 1) for key in keys]
 

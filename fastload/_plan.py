@@ -139,6 +139,10 @@ class Plan:
             )
         )
 
+    def levels(self) -> Plan:
+        """What an engine makes of each image where the device stage does the rest: uint8."""
+        return dataclasses.replace(self, lut=None, dtype=torch.uint8, erasing=())
+
     def with_output(self, dtype: torch.dtype | None = None) -> Plan:
         """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.
 
@@ -159,10 +163,10 @@ class Plan:
         if self.lut is None:
             table = torch.arange(256, dtype=torch.uint8).expand(3, 256)
         else:
-            table = _as_torch(self.lut, self.dtype)
+            table = as_torch(self.lut, self.dtype)
         erasing = tuple(
             dataclasses.replace(
-                erase, values=as_numpy(_as_torch(erase.values, self.dtype).to(dtype))
+                erase, values=as_numpy(as_torch(erase.values, self.dtype).to(dtype))
             )
             for erase in self.erasing
         )
@@ -186,7 +190,8 @@ def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
     return stored
 
 
-def _as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+def as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A copy of what ``as_numpy`` made, as a tensor of ``dtype``."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(table.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(table.copy())

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fastload import _geometry, _philox, _pixels
-from fastload._erasing import NUMBERS
+from fastload._erasing import NUMBERS, Drawn
 from fastload._frame import Array, Frame, Geometry
 from fastload._plan import Plan
 
@@ -109,22 +109,45 @@ def draw(
         geometry.out_w,
     )
     codes, values = _joined(slots, len(indices))
-    boxes = np.zeros((len(indices), len(plan.erasing), 4), np.int32)
-    keys = np.zeros((len(indices), len(plan.erasing)), np.uint64)
-    for e, fill in enumerate(plan.erasing):
-        u = numbers.uniform(_ERASING + e, NUMBERS)
-        boxes[:, e] = fill.boxes(u.T, geometry.out_w, geometry.out_h)
-        keys[:, e] = numbers.key(_ERASING + e)
+    erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
     recipe = Recipe(
         first_size=size,
         codes=codes,
         values=values,
         frames=np.stack(frames, axis=1) if frames else np.zeros((len(indices), 0, 11), np.int32),
         settings=np.array(settings, np.int32).reshape(-1, 5),
-        boxes=boxes,
-        keys=keys,
+        boxes=erased.boxes,
+        keys=erased.keys,
     )
     return geometry, recipe
+
+
+def rectangles(
+    plan: Plan,
+    width: int,
+    height: int,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    repeats: npt.NDArray[np.int64] | None = None,
+) -> Drawn:
+    """What is erased in a batch of finished samples of ``width`` x ``height``: as ``draw`` does.
+
+    The other arguments are ``_geometry.draw``'s.
+    """
+    numbers = _Numbers(seed, epoch, _geometry.counters(indices, repeats))
+    return _rectangles(plan, numbers, len(indices), width, height)
+
+
+def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> Drawn:
+    boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
+    keys = np.zeros((n, len(plan.erasing)), np.uint64)
+    for e, fill in enumerate(plan.erasing):
+        u = numbers.uniform(_ERASING + e, NUMBERS)
+        boxes[:, e] = fill.boxes(u.T, width, height)
+        keys[:, e] = numbers.key(_ERASING + e)
+    return Drawn(boxes, keys)
 
 
 class _Numbers:

@@ -1,0 +1,67 @@
+"""What a FastLoader says of itself: ``explain``, ``stats``, ``replay``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from . import _explain
+from ._trace import batch_length
+from .errors import UsageError
+
+
+class Reports:
+    """The part of FastLoader that reports."""
+
+    _replayed = 0.0  # images/s of the loop on one batch again and again
+
+    def explain(self) -> str:
+        """Which engine runs and why, what is fused, what would be faster, in plain words."""
+        return _explain.explain(self)
+
+    def stats(self) -> dict[str, Any]:
+        """Figures of the epoch that runs, or of the last one.
+
+        Returns:
+            ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
+            waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
+            of work per stage, added up over threads), ``engine``, ``decisions`` (what
+            ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
+            repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
+            for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
+            made of what the cache held, and of what it did not), ``cache_nbytes``, ``mb_per_s``
+            (records read, where their sizes are known beforehand), ``bound`` and ``why``: what the
+            loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
+            times faster the loop would be if data were free, where ``replay`` measured it.
+        """
+        return _explain.figures(self)
+
+    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        """One batch, ``steps`` times: the loop as it would be if data were free.
+
+        After it, ``stats()["headroom"]`` says how much faster the loop could be.
+
+        Example:
+            >>> for batch in loader: train_step(batch)
+            >>> for batch in loader.replay(batch, 50): train_step(batch)
+            >>> loader.stats()["headroom"]
+
+        Args:
+            batch: such as the loop had last.
+            steps: at least 2; the first one is not counted.
+
+        Raises:
+            UsageError: fewer than 2 steps.
+        """
+        if steps < 2:
+            raise UsageError(f"replay: expected at least 2 steps, got {steps}")
+        return self._replay(batch, steps)
+
+    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        yield batch
+        begin = time.perf_counter()
+        for _ in range(steps - 1):
+            yield batch
+        elapsed = time.perf_counter() - begin
+        self._replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)

@@ -1,0 +1,74 @@
+"""A FastLoader's state: saved at any step, and gone on with later."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from . import _epoch, _progress, _runs
+from ._progress import Progress
+from ._shard import Shard
+from .errors import UsageError
+
+
+class Resumable:
+    """The part of FastLoader that resumes."""
+
+    _next_epoch = 0
+    _base_seed: int | None = None
+    _progress: Progress | None = None
+    _resume: Progress | None = None
+    _inner: _runs.Inner | None = None
+
+    if TYPE_CHECKING:
+
+        def _shard(self) -> Shard | None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What resumes this loader at the sample after the newest batch; see load_state_dict.
+
+        Small (two generator states of 5 KB, a few numbers, and what iterable datasets give), made
+        of numbers, strings, lists, dicts and tensors, and cheap enough for every step.
+
+        Raises:
+            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
+        """
+        if self._resume is not None:
+            return self._resume.state()
+        if self._progress is None or self._progress.ended:
+            return dataclasses.replace(
+                _epoch.blank(self, self._next_epoch, self._shard()), begun=False
+            ).state()
+        if _runs.plain(self):
+            raise UsageError(
+                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
+                "batches that come in the order of their samples"
+            )
+        return self._progress.state()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration go on where ``state`` was taken.
+
+        With an int ``seed`` the batches are those that would have come: with any number of
+        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
+        of them, as every rank has come equally far). Without one the order is the same, drawn
+        again from the states of torch's generators, and augmentation in the native engine too;
+        random transforms of a dataset of the user's are not, as workers draw their own numbers.
+        An IterableDataset goes on by its own ``state_dict``, or its iterator's; without either it
+        is read again up to there. Both need the same number of workers.
+
+        Example:
+            >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
+            >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
+
+        Args:
+            state: from ``state_dict`` of a loader made alike.
+
+        Raises:
+            UsageError: here or by the next ``iter``, where the loader cannot go on with it.
+        """
+        self._resume = _progress.read(state)
+        self._next_epoch = self._resume.epoch
+        self._base_seed = self._resume.base_seed
+        self._inner = None  # persistent workers stand elsewhere
