@@ -1,18 +1,19 @@
 // JPEG -> record.
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "dct.h"
-#include "dct_block.h"
 #include "dct_format.h"
 #include "dct_libjpeg.h"
+#include "dct_pack.h"
+#include "entropy.h"
 
 namespace fastload {
 namespace {
 
 // A progressive JPEG of more scans than this is made to keep a decoder busy; real ones have about ten.
 constexpr int kMaxScans = 200;
-// What a baseline JPEG can say, so that dct_to_jpeg can say it again (ITU-T T.81 F.1.2).
-constexpr int kMaxAc = 1023, kMinDc = -1024, kMaxDc = 1023;
 
 // The source's coefficients, in libjpeg's arrays.
 struct Source {
@@ -30,7 +31,7 @@ struct Source {
   Source& operator=(const Source&) = delete;
 };
 
-// Note [setjmp] holds for the next three.
+// Note [setjmp] holds for the next four.
 bool read_header(Source* source, const uint8_t* jpeg, size_t nbytes) {
   jpeg_decompress_struct* cinfo = &source->cinfo;
   if (setjmp(source->errors.jump)) return false;
@@ -40,6 +41,13 @@ bool read_header(Source* source, const uint8_t* jpeg, size_t nbytes) {
   for (int n = 0; n < 16; n++) jpeg_save_markers(cinfo, JPEG_APP0 + n, 0xFFFF);
   jpeg_read_header(cinfo, TRUE);
   return true;
+}
+
+// Up to the entropy-coded data of a file of one scan.
+bool start_scan(Source* source) {
+  if (setjmp(source->errors.jump)) return false;
+  source->cinfo.raw_data_out = TRUE;  // nothing is made ready for pixels
+  return jpeg_start_decompress(&source->cinfo);
 }
 
 bool read_coefficients(Source* source) {
@@ -134,119 +142,104 @@ std::vector<uint8_t> metadata_of(const jpeg_decompress_struct& cinfo, const DctI
   return segments;
 }
 
-// One block in its smallest form (docs/dct.md, "A block"). False: a coefficient that no baseline JPEG holds.
-bool put_block(const JCOEF* block, int16_t* prediction, std::vector<uint8_t>* out) {
-  uint64_t mask = 0;
-  int values[63], count = 0;
-  for (int k = 1; k < 64; k++) {
-    const int value = block[kDctNaturalOrder[k]];
-    if (!value) continue;
-    if (value < -kMaxAc || value > kMaxAc) return false;
-    mask |= uint64_t{1} << (k - 1);
-    values[count++] = value;
-  }
-  if (block[0] < kMinDc || block[0] > kMaxDc) return false;
-
-  // The width that takes the fewest bytes; of equals, the one with the fewest escapes.
-  int width = 0, escape_nbytes = 0, least = 1 << 30;
-  for (int bits = kDctMinWidth + 3; bits >= kDctMinWidth; bits--) {
-    const int half = 1 << (bits - 1);
-    int escapes = 0;
-    bool fits = true;
-    for (int i = 0; i < count; i++) {
-      if (bits == kDctMinWidth)
-        fits &= values[i] >= -2 && values[i] <= 2;
-      else if (values[i] <= -half || values[i] > half)
-        escapes += values[i] > kDctWideEscape && values[i] <= 127 ? 1 : 3;
-    }
-    const int nbytes = (count * bits + 7) / 8 + escapes + (escapes > 0);
-    if (!fits || nbytes >= least) continue;
-    least = nbytes;
-    width = bits;
-    escape_nbytes = escapes;
-  }
-
-  const int mask_nbytes = mask ? (63 - __builtin_clzll(mask)) / 8 + 1 : 0;
-  const int difference = block[0] - *prediction;
-  const bool wide_dc = difference < -128 || difference > 127;
-  *prediction = block[0];
-  out->push_back(static_cast<uint8_t>(mask_nbytes | wide_dc << kDctWideDc |
-                                      (escape_nbytes > 0) << kDctEscapes |
-                                      (width - kDctMinWidth) << kDctWidth));
-  out->push_back(static_cast<uint8_t>(difference));
-  if (wide_dc) out->push_back(static_cast<uint8_t>(difference >> 8));
-  if (escape_nbytes) out->push_back(static_cast<uint8_t>(escape_nbytes));
-  for (int i = 0; i < mask_nbytes; i++) out->push_back(static_cast<uint8_t>(mask >> (8 * i)));
-
-  const int half = 1 << (width - 1), codes = (1 << width) - 1;
-  uint8_t narrow[63], wide[2 * 63];
-  int narrow_count = 0, wide_nbytes = 0;
-  unsigned held = 0;
-  int held_bits = 0;
-  for (int i = 0; i < count; i++) {
-    const int value = values[i];
-    int code = value & codes;  // of -2 in two bits: 2, which is taken by +2
-    if (width == kDctMinWidth) {
-      if (value == -2) code = 0;
-    } else if (value <= -half || value > half) {
-      code = 0;
-      const bool fits = value > kDctWideEscape && value <= 127;
-      narrow[narrow_count++] = static_cast<uint8_t>(fits ? value : kDctWideEscape);
-      if (!fits) {
-        store_le(wide + wide_nbytes, static_cast<uint16_t>(value));
-        wide_nbytes += 2;
-      }
-    }
-    held |= static_cast<unsigned>(code) << held_bits;
-    for (held_bits += width; held_bits >= 8; held_bits -= 8, held >>= 8)
-      out->push_back(static_cast<uint8_t>(held));
-  }
-  if (held_bits) out->push_back(static_cast<uint8_t>(held));
-  out->insert(out->end(), narrow, narrow + narrow_count);
-  out->insert(out->end(), wide, wide + wide_nbytes);
-  return true;
-}
-
 // Blocks of all MCU rows without their offsets, and where each column block begins.
 struct Blocks {
-  std::vector<uint8_t> bytes;
-  std::vector<size_t> starts;  // (mcu_rows * column_blocks + 1), the last one is bytes.size()
+  std::unique_ptr<uint8_t[]> bytes;  // no vector: it would fill what is then written over
+  size_t nbytes = 0, capacity = 0;
+  std::vector<size_t> starts;  // (mcu_rows * column_blocks + 1), the last one is nbytes
+
+  // Room for so many bytes more. Throws std::bad_alloc.
+  void reserve(size_t more) {
+    if (capacity - nbytes >= more) return;
+    const size_t wanted = nbytes + more + capacity;
+    std::unique_ptr<uint8_t[]> grown(new uint8_t[wanted]);
+    if (nbytes) std::memcpy(grown.get(), bytes.get(), nbytes);
+    bytes = std::move(grown);
+    capacity = wanted;
+  }
+};
+
+// The coefficients in the order of the MCUs, out of libjpeg's arrays.
+class FromArrays {
+ public:
+  FromArrays(Source* source, const DctImage& image) : source_(source), image_(image) {}
+
+  // One MCU's blocks in zig-zag order. False with a reason in the source's errors.
+  bool next(int row, int column, JCOEF (*zigzag)[DCTSIZE2]) {
+    for (int c = 0; c < image_.components; c++) {
+      const DctComponent& component = image_.component[c];
+      if (column == 0 && !access_rows(source_, c, row * component.v, component.v, &rows_[c])) return false;
+      for (int y = 0; y < component.v; y++)
+        for (int x = 0; x < component.h; x++, zigzag++) {
+          const JCOEF* block = rows_[c][y][column * component.h + x];
+          for (int k = 0; k < DCTSIZE2; k++) (*zigzag)[k] = block[kDctNaturalOrder[k]];
+        }
+    }
+    return true;
+  }
+
+ private:
+  Source* source_;
+  const DctImage& image_;
+  JBLOCKARRAY rows_[kDctMaxComponents];
+};
+
+// The same straight out of the file.
+class FromScan {
+ public:
+  FromScan(EntropySource* entropy, int blocks_in_mcu) : entropy_(entropy), blocks_in_mcu_(blocks_in_mcu) {}
+
+  // False: damaged.
+  bool next(int, int, JCOEF (*zigzag)[DCTSIZE2]) {
+    std::memset(zigzag, 0, sizeof(*zigzag) * static_cast<size_t>(blocks_in_mcu_));
+    return entropy_->next(zigzag);
+  }
+
+ private:
+  EntropySource* entropy_;
+  int blocks_in_mcu_;
 };
 
 // Blocks that only fill up the last MCU of a row or column are told as libjpeg codes them, whatever the
 // source had there: no change of the DC value, nothing else.
-bool put_blocks(Source* source, const DctImage& image, const DctGrid& grid, Blocks* blocks,
-                std::string* why) {
+template <typename Coefficients>
+bool put_blocks(const Source& source, const DctImage& image, const DctGrid& grid, Coefficients coefficients,
+                Blocks* blocks, std::string* why) {
+  alignas(64) JCOEF mcu[kDctMaxBlocksInMcu][DCTSIZE2];
   const int column_mask = (1 << grid.log2_column_block) - 1;
+  const size_t row_room =
+      kDctPackedRoom * static_cast<size_t>(grid.mcus_per_row) * static_cast<size_t>(grid.blocks_in_mcu);
   int16_t prediction[kDctMaxComponents] = {};
   for (int row = 0; row < grid.mcu_rows; row++) {
-    JBLOCKARRAY rows[kDctMaxComponents];
-    for (int c = 0; c < image.components; c++)
-      if (!access_rows(source, c, row * image.component[c].v, image.component[c].v, &rows[c]))
-        return refuse(why, source->errors.message);
+    blocks->reserve(row_room);
+    uint8_t* out = blocks->bytes.get() + blocks->nbytes;
     for (int column = 0; column < grid.mcus_per_row; column++) {
       if ((column & column_mask) == 0) {
         std::memset(prediction, 0, sizeof(prediction));
-        blocks->starts.push_back(blocks->bytes.size());
+        blocks->starts.push_back(static_cast<size_t>(out - blocks->bytes.get()));
       }
+      if (!coefficients.next(row, column, mcu)) return refuse(why, source.errors.message);
+      JCOEF* block = mcu[0];
       for (int c = 0; c < image.components; c++) {
         const DctComponent& component = image.component[c];
-        const jpeg_component_info& real = source->cinfo.comp_info[c];
+        const jpeg_component_info& real = source.cinfo.comp_info[c];
         for (int y = 0; y < component.v; y++)
-          for (int x = 0; x < component.h; x++) {
+          for (int x = 0; x < component.h; x++, block += DCTSIZE2) {
             const int block_x = column * component.h + x, block_y = row * component.v + y;
-            const JCOEF* block = rows[c][y][block_x];
-            JBLOCK padding = {prediction[c]};
-            if (block_x >= static_cast<int>(real.width_in_blocks) ||
-                block_y >= static_cast<int>(real.height_in_blocks))
-              block = padding;
-            if (!put_block(block, &prediction[c], &blocks->bytes))
-              return refuse(why, "a coefficient beyond the range of 8-bit baseline JPEG");
+            const bool inside = block_x < static_cast<int>(real.width_in_blocks) &&
+                                block_y < static_cast<int>(real.height_in_blocks);
+            if (!inside) {
+              std::memset(block, 0, sizeof(JBLOCK));
+              block[0] = prediction[c];
+            }
+            out = dct_pack_block(block, &prediction[c], out);
+            if (!out) return refuse(why, "a coefficient beyond the range of 8-bit baseline JPEG");
           }
       }
     }
+    blocks->nbytes = static_cast<size_t>(out - blocks->bytes.get());
   }
-  blocks->starts.push_back(blocks->bytes.size());
+  blocks->starts.push_back(blocks->nbytes);
   return true;
 }
 
@@ -262,7 +255,7 @@ bool assemble(const DctImage& image, const DctGrid& grid, const Blocks& blocks,
     if (blocks.starts[(row + 1) * per_row - 1] - blocks.starts[row * per_row] > UINT16_MAX)
       column_entry_nbytes = 4;
   const size_t table_nbytes = (per_row - 1) * column_entry_nbytes;
-  const size_t nbytes = blocks.bytes.size() + rows * table_nbytes;
+  const size_t nbytes = blocks.nbytes + rows * table_nbytes;
   if (nbytes > UINT32_MAX || metadata.size() > UINT32_MAX)
     return refuse(why, "more than 4 GiB of coefficients");
   const size_t last_row = (rows - 1) * table_nbytes + blocks.starts[(rows - 1) * per_row];
@@ -278,11 +271,62 @@ bool assemble(const DctImage& image, const DctGrid& grid, const Blocks& blocks,
     const size_t* starts = &blocks.starts[row * per_row];
     for (size_t block = 1; block < per_row; block++)
       append(starts[block] - starts[0], column_entry_nbytes, record);
-    record->insert(record->end(), blocks.bytes.begin() + static_cast<ptrdiff_t>(starts[0]),
-                   blocks.bytes.begin() + static_cast<ptrdiff_t>(starts[per_row]));
+    record->insert(record->end(), blocks.bytes.get() + starts[0], blocks.bytes.get() + starts[per_row]);
   }
   record->insert(record->end(), metadata.begin(), metadata.end());
   return true;
+}
+
+// What a thread keeps for the files that it decodes by itself.
+EntropySource& own_decoder() {
+  static thread_local EntropySource mine;
+  return mine;
+}
+
+// A file of one plain baseline scan, by the decoder of our own. False: libjpeg has to see it.
+bool read_scan(Source* source, const DctImage& image, const DctGrid& grid, Blocks* blocks) {
+  const jpeg_decompress_struct& cinfo = source->cinfo;
+  if (jpeg_has_multiple_scans(&source->cinfo) || cinfo.arith_code || !start_scan(source)) return false;
+  EntropySource& entropy = own_decoder();
+  std::string why;
+  const bool read = entropy.begin(&source->cinfo) &&
+                    put_blocks(*source, image, grid, FromScan(&entropy, grid.blocks_in_mcu), blocks, &why) &&
+                    entropy.at_end() && cinfo.err->num_warnings == 0;
+  entropy.trim();
+  return read;
+}
+
+enum class Decoder { kOwn, kLibjpeg };
+enum class Outcome { kDone, kRefused, kUndecided };
+
+Outcome encode(const uint8_t* jpeg, size_t nbytes, Decoder decoder, int log2_column_block, bool keep_metadata,
+               std::vector<uint8_t>* record, std::string* why) {
+  Source source;
+  DctImage image;
+  DctGrid grid;
+  Blocks blocks;
+  const auto refused = [why](std::string reason) {
+    *why = std::move(reason);
+    return Outcome::kRefused;
+  };
+  if (!read_header(&source, jpeg, nbytes)) return refused(source.errors.message);
+  if (!describe(source.cinfo, &image, why)) return Outcome::kRefused;
+  if (!dct_grid(image, log2_column_block, &grid))
+    return refused(
+        "sampling factors that no single-scan JPEG can have (more than ten blocks in an MCU, or fractions)");
+  if (decoder == Decoder::kOwn) {
+    blocks.reserve(nbytes + nbytes / 2);
+    if (!read_scan(&source, image, grid, &blocks)) return Outcome::kUndecided;
+  } else {
+    if (!read_coefficients(&source)) return refused(source.errors.message);
+    if (source.errors.manager.num_warnings)
+      return refused(std::string("libjpeg warned: ") + source.errors.message);
+    if (!put_blocks(source, image, grid, FromArrays(&source, image), &blocks, why)) return Outcome::kRefused;
+  }
+  if (!take_tables(source.cinfo, &image, why)) return Outcome::kRefused;
+  std::vector<uint8_t> metadata;
+  if (keep_metadata) metadata = metadata_of(source.cinfo, image);
+  return assemble(image, grid, blocks, metadata, record, why) ? Outcome::kDone : Outcome::kRefused;
 }
 
 }  // namespace
@@ -293,24 +337,12 @@ bool dct_encode(const uint8_t* jpeg, size_t nbytes, const DctOptions& options, s
   while (1 << log2_column_block < options.column_block && log2_column_block < 7) log2_column_block++;
   if (1 << log2_column_block != options.column_block)
     return refuse(why, "column_block must be a power of two in 1..128");
-  Source source;
-  DctImage image;
-  DctGrid grid;
-  Blocks blocks;
-  if (!read_header(&source, jpeg, nbytes)) return refuse(why, source.errors.message);
-  if (!describe(source.cinfo, &image, why)) return false;
-  if (!dct_grid(image, log2_column_block, &grid))
-    return refuse(why,
-                  "sampling factors that no single-scan JPEG can have (more than ten blocks in an MCU, or "
-                  "fractions)");
-  if (!read_coefficients(&source)) return refuse(why, source.errors.message);
-  if (source.errors.manager.num_warnings)
-    return refuse(why, std::string("libjpeg warned: ") + source.errors.message);
-  if (!take_tables(source.cinfo, &image, why)) return false;
-  if (!put_blocks(&source, image, grid, &blocks, why)) return false;
-  std::vector<uint8_t> metadata;
-  if (options.keep_metadata) metadata = metadata_of(source.cinfo, image);
-  return assemble(image, grid, blocks, metadata, record, why);
+  const auto with = [&](Decoder decoder) {
+    return encode(jpeg, nbytes, decoder, log2_column_block, options.keep_metadata, record, why);
+  };
+  Outcome outcome = with(Decoder::kOwn);
+  if (outcome == Outcome::kUndecided) outcome = with(Decoder::kLibjpeg);
+  return outcome == Outcome::kDone;
 }
 
 bool dct_encode(const uint8_t* jpeg, size_t nbytes, std::vector<uint8_t>* record, std::string* why) {

@@ -38,13 +38,17 @@ constexpr uint8_t kStandard[2][64] = {
      99, 99, 47, 66, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
      99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99}};
 
-// libjpeg's jpeg_set_quality with force_baseline, in zig-zag order.
-void standard_table(int which, int quality, uint16_t* quant) {
+// The k-th value, in zig-zag order, of a table as libjpeg's jpeg_set_quality with force_baseline makes it.
+int standard_value(int which, int quality, int k) {
   const int scale = quality < 50 ? 5000 / quality : 200 - 2 * quality;
-  for (int k = 0; k < 64; k++) {
-    const int value = (kStandard[which][kDctNaturalOrder[k]] * scale + 50) / 100;
-    quant[k] = static_cast<uint16_t>(value < 1 ? 1 : value > 255 ? 255 : value);
-  }
+  const int value = (kStandard[which][kDctNaturalOrder[k]] * scale + 50) / 100;
+  return value < 1 ? 1 : value > 255 ? 255 : value;
+}
+
+bool is_standard(const uint16_t* quant, int which, int quality) {
+  for (int k = 0; k < 64; k++)
+    if (quant[k] != standard_value(which, quality, k)) return false;
+  return true;
 }
 
 void write_quant(const DctImage& image, int index, std::vector<uint8_t>* out) {
@@ -56,14 +60,11 @@ void write_quant(const DctImage& image, int index, std::vector<uint8_t>* out) {
       return;
     }
   for (int which = 0; which < 2; which++)
-    for (int quality = 1; quality <= 100; quality++) {
-      uint16_t standard[64];
-      standard_table(which, quality, standard);
-      if (std::memcmp(quant, standard, nbytes) == 0) {
+    for (int quality = 1; quality <= 100; quality++)
+      if (is_standard(quant, which, quality)) {
         out->push_back(static_cast<uint8_t>((which ? kQuantChrominance : kQuantLuminance) + quality));
         return;
       }
-    }
   bool words = false;
   for (int k = 0; k < 64; k++) words |= quant[k] > 255;
   out->push_back(words ? kQuantWords : kQuantBytes);
@@ -97,7 +98,8 @@ bool read_quant(Reader* in, int index, DctImage* image) {
     return true;
   }
   if (kind == 0) return false;
-  standard_table(kind > kQuantChrominance, kind > kQuantChrominance ? kind - kQuantChrominance : kind, quant);
+  const int which = kind > kQuantChrominance, quality = which ? kind - kQuantChrominance : kind;
+  for (int k = 0; k < 64; k++) quant[k] = static_cast<uint16_t>(standard_value(which, quality, k));
   return true;
 }
 

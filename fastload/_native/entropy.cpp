@@ -16,15 +16,17 @@ constexpr size_t kKept = size_t{4} << 20;
 // libjpeg reads up to 64 bits ahead, and fails where the file ends before.
 constexpr int64_t kReadAheadBits = 128;
 
+constexpr uint8_t kEndOfImage = 0xD9;  // EOI
+
 // A smaller file is not worth building tables for: it is decoded with those at hand or by libjpeg, and tables
 // are built when a second file wants the same. Measured: docs/performance.md.
 constexpr size_t kSmall = 4096;
 
 // Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` has room for as
-// many bytes. Returns the end of the copy; `*marker`: an ordinary marker ended it. 0xFF 0xFF does not count
-// as one: libjpeg skips the first, and finds a data byte, a marker or the end of the file behind it.
-uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t* to, bool* marker) {
-  *marker = false;
+// many bytes. Returns the end of the copy; `*marker`: the ordinary marker that ended it, or 0. 0xFF 0xFF does
+// not count as one: libjpeg skips the first, and finds a data byte, a marker or the end of the file behind.
+uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t* to, uint8_t* marker) {
+  *marker = 0;
   while (from < end) {
     const void* found = std::memchr(from, 0xFF, static_cast<size_t>(end - from));
     const uint8_t* stop = found ? static_cast<const uint8_t*>(found) : end;
@@ -33,7 +35,7 @@ uint8_t* unstuff(const uint8_t* from, const uint8_t* end, uint8_t* to, bool* mar
     to += nbytes;
     if (end - stop < 2) break;
     if (stop[1] != 0) {
-      *marker = stop[1] != 0xFF;
+      *marker = stop[1] != 0xFF ? stop[1] : 0;
       break;
     }
     *to++ = 0xFF;
@@ -50,7 +52,8 @@ struct EntropySource::Impl {
   const EntropyCoder* coder = nullptr;
   uint8_t* data = nullptr;
   size_t capacity = 0;
-  int64_t limit;  // bits that may be taken
+  int64_t limit;   // bits that may be taken
+  uint8_t marker;  // what ends the data, 0: none
   int mcus_per_row, first_column, last_column;
   int column;       // of the MCU that libjpeg asks for next
   int64_t pending;  // MCUs before it that were not looked at
@@ -100,7 +103,6 @@ bool EntropySource::Impl::load(const uint8_t* from, size_t nbytes) {
     capacity = data ? room : 0;
     if (!data) return false;
   }
-  bool marker;
   uint8_t* end = unstuff(from, from + nbytes, data, &marker);
   std::memset(end, 0, kEntropySlack);
   limit = (end - data) * 8 - (marker ? 0 : kReadAheadBits);
@@ -122,19 +124,33 @@ EntropySource::~EntropySource() {
   delete impl_;
 }
 
-bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
+bool EntropySource::begin(j_decompress_ptr cinfo) {
   Impl& mine = *impl_;
   mine.failed = false;
   if (!cinfo->entropy || cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
       cinfo->restart_interval != 0)
     return false;
   if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
-  if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
   if (!mine.build_tables(cinfo, cinfo->src->bytes_in_buffer >= kSmall)) return false;
-  if (!mine.load(cinfo->src->next_input_byte, cinfo->src->bytes_in_buffer)) return false;
+  mine.coder = &entropy_coder();
+  return mine.load(cinfo->src->next_input_byte, cinfo->src->bytes_in_buffer);
+}
+
+bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
+  return impl_->coder->decode_zigzag(&impl_->scan, blocks);
+}
+
+bool EntropySource::at_end() const {
+  const int64_t left = impl_->limit - entropy_position(impl_->scan);
+  return impl_->marker == kEndOfImage && left >= 0 && left < 8;
+}
+
+bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
+  Impl& mine = *impl_;
+  if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
+  if (!begin(cinfo)) return false;
   // A scan of one component has one block in an MCU, whatever its sampling factors.
   const int mcu_width = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_h_samp_factor);
-  mine.coder = &entropy_coder();
   mine.mcus_per_row = static_cast<int>(cinfo->MCUs_per_row);
   mine.first_column = x0 / mcu_width;
   mine.last_column = (x1 - 1) / mcu_width;

@@ -34,6 +34,14 @@ class EntropySource {
   // The same, of all that libjpeg has asked for, also of what was not needed and not looked at.
   bool damaged();
 
+  // Instead of attach(), right after jpeg_start_decompress, for whoever wants coefficients: stands before the
+  // first MCU. Needs no hook, and takes nothing of cinfo's. False: libjpeg must decode this file.
+  bool begin(j_decompress_ptr cinfo);
+  // The next MCU into blocks of zeros, in zig-zag order. False: damaged.
+  bool next(JCOEF (*blocks)[DCTSIZE2]);
+  // Whether nothing but the end of the image follows, so that libjpeg would have nothing to warn of either.
+  bool at_end() const;
+
   // Gives back what an unusually large file took.
   void trim();
 

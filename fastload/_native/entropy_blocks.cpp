@@ -9,15 +9,20 @@ namespace fastload {
 namespace {
 
 #define FASTLOAD_INLINE inline __attribute__((always_inline))
+#define FASTLOAD_LAMBDA __attribute__((always_inline))
 
-// Indices beyond the block, those of its end among them, stand for its last coefficient.
-struct Natural {
+// Where a coefficient goes, by its zig-zag index. Indices beyond the block, those of its end among them,
+// stand for its last coefficient.
+struct Order {
   uint8_t at[63 + 16 + kEndOfBlock];
-  constexpr Natural() : at() {
-    for (int k = 0; k < static_cast<int>(sizeof(at)); k++) at[k] = k < 64 ? kDctNaturalOrder[k] : 63;
+  constexpr explicit Order(bool natural) : at() {
+    for (int k = 0; k < static_cast<int>(sizeof(at)); k++) {
+      const int inside = k < 64 ? k : 63;
+      at[k] = natural ? kDctNaturalOrder[inside] : static_cast<uint8_t>(inside);
+    }
   }
 };
-constexpr Natural kNatural;
+constexpr Order kNatural(true), kZigzag(false);
 
 // Brings the reader to 56 bits or more, without a branch. Reads 8 bytes.
 FASTLOAD_INLINE void refill(BitReader* reader) {
@@ -66,18 +71,20 @@ FASTLOAD_INLINE bool ended_well(int k) {
 }
 
 // One symbol, whatever its length, and whatever it does to the index; `out` may be null.
+template <const Order& kOrder>
 FASTLOAD_INLINE bool any_symbol(BitReader* reader, const HuffmanTable& table, int16_t* out, int* k) {
   const HuffmanSymbol symbol = table.find(reader->bits);
   *k += symbol.advance;
   if (out) {
     out[63] = 0;  // what a second symbol that belongs to the next block may have left there
-    out[kNatural.at[*k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
+    out[kOrder.at[*k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
   }
   take(reader, symbol.length + symbol.size);
   return symbol.length != 0;
 }
 
 // The AC coefficients of one block. False: not a block.
+template <const Order& kOrder>
 FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
   // Two look-ups leave enough bits for any symbol, and so does a third one for the next refill.
   static_assert(56 - 2 * HuffmanTable::kBits >= HuffmanTable::kMaxSymbol);
@@ -88,12 +95,12 @@ FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& ta
       const uint32_t entry = table.whole(reader->bits);
       const int next = k + Whole::advance(entry);
       if (__builtin_expect(entry != 0, 1)) {
-        out[kNatural.at[k + Whole::first_advance(entry)]] = static_cast<int16_t>(Whole::first_value(entry));
-        out[kNatural.at[next]] = static_cast<int16_t>(Whole::value(entry));
+        out[kOrder.at[k + Whole::first_advance(entry)]] = static_cast<int16_t>(Whole::first_value(entry));
+        out[kOrder.at[next]] = static_cast<int16_t>(Whole::value(entry));
       }
       // The second symbol may belong to the next block already.
       if (__builtin_expect(entry == 0 || (next >= 63 && !ended_well(next)), 0)) {
-        if (!any_symbol(reader, table, out, &k)) return false;
+        if (!any_symbol<kOrder>(reader, table, out, &k)) return false;
         if (k >= 63) return ended_well(k);
         break;
       }
@@ -114,7 +121,7 @@ FASTLOAD_INLINE bool pass_coefficients(BitReader* reader, const HuffmanTable& ta
       const uint32_t entry = table.passed(reader->bits);
       const int next = k + static_cast<int>(entry >> 6);
       if (__builtin_expect(entry == 0 || (next >= 63 && !ended_well(next)), 0)) {
-        if (!any_symbol(reader, table, nullptr, &k)) return false;
+        if (!any_symbol<kNatural>(reader, table, nullptr, &k)) return false;
         if (k >= 63) return ended_well(k);
         break;
       }
@@ -125,19 +132,21 @@ FASTLOAD_INLINE bool pass_coefficients(BitReader* reader, const HuffmanTable& ta
   }
 }
 
-FASTLOAD_INLINE bool decode_mcu(EntropyScan* scan, JBLOCKROW* blocks) {
+// `block_of`: where the b-th block goes.
+template <const Order& kOrder, typename BlockOf>
+FASTLOAD_INLINE bool decode_mcu(EntropyScan* scan, BlockOf block_of) {
   BitReader reader = scan->reader;
   unsigned wild = 0;
   for (int b = 0; b < scan->blocks_in_mcu; b++) {
     const EntropyBlock& block = scan->blocks[b];
-    int16_t* out = blocks[b][0];
+    int16_t* out = block_of(b);
     int value;
     if (!difference(&reader, scan->end, *block.dc, &value)) return false;
     value += scan->prediction[block.component];
     scan->prediction[block.component] = value;
     wild |= static_cast<unsigned>(value + 32768);
     out[0] = static_cast<int16_t>(value);
-    if (!read_coefficients(&reader, *block.ac, out)) return false;
+    if (!read_coefficients<kOrder>(&reader, *block.ac, out)) return false;
   }
   scan->reader = reader;
   return wild <= 65535;
@@ -162,8 +171,17 @@ FASTLOAD_INLINE bool pass_mcus(EntropyScan* scan, int64_t mcus) {
   return true;
 }
 
+FASTLOAD_INLINE bool natural_mcu(EntropyScan* scan, JBLOCKROW* blocks) {
+  return decode_mcu<kNatural>(scan, [blocks](int b) FASTLOAD_LAMBDA { return blocks[b][0]; });
+}
+
+FASTLOAD_INLINE bool zigzag_mcu(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]) {
+  return decode_mcu<kZigzag>(scan, [blocks](int b) FASTLOAD_LAMBDA { return blocks[b]; });
+}
+
 constexpr EntropyCoder kPlain = {
-    [](EntropyScan* scan, JBLOCKROW* blocks) { return decode_mcu(scan, blocks); },
+    [](EntropyScan* scan, JBLOCKROW* blocks) { return natural_mcu(scan, blocks); },
+    [](EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]) { return zigzag_mcu(scan, blocks); },
     [](EntropyScan* scan, int64_t mcus) { return pass_mcus(scan, mcus); }};
 
 #if defined(__x86_64__)
@@ -171,12 +189,15 @@ constexpr EntropyCoder kPlain = {
 #define FASTLOAD_BMI2 __attribute__((target("bmi,bmi2")))
 
 FASTLOAD_BMI2 bool decode_bmi2(EntropyScan* scan, JBLOCKROW* blocks) {
-  return decode_mcu(scan, blocks);
+  return natural_mcu(scan, blocks);
+}
+FASTLOAD_BMI2 bool decode_zigzag_bmi2(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]) {
+  return zigzag_mcu(scan, blocks);
 }
 FASTLOAD_BMI2 bool pass_bmi2(EntropyScan* scan, int64_t mcus) {
   return pass_mcus(scan, mcus);
 }
-constexpr EntropyCoder kBmi2 = {decode_bmi2, pass_bmi2};
+constexpr EntropyCoder kBmi2 = {decode_bmi2, decode_zigzag_bmi2, pass_bmi2};
 
 #endif
 

@@ -40,6 +40,8 @@ struct EntropyScan {
 struct EntropyCoder {
   // One MCU into blocks of zeros.
   bool (*decode)(EntropyScan* scan, JBLOCKROW* blocks);
+  // The same in zig-zag order.
+  bool (*decode_zigzag)(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]);
   // Past so many MCUs.
   bool (*pass)(EntropyScan* scan, int64_t mcus);
 };
