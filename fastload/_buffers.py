@@ -60,6 +60,10 @@ class SlabRing:
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
 
+    def another(self) -> SlabRing:
+        """An empty ring with the same settings."""
+        return SlabRing(self._keep, self._patience_s)
+
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
     ) -> tuple[torch.Tensor, np.ndarray]:

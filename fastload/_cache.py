@@ -21,6 +21,7 @@ from . import _memory, _native
 from ._cache_prefix import Prefix
 from ._cache_store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 from ._plan import Plan
+from ._views import Views
 from .errors import UsageError
 from .storage.base import Store
 
@@ -96,7 +97,13 @@ class Cache:
         return 0 if self._store is None else self._store.arena.used
 
     def before(
-        self, store: Store, parts: Sequence[Store], plan: Plan, *, engine: str, checked: bool
+        self,
+        store: Store,
+        parts: Sequence[Store],
+        plan: Plan | Views,
+        *,
+        engine: str,
+        checked: bool,
     ) -> CachedStore:
         """``store`` with the cache in front, which loaders over the same ``parts`` share.
 

@@ -17,6 +17,7 @@ from ._frame import Array, Frame
 from ._geometry import Geometry, Op
 from ._plan import Plan
 from ._recipe import Recipe
+from ._views import Views
 
 _NO_NUMBERS = np.empty((4, 0, 0))
 
@@ -75,8 +76,10 @@ class Prefix:
     fill: tuple[int, int, int]
 
     @classmethod
-    def of(cls, plan: Plan) -> Prefix:
-        """The prefix of a plan."""
+    def of(cls, plan: Plan | Views) -> Prefix:
+        """The prefix of a plan; of several, nothing, so that all go on from the whole image."""
+        if isinstance(plan, Views):
+            plan = Plan()
         ops = tuple(itertools.takewhile(lambda op: not op.blocks, plan.ops))
         return cls(ops=ops, filter=plan.filter, fill=plan.fill)
 

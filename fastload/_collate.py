@@ -136,14 +136,14 @@ def collate(samples: Any) -> Any:
     return [images, default_collate(labels)]
 
 
-def batch_of(images: torch.Tensor, annotations: Annotations) -> Any:
+def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations) -> Any:
     """What ``collate`` makes of the samples: [images, labels], the images alone, or a dict.
 
     Args:
-        images: (n, 3, h, w).
+        images: (n, 3, h, w), or a list of such views.
         annotations: of the same records.
     """
-    if not len(images):
+    if not len(images[0] if isinstance(images, list) else images):
         return default_collate([])  # raises, as in torch
     labels = None if annotations.labels is None else annotations.batch()
     if annotations.fields is not None:
@@ -165,5 +165,5 @@ def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
     return [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
 
 
-def _as_dict(images: torch.Tensor, labels: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
+def _as_dict(images: Any, labels: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
     return {"image": images, **({} if labels is None else {"label": labels}), **fields}

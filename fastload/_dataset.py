@@ -16,10 +16,11 @@ from torch.utils.data import Dataset, get_worker_info
 from . import _cpu
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, annotations_of, samples_of
-from ._engine import make_decoder
+from ._engine import images_of, make_decoder
 from ._engine.decoder import Decoder
 from ._sampler import repeats_within
-from ._transforms import Plan, recognise
+from ._transforms import Plan, Views, recognise
+from ._views import seed_of
 from .errors import UsageError
 from .storage import format_of, open_store
 from .storage.base import Store
@@ -51,7 +52,8 @@ class PackedDataset(Dataset[Any]):
         path: a store that ``fastload pack`` wrote, or an open ``Store``; a list of them is read as
             one store.
         transform: as for torchvision's ImageFolder. What fastload recognises runs in the native
-            core; any other callable gets a PIL image.
+            core; any other callable gets a PIL image. A list of transforms gives a list of views
+            in place of the image, drawn independently of each other.
         target_transform: called with each label.
         seed: with an int, augmentation is a pure function of (seed, epoch, index) from the first
             ``set_epoch`` on. Until then, and with None, each batch draws a seed from torch's global
@@ -90,7 +92,7 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64)
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: tuple[int, Decoder] | None = None
+        self._made: tuple[int, list[Decoder]] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that augmentation is drawn for; seen by running workers too."""
@@ -141,23 +143,31 @@ class PackedDataset(Dataset[Any]):
         """The images of ``records``: one tensor, or a list where they do not make a batch."""
         # Read anew for every batch (0.2 ms): the transform may have been changed in place.
         plan = recognise(self.transform)
-        if not isinstance(plan, Plan):
-            from ._engine.python import decode_record
+        if isinstance(plan, Plan):
+            return self._decoded([plan], records)[0]
+        if isinstance(plan, Views):
+            views = self._decoded(plan.each, records)
+            return [list(sample) for sample in zip(*views, strict=True)]
+        if plan.halves is not None:
+            begun = self._decoded([part.plan for part in plan.halves.each], records)
+            return plan.halves.samples(begun, self.store, records)
+        from ._engine.python import decode_record
 
-            assert self.transform is not None  # None is always recognised
-            images = (decode_record(self.store, record) for record in records.tolist())
-            return list(map(self.transform, images))
-        decoder = self._decoder(plan)
+        assert self.transform is not None  # None is always recognised
+        images = (decode_record(self.store, record) for record in records.tolist())
+        return list(map(self.transform, images))
+
+    def _decoded(
+        self, plans: Sequence[Plan], records: np.ndarray
+    ) -> list[torch.Tensor | list[torch.Tensor]]:
+        """What an engine makes of ``records`` by each of ``plans``."""
         (seed, epoch), repeats = self.draw() or (0, 0), None
-        if plan.random and self.draw() is None:
+        if self.draw() is None and any(plan.random for plan in plans):
             seed = int(torch.empty((), dtype=torch.int64).random_())
             repeats = repeats_within(records)
-        sizes = () if plan.fixed_size else self.store.sizes(records)
-        if len(np.unique(sizes, axis=0)) <= 1:
-            return decoder.submit(records, seed=seed, epoch=epoch, repeats=repeats).result()
         return [
-            decoder.submit(record, seed=seed, epoch=epoch).result()[0]
-            for record in np.split(records, len(records))
+            images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
+            for view, decoder in enumerate(self._decoders(plans))
         ]
 
     def draw(self) -> tuple[int, int] | None:
@@ -165,18 +175,22 @@ class PackedDataset(Dataset[Any]):
         epoch = int(self._epoch[0])
         return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
 
-    def _decoder(self, plan: Plan) -> Decoder:
-        """The decoder of this process."""
+    def _decoders(self, plans: Sequence[Plan]) -> list[Decoder]:
+        """The decoders of this process."""
         if self._made is not None:
-            process, decoder = self._made
-            # Not one that was made before a fork: its threads are the parent's.
-            if process == os.getpid() and decoder.plan.same_as(plan):
-                return decoder
+            process, made = self._made
+            # Not those that were made before a fork: their threads are the parent's.
+            if process == os.getpid() and len(made) == len(plans):
+                if all(map(Decoder.makes, made, plans)):
+                    return made
         # A worker process is one of many: it decodes on its own thread.
         threads = 0 if get_worker_info() is not None else _cpu.available()
-        decoder = make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
-        self._made = os.getpid(), decoder
-        return decoder
+        made = [
+            make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
+            for plan in plans
+        ]
+        self._made = os.getpid(), made
+        return made
 
     def replaced(self, **attributes: Any) -> PackedDataset:
         """A copy with these attributes set, and with an epoch of its own."""

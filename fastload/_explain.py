@@ -9,8 +9,9 @@ import torch
 
 from . import _runs
 from ._engine import chosen
-from ._source import Source
+from ._source import Source, begun
 from ._verdict import verdict
+from ._views import Views
 
 
 def explain(loader: Any) -> str:
@@ -27,11 +28,20 @@ def _native(loader: Any, source: Source) -> list[str]:
         f"engine: {chosen(loader.engine, source.store)} ({loader.num_workers or 'the calling'} "
         f"thread{'s' if loader.num_workers != 1 else ''})",
         f"store: {source.store.format}, {len(source.store)} records",
-        "fused: " + " -> ".join(source.plan.steps),
-        f"split: {source.plan.split}",
-        f"batch: {source.plan.dtype}, "
-        + ("channels_last" if loader.memory_format == torch.channels_last else "contiguous NCHW"),
     ]
+    views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
+    for number, plan in enumerate(views):
+        lines += [f"view {number}:"] * (len(views) > 1)
+        lines += [
+            "fused: " + " -> ".join(plan.steps),
+            f"split: {plan.split}",
+            f"batch: {plan.dtype}, "
+            + (
+                "channels_last"
+                if loader.memory_format == torch.channels_last
+                else "contiguous NCHW"
+            ),
+        ]
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(chosen(loader.engine, source.store))}")
     if source.store.format == "folder":
@@ -45,6 +55,7 @@ def _workers(loader: Any, reason: str) -> list[str]:
     lines = [
         f"engine: workers (torch's DataLoader machinery, {loader.num_workers} processes)",
         f"because: {reason}",
+        *_split(loader),
     ]
     if loader.num_workers:
         lines.append("transport: " + _runs.transport(loader))
@@ -54,6 +65,23 @@ def _workers(loader: Any, reason: str) -> list[str]:
         lines.append("faster: num_workers > 0 would decode in parallel processes")
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(None)}")
+    return lines
+
+
+def _split(loader: Any) -> list[str]:
+    """What an engine does within the processes, and what stays in Python."""
+    source = begun(loader.dataset) if _runs.halves(loader) is not None else None
+    if source is None or source.halves is None:
+        return []
+    lines = []
+    for number, part in enumerate(source.halves.each):
+        lines += [f"view {number}:"] * source.halves.views
+        lines += [
+            f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
+            + " -> ".join(("decode", *part.plan.steps)),
+            "split, in Python, sample by sample: "
+            + " -> ".join(part.tail.words if part.tail else ("nothing",)),
+        ]
     return lines
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from . import _cpu, _policy, _randomness
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, collate
+from ._halves import Halves
 from ._policy import BadSample, OnError
 from ._shared import Mapped
 from ._tasks import Outcome, Position, Positions, Task
@@ -43,6 +44,7 @@ class Fetcher(Dataset[Outcome]):
         seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
             epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
         resume: where an iterable dataset goes on.
+        halves: what makes the samples instead of the dataset, where an engine can begin them.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Fetcher(Dataset[Outcome]):
         on_error: OnError = "raise",
         seed: int | None = None,
         resume: Positions | None = None,
+        halves: Halves | None = None,
     ) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
@@ -65,6 +68,7 @@ class Fetcher(Dataset[Outcome]):
         self._on_error = on_error
         self._seed = seed
         self._resume = resume
+        self._halves = halves
         self._mapped: Mapped | None = None
         self._collate_warm: Callable[[Any], Any] | None = None
         # of an iterable dataset
@@ -137,26 +141,22 @@ class Fetcher(Dataset[Outcome]):
             seeds = _randomness.sample_seeds(self._seed, task.epoch, indices, task.repeats)
         # As torch asks for it: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self._batched else None
-        if many:
-            if seeds:
-                _randomness.seed_all(seeds[0])
+        if many or self._halves is not None:
             if self._on_error == "raise":
-                return many(indices), []
+                return self._many(task, indices, seeds), []
             try:
-                return many(indices), []
+                return self._many(task, indices, seeds), []
             except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
                 pass
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
         actions: dict[int, str] = {}
         for i, index in enumerate(indices):
-            if seeds is not None:
-                _randomness.seed_all(seeds[i])
             if self._on_error == "raise":
-                good[i] = self.dataset[index]
+                good[i] = self._one_of(task, i, index, seeds)
                 continue
             try:
-                good[i] = self.dataset[index]
+                good[i] = self._one_of(task, i, index, seeds)
             except Exception as error:
                 actions[i] = _policy.action_for(self._on_error, index, error)
                 if actions[i] == "raise":
@@ -165,6 +165,26 @@ class Fetcher(Dataset[Outcome]):
         if not bad:
             return list(good.values()), bad
         return [good[i] for i in _policy.kept(list(good), len(indices), actions)], bad
+
+    def _many(self, task: Task, indices: list[Any], seeds: list[int] | None) -> Any:
+        """The samples ``indices``, all that ``task`` has or a part of them, made together."""
+        if self._halves is not None:
+            return self._halves(
+                indices, seed=self._seed, epoch=task.epoch, repeats=task.repeats, seeds=seeds
+            )
+        if seeds:
+            _randomness.seed_all(seeds[0])
+        return self.dataset.__getitems__(indices)
+
+    def _one_of(self, task: Task, i: int, index: Any, seeds: list[int] | None) -> Any:
+        """The sample ``index``, at place ``i`` of ``task``, made by itself."""
+        seed = None if seeds is None else seeds[i : i + 1]
+        if self._halves is not None:
+            repeats = None if task.repeats is None else task.repeats[i : i + 1]
+            return self._many(dataclasses.replace(task, repeats=repeats), [index], seed)[0]
+        if seed is not None:
+            _randomness.seed_all(seed[0])
+        return self.dataset[index]
 
     # --- iterable -------------------------------------------------------------------------------
 

@@ -33,9 +33,8 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-import torch
 
-from ._engine.decoder import Decoder
+from ._engine.decoder import Decoder, Images
 from ._governor import Governor, Pace
 from ._policy import BadSamples, OnError
 from ._progress import Progress
@@ -80,7 +79,7 @@ class BatchIterator(Iterator[Any]):
         decoder: Decoder,
         order: Order,
         sized: Sized,
-        assemble: Callable[[torch.Tensor, np.ndarray], Any],
+        assemble: Callable[[Images, np.ndarray], Any],
         prefetch: int,
         timeout_s: float,
         seed: int,

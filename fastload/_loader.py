@@ -59,6 +59,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
             Default 2.
         transform, target_transform: for a path or a PackedDataset without transforms of its own.
+            A list of transforms gives a list of views in place of the images: ``[[images of the
+            first, images of the second, ...], labels]``.
         engine: "auto", "native", "python" (the same results through Pillow), "workers" (torch's
             machinery).
         dtype: of the images; None as the transform says. float32, float16, bfloat16, or uint8 where

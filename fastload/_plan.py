@@ -120,8 +120,10 @@ class Plan:
         noise = np.array([fill.noise for fill in self.erasing], np.uint8)
         return noise, np.concatenate(parts)
 
-    def same_as(self, other: Plan) -> bool:
+    def same_as(self, other: object) -> bool:
         """Whether both make the same of any image, with the same random numbers."""
+        if not isinstance(other, Plan):
+            return False
         mine, theirs = self.lut_bytes(), other.lut_bytes()
         if mine is None or theirs is None:
             same_table = mine is theirs

@@ -27,15 +27,16 @@ from . import _cpu, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._engine import chosen, make_decoder
-from ._engine.decoder import Decoder
+from ._engine.decoder import Decoder, Images
 from ._epoch import Epoch
 from ._fetch import Fetcher, WorkerInit, same
 from ._governor import Governor, after_epoch, for_engine, for_processes
+from ._halves import Halves
 from ._iterator import BatchIterator
 from ._progress import positions
 from ._sampler import Order
 from ._shared import SharedRing
-from ._source import Source
+from ._source import Source, begun
 from ._tasks import Outcome, Tasks
 from ._trace import Snapshot
 from ._workers import WorkerIterator
@@ -166,6 +167,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
         # The generators are this process's own: a thread must not seed them under its feet.
         seed=None if loader.prefetch_thread and not count else loader.seed,
         resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
+        halves=halves(loader),
     )
     repeats = loader.seed is not None and not iterable and _may_repeat(loader)
     tasks = Tasks(loader._index_sampler, loader._ring if count else None, repeats=repeats)
@@ -193,6 +195,14 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
             **options,
         )
     return Inner(inner, tasks)
+
+
+def halves(loader: Any) -> Halves | None:
+    """What makes a loader's samples where an engine can begin what Python has to end."""
+    if loader.engine == "workers" or loader.batch_sampler is None:
+        return None
+    source = begun(loader.dataset)
+    return None if source is None else Halves(source, loader.dataset, loader.check_crc)
 
 
 def _order(loader: Any, epoch: Epoch) -> Callable[[], Any]:
@@ -275,7 +285,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     key = (os.getpid(), source.parts)
     if loader._made is not None:
         made_for, decoder = loader._made
-        if made_for == key and decoder.plan.same_as(source.plan):
+        if made_for == key and decoder.makes(source.plan):
             decoder.threads = loader.num_workers
             return decoder  # type: ignore[no-any-return]
     pinned = loader.pin_memory and torch.cuda.is_available()
@@ -308,7 +318,7 @@ def _assemble(
     source: Source,
     collate_fn: Callable[[list[Any]], Any],
     pinned: bool,
-    images: torch.Tensor,
+    images: Images,
     records: np.ndarray,
 ) -> Any:
     """The batch as the caller gets it."""
@@ -318,5 +328,7 @@ def _assemble(
     if collate_fn is collate:
         batch = batch_of(images, annotations)
     else:
-        batch = collate_fn(samples_of(images, annotations))
+        # of views, those of each sample
+        each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images
+        batch = collate_fn(samples_of(each, annotations))
     return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from . import _policy
-from ._engine.decoder import Decoder, Ticket
+from ._engine.decoder import Decoder, Images, Ticket
 from ._policy import BadSample, OnError
 from .errors import DataError, DecodeError
 
@@ -36,12 +36,12 @@ class Filled:
 
     Attributes:
         records: int64 (n,), one for each image; fewer than were asked for where some were skipped.
-        images: (n, 3, h, w).
+        images: (n, 3, h, w), or a list of the views.
         bad: the samples that could not be read.
     """
 
     records: np.ndarray
-    images: torch.Tensor
+    images: Images
     bad: tuple[BadSample, ...] = ()
 
 
@@ -71,7 +71,7 @@ def finish(decoder: Decoder, filling: Filling, on_error: OnError) -> Filled:
         i: decoder.error(DecodeError, "the size of the image is not known", records, i)
         for i in np.setdiff1d(np.arange(n), filling.tried).tolist()
     }
-    images = torch.empty(0)
+    images: Images = torch.empty(0)
     if ticket is not None:
         images, errors = ticket.settle()
         failed |= {int(filling.tried[i]): error for i, error in errors.items()}
@@ -88,5 +88,6 @@ def finish(decoder: Decoder, filling: Filling, on_error: OnError) -> Filled:
     kept = _policy.kept([i for i in range(n) if i not in failed], n, actions)
     rows = {int(position): row for row, position in enumerate(filling.tried)}
     # A copy: these batches are few.
-    images = images[torch.tensor([rows[i] for i in kept], dtype=torch.int64)]
+    chosen = torch.tensor([rows[i] for i in kept], dtype=torch.int64)
+    images = [view[chosen] for view in images] if isinstance(images, list) else images[chosen]
     return Filled(records[np.array(kept, np.int64)], images, tuple(bad))

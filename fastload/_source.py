@@ -17,7 +17,8 @@ from torch.utils.data import ConcatDataset, Subset
 
 from ._dataset import PackedDataset
 from ._sampler import as_indices
-from ._transforms import Plan, Unrecognised, recognise
+from ._tail import Parts
+from ._transforms import Plan, Unrecognised, Views, recognise
 from .storage.base import Store
 
 if TYPE_CHECKING:
@@ -40,16 +41,21 @@ class Source:
         fields: names of the fields that come with each image, or None.
         parts: the stores that ``store`` consists of; the same stores mean the same records.
         draw: seed and epoch of the augmentation where the dataset itself has them, else None.
+        halves: where engines can only begin the transform: what they do, and what Python does
+            then; ``plan`` is the beginning. Else None.
+        reason: why, in words.
     """
 
     store: Store
     records: np.ndarray | None
-    plan: Plan
+    plan: Plan | Views
     labels: np.ndarray | None
     target_transform: Callable[[Any], Any] | None
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
+    halves: Parts | None = None
+    reason: str = ""
 
     def __len__(self) -> int:
         return len(self.store) if self.records is None else len(self.records)
@@ -70,7 +76,18 @@ class Source:
 
 
 def resolve(dataset: Any) -> Source | str:
-    """The source behind ``dataset``, or the reason why only its own code can read it."""
+    """The source behind ``dataset``, or the reason why an engine cannot make its samples."""
+    source = _resolve(dataset)
+    return source if isinstance(source, str) or source.halves is None else source.reason
+
+
+def begun(dataset: Any) -> Source | None:
+    """The source behind ``dataset`` where engines can begin its transform and Python ends it."""
+    source = _resolve(dataset)
+    return None if isinstance(source, str) or source.halves is None else source
+
+
+def _resolve(dataset: Any) -> Source | str:
     if type(dataset) is PackedDataset:
         return _packed(dataset)
     if type(dataset) is Subset:
@@ -91,13 +108,13 @@ def nested(dataset: Any) -> Iterator[Any]:
 
 
 def _packed(dataset: PackedDataset) -> Source | str:
-    plan = recognise(dataset.transform)
-    if isinstance(plan, Unrecognised):
-        return plan.reason
+    chain = _chain(dataset.transform)
+    if isinstance(chain, str):
+        return chain
     return Source(
         store=dataset.store,
         records=None,
-        plan=plan,
+        **chain,
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
         parts=(dataset.store,),
@@ -106,8 +123,20 @@ def _packed(dataset: PackedDataset) -> Source | str:
     )
 
 
+def _chain(transform: Any) -> dict[str, Any] | str:
+    """What a Source has of a transform, or why an engine cannot even begin it."""
+    plan = recognise(transform)
+    if not isinstance(plan, Unrecognised):
+        return {"plan": plan}
+    if plan.halves is None:
+        return plan.reason
+    beginnings = tuple(part.plan for part in plan.halves.each)
+    begun = Views(beginnings) if plan.halves.views else beginnings[0]
+    return {"plan": begun, "halves": plan.halves, "reason": plan.reason}
+
+
 def _subset(dataset: Subset[Any]) -> Source | str:
-    inner = resolve(dataset.dataset)
+    inner = _resolve(dataset.dataset)
     if isinstance(inner, str):
         return inner
     try:
@@ -121,13 +150,13 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
 
     parts: list[Source] = []
     for inner in dataset.datasets:
-        source = resolve(inner)
+        source = _resolve(inner)
         if isinstance(source, str):
             return source
         parts.append(source)
     first = parts[0]
     for part in parts[1:]:
-        if not part.plan.same_as(first.plan):
+        if not part.plan.same_as(first.plan) or not _same_tails(part.halves, first.halves):
             return "the parts of the ConcatDataset have different transforms"
         if part.target_transform is not first.target_transform:
             return "the parts of the ConcatDataset have different target_transforms"
@@ -155,7 +184,16 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
         fields=first.fields,
+        halves=first.halves,
+        reason=first.reason,
     )
+
+
+def _same_tails(one: Parts | None, other: Parts | None) -> bool:
+    tails = [
+        None if halves is None else [part.tail for part in halves.each] for halves in (one, other)
+    ]
+    return tails[0] == tails[1]
 
 
 def _is_image_folder(dataset: Any) -> bool:
@@ -174,16 +212,16 @@ def _image_folder(dataset: Any) -> Source | str:
         return f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
     if dataset.transform is None:
         return "the ImageFolder has no transform, so its samples are PIL images"
-    plan = recognise(dataset.transform)
-    if isinstance(plan, Unrecognised):
-        return plan.reason
+    chain = _chain(dataset.transform)
+    if isinstance(chain, str):
+        return chain
     store = _folder_store(dataset)
     if store is None:
         return "the ImageFolder has labels that are no ints"
     return Source(
         store=store,
         records=None,
-        plan=plan,
+        **chain,
         labels=store.labels,
         target_transform=dataset.target_transform,
         parts=(store,),

@@ -28,8 +28,10 @@ from fastload._crops import GEOMETRY
 from fastload._geometry import Op
 from fastload._pixels import PixelOp
 from fastload._plan import BILINEAR, STORED, Plan, Stage, as_numpy
+from fastload._tail import Part, Parts, Tail
+from fastload._views import Views
 
-__all__ = ["Plan", "Unrecognised", "recognise"]
+__all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 
 # resample.h's Filter by torchvision's names
 _FILTERS = {
@@ -45,33 +47,94 @@ _FILTERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Unrecognised:
-    """Why a transform has to stay in Python, in words that tell the user what to change."""
+    """Why a transform, or the end of it, has to stay in Python.
+
+    Attributes:
+        reason: in words that tell the user what to change.
+        halves: the chain in two, the first of which an engine can do; None: it knows nothing of
+            the chain.
+    """
 
     reason: str
+    halves: Parts | None = None
 
 
-def recognise(transform: Any) -> Plan | Unrecognised:
+def recognise(transform: Any) -> Plan | Views | Unrecognised:
     """The plan of a torchvision transform, or why there is none.
 
     Args:
-        transform: anything; None means the decoded image as a uint8 tensor (3, h, w).
+        transform: anything; None means the decoded image as a uint8 tensor (3, h, w), a list of
+            transforms one view of the image for each.
     """
+    if isinstance(transform, (list, tuple)):
+        return _views(transform)
+    found = _chain(transform)
+    if isinstance(found, Unrecognised) and found.halves is not None:
+        if not found.halves.each[0].plan.steps:
+            return Unrecognised(found.reason)
+    return found
+
+
+def _views(transforms: Sequence[Any]) -> Views | Unrecognised:
+    """The plans of several chains, each of which gives a view; engines can begin all of them."""
+    if not transforms:
+        return Unrecognised("the list of transforms is empty; expected one for each view")
+    found = [_chain(transform) for transform in transforms]
+    plans = [one for one in found if isinstance(one, Plan)]
+    if len(plans) == len(found):
+        return Views(tuple(plans))
+    parts = []
+    reasons = []
+    for number, one in enumerate(found):
+        if isinstance(one, Plan):
+            parts.append(Part(one))
+        else:
+            assert one.halves is not None
+            parts.append(one.halves.each[0])
+            reasons.append(f"view {number}: {one.reason}")
+    return Unrecognised("; ".join(reasons), Parts(tuple(parts), views=True))
+
+
+def _chain(transform: Any) -> Plan | Unrecognised:
     if transform is None:
         return Plan(steps=("uint8 tensor of the whole image",))
     if "torchvision.transforms" not in sys.modules and not isinstance(transform, torch.nn.Module):
-        return Unrecognised(f"{name_of(transform)} is not a torchvision transform")
+        reason = f"{name_of(transform)} is not a torchvision transform"
+        return Unrecognised(reason, _begun([transform], 0))
+    leaves = list(_leaves(transform))
     reader = _Reader()
+    read = 0
     try:
-        for leaf in _leaves(transform):
+        for leaf in leaves:
             reader.read(leaf)
+            read += 1
         return reader.plan()
     except (Stop, _geometry.Unfit) as stop:
-        return Unrecognised(str(stop))
+        return Unrecognised(str(stop), _begun(leaves, read))
+
+
+def _begun(leaves: list[Any], most: int) -> Parts:
+    """The longest beginning, of ``most`` transforms at most, that engines can do; and the rest."""
+    part = Part(Plan(), Tail(tuple(leaves), None))
+    for count in range(most, 0, -1):
+        reader = _Reader()
+        try:
+            for leaf in leaves[:count]:
+                reader.read(leaf)
+            part = Part(reader.plan(whole=False), Tail(tuple(leaves[count:]), reader.tensor))
+            break
+        except (Stop, _geometry.Unfit):  # a frame that does not end, a dtype that nobody writes
+            continue
+    return Parts((part,), views=False)
 
 
 def _leaves(transform: Any) -> Iterator[Any]:
     """The transforms that do something, in order, out of any nest of Compose and Sequential."""
-    kind = kind_of(transform)
+    try:
+        kind = kind_of(transform)
+    except Stop:  # whoever reads it says why
+        yield transform
+        return
     if kind == "Compose":
         children: Sequence[Any] = transform.transforms
     elif kind == "Sequential":
@@ -235,13 +298,22 @@ class _Reader:
         self._erased.append((rectangle, typed))
         self._steps.append(_words(transform))
 
-    def plan(self) -> Plan:
-        if not self._is_tensor:
+    @property
+    def tensor(self) -> type[torch.Tensor] | None:
+        """The type of the image as it stands; None: a PIL image."""
+        return type(self._ramp) if self._is_tensor else None
+
+    def plan(self, *, whole: bool = True) -> Plan:
+        """The plan of what was read. ``whole``: nothing follows, so it has to end in a tensor."""
+        levels = torch.arange(256, dtype=torch.uint8).expand(3, 256)
+        if self._is_tensor:
+            table = self._ramp.as_subclass(torch.Tensor).detach().reshape(3, 256)
+        elif whole:
             raise Stop("the samples are PIL images; end the transforms with ToTensor or ToImage")
-        table = self._ramp.as_subclass(torch.Tensor).detach().reshape(3, 256)
+        else:
+            table = levels
         if table.dtype not in STORED:
             raise Stop(f"the samples are of {table.dtype}, which no engine writes")
-        levels = torch.arange(256, dtype=torch.uint8).expand(3, 256)
         identity = table.dtype == torch.uint8 and torch.equal(table, levels)
         frames = [frame.settings() for frame in self._frames]
         return Plan(

@@ -7,12 +7,16 @@ machinery, which FastLoader inherits: the ``workers`` engine.
 
 from __future__ import annotations
 
+import numpy as np
+import torch
+
 from .. import _native
 from .._buffers import SlabRing
-from .._transforms import Plan
+from .._plan import Plan
+from .._views import Views
 from ..errors import UsageError
 from ..storage.base import Store
-from .decoder import Decoder
+from .decoder import Decoder, Ticket
 
 
 def chosen(engine: str, store: Store | None = None) -> str:
@@ -38,7 +42,7 @@ def chosen(engine: str, store: Store | None = None) -> str:
 def make_decoder(
     engine: str,
     store: Store,
-    plan: Plan,
+    plan: Plan | Views,
     *,
     threads: int,
     ring: SlabRing | None,
@@ -49,6 +53,24 @@ def make_decoder(
     from .native import NativeDecoder
     from .python import PythonDecoder
 
+    if isinstance(plan, Views):
+        from .views import ViewsDecoder
+
+        return ViewsDecoder(
+            [
+                make_decoder(
+                    engine,
+                    store,
+                    one,
+                    threads=threads,
+                    ring=None if ring is None else ring.another(),
+                    channels_last=channels_last,
+                    # the bytes are the same
+                    check_crc="never" if number else check_crc,
+                )
+                for number, one in enumerate(plan.each)
+            ]
+        )
     kind: type[Decoder] = NativeDecoder if chosen(engine, store) == "native" else PythonDecoder
     return kind(
         store,
@@ -58,3 +80,35 @@ def make_decoder(
         channels_last=channels_last,
         check_crc=check_crc,
     )
+
+
+def images_of(
+    decoder: Decoder,
+    records: np.ndarray,
+    *,
+    seed: int,
+    epoch: int,
+    repeats: np.ndarray | None = None,
+) -> torch.Tensor | list[torch.Tensor]:
+    """The images of ``records``, waited for: one tensor, or a list where their sizes differ.
+
+    The arguments and the errors are those of ``Decoder.submit`` and ``Ticket.result``.
+    """
+    assert isinstance(decoder.plan, Plan), "views are submitted, not asked for"
+    sizes = () if decoder.plan.fixed_size else decoder.store.sizes(records)
+    if len(np.unique(sizes, axis=0)) <= 1:
+        return _one(decoder.submit(records, seed=seed, epoch=epoch, repeats=repeats))
+    each = zip(
+        np.split(records, len(records)),
+        [None] * len(records) if repeats is None else np.split(repeats, len(records)),
+        strict=True,
+    )
+    return [
+        _one(decoder.submit(one, seed=seed, epoch=epoch, repeats=times))[0] for one, times in each
+    ]
+
+
+def _one(ticket: Ticket) -> torch.Tensor:
+    images = ticket.result()
+    assert isinstance(images, torch.Tensor), "one plan makes one tensor"
+    return images

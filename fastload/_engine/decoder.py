@@ -6,7 +6,7 @@ import abc
 import concurrent.futures
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,8 +18,12 @@ from .._cache_store import CachedStore, Keep
 from .._geometry import Geometry
 from .._recipe import Recipe
 from .._transforms import Plan
+from .._views import Views
 from ..errors import DataError, DecodeError
 from ..storage.base import Located, Spans, Store
+
+Images = torch.Tensor | list[torch.Tensor]
+"""The images of a batch, (n, 3, h, w), or those of each view of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,7 @@ class Ticket(abc.ABC):
     hits: int | None = None
 
     @abc.abstractmethod
-    def result(self) -> torch.Tensor:
+    def result(self) -> Images:
         """Wait, and return the images.
 
         Raises:
@@ -85,7 +89,7 @@ class Ticket(abc.ABC):
         """
 
     @abc.abstractmethod
-    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+    def settle(self) -> tuple[Images, dict[int, DataError]]:
         """Wait, and return the images and what failed, by position: the images there hold nothing.
 
         Raises:
@@ -113,7 +117,8 @@ class Decoder(abc.ABC):
         ring: where batches are allocated; None allocates pinned memory by torch instead.
     """
 
-    name: ClassVar[str]
+    name: str
+    keeps = True  # what it reads, where it has a cache
 
     def __init__(
         self,
@@ -156,7 +161,9 @@ class Decoder(abc.ABC):
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
             raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
-        keep = None if self.cache is None else self.cache.to_keep(records, found)
+        keep = None
+        if self.cache is not None and self.keeps:
+            keep = self.cache.to_keep(records, found)
         drawn = {"seed": seed, "epoch": epoch, "indices": records, "repeats": repeats}
         sizes, geometry, recipe = self._draw(found, keep, drawn)
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
@@ -212,6 +219,10 @@ class Decoder(abc.ABC):
             # Images of several sizes: the error is that of the batch without a cache.
             return sizes, *_recipe.draw(plan, self.origin.sizes(drawn["indices"]), **drawn)
         return sizes, *merged(begun, parts[0], parts[1])
+
+    def makes(self, plan: Plan | Views) -> bool:
+        """Whether it makes of any image what ``plan`` says."""
+        return self.plan.same_as(plan)
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:  # noqa: B027
         """Ask the system to read these bytes, which will be wanted soon; here, nothing.
