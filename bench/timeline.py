@@ -10,7 +10,7 @@ from typing import Any
 _COLOURS = {
     "wait": "#d62728", "step": "#2ca02c", "decode": "#1f77b4", "read": "#9467bd",
     "check": "#8c564b", "prepare": "#ff7f0e", "collate": "#17becf", "order": "#bcbd22",
-    "fetch": "#1f77b4",
+    "fetch": "#1f77b4", "resize": "#aec7e8", "augment": "#e377c2",
 }  # fmt: skip
 
 

@@ -32,7 +32,8 @@ _SPARE = 1.25  # threads per busy thread that are kept
 _CHANGED = 1.3  # a loop so much faster or slower is another one
 _PATIENCE = 4  # windows
 _EPOCH_BATCHES = 4  # a shorter epoch says nothing
-_WORK = ("read", "check", "decode", "pillow")  # stages that threads of an engine do
+# Stages that threads of an engine do.
+_WORK = ("read", "check", "decode", "resize", "augment", "pillow")
 
 WORKER_NBYTES = 80 << 20
 """A worker process beside its parent, whose pages it shares: what it takes for itself, measured

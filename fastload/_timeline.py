@@ -25,8 +25,8 @@ from .errors import DataError, UsageError
 _LIMIT = 2_000_000
 """Events kept at most, about 300 MB of JSON; what comes later is counted."""
 
-# The fields of a sample's times, as the native core writes them (_core.pyi, submit).
-_THREAD, _BEGIN, _READ, _CHECKED, _END = range(5)
+TIMES = 7
+"""Fields of a sample's times, as the native core writes them (_core.pyi, submit)."""
 
 # What a track shows from the outside in: of what begins at the same time, the longer comes first.
 _Event = tuple[str, int, int, int, Mapping[str, Any] | None]  # name, thread, begin, end, args
@@ -76,9 +76,9 @@ class Timeline:
                 self._events.append((name, process, begin_ns, end_ns, None))
 
     def samples(self, times: np.ndarray) -> None:
-        """Samples that the native core worked on: int64 (n, 5), as ``submit`` writes them."""
+        """Samples that the native core worked on: int64 (n, TIMES), as ``submit`` writes them."""
         with self._lock:
-            if self._room(3 * len(times)):
+            if self._room(5 * len(times)):
                 self._samples.append(times)
 
     def counter(self, name: str, value: float) -> None:
@@ -182,14 +182,16 @@ class Timeline:
 def _of_samples(times: np.ndarray) -> list[_Event]:
     """The stages of each sample that was worked on."""
     events: list[_Event] = []
-    for thread, begin, read, checked, end in times.tolist():
+    for thread, begin, read, checked, resized, decoded, end in times.tolist():
         if not begin:  # cancelled before its turn
             continue
-        events.append(("read", thread, begin, read, None))
-        if checked > read:
-            events.append(("check", thread, read, checked, None))
-        if end > checked:
-            events.append(("decode", thread, checked, end, None))
+        # Rows are resized between those that are decoded: shown in one piece, behind them.
+        parts = {"read": read, "check": checked, "decode": decoded - resized, "resize": decoded}
+        parts["augment"] = end
+        for name, until in parts.items():
+            if until > begin or name == "read":
+                events.append((name, thread, begin, until, None))
+            begin = until
     return events
 
 
@@ -242,9 +244,10 @@ def trace(
         ...     for images, labels in loader: ...
 
     The file has a track for each thread: ``order``, ``prepare``, ``read``, ``check``, ``decode``,
-    ``collate``; the consumer's own shows ``wait`` (for the next batch) and ``step`` (the training
-    step between two batches). Counters show batches ready, batches being filled, slabs in use.
-    Open it at https://ui.perfetto.dev or chrome://tracing.
+    ``resize`` (an image's rows are resized between those that are decoded; their time is shown in
+    one piece), ``augment``, ``collate``; the consumer's own shows ``wait`` (for the next batch) and
+    ``step`` (the training step between two batches). Counters show batches ready, batches being
+    filled, slabs in use. Open it at https://ui.perfetto.dev or chrome://tracing.
 
     Args:
         path: of the file, JSON. It is written when the block ends, also by an error.

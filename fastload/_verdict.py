@@ -10,7 +10,7 @@ from ._trace import Snapshot
 _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short
 _READING = ("read", "check")
-_DECODING = ("decode", "pillow")
+_DECODING = ("decode", "resize", "augment", "pillow")
 _OURS = ("order", "prepare", "collate")
 
 
@@ -57,7 +57,12 @@ def _engine(stages: Mapping[str, float]) -> tuple[str, str]:
     }
     bound = max(parts, key=lambda name: parts[name])
     share = parts[bound] / (sum(parts.values()) or 1.0)
-    return bound, f"{share:.0%} of the engine's work is {bound}"
+    why = f"{share:.0%} of the engine's work is {bound}"
+    if bound == "decoding":
+        rest = {"resizing": stages.get("resize", 0.0), "augmenting": stages.get("augment", 0.0)}
+        told = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]
+        why += f" (of it {' and '.join(told)})" if told else ""
+    return bound, why
 
 
 def _dataset(figures: Snapshot) -> tuple[str, str]:

@@ -75,6 +75,8 @@ def test_stages_nest_and_wait_and_step_cover_the_loop(
     events = load(tmp_path / "run.json")
     assert_nested(events)
     assert len(named(events, "decode")) == len(named(events, "read")) == 24
+    assert len(named(events, "resize")) == 24
+    assert not named(events, "augment")
     assert len(named(events, "collate")) == 6
     assert len(named(events, "step")) == 6
     assert len(named(events, "wait")) == 7  # the last one found the end
@@ -107,6 +109,21 @@ def test_checksums_and_what_pillow_decodes_are_shown(tmp_path: Path, store: Path
         for _ in FastLoader(store, batch_size=8, transform=CHAIN, check_crc="always"):
             pass
     assert len(named(load(tmp_path / "run.json"), "check")) == 24
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_operations_on_pixels_are_a_stage_behind_decoding(
+    engine: str, store: Path, tmp_path: Path
+) -> None:
+    chain = T.Compose([T.RandomResizedCrop(64), T.RandAugment(), T.ToTensor(), T.RandomErasing()])
+    loader = FastLoader(store, batch_size=8, transform=chain, engine=engine)
+    with fastload.trace(tmp_path / "run.json"):
+        for _ in loader:
+            pass
+    events = load(tmp_path / "run.json")
+    assert_nested(events)
+    assert len(named(events, "augment")) == len(named(events, "decode")) == 24
+    assert loader.stats()["stages_s"]["augment"] > 0
 
 
 def test_an_argument_writes_at_the_end_of_every_epoch(store: Path, tmp_path: Path) -> None:

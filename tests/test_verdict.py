@@ -62,9 +62,11 @@ def test_a_heavy_step_is_what_a_loop_is_bound_by(store: Path) -> None:
 
 def test_an_engine_without_a_step_is_bound_by_decoding(store: Path) -> None:
     order = list(range(24)) * 10
-    loader = FastLoader(store, batch_size=8, transform=CHAIN, sampler=order)
+    large = T.Compose([T.Resize((448, 448)), T.ToTensor()])
+    loader = FastLoader(store, batch_size=8, transform=large, sampler=order)
     found = judged(loader)
     assert found["bound"] == "decoding", found["why"]
+    assert "resizing" in found["why"] and "augmenting" not in found["why"]
     with open_store(store) as opened:
         nbytes = 10 * opened.spans(np.arange(24)).nbytes.sum()
     assert found["mb_per_s"] * 1e6 * found["elapsed_s"] == pytest.approx(nbytes)

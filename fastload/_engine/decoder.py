@@ -17,6 +17,7 @@ from .._cache_prefix import merged
 from .._cache_store import CachedStore, Keep
 from .._geometry import Geometry
 from .._recipe import Recipe
+from .._timeline import TIMES
 from .._transforms import Plan
 from .._views import Views
 from ..errors import DataError, DecodeError
@@ -39,8 +40,8 @@ class Batch:
         recipe: what comes behind that; None: nothing.
         images: the tensor to fill, (n, 3, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
-        times: int64 (n, 5), where each sample's times are to be written as the core's ``submit``
-            does; None: nowhere.
+        times: int64 (n, TIMES), where each sample's times are to be written, as the core's
+            ``submit`` writes them; None: nowhere.
         kept: bool (n,), what lies in the decoder's cache; None: it has none.
         keep: what of the batch goes into that cache, or None.
     """
@@ -179,7 +180,7 @@ class Decoder(abc.ABC):
             recipe=recipe,
             images=images,
             memory=memory,
-            times=np.zeros((len(records), 5), np.int64) if timed else None,
+            times=np.zeros((len(records), TIMES), np.int64) if timed else None,
             kept=found.kept,
             keep=keep,
         )

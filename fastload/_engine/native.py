@@ -177,7 +177,7 @@ class _NativeTicket(Ticket):
     def stages_ns(self) -> Mapping[str, int]:
         stages = dict(self._job.nanoseconds)
         if self._rest is not None:
-            stages["pillow"] = self._rest.stages_ns()["decode"]
+            stages["pillow"] = sum(self._rest.stages_ns().values())
         return stages
 
     def _error(self, i: int) -> DataError:

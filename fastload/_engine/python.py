@@ -48,6 +48,9 @@ class PythonDecoder(Decoder):
         return PythonTicket(self, batch, np.arange(len(batch.records)))
 
 
+_Spent = tuple[int, int]  # nanoseconds: until the image was decoded, and from then on
+
+
 class PythonTicket(Ticket):
     """Samples ``which`` of ``batch``, decoded with Pillow into their places.
 
@@ -60,8 +63,8 @@ class PythonTicket(Ticket):
         self.times = batch.times
         self._which: list[int] = which.tolist()
         self._out = _as_array(decoder, batch)
-        self._nanoseconds = 0
-        self._tasks: list[concurrent.futures.Future[int]] = []
+        self._spent: list[_Spent] = []
+        self._tasks: list[concurrent.futures.Future[_Spent]] = []
         self._data: list[bytes | None] | None = None
         if decoder.origin.indirect is not None:
             self._data = _read_indirect(decoder.origin, batch)
@@ -75,14 +78,14 @@ class PythonTicket(Ticket):
     def result(self) -> torch.Tensor:
         if self._tasks:
             try:
-                self._nanoseconds = sum(task.result() for task in self._tasks)
+                self._spent = [task.result() for task in self._tasks]
             except BaseException:
                 self.cancel()
                 raise
         else:
-            self._nanoseconds = sum(
+            self._spent = [
                 _fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
-            )
+            ]
         self._decoder.checked(self._batch)
         return self._batch.images
 
@@ -91,10 +94,10 @@ class PythonTicket(Ticket):
         for n, i in enumerate(self._which):
             try:
                 if self._tasks:
-                    self._nanoseconds += self._tasks[n].result()
+                    self._spent.append(self._tasks[n].result())
                 else:
-                    self._nanoseconds += _fill_one(
-                        self._decoder, self._batch, i, self._out, self._data
+                    self._spent.append(
+                        _fill_one(self._decoder, self._batch, i, self._out, self._data)
                     )
             except DataError as error:
                 errors[i] = error
@@ -111,7 +114,11 @@ class PythonTicket(Ticket):
         concurrent.futures.wait(self._tasks)
 
     def stages_ns(self) -> Mapping[str, int]:
-        return {"decode": self._nanoseconds}
+        later = "resize" if self._batch.recipe is None else "augment"
+        return {
+            "decode": sum(decoding for decoding, _ in self._spent),
+            later: sum(rest for _, rest in self._spent),
+        }
 
 
 def decode_record(store: Store, record: int) -> Image.Image:
@@ -140,8 +147,8 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
 
 def _fill_one(
     decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes | None] | None
-) -> int:
-    """Read, check, decode and fill one sample; returns the nanoseconds it took.
+) -> _Spent:
+    """Read, check, decode and fill one sample; returns what it took.
 
     ``known`` are the bytes of the batch's records where they need not be read.
     """
@@ -171,6 +178,7 @@ def _fill_one(
             f"{REPLACED}",
             **where,
         )
+    decoded = time.perf_counter_ns()
     keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
     if keep is not None and keep.placed is not None:
         image = begun(image, i, keep.placed, decoder.plan)
@@ -183,8 +191,10 @@ def _fill_one(
             arena.put(record, image.tobytes(), RAW, image.width, image.height, True)
     end = time.perf_counter_ns()
     if batch.times is not None:
-        batch.times[i] = threading.get_native_id(), begin, read, checked, end
-    return end - begin
+        resized, until = (end - decoded, end) if batch.recipe is None else (0, decoded)
+        thread = threading.get_native_id()
+        batch.times[i] = thread, begin, read, checked, resized, until, end
+    return decoded - begin, end - decoded
 
 
 def _decode(data: bytes, kind: int, size: tuple[int, int], **where: Any) -> Image.Image:

@@ -112,7 +112,7 @@ class Job:
     def done(self) -> bool: ...
     @property
     def nanoseconds(self) -> dict[str, int]:
-        """Time per stage ("read", "check", "decode": decode and resize), summed over threads."""
+        """Time per stage (read, check, decode, resize, augment), summed over threads."""
 
 def submit(
     files: Files,
@@ -170,8 +170,9 @@ def submit(
     dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
     status, detail: (n,), written: one of the constants of fastload._native, and an errno for IO.
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
-    times: (n, 5), written where given: the thread as threading.get_native_id() numbers it, then, on
-        the clock of time.perf_counter_ns(), begin, end of reading, end of checking, end.
+    times: (n, 7), written where given: the thread as threading.get_native_id() numbers it, then, on
+        the clock of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows
+        were resized between those that were decoded; end of decoding, end.
     stages: what comes between the first frame and the batch: first_size (n, 2), width and height of
         the first frame; codes (n, k) and values (n, k, v), operations as numbered in pixels.h;
         frames (n, f, 11), each box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h);

@@ -5,10 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <utility>
 
+#include "clock.h"
 #include "crc32c.h"
 #include "dct.h"
 #include "worker.h"
@@ -21,23 +21,19 @@ constexpr size_t kHeaderBytes = 4096;
 
 std::atomic<bool> stamps{true};
 
-// Without a timeline the clock is read for one sample in so many, which stands for the others: four reads
-// are 2 % of a 32 x 32 JPEG.
-constexpr int64_t kStampEvery = 8;
-
-int64_t now_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::steady_clock::now().time_since_epoch())
-      .count();
-}
+// Without a timeline the clock is read for one sample of so many neighbours, which stands for all of them:
+// reading it for each would be 2 % of a 32 x 32 JPEG. The middle one: the first of a batch finds a thread
+// that has just woken up.
+constexpr int64_t kStampEvery = 16;
 
 // Reads the clock for the samples that are stamped; 0 for the others.
 class Clock {
  public:
   explicit Clock(int64_t weight) : weight_(stamps.load(std::memory_order_relaxed) ? weight : 0) {}
-  int64_t now() const { return weight_ != 0 ? now_ns() : 0; }
+  bool on() const { return weight_ != 0; }
+  int64_t now() const { return on() ? now_ns() : 0; }
   void add(std::atomic<int64_t>* stage, int64_t nanoseconds) const {
-    if (weight_ != 0) stage->fetch_add(weight_ * nanoseconds, std::memory_order_relaxed);
+    if (on()) stage->fetch_add(weight_ * nanoseconds, std::memory_order_relaxed);
   }
 
  private:
@@ -103,8 +99,9 @@ void Batch::run(int64_t item) noexcept {
 Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   Worker& mine = worker();
   const int64_t count = static_cast<int64_t>(samples_.size());
-  const int64_t others = item % kStampEvery == 0 ? std::min(kStampEvery, count - item) : 0;
-  const Clock clock(times_ != nullptr ? 1 : others);
+  const int64_t first = item - item % kStampEvery, neighbours = std::min(kStampEvery, count - first);
+  const int64_t stands_for = item == first + neighbours / 2 ? neighbours : 0;
+  const Clock clock(times_ != nullptr ? 1 : stands_for);
   const int64_t begin = clock.now();
   Span span;
   Status status =
@@ -119,7 +116,7 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
     at = checked;
     if (!same) status = Status::kChecksum;
   }
-  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, at, at};
+  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, at, 0, at, at};
   if (status != Status::kOk) return status;
 
   const int64_t w = output_.out_w, h = output_.out_h;
@@ -142,9 +139,14 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
 
   const Target target = placement.target;
   if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
+  mine.resampler.measure(clock.on());
   const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
   status = keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), span, sample.kind, placement, &mine)
                    : decode_span(span, sample.kind, placement, &mine);
+  const bool augmented = !recipe_.empty() || !erasing_.fills.empty();
+  const int64_t resized = mine.resampler.spent_ns();
+  int64_t decoded = augmented ? clock.now() : 0;
+  mine.resampler.measure(false);
   if (status == Status::kOk && !recipe_.empty() &&
       !finish_recipe(recipe_, item, output_.order, target, &mine.kitchen, &mine.resampler)) {
     status = Status::kIo;
@@ -156,8 +158,15 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
   mine.scratch.trim();
   const int64_t end = clock.now();
-  clock.add(&stages_.decode, end - at);
-  if (times_ != nullptr) times_[item].end = end;
+  if (!augmented) decoded = end;
+  clock.add(&stages_.decode, decoded - at - resized);
+  clock.add(&stages_.resize, resized);
+  if (augmented) clock.add(&stages_.augment, end - decoded);
+  if (times_ != nullptr) {
+    times_[item].resized = resized;
+    times_[item].decoded = decoded;
+    times_[item].end = end;
+  }
   return status;
 }
 

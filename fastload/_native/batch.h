@@ -44,17 +44,18 @@ struct Output {
 
 size_t dtype_nbytes(Dtype dtype);
 
-// Nanoseconds summed over threads.
+// Nanoseconds summed over threads. augment: what a recipe and erasing do behind the first frame.
 struct Stages {
-  std::atomic<int64_t> read{0}, check{0}, decode{0};
+  std::atomic<int64_t> read{0}, check{0}, decode{0}, resize{0}, augment{0};
 };
 
 // Whether batches read the clock; on from the start. What it costs is measured by turning it off.
 void set_stamps(bool on);
 
 // When a sample was worked on, and where: nanoseconds of the steady clock, the system's thread number.
+// `resized` is a length of time, not a point in it: rows are resized as they are decoded.
 struct Times {
-  int64_t thread, begin, read, checked, end;
+  int64_t thread, begin, read, checked, resized, decoded, end;
 };
 
 // The caller keeps output.data, status, detail and times alive until the job is done.

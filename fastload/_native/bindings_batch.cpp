@@ -124,6 +124,8 @@ class PyJob {
     result["read"] = stages.read.load(std::memory_order_relaxed);
     result["check"] = stages.check.load(std::memory_order_relaxed);
     result["decode"] = stages.decode.load(std::memory_order_relaxed);
+    result["resize"] = stages.resize.load(std::memory_order_relaxed);
+    result["augment"] = stages.augment.load(std::memory_order_relaxed);
     return result;
   }
 
@@ -243,8 +245,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   Erasing erasing = make_erasing(erase, n, output);
   Buffer status_array = write_array(status, "status", n);
   Buffer detail_array = write_array(detail, "detail", n);
-  static_assert(sizeof(Times) == 5 * sizeof(int64_t));
-  Buffer times_array = times.is_none() ? Buffer() : write_array(times, "times", n, 5, 8);
+  static_assert(sizeof(Times) == 7 * sizeof(int64_t));
+  Buffer times_array = times.is_none() ? Buffer() : write_array(times, "times", n, 7, 8);
   auto* const clock = times.is_none() ? nullptr : reinterpret_cast<Times*>(times_array.data<int64_t>());
 
   if (keep && keep->samples.size() != static_cast<size_t>(n)) {

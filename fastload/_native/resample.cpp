@@ -14,6 +14,7 @@
 #include <cstring>
 #include <new>
 
+#include "clock.h"
 #include "resample_axis.h"
 #include "resample_kernels.h"
 #include "resample_plan.h"
@@ -67,6 +68,9 @@ struct Resampler::Impl {
   AlignedBytes pointers_bytes;
   size_t row_stride = 0, group_bytes = 0, planes_stride = 0;
   int ring_groups = 0, plane_lanes = 0;
+
+  bool measured = false;
+  int64_t spent_ns = 0;
 
   void plan(const Resize& r, const Target& t);
   void plan_passes();
@@ -291,12 +295,36 @@ void Resampler::Impl::make_outputs(int index) {
   }
 }
 
+// Adds the time of a call to what was spent.
+struct Resampler::Lap {
+  explicit Lap(Impl* impl) : impl_(impl), begin_(impl->measured ? now_ns() : 0) {}
+  ~Lap() {
+    if (begin_ != 0) impl_->spent_ns += now_ns() - begin_;
+  }
+  Lap(const Lap&) = delete;
+  Lap& operator=(const Lap&) = delete;
+
+ private:
+  Impl* const impl_;
+  const int64_t begin_;
+};
+
 Resampler::Resampler() : impl_(new Impl) {}
 Resampler::~Resampler() {
   delete impl_;
 }
 
+void Resampler::measure(bool on) {
+  impl_->measured = on;
+  impl_->spent_ns = 0;
+}
+
+int64_t Resampler::spent_ns() const {
+  return impl_->spent_ns;
+}
+
 bool Resampler::begin(const Resize& r, const Target& t) {
+  const Lap lap(impl_);
   impl_->need_x = impl_->need_y = {};
   if (!make_plan(r, &impl_->passes) || t.data == nullptr || (t.lut == nullptr && t.dtype != Dtype::kUint8)) {
     return false;
@@ -328,6 +356,7 @@ int Resampler::pixel_bytes() const {
 
 void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
   Impl& s = *impl_;
+  const Lap lap(impl_);
   count = std::min(count, s.need_y.end - s.next_source);
   if (!s.passes.horizontal && !s.passes.vertical) {
     for (; count > 0; --count, ++s.next_source, first += stride) s.copy_row(first);

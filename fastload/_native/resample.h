@@ -78,11 +78,18 @@ class Resampler {
   // Emits what is left. Every pixel of the window has been written after this, if every needed row was fed.
   void finish();
 
+  // Whether begin and rows read the clock from now on, for spent_ns, which starts again at 0.
+  void measure(bool on);
+
+  // Nanoseconds spent in them since.
+  int64_t spent_ns() const;
+
   // Name of the instruction set in use: "avx512", "avx2", "scalar". FASTLOAD_SIMD picks a lower one.
   static const char* simd();
 
  private:
   struct Impl;
+  struct Lap;
   Impl* impl_;
 };
 
