@@ -28,6 +28,11 @@ def check(arguments: dict[str, Any]) -> None:
             f"got {arguments['memory_format']}"
         )
     _policy.check(arguments["on_error"], arguments["max_errors"])
+    if arguments["on_error"] == "refill" and arguments["batch_sampler"] is not None:
+        raise UsageError(
+            "on_error='refill' cuts the batches itself: expected a sampler and a batch_size, got a "
+            "batch_sampler; use on_error='replace' with it"
+        )
     if arguments["shard"] and isinstance(arguments["dataset"], IterableDataset):
         raise UsageError(
             "shard=True is for map-style datasets: an IterableDataset decides by itself what each "

@@ -8,6 +8,7 @@ How it ends
     failure    an error travels in the place of its batch.
     early exit dropping the iterator puts its weak reference among the tasks, which ends the thread
                after the batch that it makes. The exit of the interpreter does so too, and waits.
+After the last task there may be another one, as long as outcomes are taken (``_completed``).
 The queue of results has no bound, as the number of tasks bounds it: a thread that never blocks on a
 full queue can always be ended.
 """
@@ -54,6 +55,7 @@ class Background(Iterator[Outcome]):
         self._wrapped = wrapped
         self._drawn = tasks
         self._pid = os.getpid()
+        self._under_way = 0
         self._producer = _Producer(make)
         # A C function as callback: see _iterator.
         self._owned = weakref.ref(self, self._producer.items.put)
@@ -65,6 +67,10 @@ class Background(Iterator[Outcome]):
         if os.getpid() != self._pid:
             raise UsageError("the iterator is of the process before the fork; make one in this one")
         self._draw()
+        if not self._under_way:
+            self._producer.items.put(None)
+            raise StopIteration
+        self._under_way -= 1
         outcome = self._producer.next()
         if isinstance(outcome, BaseException):
             try:
@@ -79,7 +85,10 @@ class Background(Iterator[Outcome]):
         return len(self._wrapped)
 
     def _draw(self) -> None:
-        self._producer.items.put(next(self._drawn, None))
+        task = next(self._drawn, None)
+        if task is not None:
+            self._producer.items.put(task)
+            self._under_way += 1
 
     def __getattr__(self, name: str) -> Any:
         if name == "_wrapped":  # a copy that is being made has none yet

@@ -12,7 +12,9 @@ import torch
 from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
 
 from . import _shard
+from ._policy import OnError
 from ._progress import Progress
+from ._refill import Refill
 from ._sampler import Batches, SeededSampler
 from ._shard import Shard
 from .errors import UsageError
@@ -29,6 +31,8 @@ class Epoch:
         skip: index batches of the sampler to leave out.
         resumed: whether it was begun by another iteration.
         padding: how many of this rank's samples repeat others.
+        on_error: what becomes of bad samples, as far as this epoch allows it.
+        refill: where batches are filled up from, or None.
     """
 
     progress: Progress
@@ -36,6 +40,8 @@ class Epoch:
     skip: int
     resumed: bool
     padding: int
+    on_error: OnError
+    refill: Refill | None
     _generators: tuple[torch.Generator, ...]
 
     @contextlib.contextmanager
@@ -65,10 +71,12 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
     Raises UsageError where ``loader`` cannot go on with it.
     """
     progress = blank(loader, epoch, shard)
+    on_error = _possible(loader, shard)
     known, padding, skip = None, 0, 0
     if resume is not None:
         _check(resume, progress)
         progress.batches = resume.batches
+        progress.refilled = resume.refilled
         progress.generators = resume.generators or progress.generators
         progress.base_seed = resume.base_seed
         progress.begun = resume.begun
@@ -81,19 +89,31 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
         lazy = type(loader.sampler) is SequentialSampler and not loader._native
-        if resume is not None or shard is not None or not lazy:
+        if resume is not None or shard is not None or on_error == "refill" or not lazy:
             order = _shard.order(loader.sampler)
+            if on_error != "refill" and progress.refilled:
+                order = order[: -progress.refilled]
             part, padding = (shard or Shard()).part(
                 order, progress.first, drop_last=loader.drop_last
             )
             known = Batches(part, loader.batch_size or 1, loader.drop_last)
             progress.length = len(part)
+    refill = None
+    if on_error == "refill" and not isinstance(loader.dataset, IterableDataset):
+        refill = Refill(
+            loader.batch_size,
+            drop_last=loader.drop_last,
+            limit=loader.max_errors,
+            spent=progress.refilled,
+        )
     return Epoch(
         progress=progress,
         known=known,
         skip=skip,
         resumed=resume is not None,
         padding=padding,
+        on_error=on_error,
+        refill=refill,
         _generators=_generators(loader),
     )
 
@@ -135,6 +155,22 @@ def _check(resume: Progress, now: Progress) -> None:
                 f"the state was saved with another {name}: expected {then}, got {here}; make the "
                 "loader as it was made then, or begin the epoch anew with set_epoch"
             )
+
+
+def _possible(loader: Any, shard: Shard | None) -> OnError:
+    """``on_error``; in the place of "refill" what comes next to it, where that is impossible.
+
+    Single samples can only be left out. Where there are several ranks, all have to come to the
+    same number of batches, or the others wait for one for ever: no epoch may get shorter.
+    """
+    on_error: OnError = loader.on_error
+    if on_error != "refill":
+        return on_error
+    ranks = [shard or Shard(), _shard.distributed() or Shard()]
+    there = getattr(loader.sampler, "num_replicas", 1)
+    if max(there, *(one.world_size for one in ranks)) > 1:
+        return "replace"
+    return "skip" if loader.batch_size is None else "refill"
 
 
 def _stateful(loader: Any) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -30,6 +31,10 @@ from ._transport import Packer, warm_collate
 # Slabs of batches that were collated in the training process and let go of.
 _WARM_SLABS = 2
 
+# Bad samples of an iterable dataset after which one batch is not filled up any more, where
+# max_errors is a share: the stream may be endless, and all of it bad.
+_HOPELESS = 10_000
+
 
 class Fetcher(Dataset[Outcome]):
     """Turns tasks into outcomes. Runs in every worker process, or in this one.
@@ -40,7 +45,8 @@ class Fetcher(Dataset[Outcome]):
         size: samples in a batch of an IterableDataset; None for single samples.
         batched: whether a task's indices are those of a batch.
         drop_last: of an IterableDataset, a last batch that is smaller.
-        on_error: see ``_policy``.
+        on_error: see ``_policy``; with "refill" a batch that lacks a sample is not made.
+        limit: ``max_errors``, at which an iterable dataset is read on no further.
         seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
             epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
         resume: where an iterable dataset goes on.
@@ -56,6 +62,7 @@ class Fetcher(Dataset[Outcome]):
         batched: bool,
         drop_last: bool,
         on_error: OnError = "raise",
+        limit: float = 0,
         seed: int | None = None,
         resume: Positions | None = None,
         halves: Halves | None = None,
@@ -66,6 +73,8 @@ class Fetcher(Dataset[Outcome]):
         self._batched = batched
         self._drop_last = drop_last
         self._on_error = on_error
+        self._refill = on_error == "refill"
+        self._limit = limit if isinstance(limit, int) else _HOPELESS
         self._seed = seed
         self._resume = resume
         self._halves = halves
@@ -80,6 +89,12 @@ class Fetcher(Dataset[Outcome]):
 
     def __getitem__(self, task: Task) -> Outcome:
         info = get_worker_info()
+        if info is None and self._refill:
+            # An error waits for its turn behind a batch that is being filled up.
+            try:
+                return self._outcome(task, 0, None)
+            except Exception as error:  # noqa: BLE001 - raised at this batch
+                return Outcome(task.number, error=error)
         if info is None:
             return self._outcome(task, 0, None)
         try:
@@ -99,15 +114,16 @@ class Fetcher(Dataset[Outcome]):
         try:
             if isinstance(self.dataset, IterableDataset):
                 samples, bad = self._next_samples(task, worker)
+                missing: list[int] = []
                 if self._idle:
                     return Outcome(task.number, worker, empty=True, idle=True)
                 position = self._position if packer else copy.deepcopy(self._position)
             else:
-                samples, bad = self._samples(task)
+                samples, bad, missing = self._samples(task)
                 position = None
             done = Outcome(task.number, worker, bad=tuple(bad), position=position)
-            if not len(samples) and (bad or position is not None):
-                return dataclasses.replace(done, empty=True)
+            if missing or (not len(samples) and (bad or position is not None)):
+                return dataclasses.replace(done, missing=tuple(missing), empty=True)
             fetched_ns = time.perf_counter_ns()
             wanted_ns = round(1e9 * (_cpu.wanted() - wanted_s))
             batch = self._collate(samples if self._batched else samples[0], packer)
@@ -133,8 +149,8 @@ class Fetcher(Dataset[Outcome]):
 
     # --- map-style ------------------------------------------------------------------------------
 
-    def _samples(self, task: Task) -> tuple[Any, list[BadSample]]:
-        """The samples of ``task``, and those that could not be made."""
+    def _samples(self, task: Task) -> tuple[Any, list[BadSample], list[int]]:
+        """The samples of ``task``, those that could not be made, and places to be filled up."""
         indices = task.indices if self._batched else [task.indices]
         seeds: list[int] | None = None
         if self._seed is not None:
@@ -143,9 +159,9 @@ class Fetcher(Dataset[Outcome]):
         many = getattr(self.dataset, "__getitems__", None) if self._batched else None
         if many or self._halves is not None:
             if self._on_error == "raise":
-                return self._many(task, indices, seeds), []
+                return self._many(task, indices, seeds), [], []
             try:
-                return self._many(task, indices, seeds), []
+                return self._many(task, indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
                 pass
         good: dict[int, Any] = {}
@@ -162,9 +178,10 @@ class Fetcher(Dataset[Outcome]):
                 if actions[i] == "raise":
                     raise
                 bad.append(_policy.bad_sample(index, error, actions[i]))
-        if not bad:
-            return list(good.values()), bad
-        return [good[i] for i in _policy.kept(list(good), len(indices), actions)], bad
+        missing = list(actions) if self._refill else []
+        if not bad or missing:
+            return list(good.values()), bad, missing
+        return [good[i] for i in _policy.kept(list(good), len(indices), actions)], bad, []
 
     def _many(self, task: Task, indices: list[Any], seeds: list[int] | None) -> Any:
         """The samples ``indices``, all that ``task`` has or a part of them, made together."""
@@ -236,7 +253,10 @@ class Fetcher(Dataset[Outcome]):
         actions: dict[int, str] = {}
         good: list[int] = []
         ended, wanted = False, 1 if self._size is None else self._size
-        for i in range(wanted):
+        for i in itertools.count():
+            done = len(good) if self._refill and len(bad) <= self._limit else i
+            if done >= wanted:
+                break
             try:
                 sample = self._one(bad, actions, i)
             except StopIteration:
@@ -246,7 +266,8 @@ class Fetcher(Dataset[Outcome]):
                 good.append(i)
                 samples.append(sample)
         count = len(good) + len(actions)
-        if self._drop_last and self._size is not None and count < wanted:
+        full = len(good) if self._refill else count
+        if self._drop_last and self._size is not None and full < wanted:
             samples, good = [], []
         if actions and samples:
             place = {i: n for n, i in enumerate(good)}

@@ -39,8 +39,9 @@ from ._governor import Governor, Pace
 from ._policy import BadSamples, OnError
 from ._progress import Progress
 from ._readahead import ReadAhead
-from ._salvage import Filled, Filling, finish, readable
-from ._sampler import Batches, Order, Repeats
+from ._refill import Refill
+from ._salvage import Filled, Filler, Filling
+from ._sampler import Batches, Order
 from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
@@ -69,6 +70,7 @@ class BatchIterator(Iterator[Any]):
         progress: is kept up to date.
         left_out: indices of this epoch that come before the order's, or None.
         on_error, bad: what becomes of samples that cannot be read, and where they are counted.
+        refill: where batches are filled up from, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
@@ -89,6 +91,7 @@ class BatchIterator(Iterator[Any]):
         left_out: np.ndarray | None,
         on_error: OnError,
         bad: BadSamples,
+        refill: Refill | None = None,
         governor: Governor | None = None,
     ) -> None:
         self._order = order
@@ -100,9 +103,19 @@ class BatchIterator(Iterator[Any]):
         self._progress = progress
         self._bad = bad
         self._samples = 0
-        self._pipeline = _Pipeline(
-            source, decoder, order.known, timeout_s, seed, epoch, stamps, left_out, on_error
+        known = order.known
+        if refill is not None:
+            refill.order = lambda: known.indices
+        filler = Filler(
+            decoder,
+            source,
+            seed=seed,
+            epoch=epoch,
+            on_error=on_error,
+            refill=refill,
+            left_out=left_out,
         )
+        self._pipeline = _Pipeline(source, decoder, known, filler, timeout_s, stamps)
         if prefetch:
             self._pipeline.start(self)
             for _ in range(prefetch):
@@ -122,7 +135,7 @@ class BatchIterator(Iterator[Any]):
                     self._end()
                     self._stamps.ended(begin)
                     raise StopIteration
-                if len(filled.records) or not filled.bad:
+                if not filled.empty:
                     got = time.perf_counter_ns()
                     batch = self._assemble(filled.images, filled.records)
                     self._stamps.stage("collate", got)
@@ -146,6 +159,7 @@ class BatchIterator(Iterator[Any]):
             raise
         if filled is not None:
             self._progress.batch()
+            self._progress.refilled = filled.refilled or self._progress.refilled
             self._samples += len(filled.records) + len(filled.bad)
             self._bad.add(filled.bad, self._samples)
         return filled
@@ -192,24 +206,15 @@ class _Pipeline:
         source: Source,
         decoder: Decoder,
         known: Batches,
+        filler: Filler,
         timeout_s: float,
-        seed: int,
-        epoch: int,
         stamps: Stamps,
-        left_out: np.ndarray | None,
-        on_error: OnError,
     ) -> None:
-        self._source = source
         self._decoder = decoder
+        self._filler = filler
         self._timeout_s = timeout_s or None
-        self._seed = seed
-        self._epoch = epoch
         self._stamps = stamps
         self._ahead = ReadAhead(decoder, source.lookup, known)
-        self._repeats = Repeats(len(source.store)) if source.plan.random else None
-        if self._repeats is not None and left_out is not None:
-            self._repeats.count(source.lookup(left_out))
-        self._on_error = on_error
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: weakref.ref[BatchIterator] | None = None
@@ -316,21 +321,9 @@ class _Pipeline:
     def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
         try:
-            records = self._source.lookup(indices)
-            repeats = None if self._repeats is None else self._repeats.count(records)
-            tried = readable(self._decoder, records, self._on_error)
-            whole = len(tried) == len(records)
-            ticket = None
-            if whole or len(tried):
-                ticket = self._decoder.submit(
-                    records if whole else records[tried],
-                    seed=self._seed,
-                    epoch=self._epoch,
-                    repeats=repeats if whole or repeats is None else repeats[tried],
-                    timed=self._stamps.timeline is not None,
-                )
-            self._ahead.submitted(records)
-            return Filling(indices, records, tried, ticket)
+            filling = self._filler.begin(indices, timed=self._stamps.timeline is not None)
+            self._ahead.submitted(filling.records)
+            return filling
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:
@@ -347,7 +340,7 @@ class _Pipeline:
             return filling
         ticket = filling.ticket
         try:
-            filled = finish(self._decoder, filling, self._on_error)
+            filled = self._filler.finish(filling)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         except BaseException:  # Ctrl-C while the caller's thread decodes: nothing may go on writing

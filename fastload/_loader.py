@@ -84,9 +84,11 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             nothing is divided here. Off by default, as trainers divide by themselves.
         rank, world_size: of this process, where torch.distributed is not used.
         on_error: of a sample that cannot be made: "raise"; "skip": the batch is shorter;
-            "replace": by the next good sample of the same batch; or a callable
-            ``(index, error) -> "raise" | "skip" | "replace"``. A batch without good samples is
-            left out. ``stats()["errors"]`` lists them, a warning at the epoch's end counts them.
+            "replace": by the next good sample of the same batch; "refill": by the last sample of
+            the epoch's order, which gets shorter there (on several ranks, which need equal numbers
+            of batches, this is "replace"); or a callable ``(index, error) -> "raise" | "skip" |
+            "replace"``. A batch without good samples is left out. ``stats()["errors"]`` lists
+            them, a warning at the epoch's end counts them.
         max_errors: how many an epoch may have before TooManyErrors is raised: a number (int), or a
             share of the samples (float), which lets at least one pass unless it is 0.
         prefetch_thread: True: where a dataset of the user's runs in this process (num_workers=0),
@@ -313,6 +315,11 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             if not isinstance(source, str):
                 return _runs.native(self, source, epoch)
             if _runs.plain(self):
+                if self.on_error != "raise":
+                    raise UsageError(
+                        f"on_error={self.on_error!r} needs in_order=True, and a dataset that is no "
+                        "DataPipe: there torch's own iterator runs, which raises what is raised"
+                    )
                 return Observed(super().__iter__(), self._stamps)
             return _runs.workers(self, epoch)
 

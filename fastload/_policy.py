@@ -1,4 +1,4 @@
-"""What becomes of samples that cannot be made: raise, skip, replace; counted, bounded, reported."""
+"""What becomes of samples that cannot be made: counted, bounded, reported."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any, Literal
 from .errors import DataError, TooManyErrors, UsageError
 
 _ACTIONS = ("raise", "skip", "replace")
+_CHOICES = (*_ACTIONS, "refill")
 
-Action = Literal["raise", "skip", "replace"]
+Action = Literal["raise", "skip", "replace", "refill"]
 OnError = str | Callable[[Any, Exception], str]
 
 _log = logging.getLogger("fastload")
@@ -29,7 +30,7 @@ class BadSample:
             from the same worker.
         file: the file at fault where the error names one, else None.
         error: type and message.
-        action: "skip" or "replace".
+        action: "skip", "replace" or "refill".
     """
 
     index: Any
@@ -40,9 +41,9 @@ class BadSample:
 
 def check(on_error: Any, max_errors: Any) -> None:
     """Raise UsageError for arguments that cannot work."""
-    if not callable(on_error) and on_error not in _ACTIONS:
+    if not callable(on_error) and on_error not in _CHOICES:
         raise UsageError(
-            f"on_error must be 'raise', 'skip', 'replace' or a callable, got {on_error!r}"
+            f"on_error must be 'raise', 'skip', 'replace', 'refill' or a callable, got {on_error!r}"
         )
     whole = isinstance(max_errors, int) and not isinstance(max_errors, bool) and max_errors >= 0
     if not whole and not (isinstance(max_errors, float) and 0 <= max_errors <= 1):
@@ -90,7 +91,7 @@ def kept(good: Sequence[int], n: int, actions: dict[int, str]) -> list[int]:
     """
     if not good:
         return []
-    wanted = [i for i in range(n) if actions.get(i) != "skip"]
+    wanted = [i for i in range(n) if actions.get(i) not in ("skip", "refill")]
     following: dict[int, int] = {}
     after = good[0]
     available = set(good)
@@ -142,11 +143,13 @@ class BadSamples:
             for entry in self.entries[:_SHOWN]
         )
         _log.warning(
-            "epoch %d: %d samples could not be read (%d skipped, %d replaced), %d could: %s%s",
+            "epoch %d: %d samples could not be read (%d skipped, %d replaced, %d refilled), "
+            "%d could: %s%s",
             epoch,
             len(self.entries),
             sum(entry.action == "skip" for entry in self.entries),
             sum(entry.action == "replace" for entry in self.entries),
+            sum(entry.action == "refill" for entry in self.entries),
             samples,
             first,
             " ..." if len(self.entries) > _SHOWN else "",

@@ -30,6 +30,7 @@ class Progress:
             dataset, batches.
         first: samples of the epoch's order, of all ranks, consumed before this iteration began.
         since: index batches consumed since then.
+        refilled: samples taken from the order's end, to fill up batches with.
         length: samples that the order has for this rank from there on; None where the order is not
             a function of seed and epoch.
         total: samples of the whole order, of all ranks.
@@ -46,6 +47,7 @@ class Progress:
     batches: int = 0
     first: int = 0
     since: int = 0
+    refilled: int = 0
     length: int | None = None
     total: int | None = None
     batch_size: int | None = None
@@ -78,6 +80,7 @@ class Progress:
             "epoch": self.epoch,
             "batches": self.batches,
             "samples": self.samples(),
+            "refilled": self.refilled,
             "total": self.total,
             "batch_size": self.batch_size,
             "world_size": self.world_size,
@@ -104,6 +107,7 @@ def read(state: Mapping[str, Any]) -> Progress:
         epoch=int(state["epoch"]),
         batches=int(state["batches"]),
         first=int(samples or 0),
+        refilled=int(state.get("refilled", 0)),  # version 1 did without for a while
         length=None if samples is None else 0,
         total=state["total"],
         batch_size=state["batch_size"],

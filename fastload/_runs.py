@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._halves import Halves
 from ._iterator import BatchIterator
 from ._progress import positions
+from ._refill import Refill
 from ._sampler import Order
 from ._shared import SharedRing
 from ._source import Source, begun
@@ -126,6 +127,8 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
         loader._stamps,
         getattr(loader, "_IterableDataset_len_called", None),
         _PREFETCH if loader.prefetch_thread and not loader.num_workers else 0,
+        epoch.refill,
+        epoch.skip,
     )
     if epoch.resumed and not loader.num_workers:
         iterator.start()
@@ -163,14 +166,20 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
         size=loader.batch_size,
         batched=batched,
         drop_last=loader.drop_last,
-        on_error=loader.on_error,
+        on_error=epoch.on_error,
+        limit=loader.max_errors,
         # The generators are this process's own: a thread must not seed them under its feet.
         seed=None if loader.prefetch_thread and not count else loader.seed,
         resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
         halves=halves(loader),
     )
     repeats = loader.seed is not None and not iterable and _may_repeat(loader)
-    tasks = Tasks(loader._index_sampler, loader._ring if count else None, repeats=repeats)
+    tasks = Tasks(
+        loader._index_sampler,
+        loader._ring if count else None,
+        repeats=repeats,
+        keep=epoch.refill is not None,
+    )
     options: dict[str, Any] = {}
     if count:
         options = {
@@ -208,12 +217,24 @@ def halves(loader: Any) -> Halves | None:
 def _order(loader: Any, epoch: Epoch) -> Callable[[], Any]:
     """What gives the iterator over the epoch's indices when called."""
     known = epoch.known
+    if known is None and epoch.refill is not None:
+        return functools.partial(_drawn_at_once, loader.sampler, loader.batch_size, epoch.refill)
     if known is None:
         sampler = loader._index_sampler  # not the loader: it owns what will hold this
         return lambda: sampler
+    if epoch.refill is not None:
+        epoch.refill.order = lambda: known.indices
     if loader.batch_sampler is None:
         return lambda: (int(batch[0]) for batch in known)
     return lambda: map(np.ndarray.tolist, known)
+
+
+def _drawn_at_once(sampler: Any, size: int, refill: Refill) -> Iterator[list[Any]]:
+    """The batches of a sampler whose order is known as a whole when the first one is wanted."""
+    indices = _sampler.all_of(sampler)
+    refill.order = lambda: indices
+    for begin in range(0, len(indices), size):
+        yield indices[begin : begin + size]
 
 
 def _may_repeat(loader: Any) -> bool:
@@ -234,7 +255,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
     if epoch.known is not None:
         order = Order(iter(epoch.known), epoch.known)
     else:
-        order = _sampler.index_batches(loader.batch_sampler)
+        order = _sampler.index_batches(loader.batch_sampler, whole=epoch.refill is not None)
     left_out = _sampler.leave_out(order, epoch.skip) if at_once else None
     seed, number = _augmentation(loader, source, progress.epoch, persistent)
     if epoch.resumed and left_out is None:
@@ -252,7 +273,8 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
         stamps=loader._stamps,
         progress=progress,
         left_out=left_out,
-        on_error=loader.on_error,
+        on_error=epoch.on_error,
+        refill=epoch.refill,
         bad=loader._bad,
         governor=loader._governor,
     )

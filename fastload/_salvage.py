@@ -10,7 +10,12 @@ import torch
 from . import _policy
 from ._engine.decoder import Decoder, Images, Ticket
 from ._policy import BadSample, OnError
+from ._refill import Refill
+from ._sampler import Repeats
+from ._source import Source
 from .errors import DataError, DecodeError
+
+_NONE = np.empty(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +27,14 @@ class Filling:
         records: int64 (n,), their records.
         tried: positions of those that the engine was given: all that have a size.
         ticket: of those; None where there are none.
+        repeats: int64 (n,), how often each came before; None: nothing is random.
     """
 
     indices: np.ndarray
     records: np.ndarray
     tried: np.ndarray
     ticket: Ticket | None
+    repeats: np.ndarray | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,56 +45,162 @@ class Filled:
         records: int64 (n,), one for each image; fewer than were asked for where some were skipped.
         images: (n, 3, h, w), or a list of the views.
         bad: the samples that could not be read.
+        empty: there is no batch, since no sample is left for it.
+        refilled: samples taken from the order's end so far.
     """
 
     records: np.ndarray
     images: Images
     bad: tuple[BadSample, ...] = ()
+    empty: bool = False
+    refilled: int = 0
 
 
-def readable(decoder: Decoder, records: np.ndarray, on_error: OnError) -> np.ndarray:
-    """Positions of ``records`` that the engine may be given: those whose size is known.
+class Filler:
+    """Fills the batches of one epoch, and makes of what fails what ``on_error`` says.
 
-    With "raise" all of them: the engine says which is at fault.
+    Args:
+        decoder: the engine.
+        source: what it reads.
+        seed, epoch: of the augmentation.
+        on_error: see ``_policy``.
+        refill: where batches are filled up from, with ``on_error="refill"``.
+        left_out: indices of this epoch that came before its first batch, or None.
     """
-    if on_error == "raise":
-        return np.arange(len(records))
-    return np.flatnonzero(decoder.store.sizes(records).min(axis=1, initial=1) > 0)
 
+    def __init__(
+        self,
+        decoder: Decoder,
+        source: Source,
+        *,
+        seed: int,
+        epoch: int,
+        on_error: OnError,
+        refill: Refill | None,
+        left_out: np.ndarray | None,
+    ) -> None:
+        self._decoder = decoder
+        self._source = source
+        self._seed = seed
+        self._epoch = epoch
+        self._on_error = on_error
+        self._refill = refill
+        self._number = 0  # of the batch that is finished next
+        self._left_out = _NONE if left_out is None else left_out
+        self._repeats = Repeats(len(source.store)) if source.plan.random else None
+        if self._repeats is not None and left_out is not None:
+            self._repeats.count(source.lookup(left_out))
 
-def finish(decoder: Decoder, filling: Filling, on_error: OnError) -> Filled:
-    """Wait for ``filling``, and make a batch of what came of it.
+    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
+        """Begin to fill the next batch, with ``indices``; ``timed``: see ``Decoder.submit``."""
+        records = self._source.lookup(indices)
+        repeats = None if self._repeats is None else self._repeats.count(records)
+        return self._begin(indices, records, repeats, timed)
 
-    Raises:
-        DataError: a sample failed that is not to be skipped or replaced.
-        concurrent.futures.CancelledError: it was cancelled.
-    """
-    records, ticket = filling.records, filling.ticket
-    if on_error == "raise":
-        assert ticket is not None
-        return Filled(records, ticket.result())
-    n = len(records)
-    failed: dict[int, DataError] = {
-        i: decoder.error(DecodeError, "the size of the image is not known", records, i)
-        for i in np.setdiff1d(np.arange(n), filling.tried).tolist()
-    }
-    images: Images = torch.empty(0)
-    if ticket is not None:
-        images, errors = ticket.settle()
-        failed |= {int(filling.tried[i]): error for i, error in errors.items()}
-    if not failed:
-        return Filled(records, images)
-    actions: dict[int, str] = {}
-    bad = []
-    for i, error in sorted(failed.items()):
-        index = int(filling.indices[i])
-        actions[i] = _policy.action_for(on_error, index, error)
-        if actions[i] == "raise":
-            raise error
-        bad.append(_policy.bad_sample(index, error, actions[i]))
-    kept = _policy.kept([i for i in range(n) if i not in failed], n, actions)
-    rows = {int(position): row for row, position in enumerate(filling.tried)}
-    # A copy: these batches are few.
-    chosen = torch.tensor([rows[i] for i in kept], dtype=torch.int64)
-    images = [view[chosen] for view in images] if isinstance(images, list) else images[chosen]
-    return Filled(records[np.array(kept, np.int64)], images, tuple(bad))
+    def _begin(
+        self, indices: np.ndarray, records: np.ndarray, repeats: np.ndarray | None, timed: bool
+    ) -> Filling:
+        tried = self._readable(records)
+        whole = len(tried) == len(records)
+        ticket = None
+        if whole or len(tried):
+            ticket = self._decoder.submit(
+                records if whole else records[tried],
+                seed=self._seed,
+                epoch=self._epoch,
+                repeats=repeats if whole or repeats is None else repeats[tried],
+                timed=timed,
+            )
+        return Filling(indices, records, tried, ticket, repeats)
+
+    def _readable(self, records: np.ndarray) -> np.ndarray:
+        """Positions of ``records`` that the engine may be given: those whose size is known.
+
+        With "raise" all of them: the engine says which is at fault.
+        """
+        if self._on_error == "raise":
+            return np.arange(len(records))
+        return np.flatnonzero(self._decoder.store.sizes(records).min(axis=1, initial=1) > 0)
+
+    def finish(self, filling: Filling) -> Filled:
+        """Wait for ``filling``, the oldest one, and make a batch of what came of it.
+
+        Raises:
+            DataError: a sample failed that is not to be skipped or replaced.
+            concurrent.futures.CancelledError: it was cancelled.
+        """
+        records = filling.records
+        if self._on_error == "raise":
+            assert filling.ticket is not None
+            return Filled(records, filling.ticket.result())
+        if self._refill is not None:
+            self._number += 1
+            return self._fill_up(filling, self._refill, self._number - 1)
+        n = len(records)
+        images, failed = self._settled(filling)
+        if not failed:
+            return Filled(records, images)
+        actions: dict[int, str] = {}
+        bad = []
+        for i, error in sorted(failed.items()):
+            index = int(filling.indices[i])
+            actions[i] = _policy.action_for(self._on_error, index, error)
+            if actions[i] == "raise":
+                raise error
+            bad.append(_policy.bad_sample(index, error, actions[i]))
+        kept = _policy.kept([i for i in range(n) if i not in failed], n, actions)
+        rows = {int(position): row for row, position in enumerate(filling.tried)}
+        # A copy: these batches are few.
+        chosen = torch.tensor([rows[i] for i in kept], dtype=torch.int64)
+        images = [view[chosen] for view in images] if isinstance(images, list) else images[chosen]
+        return Filled(records[np.array(kept, np.int64)], images, tuple(bad), empty=not kept)
+
+    def _settled(self, filling: Filling) -> tuple[Images, dict[int, DataError]]:
+        """The images of those that were tried, and what failed, by position in the batch."""
+        records = filling.records
+        failed: dict[int, DataError] = {
+            i: self._decoder.error(DecodeError, "the size of the image is not known", records, i)
+            for i in np.setdiff1d(np.arange(len(records)), filling.tried).tolist()
+        }
+        images: Images = torch.empty(0)
+        if filling.ticket is not None:
+            images, errors = filling.ticket.settle()
+            failed |= {int(filling.tried[i]): error for i, error in errors.items()}
+        return images, failed
+
+    def _fill_up(self, filling: Filling, refill: Refill, number: int) -> Filled:
+        """Batch ``number`` of the order, made anew until none of its samples is bad."""
+        positions = refill.own(number)
+        repeats = dict(zip(positions, [] if filling.repeats is None else filling.repeats.tolist()))
+        bad: list[BadSample] = []
+        images, failed = self._settled(filling)
+        # What was taken from the end meanwhile is no longer this batch's to have or to lose.
+        lost = [i for i in sorted(failed) if i < len(positions)]
+        while lost:
+            for i in lost:
+                bad.append(_policy.bad_sample(int(filling.indices[i]), failed[i], "refill"))
+            positions = refill.instead(number, positions, lost)
+            if refill.hopeless(len(bad)) or not refill.complete(positions):
+                break
+            del images  # its slab is free for the batch made anew
+            filling = self._again(positions, repeats)
+            images, failed = self._settled(filling)
+            lost = sorted(failed)
+        n = len(positions)
+        if lost or not refill.complete(positions):
+            return Filled(_NONE, torch.empty(0), tuple(bad), empty=True, refilled=refill.spent)
+        images = [view[:n] for view in images] if isinstance(images, list) else images[:n]
+        return Filled(filling.records[:n], images, tuple(bad), refilled=refill.spent)
+
+    def _again(self, positions: list[int], repeats: dict[int, int]) -> Filling:
+        """Begin to fill a batch with these positions of the order."""
+        assert self._refill is not None, "only a batch that is filled up is made anew"
+        indices = np.array([self._refill.index(at) for at in positions], np.int64)
+        before = None
+        if self._repeats is not None:
+            for at, index in zip(positions, indices):
+                if at not in repeats:
+                    earlier = int(np.count_nonzero(self._left_out == index))
+                    repeats[at] = earlier + self._refill.repeats(at)
+            before = np.array([repeats[at] for at in positions], np.int64)
+        return self._begin(indices, self._source.lookup(indices), before, False)

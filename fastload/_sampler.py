@@ -17,6 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
 
 from . import _philox
+from .errors import UsageError
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -38,7 +39,17 @@ class SeededSampler(Sampler[int]):
         self._chosen = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration is of."""
+        """Choose the epoch that the next iteration is of; the dataset is told too.
+
+        A trainer that rebuilt the loader tells the sampler alone, and what the dataset augments
+        follows the epoch as well.
+        """
+        from ._source import nested  # which knows samplers
+
+        for part in nested(self.data_source):
+            tell = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
         self.epoch = epoch
         self._chosen = True
 
@@ -116,10 +127,11 @@ class Order(Iterator[np.ndarray]):
         self._batches = itertools.chain(drawn, self._batches)
 
 
-def index_batches(batch_sampler: Any) -> Order:
+def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
     """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
 
     Random numbers are drawn on the thread that iterates, and when torch's samplers draw them.
+    ``whole``: all indices are drawn with the first batch, a user's sampler's too.
     """
     if type(batch_sampler) is BatchSampler:
         sampler, size = batch_sampler.sampler, batch_sampler.batch_size
@@ -135,6 +147,9 @@ def index_batches(batch_sampler: Any) -> Order:
             if sampler.num_samples == len(sampler.data_source):
                 known = Batches(_NOTHING, size, drop_last)
                 return Order(_random_batches(sampler, size, known), known)
+        if whole:
+            known = Batches(_NOTHING, size, drop_last)
+            return Order(_all_batches(sampler, known), known)
     return Order(map(as_indices, batch_sampler))
 
 
@@ -152,6 +167,16 @@ def as_indices(batch: Iterable[Any]) -> np.ndarray:
     """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
     items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
     return np.fromiter(map(operator.index, items), np.int64)
+
+
+def all_of(sampler: Any) -> list[Any]:
+    """All that ``sampler`` gives. Raises UsageError where that may have no end."""
+    if not hasattr(sampler, "__len__"):
+        raise UsageError(
+            "on_error='refill' takes further samples from the end of the order: expected a sampler "
+            f"with a length, got {type(sampler).__name__}; use on_error='replace'"
+        )
+    return list(sampler)
 
 
 class Repeats:
@@ -180,6 +205,12 @@ def repeats_within(records: np.ndarray) -> np.ndarray:
     repeats = np.empty(len(records), np.int64)
     repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
     return repeats
+
+
+def _all_batches(sampler: Any, known: Batches) -> Iterator[np.ndarray]:
+    """The batches of ``known``, which gets all indices of ``sampler`` with the first one."""
+    known.indices = as_indices(all_of(sampler))
+    yield from known
 
 
 def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:

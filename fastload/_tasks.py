@@ -88,8 +88,9 @@ class Outcome:
         samples: in the batch.
         batch: made in this process.
         message: with a batch from another process.
-        error: what was raised in another process.
+        error: what was raised in another process; or in this one, where a later batch must wait.
         bad: samples that could not be made.
+        missing: with ``on_error="refill"``, their places in the batch, which then is not made.
         position: of an iterable dataset, after this batch.
         empty: there is no batch: all its samples were skipped, or there are no more.
         idle: nothing was done, so that the next worker has its turn.
@@ -101,8 +102,9 @@ class Outcome:
     samples: int = 0
     batch: Any = None
     message: Message | None = None
-    error: ExceptionWrapper | None = None
+    error: ExceptionWrapper | Exception | None = None
     bad: tuple[BadSample, ...] = ()
+    missing: tuple[int, ...] = ()
     position: Position | None = None
     empty: bool = False
     idle: bool = False
@@ -124,12 +126,16 @@ class Tasks:
         sized: what the length is taken of.
         ring: slabs for the batches, or None.
         repeats: whether the order may repeat an index and that matters.
+        keep: tasks are kept until somebody takes them out of ``TaskIterator.kept``.
     """
 
-    def __init__(self, sized: Any, ring: SharedRing | None, *, repeats: bool) -> None:
+    def __init__(
+        self, sized: Any, ring: SharedRing | None, *, repeats: bool, keep: bool = False
+    ) -> None:
         self._sized = sized
         self._ring = ring
         self._repeats = repeats
+        self._keep = keep
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = 0
         self._at_once = False
@@ -151,7 +157,12 @@ class Tasks:
         # would ask the sampler for it.
         if not (self._at_once and self.current is not None):
             self.current = TaskIterator(
-                iter(self._order()), self._epoch, self._skip, self._ring, self._repeats
+                iter(self._order()),
+                self._epoch,
+                self._skip,
+                self._ring,
+                self._repeats,
+                self._keep,
             )
         if self._at_once:
             self.current.start()
@@ -171,6 +182,7 @@ class TaskIterator(Iterator[Task]):
         skip: int,
         ring: SharedRing | None,
         repeats: bool,
+        keep: bool,
     ) -> None:
         self._order = order
         self._epoch = epoch
@@ -181,6 +193,15 @@ class TaskIterator(Iterator[Task]):
             collections.Counter() if repeats else None
         )
         self._stopped = False
+        self._keep = keep
+        self._inserted: collections.deque[Task] = collections.deque()
+        self.kept: dict[int, Task] = {}
+        """Tasks by their numbers, if they are to be kept."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether tasks say how often their indices came before."""
+        return self._times is not None
 
     def start(self) -> None:
         """Draw the beginning of the order now, rather than with the first task."""
@@ -200,14 +221,33 @@ class TaskIterator(Iterator[Task]):
         self._leave_out()
         if self._stopped:
             raise StopIteration
+        if self._inserted:
+            return self._inserted.popleft()
         indices = next(self._order)
+        return self._task(indices, self._count(indices))
+
+    def insert(self, indices: list[Any], repeats: list[int] | None) -> int:
+        """Let the next task be this one; its number."""
+        task = self._task(indices, repeats)
+        self._inserted.append(task)
+        return task.number
+
+    def forget(self, outcome: Outcome) -> None:
+        """Nobody wants the batch of ``outcome``: its slab is free."""
+        _under_way.pop(outcome.task, None)
+        self._given.pop(outcome.task, None)
+
+    def _task(self, indices: Any, repeats: list[int] | None) -> Task:
         number = next(_numbers)
         lease = None if self._ring is None else self._ring.lease()
         slot = None
         if lease is not None:
             slot, self._given[number] = lease
         _under_way[number] = self
-        return Task(number, indices, self._epoch, self._count(indices), slot)
+        task = Task(number, indices, self._epoch, repeats, slot)
+        if self._keep:
+            self.kept[number] = task
+        return task
 
     def open(self, outcome: Outcome) -> Any:
         """The batch of ``outcome``; its slab is free when nobody refers to the batch any more."""
@@ -237,12 +277,14 @@ class TaskIterator(Iterator[Task]):
         return before if any(before) else None
 
 
-def _raised(wrapper: ExceptionWrapper) -> BaseException:
+def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
     """What the wrapper raises, without the frames of raising it.
 
     They refer to the exception and to the iterator: a cycle, and an iterator of torch's that is
     garbage in a cycle has lost the threads that tell its workers to end, and waits 5 s for each.
     """
+    if isinstance(wrapper, Exception):
+        return wrapper
     try:
         wrapper.reraise()  # type: ignore[no-untyped-call]
     except BaseException as error:  # noqa: BLE001 - raised by the caller

@@ -21,9 +21,11 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from ._background import Background
+from ._completed import Completed
 from ._fetch import Fetcher
 from ._policy import BadSamples
 from ._progress import Progress
+from ._refill import Refill
 from ._tasks import Outcome, Position, Task, TaskIterator, Tasks
 from ._trace import Stamps
 
@@ -39,6 +41,7 @@ class WorkerIterator(Iterator[Any]):
         stamps: where times are added up.
         reported: the length that an iterable dataset reported, or None.
         ahead: batches that a thread makes ahead; 0: none does.
+        refill, number: where batches are filled up from, and which batch comes first; or None.
     """
 
     def __init__(
@@ -50,6 +53,8 @@ class WorkerIterator(Iterator[Any]):
         stamps: Stamps,
         reported: int | None,
         ahead: int = 0,
+        refill: Refill | None = None,
+        number: int = 0,
     ) -> None:
         self._wrapped: Any = iter(inner)
         assert tasks.current is not None  # torch's iterator has asked for its sampler's
@@ -59,6 +64,9 @@ class WorkerIterator(Iterator[Any]):
             pinned = inner.pin_memory and torch.cuda.is_available()
             make = functools.partial(_make, self._fetcher, pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
+        if refill is not None:
+            self._wrapped = Completed(self._wrapped, self._tasks, refill, number)
+        self._refill = refill
         self._progress = progress
         self._bad = bad
         self._stamps = stamps
@@ -137,6 +145,8 @@ class WorkerIterator(Iterator[Any]):
                     self._tasks.stop()
         if not outcome.idle and not (progress.workers and outcome.empty):
             progress.batch()
+        if self._refill is not None:
+            progress.refilled = self._refill.spent
         self._bad.add(outcome.bad, self._samples)
 
     def _end(self) -> None:

@@ -1,0 +1,79 @@
+"""``on_error="refill"``: batches are filled up out of the end of the epoch's order.
+
+A sample that cannot be made gives its place to the last one of the order that nobody has had yet.
+So every batch before the end keeps the samples that it would have had and its size, and the epoch
+gets shorter at its end. Which samples fill up depends on nothing but the order and on which samples
+are bad: batches are settled one after the other, however many are under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+class Refill:
+    """What is left of an epoch's order, seen from its end.
+
+    Args:
+        size: of a batch.
+        drop_last: a last batch that is smaller is left out.
+        limit: ``max_errors``.
+        spent: samples that were taken from the end before this iteration.
+
+    Attributes:
+        order: gives the whole order, once its first batch has been drawn; set by who draws it.
+        spent: samples taken from the end so far.
+    """
+
+    def __init__(self, size: int, *, drop_last: bool, limit: float, spent: int) -> None:
+        self.order: Callable[[], Any] = tuple
+        self.spent = spent
+        self._size = size
+        self._drop_last = drop_last
+        self._limit = limit
+
+    def own(self, number: int) -> list[int]:
+        """Positions in the order that are left to batch ``number``."""
+        end = min((number + 1) * self._size, len(self.order()) - self.spent)
+        return list(range(number * self._size, end))
+
+    def instead(self, number: int, positions: list[int], lost: list[int]) -> list[int]:
+        """The positions to make batch ``number`` of, after ``positions[i]`` failed for i in lost.
+
+        Where the order has too few left, the batch is smaller.
+        """
+        end = len(self.order()) - self.spent
+        count = max(0, min(len(lost), end - (number + 1) * self._size))
+        self.spent += count
+        new: list[int | None] = list(positions)
+        for i, position in itertools.zip_longest(lost, range(end - 1, end - 1 - count, -1)):
+            new[i] = position
+        return [position for position in new if position is not None]
+
+    def complete(self, positions: list[int]) -> bool:
+        """Whether these make a batch: not where there are none, or too few for ``drop_last``."""
+        return len(positions) >= (self._size if self._drop_last else 1)
+
+    def hopeless(self, errors: int) -> bool:
+        """Whether one batch has more errors than ``max_errors`` lets the epoch have."""
+        allowed = self._limit
+        if isinstance(allowed, float):
+            allowed = math.ceil(allowed * len(self.order()))
+        return errors > allowed
+
+    def index(self, position: int) -> Any:
+        """What the order has at ``position``."""
+        order = self.order()
+        return int(order[position]) if isinstance(order, np.ndarray) else order[position]
+
+    def repeats(self, position: int) -> int:
+        """How often that stands before ``position`` too."""
+        before, index = self.order()[:position], self.index(position)
+        if isinstance(before, np.ndarray):
+            return int(np.count_nonzero(before == index))
+        return sum(other == index for other in before)
