@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any, TextIO
 
 
@@ -80,6 +81,7 @@ class _Session:
     def prepare(self, fresh: bool) -> dict[str, Any]:
         from bench.loaders.base import NotAvailable
 
+        self._loader.load_writer()
         start = time.perf_counter()
         try:
             self._loader.prepare(self._work, fresh=fresh)
@@ -87,8 +89,11 @@ class _Session:
             raise _Refused(str(reason)) from reason
         seconds = time.perf_counter() - start
         if self._loader.store is None:
-            return {"seconds": seconds, "nbytes": None}
-        return {"seconds": seconds, "nbytes": _nbytes(self._loader.data_folder(self._work))}
+            return {"seconds": seconds, "durable_seconds": None, "nbytes": None}
+        folder = self._loader.data_folder(self._work)
+        _sync(folder)
+        durable = time.perf_counter() - start
+        return {"seconds": seconds, "durable_seconds": durable, "nbytes": _nbytes(folder)}
 
     def start(
         self, seconds: float, tries: int | None, reference: str, tuned: dict[str, Any] | None
@@ -193,6 +198,16 @@ def _versions(modules: tuple[str, ...]) -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = str(getattr(sys.modules.get(name), "__version__", "unknown"))
     return found
+
+
+def _sync(folder: Path) -> None:
+    """Wait until the files of ``folder`` are on the disk; a writer may have done that itself."""
+    for path in sorted(folder.rglob("*")) + [folder]:
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _nbytes(folder: os.PathLike[str]) -> int:

@@ -16,8 +16,9 @@ from fastload.storage._partial import sync_folder
 from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
 from fastload.storage.concat import ConcatStore
 
-from ._pack import Progress, pack
+from ._pack import pack
 from ._report import PackReport
+from ._run import Progress
 
 _MARK = "-appending"  # in the name of the new store until it replaces the old one
 

@@ -48,10 +48,10 @@ def check_sizes(
         return
     if resize is not None and resize.mode in ("exact", "crop"):
         return
-    every = np.arange(len(source), dtype=np.int64)
     sizes = source.sizes()
     if sizes is None:
         return
+    every = np.arange(len(source), dtype=np.int64)
     known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
     found = np.sort(sizes[known], axis=1) if exif else sizes[known]
     different, first = np.unique(found, axis=0, return_index=True)

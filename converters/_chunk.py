@@ -10,10 +10,11 @@ from collections.abc import Iterable
 import numpy as np
 
 from fastload.errors import DataError, DecodeError
-from fastload.storage import DCT, RAW
+from fastload.storage import DCT, ENCODED, RAW
 from fastload.storage._crc import crc32c
 
 from ._encoders import Encoded, Encoder
+from ._gather import Gatherer
 from ._source import Annotations, Sample, Source
 
 
@@ -31,7 +32,7 @@ class Chunk:
     """
 
     indices: np.ndarray
-    data: list[bytes]
+    data: list[bytes | memoryview]
     sizes: np.ndarray
     kinds: np.ndarray
     crc32c: np.ndarray
@@ -46,14 +47,66 @@ def read_chunk(
     encoder: Encoder,
     stop: threading.Event,
     samples: Iterable[Sample | DataError] | None = None,
+    gatherer: Gatherer | None = None,
 ) -> Chunk:
     """Read and encode some samples; once ``stop`` is set, end with what there is.
 
-    ``samples`` are those of ``indices`` where another thread has read them.
+    Args:
+        source: of the samples.
+        indices: int64, ascending.
+        encoder: makes records of them.
+        stop: set where nothing more is wanted.
+        samples: those of ``indices`` where another thread has read them.
+        gatherer: reads what the encoder keeps as it is, where the source has one.
     """
+    if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
+        return _one_by_one(source, indices, encoder, stop, samples)
+    found = gatherer.read(indices)
+    mine = indices[found.known]
+    whole = Chunk(
+        indices=mine,
+        data=list(found.data),
+        sizes=found.sizes,
+        kinds=np.full(len(mine), ENCODED, np.uint8),
+        crc32c=found.crc32c,
+        annotations=source.annotate(mine, ()) if len(mine) else Annotations(),
+        failed=[],
+        kept=collections.Counter(),
+    )
+    if bool(found.known.all()):
+        return whole
+    others = _one_by_one(source, indices[~found.known], encoder, stop, None)
+    return _merged(source, whole, others)
+
+
+def _merged(source: Source, some: Chunk, others: Chunk) -> Chunk:
+    """The records of both, in the order of the source."""
+    both = np.concatenate([some.indices, others.indices])
+    order = np.argsort(both, kind="stable")
+    data = [*some.data, *others.data]
+    return Chunk(
+        indices=both[order],
+        data=[data[at] for at in order.tolist()],
+        sizes=np.concatenate([some.sizes, others.sizes])[order],
+        kinds=np.concatenate([some.kinds, others.kinds])[order],
+        crc32c=np.concatenate([some.crc32c, others.crc32c])[order],
+        annotations=source.annotate(both[order], ()) if len(both) else Annotations(),
+        failed=others.failed,
+        kept=others.kept,
+    )
+
+
+def _one_by_one(
+    source: Source,
+    indices: np.ndarray,
+    encoder: Encoder,
+    stop: threading.Event,
+    samples: Iterable[Sample | DataError] | None,
+) -> Chunk:
+    """As ``read_chunk``, for any source and any encoder."""
     done: list[int] = []
     taken: list[Sample] = []
-    data: list[bytes] = []
+    data: list[bytes | memoryview] = []
     crcs: list[int] = []
     shape: list[tuple[int, int, int]] = []
     failed: list[tuple[int, str]] = []

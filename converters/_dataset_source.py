@@ -1,4 +1,4 @@
-"""Any map-style torch Dataset as a source, also by ``module:object``."""
+"""Any torch Dataset as a source, map-style or iterable, also by ``module:object``."""
 
 from __future__ import annotations
 
@@ -47,51 +47,18 @@ class DatasetSource(Source):
     def __init__(self, dataset: Any, name: str) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UsageError(
-                f"expected a map-style Dataset with __len__ and __getitem__, got {name} "
-                f"({type(dataset).__name__}): an iterable one can be packed with open_writer"
+                "expected a Dataset with __len__ and __getitem__, or one with __iter__, got "
+                f"{name} ({type(dataset).__name__})"
             )
         self.path = name
         self._dataset = dataset
         self.classes = [str(one) for one in getattr(dataset, "classes", ())]
         self.keys = [f"{index:08d}" for index in range(len(dataset))]
 
-    @classmethod
-    def named(cls, text: str) -> DatasetSource:
-        """The dataset ``module:object``; what is a class or a function is called.
-
-        Raises:
-            UsageError: no such module or object.
-        """
-        module, _, name = text.partition(":")
-        here = os.getcwd()
-        sys.path.insert(0, here)  # as `python -m` has it
-        try:
-            found: Any = importlib.import_module(module)
-            for part in name.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError) as error:
-            message = f"expected a Dataset as module:object, got {text!r}: {error}"
-            raise UsageError(message) from error
-        finally:
-            sys.path.remove(here)
-        made = isinstance(found, type) or not hasattr(found, "__getitem__")
-        return cls(found() if made and callable(found) else found, text)
-
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``; what the dataset raises is not caught."""
         for index in indices.tolist():
-            item = self._dataset[index]
-            fields: Mapping[str, Any] = {}
-            label = None
-            if isinstance(item, Mapping):
-                fields = {str(name): _plain(value) for name, value in item.items()}
-                item, label = fields.pop("image", None), fields.pop("label", None)
-            elif isinstance(item, (tuple, list)) and len(item) == 2:
-                item, label = item[0], _plain(item[1])
-            try:
-                yield Sample(_image(item), label=label, fields=fields)
-            except DecodeError as error:
-                yield error
+            yield _sample(self._dataset[index])
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``.
@@ -109,6 +76,85 @@ class DatasetSource(Source):
     def digest(self) -> str:
         """Name and length: what lies behind them is not known."""
         return hashlib.blake2b(f"{self.path}\0{len(self)}".encode(), digest_size=16).hexdigest()
+
+
+class IterableSource(DatasetSource):
+    """The samples of a Dataset that can only be read from its beginning to its end.
+
+    Args:
+        dataset: with ``__iter__``, which ends.
+        name: for settings and messages.
+    """
+
+    streamed = True
+
+    def __init__(self, dataset: Any, name: str) -> None:
+        self.path = name
+        self._dataset = dataset
+        self.classes = [str(one) for one in getattr(dataset, "classes", ())]
+        self.keys = []
+
+    def stream(self) -> Iterator[Sample | DataError]:
+        """As in ``Source``; what the dataset raises is not caught."""
+        return map(_sample, self._dataset)
+
+    def key(self, index: int) -> str:
+        """Numbers, in the order in which samples come."""
+        return f"{index:08d}"
+
+
+def dataset_source(dataset: Any, name: str) -> DatasetSource:
+    """The source over a Dataset: by number where it can be, else from its beginning to its end.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    from torch.utils.data import IterableDataset
+
+    # torch's IterableDataset inherits a __getitem__ that does not work
+    iterable = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    if iterable and hasattr(dataset, "__iter__"):
+        return IterableSource(dataset, name)
+    return DatasetSource(dataset, name)
+
+
+def named_source(text: str) -> DatasetSource:
+    """The dataset ``module:object``; what is a class or a function is called.
+
+    Raises:
+        UsageError: no such module or object.
+    """
+    module, _, name = text.partition(":")
+    here = os.getcwd()
+    sys.path.insert(0, here)  # as `python -m` has it
+    try:
+        found: Any = importlib.import_module(module)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        message = f"expected a Dataset as module:object, got {text!r}: {error}"
+        raise UsageError(message) from error
+    finally:
+        sys.path.remove(here)
+    made = isinstance(found, type) or not (
+        hasattr(found, "__getitem__") or hasattr(found, "__iter__")
+    )
+    return dataset_source(found() if made and callable(found) else found, text)
+
+
+def _sample(item: Any) -> Sample | DataError:
+    """One sample of a dataset; in the place of one, why it is no image."""
+    fields: Mapping[str, Any] = {}
+    label = None
+    if isinstance(item, Mapping):
+        fields = {str(name): _plain(value) for name, value in item.items()}
+        item, label = fields.pop("image", None), fields.pop("label", None)
+    elif isinstance(item, (tuple, list)) and len(item) == 2:
+        item, label = item[0], _plain(item[1])
+    try:
+        return Sample(_image(item), label=label, fields=fields)
+    except DecodeError as error:
+        return error
 
 
 def _plain(value: Any) -> Any:

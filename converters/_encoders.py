@@ -46,11 +46,13 @@ class Encoder:
         file: out of the bytes of an image file.
         image: out of an image of mode L or RGB.
         keeps: kinds of records that stay as they are.
+        as_is: whether ``file`` keeps every image file's bytes.
     """
 
     file: Callable[[bytes], Encoded]
     image: Callable[[Image.Image], Encoded]
     keeps: frozenset[int] = frozenset()
+    as_is: bool = False
 
 
 def make_encoder(
@@ -83,7 +85,7 @@ def make_encoder(
     if encode == "keep":
         file = (lambda data: _keep_upright(data, quality)) if exif else _keep
         keeps = frozenset({RAW} if exif else {ENCODED, RAW, DCT})
-        return Encoder(file, lambda image: _save_png(image, quality), keeps)
+        return Encoder(file, lambda image: _save_png(image, quality), keeps, as_is=not exif)
     save = _SAVERS[encode]
 
     def transcode(image: Image.Image) -> Encoded:

@@ -74,6 +74,11 @@ def estimate(
     """
     target = Resize.parse(resize) if resize is not None else None
     opened = open_source(source)
+    if opened.streamed:
+        raise UsageError(
+            f"{opened.path} does not say how many samples it has, so that nothing can be estimated "
+            "(--dry-run): pack it"
+        )
     threads = workers or available()
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
     found = []

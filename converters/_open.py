@@ -10,7 +10,7 @@ from fastload.storage import Store, open_store
 from fastload.storage.folder import FolderStore
 
 from ._array_source import array_source
-from ._dataset_source import DatasetSource, is_object_name
+from ._dataset_source import dataset_source, is_object_name, named_source
 from ._list_source import SUFFIXES, ListSource
 from ._source import Source
 from ._store_source import FolderSource, StoreSource
@@ -31,13 +31,13 @@ def open_source(source: Any) -> Source:
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
     ):
         return _of_store(open_store(source))
-    return DatasetSource(source, type(source).__name__)
+    return dataset_source(source, type(source).__name__)
 
 
 def _at(text: str) -> Source:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
-        return DatasetSource.named(text)
+        return named_source(text)
     if path.endswith(SUFFIXES) and os.path.isfile(path):
         return ListSource(path)
     return array_source(path) or _of_store(open_store(text))

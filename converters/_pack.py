@@ -1,42 +1,34 @@
 """``pack``: images from anywhere into one store, or one per part of a split.
 
-Samples are read and encoded in threads, in chunks; one thread writes the chunks in order. (Threads
-and not processes: Pillow and the file system work without the GIL, and nothing has to be copied
-between processes.) An interrupted run leaves ``NAME.partial``; the same call goes on from there.
+Samples are read and encoded in threads, in chunks; one thread writes the chunks in order
+(``_run.py``). Image files whose bytes are kept are read by the native core (``_gather.py``). An
+interrupted run leaves ``NAME.partial``; the same call goes on from there.
 """
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import functools
 import os
-import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
 from fastload._cpu import available
 from fastload._version import __version__
-from fastload.errors import DataError, DecodeError, StoreError, UsageError
-from fastload.storage import Batch, Store, Writer, open_store, open_writer
+from fastload.errors import DecodeError, StoreError, UsageError
+from fastload.storage import Store, Writer, open_store, open_writer
 
 from . import _arrays, _remote, _split
-from ._chunk import Chunk, read_chunk
-from ._encoders import Encoder, make_encoder
+from ._encoders import make_encoder
 from ._open import open_source
-from ._report import PackedPart, PackReport, Skipped
+from ._report import PackedPart, PackReport
 from ._resize import Resize
-from ._source import Source
-
-Progress = Callable[[int, int, int], None]
-
-_CHUNK = 64  # files a thread reads at a time: 7 MB of photos; more buys nothing for small files
-_SYNC_S = 5.0  # work that a kill can cost
+from ._run import Progress, Run
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -77,19 +69,21 @@ def pack(
             path, file_name, filename, file or image (relative to the list), label (numbers, or
             class names), and any other columns, which become fields. A store of any format, or a
             list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
-            files as they are downloaded. ``"module:object"``, or a map-style Dataset, whose samples
-            are (image, label), an image, or a dict. A URL that fsspec knows (``s3://...``) of a
-            folder, a list or a store is fetched first.
+            files as they are downloaded. ``"module:object"``, or a Dataset, whose samples are
+            (image, label), an image, or a dict; an iterable one that ends, too: how many samples
+            it has is not known before, and an interrupted run begins again. A URL that fsspec
+            knows (``s3://...``) of a folder, a list or a store is fetched first.
         destination: the store; its suffix names the format. It appears when it is complete; until
             then the work is in ``destination`` + ".partial", and the same call resumes it. A store
             whose destination is a URL is written in the system's temporary folder and then sent.
-        encode: "keep": the files' own bytes, not decoded. "jpeg", "png": encoded anew. "bmp": not
-            compressed. "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md):
-            the same pixels, about 1.3 times the size, decoded several times faster; files that are
-            no JPEG, or not one that the form can hold, keep their bytes. With ``resize``, of a
-            JPEG of this quality. None: "keep", or "jpeg" where ``resize`` is given; "raw" where
-            the format holds nothing else (.pth, .n5, .zarr) and for MNIST and CIFAR; "png" for a
-            Dataset, whose images have no bytes to keep.
+        encode: "keep": the files' own bytes, not decoded: of an image only the header is looked at,
+            and what is damaged behind it goes in as it is (``verify(..., decode=True)`` finds it).
+            "jpeg", "png": encoded anew. "bmp": not compressed. "raw": uint8 RGB pixels. "dct":
+            JPEGs without Huffman coding (docs/dct.md): the same pixels, about 1.3 times the size,
+            decoded several times faster; files that are no JPEG, or not one that the form can
+            hold, keep their bytes. With ``resize``, of a JPEG of this quality. None: "keep", or
+            "jpeg" where ``resize`` is given; "raw" where the format holds nothing else (.pth, .n5,
+            .zarr) and for MNIST and CIFAR; "png" for a Dataset, whose images have no bytes to keep.
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
@@ -106,9 +100,11 @@ def pack(
             torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
             encoded anew; so with "dct".
         shards: write so many files, of equally many records.
-        shard_nbytes: write several files, of at most so many bytes each.
+        shard_nbytes: write several files, of at most so many bytes each (.h5, .pth, .n5, .zarr: so
+            many bytes of images).
         compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
-        progress: called with (records done, records in all, bytes written) after every chunk.
+        progress: called with (records done, records in all, bytes written) after every chunk; of an
+            iterable Dataset "in all" is None.
 
     Returns:
         What was written and what was left out.
@@ -144,6 +140,11 @@ def pack(
     encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
+    if opened.streamed and split is not None:
+        raise UsageError(
+            f"{opened.path} is read from its beginning to its end, and its samples have no names "
+            "to be split by: pack it into one store, and that one with a split"
+        )
     keys = list(opened.keys)
     options: dict[str, Any] = {
         "shards": shards,
@@ -159,7 +160,7 @@ def pack(
         "source": opened.path,
         "source_digest": opened.identity or opened.digest(),
     }
-    run = _Run(opened, keys, encoder, on_error, workers or available(), progress)
+    run = Run(opened, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
@@ -168,21 +169,21 @@ def pack(
         writers: list[tuple[_Job, Writer, int]] = []
         for job in jobs:
             metadata = {"fastload": __version__, **job.settings}
-            writer = open_writer(
-                job.path,
-                classes=opened.classes,
-                metadata=metadata,
-                settings=job.settings,
-                total=len(job.indices),
+            begin = functools.partial(
+                open_writer, job.path, classes=opened.classes, metadata=metadata,
+                settings=job.settings, total=None if opened.streamed else len(job.indices),
                 **options,
-            )
-            stack.callback(_leave, writer)
+            )  # fmt: skip
+            writer = _begun_again(begin(), begin) if opened.streamed else begin()
+            stack.callback(_leave, writer, keep=not opened.streamed)
             writers.append((job, writer, len(writer)))
         for job, writer, _ in writers:
             run.fill(writer, job.indices)
         if run.skipped and not any(len(writer) for _, writer, _ in writers):
-            raise DecodeError(f"none of {len(keys)} files is an image: {run.skipped[0].reason}",
-                              path=run.skipped[0].path)  # fmt: skip
+            raise DecodeError(
+                f"none of {len(run.skipped)} files is an image: {run.skipped[0].reason}",
+                path=run.skipped[0].path,
+            )
         parts = finished + [
             PackedPart(path=job.path, records=len(writer), nbytes=writer.nbytes, resumed=resumed)
             for job, writer, resumed in writers
@@ -227,127 +228,19 @@ def _finished(job: _Job) -> PackedPart | None:
         return PackedPart(path=job.path, records=len(store), nbytes=nbytes, resumed=len(store))
 
 
-def _leave(writer: Writer) -> None:
+def _begun_again(writer: Writer, begin: Callable[[], Writer]) -> Writer:
+    """A writer without records: what comes out of an iterable cannot be compared with them."""
+    if not len(writer):
+        return writer
+    warnings.warn(
+        f"{len(writer)} records of an interrupted run are dropped: an iterable dataset is packed "
+        "from its beginning",
+        stacklevel=3,
+    )
+    writer.abort(keep_partial=False)
+    return begin()
+
+
+def _leave(writer: Writer, *, keep: bool) -> None:
     """Let go of a writer: after ``commit`` nothing is left to do, an empty partial is removed."""
-    writer.abort(keep_partial=len(writer) > 0)
-
-
-class _Run:
-    """Reads, encodes and writes; remembers what was skipped and how far it is."""
-
-    def __init__(
-        self,
-        source: Source,
-        keys: list[str],
-        encoder: Encoder,
-        on_error: str,
-        workers: int,
-        progress: Progress | None,
-    ) -> None:
-        self._source = source
-        self._keys = keys
-        self._encoder = encoder
-        self._raise = on_error == "raise"
-        self._workers = workers
-        self._progress = progress
-        self._stop = threading.Event()
-        self._synced = time.monotonic()
-        self._done = 0
-        self._nbytes = 0
-        self.skipped: list[Skipped] = []
-        self.kept: collections.Counter[str] = collections.Counter()
-
-    def fill(self, writer: Writer, indices: np.ndarray) -> None:
-        """Bring the records ``indices`` of the source into ``writer``, less those it has."""
-        left = self._after_resume(writer, indices)
-        try:
-            for chunk in self._chunks(left):
-                self._take(writer, chunk)
-        except (KeyboardInterrupt, DataError):
-            writer.sync()  # what is done need not be done again
-            raise
-
-    def _take(self, writer: Writer, chunk: Chunk) -> None:
-        for index, reason in chunk.failed:
-            path = self._source.where(index)
-            if self._raise:
-                raise DecodeError(
-                    f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
-                    path=path,
-                    record=index,
-                )
-            self.skipped.append(Skipped(path=path, reason=reason))
-        if chunk.data:
-            writer.extend(
-                Batch(
-                    data=chunk.data,
-                    keys=[self._keys[index] for index in chunk.indices.tolist()],
-                    labels=chunk.annotations.labels,
-                    sizes=chunk.sizes,
-                    kinds=chunk.kinds,
-                    crc32c=chunk.crc32c,
-                    fields=chunk.annotations.fields,
-                    field_kinds=chunk.annotations.field_kinds,
-                )
-            )
-        self.kept += chunk.kept
-        self._nbytes += sum(map(len, chunk.data))
-        self._report(len(chunk.data) + len(chunk.failed))
-        if time.monotonic() - self._synced > _SYNC_S:
-            writer.sync()
-            self._synced = time.monotonic()
-
-    def _report(self, done: int) -> None:
-        self._done += done
-        if self._progress is not None:
-            self._progress(self._done, len(self._keys), self._nbytes)
-
-    def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:
-        """What of ``indices`` is left to do."""
-        self._synced = time.monotonic()
-        there = writer.keys()
-        if not there:
-            return indices
-        keys = [self._keys[index] for index in indices.tolist()]
-        end = keys.index(there[-1]) + 1
-        have = set(there)
-        for index, key in zip(indices[:end].tolist(), keys, strict=False):
-            path = self._source.where(index)
-            if key not in have:
-                self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
-            elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
-                raise UsageError(
-                    f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
-                    "that folder to start again"
-                )
-        self._nbytes += writer.nbytes
-        self._report(end)
-        return indices[end:]
-
-    def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
-        """Chunks in order, read and encoded by the threads a few chunks ahead."""
-        starts = iter(range(0, len(indices), _CHUNK))
-        ahead: collections.deque[Future[Chunk]] = collections.deque()
-        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fastload-pack")
-
-        def submit() -> None:
-            start = next(starts, None)
-            if start is not None:
-                part = indices[start : start + _CHUNK]
-                # the user's code stays in the thread that called
-                samples = None if self._source.concurrent else list(self._source.read(part))
-                ahead.append(
-                    pool.submit(read_chunk, self._source, part, self._encoder, self._stop, samples)
-                )
-
-        try:
-            for _ in range(2 * self._workers):
-                submit()
-            while ahead:
-                chunk = ahead.popleft().result()
-                submit()
-                yield chunk
-        finally:
-            self._stop.set()
-            pool.shutdown(wait=True, cancel_futures=True)
-            self._stop.clear()
+    writer.abort(keep_partial=keep and len(writer) > 0)

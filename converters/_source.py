@@ -15,6 +15,8 @@ from fastload.storage import ENCODED
 if TYPE_CHECKING:
     from PIL import Image
 
+    from ._gather import Gatherer
+
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
@@ -55,6 +57,8 @@ class Source(abc.ABC):
         encoding: what ``encode=None`` means for it.
         identity: what stands for ``digest`` and the times of files, where these say nothing.
         concurrent: whether ``read`` may run in several threads at once.
+        streamed: samples come out of ``stream``, from the first to the last, and how many there are
+            is not known: no ``keys``, no ``read``.
     """
 
     path: str
@@ -62,6 +66,7 @@ class Source(abc.ABC):
     keys: Sequence[str]
     encoding: str = "keep"
     concurrent: bool = True
+    streamed: bool = False
     identity: str | None = None
 
     def __len__(self) -> int:
@@ -78,6 +83,18 @@ class Source(abc.ABC):
     @abc.abstractmethod
     def digest(self) -> str:
         """A hash of what the source consists of; work on another one is not resumed."""
+
+    def stream(self) -> Iterator[Sample | DataError]:
+        """All samples, where ``streamed``."""
+        raise NotImplementedError
+
+    def key(self, index: int) -> str:
+        """Name of one sample."""
+        return self.keys[index]
+
+    def gatherer(self) -> Gatherer | None:
+        """What reads the samples faster than ``read``, where they are whole files."""
+        return None
 
     def where(self, index: int) -> str:
         """The file of a sample, for messages."""

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from fastload import _native
 from fastload.errors import ChecksumError, DataError, StoreError
 from fastload.storage import Store
 from fastload.storage._crc import crc32c
 from fastload.storage.folder import FolderStore
 
+from ._gather import Gatherer
 from ._source import Annotations, Sample, Source
 
 
@@ -138,6 +140,11 @@ class FolderSource(Source):
                 yield StoreError(
                     f"the file cannot be read: {error.strerror}", path=self.where(index)
                 )
+
+    def gatherer(self) -> Gatherer | None:
+        """The native core, where it was built."""
+        core = _native.load()
+        return None if core is None else Gatherer(core, *self.store.file_table())
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``."""

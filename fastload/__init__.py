@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from ._timeline import trace
     from ._tuning import autotune
     from ._watch import watch
-    from .converters import pack
+    from .converters import append, concat, pack
     from .storage import open_store, open_writer
+    from .storage.summary import info
+    from .storage.unpack import unpack
+    from .storage.verify import verify
 
 __all__ = [
     "ChecksumError",
@@ -47,11 +50,16 @@ __all__ = [
     "TooManyErrors",
     "UsageError",
     "__version__",
+    "append",
     "autotune",
+    "concat",
+    "info",
     "open_store",
     "open_writer",
     "pack",
     "trace",
+    "unpack",
+    "verify",
     "watch",
 ]
 
@@ -62,9 +70,14 @@ _LAZY = {
     "PackedDataset": "fastload._dataset",
     "open_store": "fastload.storage",
     "open_writer": "fastload.storage",
+    "append": "fastload.converters",
     "autotune": "fastload._tuning",
+    "concat": "fastload.converters",
+    "info": "fastload.storage.summary",
     "pack": "fastload.converters",
     "trace": "fastload._timeline",
+    "unpack": "fastload.storage.unpack",
+    "verify": "fastload.storage.verify",
     "watch": "fastload._watch",
 }
 

@@ -30,14 +30,19 @@ PUBLIC = {
     "TooManyErrors",
     "UsageError",
     "__version__",
+    "append",
     "autotune",
+    "concat",
+    "info",
     "open_store",
     "open_writer",
     "pack",
     "trace",
+    "unpack",
+    "verify",
     "watch",
 }
-HEAVY = ("lmdb", "cv2", "PIL", "rich", "click", "torchvision")
+HEAVY = ("lmdb", "cv2", "PIL", "rich", "click", "torchvision", "h5py", "fsspec")
 
 
 def run(code: str) -> str:

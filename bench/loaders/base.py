@@ -68,6 +68,9 @@ class Loader(abc.ABC):
         for module in self.needs:
             importlib.import_module(module)
 
+    def load_writer(self) -> None:  # noqa: B027 - most have it in their packages
+        """Import what only packing needs."""
+
     def refusal(self, work: Workload) -> str | None:
         """Why it cannot do ``work``, or None."""
         return None

@@ -23,6 +23,11 @@ class _Fastload(Loader):
 
         fastload.FastLoader  # noqa: B018 - attributes are imported when first used
 
+    def load_writer(self) -> None:
+        import fastload
+
+        fastload.pack  # noqa: B018 - so are peers' writers, with their packages
+
     def settings(self, work: Workload) -> list[Setting]:
         return [{"num_workers": work.threads}]
 

@@ -224,6 +224,33 @@ def probe(
     size_out: (n, 2) width, height, written where status is OK. Other formats are UNSUPPORTED.
     """
 
+def gather(
+    files: Files,
+    file: npt.NDArray[np.int32],
+    memory: npt.NDArray[np.uint8],
+    offset: npt.NDArray[np.int64],
+    nbytes: npt.NDArray[np.int64],
+    crc32c: npt.NDArray[np.uint32],
+    size: npt.NDArray[np.int32],
+    status: npt.NDArray[np.int32],
+    detail: npt.NDArray[np.int32],
+) -> int:
+    """Read whole files into ``memory``, one after the other, until one does not fit.
+
+    All arrays but ``memory`` and ``size`` (n, 2) are (n,); all but ``file`` are filled: where each
+    file lies in ``memory``, its CRC32C, width and height, what became of it (1: read, of a format
+    whose size the core does not know), an errno.
+
+    Returns:
+        How many were read. Of the first that did not fit ``nbytes`` says how large it is.
+    """
+
+def start_writeback(descriptor: int, offset: int, nbytes: int) -> None:
+    """Ask the system to begin writing a part of a file to the disk, and do not wait for it.
+
+    Only advice, and no promise that anything is durable: fsync is what waits.
+    """
+
 def crc32c(buffer: Any, crc: int = 0) -> int:
     """CRC32C of a bytes-like object, going on from ``crc``."""
 

@@ -1,6 +1,7 @@
 // The Python module fastload._native._core: what works on one buffer, and the module itself. With
 // bindings_batch.cpp and bindings_recipe.cpp the only file that includes Python.
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -58,8 +59,11 @@ void resample(const py::object& image, std::pair<int, int> resized, std::pair<in
 }
 
 uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
+  // Some microseconds: with other threads at work, getting the GIL back would take longer.
+  constexpr size_t kShort = size_t{32} << 10;
   const Bytes bytes(buffer);
-  WithoutGil released;
+  std::optional<WithoutGil> released;
+  if (bytes.size() > kShort) released.emplace();
   return portable ? crc32c_portable(crc, bytes.data(), bytes.size())
                   : crc32c(crc, bytes.data(), bytes.size());
 }
@@ -114,6 +118,7 @@ PYBIND11_MODULE(_core, m) {
   bind_batches(m);
   bind_recipes(m);
   bind_scans(m);
+  bind_packing(m);
   m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
         "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
         "Resize, cut and store one image; see _core.pyi.");

@@ -80,10 +80,14 @@ class PyFiles {
   std::shared_ptr<Files> core_;
 };
 
+}  // namespace
+
 std::shared_ptr<Files> core_of(const py::object& files) {
   if (!py::isinstance<PyFiles>(files)) throw py::type_error("files: expected fastload._native._core.Files");
   return files.cast<const PyFiles&>().core();
 }
+
+namespace {
 
 void readahead(const PyFiles& files, const py::object& file, const py::object& offset,
                const py::object& nbytes) {

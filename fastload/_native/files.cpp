@@ -199,22 +199,48 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
       *error = ENOMEM;
       status = Status::kIo;
     }
-    size_t got = 0;
-    while (status == Status::kOk && got < length) {
-      const ssize_t n =
-          pread(fd, into + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
-      if (n > 0) {
-        got += static_cast<size_t>(n);
-      } else if (n == 0) {
-        status = Status::kTruncated;  // cut short since fstat
-      } else if (errno != EINTR) {
-        *error = errno;
-        status = Status::kIo;
-      }
-    }
+    if (status == Status::kOk) status = read_span(fd, into, length, offset, error);
     span->data = into;
     span->nbytes = length;
     span->readable = length + Scratch::kSlack;
+  }
+  close(fd);
+  return status;
+}
+
+Status Files::read_span(int fd, uint8_t* into, size_t length, int64_t offset, int* error) noexcept {
+  size_t got = 0;
+  while (got < length) {
+    const ssize_t n =
+        pread(fd, into + got, length - got, static_cast<off_t>(offset) + static_cast<off_t>(got));
+    if (n > 0) {
+      got += static_cast<size_t>(n);
+    } else if (n == 0) {
+      return Status::kTruncated;  // cut short since fstat
+    } else if (errno != EINTR) {
+      *error = errno;
+      return Status::kIo;
+    }
+  }
+  return Status::kOk;
+}
+
+Status Files::read_whole(int64_t file, uint8_t* into, size_t room, size_t* nbytes,
+                         int* error) const noexcept {
+  *error = 0;
+  *nbytes = 0;
+  if (file < 0 || static_cast<uint64_t>(file) >= count_) {
+    *error = EINVAL;
+    return Status::kIo;
+  }
+  const int fd = open_file(file, nbytes, error);
+  if (fd < 0) return Status::kIo;
+  Status status = Status::kPending;
+  if (*nbytes > kMaxRecord) {
+    *error = EFBIG;
+    status = Status::kIo;
+  } else if (*nbytes <= room) {
+    status = read_span(fd, into, *nbytes, 0, error);
   }
   close(fd);
   return status;

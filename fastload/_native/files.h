@@ -65,6 +65,10 @@ class Files {
   Status read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
               int* error) noexcept;
 
+  // The whole of a loose file into memory of the caller. kPending: `room` is too small; *nbytes says how
+  // large it is. kIo sets *error to an errno; kTruncated: it was cut short meanwhile.
+  Status read_whole(int64_t file, uint8_t* into, size_t room, size_t* nbytes, int* error) const noexcept;
+
   // Asks the system to read these ranges into the page cache, sorted by file and offset, and returns without
   // waiting for the data. Advice only: what cannot be opened or lies outside its file is left out, for
   // read() to report. Reorders `ranges`.
@@ -73,6 +77,7 @@ class Files {
  private:
   struct Mapping;
   int open_file(int64_t file, size_t* size, int* error) const noexcept;
+  static Status read_span(int fd, uint8_t* into, size_t length, int64_t offset, int* error) noexcept;
   const Mapping* mapping(int64_t file, int* error) noexcept;
   void readahead_mapped(const FileRange* begin, const FileRange* end) noexcept;
   void readahead_loose(const FileRange* begin, const FileRange* end) noexcept;

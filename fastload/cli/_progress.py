@@ -52,8 +52,8 @@ class ProgressBar:
         if self._bar is not None:
             self._bar.stop()
 
-    def __call__(self, done: int, total: int, nbytes: int) -> None:
-        """Show that ``done`` of ``total`` images are done and ``nbytes`` written."""
+    def __call__(self, done: int, total: int | None, nbytes: int) -> None:
+        """Show that ``done`` of ``total`` images (None: not known) are done, ``nbytes`` written."""
         if self._quiet:
             return
         now = time.monotonic()
@@ -66,8 +66,11 @@ class ProgressBar:
             self._bar.update(self._task, completed=done, total=total, rate=speed)
         elif now - self._last_line >= _LINE_EVERY_S:
             self._last_line = now
-            left = f"{(total - done) / rate:,.0f} s left" if rate else "time left unknown"
-            sys.stderr.write(f"{self._what}: {done:,} of {total:,}, {speed}, {left}\n")
+            left = "time left unknown"
+            if total is not None and rate > 0:
+                left = f"{(total - done) / rate:,.0f} s left"
+            shown = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+            sys.stderr.write(f"{self._what}: {shown}, {speed}, {left}\n")
             sys.stderr.flush()
 
 

@@ -40,7 +40,7 @@ class Format:
     Attributes:
         module: of this package.
         store: class of the reader in ``module``, or a function; called with the path.
-        writer: class of the writer, or None where fastload only reads.
+        writer: class of the writer, or a function; None where fastload only reads.
         suffixes: of file names.
         options: arguments of ``open_writer`` that the writer knows beside those that all know:
             "shards" (with "shard_nbytes"), "compression".
@@ -60,15 +60,15 @@ class Format:
         found: Callable[[str], Any] = getattr(importlib.import_module(self.module), self.store)
         return found
 
-    def load_writer(self) -> type[Any]:
-        """The writer's class.
+    def load_writer(self) -> Callable[..., Any]:
+        """The writer's class, or what chooses one.
 
         Raises:
             UsageError: the format is only read.
         """
         if self.writer is None:
             raise UsageError(f"this format ({', '.join(self.suffixes) or 'folder'}) is only read")
-        found: type[Any] = getattr(importlib.import_module(self.module), self.writer)
+        found: Callable[..., Any] = getattr(importlib.import_module(self.module), self.writer)
         return found
 
 
@@ -79,16 +79,17 @@ FORMATS: dict[str, Format] = {
     "hdf5": Format(
         module="fastload.storage.hdf5",
         store="Hdf5Store",
-        writer="Hdf5Writer",
+        writer="write_hdf5",
         suffixes=(".h5", ".hdf5"),
-        options=frozenset({"compression"}),
+        options=frozenset({"compression", "shards"}),
         pixels="one size",
     ),
     "pth": Format(
         module="fastload.storage.pth",
         store="PthStore",
-        writer="PthStoreWriter",
+        writer="write_pth",
         suffixes=(".pth",),
+        options=frozenset({"shards"}),
         pixels="only",
     ),
     "n5": Format(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -10,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, UsageError
+from fastload.errors import StoreError
 
 from ._partial import sync_folder
+from ._shards import Sharding
 
 # A block: large enough that a store of a terabyte stays below the 65,530 maps of a process, and
 # few enough images that the index of a Zarr shard is read quickly by others.
@@ -21,37 +21,13 @@ _BLOCK_IMAGES = 4096
 _MAX_JSON = 64 << 20
 
 
-@dataclasses.dataclass(frozen=True)
-class PerFile:
-    """How many images a block holds: the options of ``open_writer``.
-
-    Raises:
-        UsageError: options that exclude each other, or ``shards`` without ``total``.
-    """
-
-    shards: int | None
-    shard_nbytes: int | None
-    total: int | None
-
-    def __post_init__(self) -> None:
-        if self.shards is not None and (
-            self.shards < 1 or self.total is None or self.shard_nbytes is not None
-        ):
-            raise UsageError(
-                "expected shards of at least 1, with the total of records and without "
-                f"shard_nbytes; got shards={self.shards}, total={self.total}, "
-                f"shard_nbytes={self.shard_nbytes}"
-            )
-        if self.shard_nbytes is not None and self.shard_nbytes < 1:
-            raise UsageError(f"expected shard_nbytes of at least 1, got {self.shard_nbytes}")
-
-    def images(self, nbytes: int) -> int:
-        """Of ``nbytes`` bytes each."""
-        if self.shards is not None:
-            return max(1, -(-(self.total or 0) // self.shards))
-        if self.shard_nbytes is not None:
-            return max(1, self.shard_nbytes // nbytes)
-        return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
+def images_per_file(sharding: Sharding, nbytes: int) -> int:
+    """How many images of ``nbytes`` bytes each a block holds."""
+    if sharding.shards is not None:
+        return max(1, -(-(sharding.total or 0) // sharding.shards))
+    if sharding.shard_nbytes is not None:
+        return max(1, sharding.shard_nbytes // nbytes)
+    return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
 
 
 class BlockWriter:

@@ -1,16 +1,96 @@
-"""Which files a path stands for: one file, a pattern, or a complete set of numbered shards."""
+"""How a store is cut into shards, and which files a path stands for: one file, a pattern, or a
+complete set of numbered shards."""
 
 from __future__ import annotations
 
+import dataclasses
 import glob
 import os
 import re
+from typing import Any
 
-from fastload.errors import StoreError, StoreNotFoundError
+import numpy as np
+
+from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)(\.[^.]*)$")
 _MAX_FILES = 1_000_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharding:
+    """How a store is cut: the options of ``open_writer``.
+
+    Attributes:
+        shards: so many files, of equally many records.
+        shard_nbytes: a file has at most so many bytes of records, and at least one record.
+        total: how many records are expected; fewer leave the last shards smaller.
+
+    Raises:
+        UsageError: options that exclude each other, or ``shards`` without ``total``.
+    """
+
+    shards: int | None = None
+    shard_nbytes: int | None = None
+    total: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.shards is not None and (
+            self.shards < 1 or self.total is None or self.shard_nbytes is not None
+        ):
+            raise UsageError(
+                "expected shards of at least 1, with the total of records (which an iterable "
+                "source does not know) and without shard_nbytes; got "
+                f"shards={self.shards}, total={self.total}, shard_nbytes={self.shard_nbytes}"
+            )
+        if self.shard_nbytes is not None and self.shard_nbytes < 1:
+            raise UsageError(f"expected shard_nbytes of at least 1, got {self.shard_nbytes}")
+
+    @property
+    def wanted(self) -> bool:
+        """Whether there are to be shards at all."""
+        return self.shards is not None or self.shard_nbytes is not None
+
+    def settings(self) -> dict[str, Any]:
+        """What a writer that resumes must have been given too."""
+        found: dict[str, Any] = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
+        return {**found, "total": self.total} if self.shards is not None else found
+
+    def by_count(self, first: int, count: int) -> np.ndarray:
+        """The shard of each of ``count`` records from index ``first`` on, with ``shards``."""
+        assert self.shards is not None  # the caller's case
+        index = np.arange(first, first + count)
+        numbers: np.ndarray = np.minimum(
+            index * self.shards // max(self.total or 0, 1), self.shards - 1
+        )
+        return numbers
+
+    def numbers(self, first: int, nbytes: np.ndarray, *, number: int, filled: int) -> np.ndarray:
+        """The shard of each record, ascending.
+
+        Args:
+            first: index of the first of the records.
+            nbytes: int64 (n,), their lengths.
+            number: of the shard that the record before them is in.
+            filled: bytes that are in that shard already.
+        """
+        count = len(nbytes)
+        if self.shards is not None:
+            return self.by_count(first, count)
+        assert self.shard_nbytes is not None  # else there are no shards
+        numbers = np.full(count, number)
+        ends = np.cumsum(nbytes)
+        done = 0
+        while done < count:
+            before = int(ends[done - 1]) if done else 0
+            fit = int(np.searchsorted(ends, before + self.shard_nbytes - filled, side="right"))
+            if not filled:
+                fit = max(fit, done + 1)  # a record larger than a shard has one for itself
+            done = max(fit, done)
+            numbers[done:] += 1
+            filled = 0
+        return numbers
 
 
 def data_files(path: str) -> list[str]:

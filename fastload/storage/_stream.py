@@ -19,9 +19,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from fastload import _native
 from fastload.errors import StoreError, UsageError
 
 from ._columns import Columns, join
+from ._shards import Sharding
 from ._sidecar import is_manifest, sidecar_of, write_sidecar
 from ._table import Table
 from ._writer import PartialWriter
@@ -29,6 +31,7 @@ from .base import Batch
 
 # What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
+_WRITEBACK_NBYTES = 4 << 20  # the disk is told of so much at a time
 _BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
 
@@ -57,29 +60,21 @@ class StreamWriter(PartialWriter):
         shard_nbytes: int | None = None,
         total: int | None = None,
     ) -> None:
-        if shards is not None and (shards < 1 or shard_nbytes is not None or total is None):
-            raise UsageError(
-                "expected shards of at least 1, with the total of records and without "
-                f"shard_nbytes; got shards={shards}, total={total}, shard_nbytes={shard_nbytes}"
-            )
-        if shard_nbytes is not None and shard_nbytes < 1:
-            raise UsageError(f"expected shard_nbytes of at least 1, got {shard_nbytes}")
-        self._shards, self._shard_nbytes, self._total = shards, shard_nbytes, total
-        self._sharded = shards is not None or shard_nbytes is not None
+        self._sharding = Sharding(shards, shard_nbytes, total)
+        self._shards, self._shard_nbytes = shards, shard_nbytes
+        self._sharded = self._sharding.wanted
         path = os.path.abspath(os.fspath(path))
         other = path if self._sharded else sidecar_of(path)
         if os.path.lexists(path) if self._sharded else is_manifest(path):
             raise UsageError(f"{other!r} exists: delete that store or choose another name")
         begun: dict[str, Any] = {"format": self.format, "version": self.version}
-        if self._sharded:
-            begun |= {"shards": shards, "shard_nbytes": shard_nbytes}
-            begun |= {"total": total} if shards is not None else {}
+        begun |= self._sharding.settings() if self._sharded else {}
         super().__init__(
             path, begun, classes=classes, metadata=metadata, settings=settings,
             mark=sidecar_of(path) if self._sharded else None,
         )  # fmt: skip
         self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
-        self._unsynced_nbytes = 0
+        self._unsynced_nbytes = self._unstarted_nbytes = 0
         try:
             self._number, self._at = 0, len(self.header())  # where the next record may begin
             if self._partial.chunks:
@@ -180,6 +175,7 @@ class StreamWriter(PartialWriter):
                     if len(piece)
                 ]
                 _write_all(self._descriptor(number), pieces, int(begin[start]))
+                self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
         except OSError as error:
             raise self._failed(error) from error
         self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
@@ -188,14 +184,24 @@ class StreamWriter(PartialWriter):
         if self._unsynced_nbytes >= _SYNC_NBYTES:
             self.sync()
 
+    def _start_writeback(self, number: int, begin: int, nbytes: int) -> None:
+        """Have the disk begin with what was written, so that ``sync`` waits less."""
+        self._unstarted_nbytes += nbytes
+        if self._unstarted_nbytes < _WRITEBACK_NBYTES:
+            return
+        core = _native.load()
+        if core is not None:
+            at = max(0, begin + nbytes - self._unstarted_nbytes)
+            core.start_writeback(self._descriptor(number), at, self._unstarted_nbytes)
+        self._unstarted_nbytes = 0
+
     def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
         """The data file of each record (ascending); fills ``begin`` with the place in it."""
         count, header = len(lengths), len(self.header())
         starts = np.cumsum(lengths) - lengths  # in the batch
         numbers = np.full(count, self._number)
         if self._shards is not None:
-            index = np.arange(first, first + count)
-            numbers = np.minimum(index * self._shards // max(self._total or 0, 1), self._shards - 1)
+            numbers = self._sharding.by_count(first, count)
         elif self._shard_nbytes is not None:
             room = self._shard_nbytes - len(self.trailer())
             ends = starts + lengths
@@ -225,7 +231,7 @@ class StreamWriter(PartialWriter):
         except OSError as error:
             raise self._failed(error) from error
         self._columns.clear()
-        self._unsynced_nbytes = 0
+        self._unsynced_nbytes = self._unstarted_nbytes = 0
         self._release()
 
     def _release(self) -> None:

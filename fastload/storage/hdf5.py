@@ -23,12 +23,16 @@ import numpy as np
 
 from fastload.errors import StoreError, UsageError
 
+from ._array_shards import array_writer
 from ._array_table import arrays_of
 from ._array_writer import ArrayWriter, to_json
 from ._columns import Columns
 from ._fields import encode_text
 from ._hdf5_layout import FORMAT, VERSION, Layout, library, opened
+from ._joined import read_shards
+from ._shards import Sharding
 from ._table import Table, TableStore
+from .base import Writer
 
 COMPRESSIONS = ("gzip", "lzf")
 _PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least an image
@@ -38,7 +42,7 @@ class Hdf5Store(TableStore):
     """Reads an HDF5 file: one that fastload wrote, or one with images and labels.
 
     Args:
-        path: of the file.
+        path: of the file, or of shards.
 
     Raises:
         StoreNotFoundError: nothing there.
@@ -49,6 +53,9 @@ class Hdf5Store(TableStore):
     mapped = True
 
     def _load(self, path: str) -> Table:
+        if not os.path.exists(path):
+            self.indirect = None
+            return read_shards(path, FORMAT, _in_place)
         with opened(path) as file:
             found = Layout.of(file, path)
         self.indirect = found.indirect
@@ -69,6 +76,37 @@ class Hdf5Store(TableStore):
             except (OSError, RuntimeError, ValueError) as error:
                 raise StoreError(f"HDF5 cannot read it: {error}", path=self.path) from error
         return [found[index] for index in indices.tolist()]
+
+
+def _in_place(path: str) -> Table:
+    """The table of one shard."""
+    with opened(path) as file:
+        found = Layout.of(file, path)
+    if found.indirect is not None:
+        raise StoreError(f"{found.indirect}; or open the files as a list", path=path)
+    return found.table
+
+
+def write_hdf5(
+    path: str | os.PathLike[str],
+    *,
+    compression: str | None = None,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
+    **options: Any,
+) -> Writer:
+    """The writer of an HDF5 file, or of several. See ``open_writer`` for the arguments.
+
+    Raises:
+        UsageError: shards that are compressed.
+    """
+    sharding = Sharding(shards, shard_nbytes, total)
+    if compression is None:
+        return array_writer(Hdf5Writer, path, sharding, **options)
+    if sharding.wanted:
+        raise UsageError("expected shards or a compression, got both: compress single files")
+    return array_writer(Hdf5Writer, path, sharding, compression=compression, **options)
 
 
 class Hdf5Writer(ArrayWriter):

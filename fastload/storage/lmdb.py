@@ -30,6 +30,7 @@ _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
 _FLUSH_NBYTES = 32 << 20
 _FLUSH_RECORDS = 20_000
 _INITIAL_MAP = 64 << 20  # grows by doubling
+_PAGE = 4096
 
 
 def open_lmdb(path: str | os.PathLike[str]) -> Store:
@@ -242,11 +243,20 @@ class LmdbWriter(PartialWriter):
             self._partial.add(_columns.join(self._columns))
         except OSError as error:
             raise self._failed(error) from error
+        self._make_room(self._pending_nbytes, len(items))
         self._write(lambda transaction: self._append(transaction, self._records, items))
         self._durable += len(items)
         self._pending.clear()
         self._columns.clear()
         self._pending_nbytes = 0
+
+    def _make_room(self, nbytes: int, records: int) -> None:
+        """Grow the map beforehand: a transaction that finds it full has to be done again."""
+        info = self._env.info()
+        # a value takes whole pages, or less than one
+        wanted = (info["last_pgno"] + 1) * _PAGE + nbytes + 2 * _PAGE * records + _INITIAL_MAP
+        if info["map_size"] < wanted:
+            self._env.set_mapsize(max(2 * info["map_size"], wanted))
 
     def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
         """Put ``items``, whose keys are ascending and greater than all that are there."""

@@ -7,7 +7,6 @@ The first dimension of N5 changes fastest, so that images of height H and width 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,8 +21,9 @@ from ._array_table import (
     numbered,
     parse_header,
 )
-from ._array_writer import ArrayWriter, to_json, write_synced
-from ._blocks import BlockWriter, PerFile, file_print, read_json, sync_folders
+from ._array_writer import to_json, write_synced
+from ._block_array import BlockArrayWriter
+from ._blocks import BlockWriter, file_print, read_json
 from ._columns import Columns
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
@@ -144,55 +144,21 @@ def _places(
     return which, offset, paths, [file_print(path) for path in paths]
 
 
-class N5Writer(ArrayWriter):
-    """Writes an N5 folder. See ``open_writer`` for the arguments.
-
-    Args:
-        shards: so many blocks, which needs ``total``.
-        shard_nbytes: of a block; None: 64 MiB, and at most 4,096 images.
-        total: how many records will come.
-    """
+class N5Writer(BlockArrayWriter):
+    """Writes an N5 folder. See ``open_writer`` for the arguments."""
 
     format = FORMAT
     version = VERSION
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        shards: int | None = None,
-        shard_nbytes: int | None = None,
-        total: int | None = None,
-        **options: Any,
-    ) -> None:
-        self._per_file = PerFile(shards, shard_nbytes, total)
-        self._blocks: BlockWriter | None = None
-        super().__init__(path, **options)
-
-    def _begin(self) -> None:
-        width, height = self._size or (1, 1)
-        folder = os.path.join(self._partial.file("data"), "images")
-        os.makedirs(folder)
-        self._rows = self._per_file.images(width * height * 3)
-        self._blocks = BlockWriter(
+    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
+        return BlockWriter(
             lambda number: os.path.join(folder, "0", "0", "0", str(number)),
             self._rows,
             lambda count: block_head((count, height, width, 3)),
             lambda count: b"",
         )
 
-    def _write(self, data: Sequence[bytes | memoryview]) -> None:
-        assert self._blocks is not None  # begun
-        self._blocks.write(data)
-
-    def _close(self, columns: Columns) -> str:
-        if self._blocks is None:
-            self._begin()
-        assert self._blocks is not None  # begun
-        self._blocks.finish()
-        root = self._partial.file("data")
-        width, height = self._size or (1, 1)
-        shape = (len(columns), height, width, 3)
+    def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         describe(os.path.join(root, "images"), shape, self._rows, np.dtype("u1"))
         arrays = arrays_of(columns, dtypes=DTYPES, raw=True)
         arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
@@ -200,14 +166,8 @@ class N5Writer(ArrayWriter):
             write_dataset(os.path.join(root, *name.split("/")), array)
         attributes = {"n5": "2.5.0", "classes": self._classes, "fastload": self.header()}
         write_synced(os.path.join(root, "attributes.json"), to_json(attributes))
-        sync_folders(root)
-        return "data"
 
     def _check(self, path: str, count: int) -> None:
         found = len(N5Store(path))
         if found != count:
             raise StoreError(f"expected {count} records, found {found}", path=path)
-
-    def _release(self) -> None:
-        if self._blocks is not None:
-            self._blocks.abandon()

@@ -13,16 +13,19 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError
+from fastload.errors import StoreError
 
+from ._array_shards import array_writer
 from ._array_table import Arrays, arrays_of, checked_classes, checked_labels, numbered, parse_header
 from ._array_writer import ArrayWriter, to_json
 from ._columns import Columns
 from ._fields import Blobs, encode_text
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._joined import read_shards
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
+from ._shards import Sharding
 from ._table import Table, TableStore
-from .base import RAW
+from .base import RAW, Writer
 
 FORMAT = "pth"
 VERSION = 1
@@ -33,7 +36,7 @@ class PthStore(TableStore):
     """Reads a .pth file with a uint8 tensor of images.
 
     Args:
-        path: of the file.
+        path: of the file, or of shards.
 
     Raises:
         StoreNotFoundError: nothing there.
@@ -44,7 +47,8 @@ class PthStore(TableStore):
 
     def _load(self, path: str) -> Table:
         if not os.path.exists(path):
-            raise StoreNotFoundError("expected a .pth file, found nothing", path=path)
+            self.indirect = None
+            return read_shards(path, FORMAT, _in_one_order)
         file = PthFile(path)
         content = _content(file)
         name = first_of(IMAGES, content)
@@ -91,6 +95,14 @@ class PthStore(TableStore):
                 return found
         except (OSError, ValueError) as error:
             raise StoreError(f"the image cannot be read: {error}", path=self.path) from error
+
+
+def _in_one_order(path: str) -> Table:
+    """The table of one shard."""
+    shard = PthStore(path)
+    if shard.indirect is not None:
+        raise StoreError(f"{shard.indirect}; or open the files as a list", path=path)
+    return shard._table
 
 
 def _content(file: PthFile) -> dict[str, Any]:
@@ -157,6 +169,18 @@ def _in_place(axes: Axes, images: TensorRef) -> bool:
     if axes.first:
         strides = (strides[0], strides[2], strides[3], strides[1])
     return strides == (axes.nbytes, axes.width * 3, 3, 1)
+
+
+def write_pth(
+    path: str | os.PathLike[str],
+    *,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
+    **options: Any,
+) -> Writer:
+    """The writer of a .pth file, or of several. See ``open_writer`` for the arguments."""
+    return array_writer(PthStoreWriter, path, Sharding(shards, shard_nbytes, total), **options)
 
 
 class PthStoreWriter(ArrayWriter):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from fastload.errors import StoreError
 
+from . import open_store
 from ._read import read_records
 from ._signatures import image_format
 from .base import DCT, RAW, Store
@@ -72,6 +74,26 @@ class Summary:
     sampled: int
     checksums: bool
     metadata: dict[str, Any]
+
+
+def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]) -> Summary:
+    """What is inside a store: counts, sizes, encodings, classes, what the packer wrote down.
+
+    Example:
+        >>> info("imgs.lmdb").records
+        1000
+
+    Args:
+        path: of a store or a folder of images, an open store, or a list of them.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: damaged, or a file is gone.
+    """
+    if isinstance(path, Store):
+        return summarise(path)
+    with open_store(path) as store:
+        return summarise(store)
 
 
 def summarise(store: Store) -> Summary:

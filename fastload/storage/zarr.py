@@ -8,7 +8,6 @@ that it is read in place. Arrays in any other form are read through the zarr lib
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from ._array_table import (
     numbered,
     parse_header,
 )
-from ._array_writer import ArrayWriter
-from ._blocks import BlockWriter, PerFile, file_print, read_json, sync_folders
+from ._block_array import BlockArrayWriter
+from ._blocks import BlockWriter, file_print, read_json
 from ._columns import Columns
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._table import Table, TableStore
@@ -196,56 +195,22 @@ def _by_library(path: str, name: str) -> Any:
         raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
 
 
-class ZarrWriter(ArrayWriter):
-    """Writes a Zarr v3 folder. See ``open_writer`` for the arguments.
-
-    Args:
-        shards: so many shards, which needs ``total``.
-        shard_nbytes: of a shard; None: 64 MiB, and at most 4,096 images.
-        total: how many records will come.
-    """
+class ZarrWriter(BlockArrayWriter):
+    """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
 
     format = FORMAT
     version = VERSION
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        shards: int | None = None,
-        shard_nbytes: int | None = None,
-        total: int | None = None,
-        **options: Any,
-    ) -> None:
-        self._per_file = PerFile(shards, shard_nbytes, total)
-        self._shards: BlockWriter | None = None
-        super().__init__(path, **options)
-
-    def _begin(self) -> None:
-        width, height = self._size or (1, 1)
+    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
         nbytes = width * height * 3
-        folder = os.path.join(self._partial.file("data"), "images")
-        os.makedirs(folder)
-        self._rows = self._per_file.images(nbytes)
-        self._shards = BlockWriter(
+        return BlockWriter(
             lambda number: os.path.join(folder, "c", str(number), "0", "0", "0"),
             self._rows,
             lambda count: b"",
             lambda count: shard_index(count, self._rows, nbytes),
         )
 
-    def _write(self, data: Sequence[bytes | memoryview]) -> None:
-        assert self._shards is not None  # begun
-        self._shards.write(data)
-
-    def _close(self, columns: Columns) -> str:
-        if self._shards is None:
-            self._begin()
-        assert self._shards is not None  # begun
-        self._shards.finish()
-        root = self._partial.file("data")
-        width, height = self._size or (1, 1)
-        shape = (len(columns), height, width, 3)
+    def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
         sharding = {
             "name": "sharding_indexed",
             "configuration": {
@@ -266,14 +231,8 @@ class ZarrWriter(ArrayWriter):
         for name, array in arrays.items():
             write_array(os.path.join(root, *name.split("/")), array)
         write_group(root, {"classes": self._classes, "fastload": self.header()})
-        sync_folders(root)
-        return "data"
 
     def _check(self, path: str, count: int) -> None:
         found = len(ZarrStore(path))
         if found != count:
             raise StoreError(f"expected {count} records, found {found}", path=path)
-
-    def _release(self) -> None:
-        if self._shards is not None:
-            self._shards.abandon()

@@ -76,7 +76,7 @@ def test_pack_says_speed_and_size(cache: Path) -> None:
     rows = rows_of(cache, "pack", "--loaders", "torch-pil,fastload-lmdb,fastload-folder")
     assert {row["loader"] for row in rows} == {"fastload-lmdb"}  # the others pack nothing
     figures = {row["metric"]: row["median"] for row in rows}
-    assert figures["pack"] > 0
+    assert figures["pack"] >= figures["pack, on the disk"] > 0
     assert 0.9 < figures["size"] < 3
 
 

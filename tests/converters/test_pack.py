@@ -401,9 +401,9 @@ def test_split_whose_first_part_is_done_goes_on_with_the_second(
 
 CHILD = """
 import sys, time
-from fastload.converters import _pack
+from fastload.converters import _pack, _run
 from fastload.storage import lmdb
-lmdb._FLUSH_RECORDS, _pack._CHUNK = 20, 8
+lmdb._FLUSH_RECORDS, _run._CHUNK, _run._CHUNK_MOST = 20, 8, 8
 def progress(done, total, nbytes):
     print(done, flush=True)
     time.sleep(0.003)

@@ -122,8 +122,8 @@ def test_compression_is_handed_on(images: Path, tmp_path: Path) -> None:
 
 CHILD = """
 import sys, time
-from fastload.converters import _pack
-_pack._CHUNK = 8
+from fastload.converters import _pack, _run
+_run._CHUNK = _run._CHUNK_MOST = 8
 def progress(done, total, nbytes):
     print(done, flush=True)
     time.sleep(0.003)

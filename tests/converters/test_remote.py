@@ -96,9 +96,10 @@ def test_folders_and_lists_are_fetched(
 def test_interrupted_work_on_a_url_is_resumed(
     memory: Any, images: Path, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.converters import _pack
+    from fastload.converters import _run
 
-    monkeypatch.setattr(_pack, "_CHUNK", 4)
+    monkeypatch.setattr(_run, "_CHUNK", 4)
+    monkeypatch.setattr(_run, "_CHUNK_MOST", 4)
     memory.put(str(images), "/b/imgs", recursive=True)
 
     def stop(done: int, total: int, nbytes: int) -> None:

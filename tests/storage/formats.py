@@ -81,6 +81,7 @@ class Row:
         checksums: whether it has checksums.
         fields: whether it keeps labels of all shapes, and named fields.
         records: number -> records that it can hold.
+        shards: into how many files ``make`` cuts a store.
     """
 
     name: str
@@ -91,16 +92,28 @@ class Row:
     checksums: bool = True
     fields: bool = True
     records: Callable[[int], list[Record]] = records
+    shards: int | None = None
 
 
-def _packed(suffix: str) -> Callable[[Path, Sequence[Record]], Path]:
+def _packed(suffix: str, shards: int | None = None) -> Callable[[Path, Sequence[Record]], Path]:
     def make(folder: Path, records: Sequence[Record]) -> Path:
         path = folder / f"ein Speicher 貯蔵{suffix}"
-        with open_writer(path, classes=CLASSES, metadata={"made by": "test"}) as writer:
+        with open_writer(
+            path, classes=CLASSES, metadata={"made by": "test"}, shards=shards, total=len(records)
+        ) as writer:
             writer.append(records)
         return path
 
     return make
+
+
+def _of_shards(raw: Callable[[Path], list[bytes]]) -> Callable[[Path], list[bytes]]:
+    def all_of_them(path: Path) -> list[bytes]:
+        found = sorted(path.parent.glob(f"{path.stem}-*-of-*{path.suffix}"))
+        assert len(found) == 3
+        return [record for shard in found for record in raw(shard)]
+
+    return all_of_them
 
 
 def _raw_lmdb(path: Path) -> list[bytes]:
@@ -187,6 +200,8 @@ ROWS = [
     Row("lmdb", ".lmdb", _packed(".lmdb"), _raw_lmdb),
     Row("hdf5", ".h5", _packed(".h5"), _raw_hdf5),
     Row("hdf5-raw", ".h5", _packed(".h5"), _raw_hdf5, records=pixels),
+    Row("hdf5-shards", ".h5", _packed(".h5", 3), _of_shards(_raw_hdf5), shards=3),
+    Row("pth-shards", ".pth", _packed(".pth", 3), _of_shards(_raw_pth), records=pixels, shards=3),
     Row("pth", ".pth", _packed(".pth"), _raw_pth, records=pixels),
     Row("n5", ".n5", _packed(".n5"), _raw_n5, records=pixels),
     Row("zarr", ".zarr", _packed(".zarr"), _raw_zarr, records=pixels),

@@ -1,0 +1,169 @@
+"""One run of ``pack``: samples are read and encoded in threads, in chunks, and written in order."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+import numpy as np
+
+from fastload.errors import DataError, DecodeError, UsageError
+from fastload.storage import Batch, Writer
+
+from ._chunk import Chunk, read_chunk
+from ._encoders import Encoder
+from ._report import Skipped
+from ._source import Sample, Source
+
+Progress = Callable[[int, "int | None", int], None]
+
+_Part = tuple[np.ndarray, "list[Sample | DataError] | None"]
+
+# Files a thread reads at a time: 7 MB of photos. Where their bytes are kept, more of small ones, so
+# that what is done once a chunk does not count.
+_CHUNK = 64
+_CHUNK_MOST = 1024
+_CHUNK_NBYTES = 4 << 20
+_SYNC_S = 5.0  # work that a kill can cost
+
+
+class Run:
+    """Reads, encodes and writes; remembers what was skipped and how far it is."""
+
+    def __init__(
+        self,
+        source: Source,
+        encoder: Encoder,
+        on_error: str,
+        workers: int,
+        progress: Progress | None,
+    ) -> None:
+        self._source = source
+        self._encoder = encoder
+        self._raise = on_error == "raise"
+        self._workers = workers
+        self._progress = progress
+        self._stop = threading.Event()
+        self._synced = time.monotonic()
+        self._done = 0
+        self._nbytes = 0
+        self.skipped: list[Skipped] = []
+        self.kept: collections.Counter[str] = collections.Counter()
+
+    def fill(self, writer: Writer, indices: np.ndarray) -> None:
+        """Bring the records ``indices`` of the source into ``writer``, less those it has."""
+        left = self._after_resume(writer, indices)
+        try:
+            for chunk in self._chunks(left):
+                self._take(writer, chunk)
+        except (KeyboardInterrupt, DataError):
+            writer.sync()  # what is done need not be done again
+            raise
+
+    def _take(self, writer: Writer, chunk: Chunk) -> None:
+        for index, reason in chunk.failed:
+            path = self._source.where(index)
+            if self._raise:
+                raise DecodeError(
+                    f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
+                    path=path,
+                    record=index,
+                )
+            self.skipped.append(Skipped(path=path, reason=reason))
+        if chunk.data:
+            writer.extend(
+                Batch(
+                    data=chunk.data,
+                    keys=[self._source.key(index) for index in chunk.indices.tolist()],
+                    labels=chunk.annotations.labels,
+                    sizes=chunk.sizes,
+                    kinds=chunk.kinds,
+                    crc32c=chunk.crc32c,
+                    fields=chunk.annotations.fields,
+                    field_kinds=chunk.annotations.field_kinds,
+                )
+            )
+        self.kept += chunk.kept
+        self._nbytes += sum(map(len, chunk.data))
+        self._report(len(chunk.data) + len(chunk.failed))
+        if time.monotonic() - self._synced > _SYNC_S:
+            writer.sync()
+            self._synced = time.monotonic()
+
+    def _report(self, done: int) -> None:
+        self._done += done
+        if self._progress is not None:
+            total = None if self._source.streamed else len(self._source)
+            self._progress(self._done, total, self._nbytes)
+
+    def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:
+        """What of ``indices`` is left to do."""
+        self._synced = time.monotonic()
+        there = writer.keys()
+        if not there:
+            return indices
+        keys = [self._source.key(index) for index in indices.tolist()]
+        end = keys.index(there[-1]) + 1
+        have = set(there)
+        for index, key in zip(indices[:end].tolist(), keys, strict=False):
+            path = self._source.where(index)
+            if key not in have:
+                self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
+            elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
+                raise UsageError(
+                    f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
+                    "that folder to start again"
+                )
+        self._nbytes += writer.nbytes
+        self._report(end)
+        return indices[end:]
+
+    def _parts(self, indices: np.ndarray) -> Iterator[_Part]:
+        """``indices`` in pieces, each for a thread, with their samples where it may not read them.
+
+        The user's code stays in the thread that called.
+        """
+        at = 0
+        if self._source.streamed:
+            stream = self._source.stream()
+            while some := list(itertools.islice(stream, _CHUNK)):
+                yield np.arange(at, at + len(some)), some
+                at += len(some)
+            return
+        while at < len(indices):
+            count = _CHUNK
+            if self._encoder.as_is and self._nbytes:
+                few = _CHUNK_NBYTES * self._done // self._nbytes
+                count = min(max(few, _CHUNK), max(_CHUNK_MOST, _CHUNK))
+            part = indices[at : at + count]
+            yield part, None if self._source.concurrent else list(self._source.read(part))
+            at += count
+
+    def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
+        """Chunks in order, read and encoded by the threads a few chunks ahead."""
+        parts = self._parts(indices)
+        gatherer = self._source.gatherer() if self._encoder.as_is else None
+        ahead: collections.deque[Future[Chunk]] = collections.deque()
+        pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fastload-pack")
+
+        def submit() -> None:
+            part = next(parts, None)
+            if part is not None:
+                given = self._source, part[0], self._encoder, self._stop, part[1], gatherer
+                ahead.append(pool.submit(read_chunk, *given))
+
+        try:
+            for _ in range(2 * self._workers):
+                submit()
+            while ahead:
+                chunk = ahead.popleft().result()
+                submit()
+                yield chunk
+        finally:
+            self._stop.set()
+            pool.shutdown(wait=True, cancel_futures=True)
+            self._stop.clear()
