@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from fastload.converters import pack
 
-from fastload.errors import StoreError
+from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
 from storage.formats import ROWS, picture, pixels
 
@@ -97,11 +97,15 @@ def kill_and_complete(
         path = inside / f"killed{suffix}"
         lines = COUNT // 8 + 8  # of progress, of renames
         if kill(source, path, json.dumps(options), rng.randrange(1, lines), rng):
-            with pytest.raises(StoreError):
+            try:
                 open_store(path)
-            report = pack(source, path, **options)
-            if suffix not in RESUMING:  # whole shards are kept
-                assert report.parts[0].resumed % (COUNT // (shards or 1)) == 0
+            except StoreError:
+                report = pack(source, path, **options)
+                if suffix not in RESUMING:  # whole shards are kept
+                    assert report.parts[0].resumed % (COUNT // (shards or 1)) == 0
+            else:  # it has its name already: what is left to do is to clear up
+                with pytest.raises(UsageError, match="exists"):
+                    pack(source, path, **options)
         assert content(path) == expected
         assert not Path(f"{path}.partial").exists()
 

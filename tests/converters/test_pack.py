@@ -294,6 +294,56 @@ def test_options_that_cannot_work_are_refused_before_anything_is_written(
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.native
+def test_files_read_by_the_core_are_those_that_python_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kind of file, larger than a piece of memory, empty, missing, a folder, a bomb."""
+    from fastload.converters import _gather, _store_source
+
+    monkeypatch.setattr(_gather, "MEMORY_NBYTES", 3000)
+    root = tmp_path / "in" / "class"
+    root.mkdir(parents=True)
+    for index in range(40):
+        (root / f"{index:02d}.jpg").write_bytes(picture(index, 5 + index, 4 + index))
+    for index, form in enumerate(("PNG", "BMP", "GIF", "TIFF", "WEBP", "PPM")):
+        Image.new("RGB", (9, 7), (index, 2, 3)).save(root / f"{index:02d}z.png", form)
+    Image.new("L", (20_000, 20_000)).save(root / "bomb.png")
+    (root / "empty.jpg").write_bytes(b"")
+    (root / "text.jpg").write_bytes(b"no image")
+    (root / "gone.jpg").symlink_to(tmp_path / "nowhere")
+    found = []
+    for number in range(2):
+        if number:
+            monkeypatch.setattr(_store_source.FolderSource, "gatherer", lambda self: None)
+        report = pack(root.parent, tmp_path / f"{number}.tar", on_error="skip")
+        store, every = open_store(tmp_path / f"{number}.tar"), np.arange(46)
+        sums = store.checksums(every)
+        assert sums is not None
+        found.append(
+            (store.read(every), store.keys(every), store.sizes(every).tolist(), sums.tolist(),
+             report.skipped)
+        )  # fmt: skip
+    assert found[0] == found[1]
+    assert {Path(one.path).name for one in found[0][4]} >= {"bomb.png", "empty.jpg", "text.jpg"}
+
+
+@pytest.mark.native
+def test_memory_is_used_again_once_nothing_refers_to_it() -> None:
+    from fastload.converters import _gather
+
+    memory = _gather._Memory()
+    first = memory.take(100)
+    view = first.data[10:20]
+    place = first.ctypes.data
+    del first
+    second = memory.take(100)
+    assert second.ctypes.data != place  # the view still needs it
+    view.release()
+    del view
+    assert memory.take(100).ctypes.data == place
+
+
 def test_unknown_suffix_and_missing_folder_are_refused(images: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"ending in \.lmdb"):
         pack(images, tmp_path / "x.xyz")

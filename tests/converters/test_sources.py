@@ -8,11 +8,13 @@ import io
 import json
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 import numpy as np
@@ -367,8 +369,85 @@ def test_dataset_of_files_keeps_their_bytes_and_dicts_give_fields(tmp_path: Path
 def test_dataset_of_no_images_says_so(tmp_path: Path) -> None:
     with pytest.raises(DecodeError, match=r"found float32 of \(3, 4, 4\)"):
         pack([(torch.zeros(3, 4, 4), 0)], tmp_path / "a.lmdb")
-    with pytest.raises(UsageError, match="map-style Dataset"):
-        pack(iter([1]), tmp_path / "a.lmdb")
+    with pytest.raises(UsageError, match="or one with __iter__, got int"):
+        pack(1, tmp_path / "a.lmdb")
+
+
+class Stream(torch.utils.data.IterableDataset[Any]):
+    """150 samples, one after the other; ``stop_at`` raises there."""
+
+    classes = ("even", "odd")
+
+    def __init__(self, stop_at: int = -1) -> None:
+        self.stop_at = stop_at
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(150):
+            if i == self.stop_at:
+                raise KeyboardInterrupt
+            image = Image.fromarray(np.full((4, 6, 3), i, np.uint8))
+            yield {"image": image, "label": i % 2, "text": str(i)}
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".pth"])
+def test_iterable_dataset_is_packed_to_its_end(tmp_path: Path, suffix: str) -> None:
+    seen: list[tuple[int, int | None, int]] = []
+    path = tmp_path / f"a{suffix}"
+    pack(Stream(), path, progress=lambda *now: seen.append(now), encode="raw")
+    assert [total for _, total, _ in seen] == [None] * len(seen) and seen[-1][0] == 150
+    store, everything = open_store(path), np.arange(150)
+    assert [set(data) for data in store.read(everything)] == [{i} for i in range(150)]
+    assert store.labels is not None and store.labels.tolist() == [i % 2 for i in range(150)]
+    assert store.values("text", everything) == [b"%d" % i for i in range(150)]
+    assert list(store.classes) == ["even", "odd"]
+
+
+def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pack(Stream(stop_at=140), tmp_path / "a.lmdb")
+    assert os.listdir(tmp_path) == []
+    settings = {"left": "by a kill"}
+    writer = open_writer(tmp_path / "b.lmdb", settings=settings)
+    writer.append(records(3))
+    writer.abort()
+    with pytest.raises(UsageError, match="begun with other settings"):
+        pack(Stream(), tmp_path / "b.lmdb")
+    code = "import os, signal, sys\nsys.path[:0] = sys.argv[2:]\n" + dedent("""
+        from fastload.converters import _run, pack
+        from fastload.storage import lmdb
+        from test_sources import Stream
+        lmdb._FLUSH_RECORDS = _run._CHUNK = 8
+        def progress(done, total, nbytes):
+            if done > 100:
+                os.kill(os.getpid(), signal.SIGKILL)
+        pack(Stream(), sys.argv[1], progress=progress)
+    """)
+    here = Path(__file__).parent
+    command = [sys.executable, "-c", code, tmp_path / "c.lmdb", here, here.parent]
+    done = subprocess.run(command, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+    with pytest.warns(UserWarning, match="records of an interrupted run are dropped"):
+        assert pack(Stream(), tmp_path / "c.lmdb").records == 150
+    assert open_store(tmp_path / "c.lmdb").values("text", np.array([149])) == [b"149"]
+
+
+def test_iterable_dataset_by_name_and_what_cannot_be_done_with_it(tmp_path: Path) -> None:
+    (tmp_path / "stream.py").write_text(
+        "import numpy as np\n"
+        "def images():\n"
+        "    for i in range(5): yield np.full((2, 2, 3), i, np.uint8), i\n"
+    )
+    command = [sys.executable, "-m", "fastload", "pack", "stream:images", "a.tar", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert columns_of(tmp_path / "a.tar")["labels"] == [0, 1, 2, 3, 4]
+    pack(Stream(), tmp_path / "b.tar", shard_nbytes=20_000)
+    assert len(open_store(tmp_path / "b.tar").files) > 2
+    for options in ({"split": "val=0.5"}, {"shards": 2}):
+        with pytest.raises(UsageError, match=r"split by|total of records"):
+            pack(Stream(), tmp_path / "c.tar", **options)
+    with pytest.raises(UsageError, match="--dry-run"):
+        estimate(Stream(), tmp_path / "c.tar")
 
 
 def test_dataset_by_name_is_imported_from_here(tmp_path: Path) -> None:
