@@ -21,6 +21,7 @@ from . import _memory, _native
 from ._cache_prefix import Prefix
 from ._cache_store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 from ._plan import Plan
+from ._tensors import gathers
 from ._views import Views
 from .errors import UsageError
 from .storage.base import Store
@@ -96,6 +97,13 @@ class Cache:
         """Bytes of records that it holds."""
         return 0 if self._store is None else self._store.arena.used
 
+    def serves(self, store: Store) -> bool:
+        """Whether there is anything to keep of ``store``: not of pixels that are in memory."""
+        if gathers(store):
+            return False
+        pixels = [array for array in store.memory().values() if array.ndim > 1]
+        return self._options.kind == "decoded" or len(pixels) < len(store.files)
+
     def before(
         self,
         store: Store,
@@ -127,11 +135,13 @@ class Cache:
         self._store.announce()
         return self._store
 
-    def explain(self, engine: str | None) -> str:
+    def explain(self, engine: str | None, store: Store | None) -> str:
         """What is kept and why, in words; ``engine`` None: torch's machinery runs."""
         kind, limit = self._options.kind, self._options.limit
-        if engine is None:
+        if engine is None or store is None:
             return f"none; {kind!r} is for fastload's own engines"
+        if not self.serves(store):
+            return f"none; the dataset is in memory already, and {kind!r} would keep it twice"
         if self._store is not None:
             text = self._store.describe()
         else:

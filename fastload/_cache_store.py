@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import overload
 
 import numpy as np
@@ -99,6 +99,9 @@ class CachedStore(Store):
     def files(self) -> Sequence[str]:
         """The store's, and the memory file as this process can open it."""
         return _OneMore(self.inner.files, f"/proc/self/fd/{self._fd}")
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return self.inner.memory()
 
     def locate(self, indices: np.ndarray) -> Located:
         """As in the contract, at one moment: a record is kept for all of the answer or for none."""

@@ -111,13 +111,14 @@ def noise(key: int, count: int) -> npt.NDArray[np.uint16]:
 def erase(
     image: npt.NDArray[Any], boxes: npt.NDArray[np.int32], keys: Array, erasing: tuple[Erase, ...]
 ) -> None:
-    """Erase the rectangles (e, 4) of one sample (3, h, w), in place."""
+    """Erase the rectangles (e, 4) of one sample (channels, h, w), in place."""
+    count = len(image)
     for (x, y, w, h), key, fill in zip(boxes.tolist(), keys.tolist(), erasing, strict=True):
         if w == 0:
             continue
         if fill.noise:
-            drawn = noise(key, 3 * h * w).reshape(3, h, w)
-            channels = np.arange(3)[:, None, None]
+            drawn = noise(key, count * h * w).reshape(count, h, w)
+            channels = np.arange(count)[:, None, None]
             image[:, y : y + h, x : x + w] = fill.values[channels, drawn]
         else:
-            image[:, y : y + h, x : x + w] = fill.values[:, :, None]
+            image[:, y : y + h, x : x + w] = fill.values[:count, :, None]

@@ -24,26 +24,23 @@ def explain(loader: Any) -> str:
 
 
 def _native(loader: Any, source: Source) -> list[str]:
+    threads = f"{loader.num_workers or 'the calling'} thread{'s' * (loader.num_workers != 1)}"
     lines = [
-        f"engine: {chosen(loader.engine, source.store)} ({loader.num_workers or 'the calling'} "
-        f"thread{'s' if loader.num_workers != 1 else ''})",
+        f"engine: {chosen(loader.engine, source.store)} "
+        f"({threads if not source.tensors else 'one thread copies rows'})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
+    channels_last = loader.memory_format == torch.channels_last
+    layout = "channels_last" if channels_last else "contiguous NCHW"
     for number, plan in enumerate(views):
         lines += [f"view {number}:"] * (len(views) > 1)
-        lines += [
-            "fused: " + " -> ".join(plan.steps),
-            f"split: {plan.split}",
-            f"batch: {plan.dtype}, "
-            + (
-                "channels_last"
-                if loader.memory_format == torch.channels_last
-                else "contiguous NCHW"
-            ),
-        ]
+        lines.append("fused: " + " -> ".join(plan.steps))
+        if not source.tensors:
+            lines += [f"split: {plan.split}", f"batch: {plan.dtype}, {layout}"]
     if loader._cache is not None:
-        lines.append(f"cache: {loader._cache.explain(chosen(loader.engine, source.store))}")
+        engine = chosen(loader.engine, source.store)
+        lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
     if source.store.indirect is not None:
@@ -64,7 +61,7 @@ def _workers(loader: Any, reason: str) -> list[str]:
     elif loader.engine != "workers":
         lines.append("faster: num_workers > 0 would decode in parallel processes")
     if loader._cache is not None:
-        lines.append(f"cache: {loader._cache.explain(None)}")
+        lines.append(f"cache: {loader._cache.explain(None, None)}")
     return lines
 
 

@@ -40,9 +40,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
 
     Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
     batches in the same order. Where fastload can read the dataset by itself (a packed store, a
-    torchvision ImageFolder or DatasetFolder, Subset and ConcatDataset of these) with a transform it
-    recognises, whole batches are decoded and augmented by native threads; anything else goes
-    through torch's machinery unchanged. ``explain()`` says which and why.
+    torchvision ImageFolder or DatasetFolder, CIFAR, MNIST, SVHN, STL10, Subset and ConcatDataset of
+    these) with a transform it recognises, whole batches are decoded and augmented by native
+    threads; of a TensorDataset rows are copied; anything else goes through torch's machinery
+    unchanged. ``explain()`` says which and why.
 
     Example:
         >>> loader = FastLoader("imgs.lmdb", batch_size=256, shuffle=True, transform=train_tf)
@@ -237,7 +238,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
-            return dataclasses.replace(source, plan=source.plan.with_output(self.dtype))
+            return source.with_output(self.dtype, self.memory_format)
         if self.engine in ("native", "python"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
         if self.dtype is not None or self.memory_format != torch.contiguous_format:

@@ -53,6 +53,8 @@ class Plan:
         lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.
             None: the levels themselves, uint8.
         dtype: of the output: torch.uint8, float32, float16 or bfloat16.
+        channels: of the output: 3, or 1 for gray images, whose three channels are equal up to the
+            table, the same for each of them.
         size: (h, w) of the output, or None where it depends on the image.
         erasing: rectangles that are erased in the result.
         steps: what happens, in words, for ``explain()``.
@@ -64,6 +66,7 @@ class Plan:
     stages: tuple[Stage, ...] = ()
     lut: npt.NDArray[Any] | None = None
     dtype: torch.dtype = torch.uint8
+    channels: int = 3
     size: tuple[int, int] | None = None
     erasing: tuple[Erase, ...] = ()
     steps: tuple[str, ...] = ()
@@ -89,7 +92,9 @@ class Plan:
     @property
     def nbytes(self) -> int | None:
         """Bytes of an image that comes out, or None where that depends on the image."""
-        return None if self.size is None else 3 * self.size[0] * self.size[1] * self.dtype.itemsize
+        if self.size is None:
+            return None
+        return self.channels * self.size[0] * self.size[1] * self.dtype.itemsize
 
     @property
     def random(self) -> bool:
@@ -137,7 +142,7 @@ class Plan:
             and same_erasing
             and all(
                 getattr(self, name) == getattr(other, name)
-                for name in ("ops", "filter", "fill", "stages", "dtype", "size")
+                for name in ("ops", "filter", "fill", "stages", "dtype", "channels", "size")
             )
         )
 

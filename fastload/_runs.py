@@ -39,6 +39,7 @@ from ._sampler import Order
 from ._shared import SharedRing
 from ._source import Source, begun
 from ._tasks import Outcome, Tasks
+from ._tensors import Rows
 from ._trace import Snapshot
 from ._workers import WorkerIterator
 
@@ -314,7 +315,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
     store = source.store
-    if loader._cache is not None:
+    if loader._cache is not None and loader._cache.serves(store):
         store = loader._cache.before(
             store,
             source.parts,
@@ -344,6 +345,10 @@ def _assemble(
     records: np.ndarray,
 ) -> Any:
     """The batch as the caller gets it."""
+    if source.tensors:
+        columns = [images, *Rows.of(source.store).others(records)]
+        rows: Any = columns if collate_fn is collate else collate_fn(list(zip(*columns)))
+        return pin_memory(rows) if pinned else rows  # type: ignore[no-untyped-call]
     annotations = annotations_of(
         source.store, records, source.labels, source.target_transform, source.fields
     )

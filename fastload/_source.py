@@ -1,7 +1,8 @@
 """What a dataset is made of, where the engines can read it without the dataset's Python code.
 
-A PackedDataset, a torchvision ImageFolder or DatasetFolder, and Subset, random_split and
-ConcatDataset of these come down to a store, a plan for its images, and a list of record numbers.
+A PackedDataset, a torchvision ImageFolder or DatasetFolder, torchvision's datasets that are arrays
+in memory, a TensorDataset, and Subset, random_split and ConcatDataset of these come down to a
+store, a plan for its images, and a list of record numbers.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import ConcatDataset, Subset
+import torch
+from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
+from . import _arrays
 from ._dataset import PackedDataset
 from ._sampler import as_indices
 from ._tail import Parts
+from ._tensors import Rows, tensors_of
 from ._transforms import Plan, Unrecognised, Views, recognise
+from .errors import UsageError
 from .storage.base import Store
 
 if TYPE_CHECKING:
@@ -44,6 +49,7 @@ class Source:
         halves: where engines can only begin the transform: what they do, and what Python does
             then; ``plan`` is the beginning. Else None.
         reason: why, in words.
+        tensors: a record is a row of each of several tensors, and nothing is done to it.
     """
 
     store: Store
@@ -56,9 +62,21 @@ class Source:
     fields: tuple[str, ...] | None = None
     halves: Parts | None = None
     reason: str = ""
+    tensors: bool = False
 
     def __len__(self) -> int:
         return len(self.store) if self.records is None else len(self.records)
+
+    def with_output(self, dtype: torch.dtype | None, memory_format: torch.memory_format) -> Source:
+        """The same with its images in ``dtype``. Raises UsageError where that cannot be."""
+        if not self.tensors:
+            return dataclasses.replace(self, plan=self.plan.with_output(dtype))
+        if dtype is not None or memory_format != torch.contiguous_format:
+            raise UsageError(
+                "dtype and memory_format are for images that are decoded; the rows of a "
+                "TensorDataset come as they are: convert its tensors, or each batch"
+            )
+        return self
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
         """The record numbers (int64) of the dataset's ``indices``.
@@ -96,6 +114,10 @@ def _resolve(dataset: Any) -> Source | str:
         return _concat(dataset)
     if _is_image_folder(dataset):
         return _image_folder(dataset)
+    if _arrays.known(dataset):
+        return _array_dataset(dataset)
+    if type(dataset) is TensorDataset:
+        return _tensor_dataset(dataset)
     return f"{type(dataset).__name__} is not a dataset fastload can read by itself"
 
 
@@ -162,6 +184,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
             return "the parts of the ConcatDataset have different target_transforms"
         if (part.labels is None) != (first.labels is None):
             return "only some parts of the ConcatDataset have labels"
+        if part.tensors != first.tensors:
+            return "only some parts of the ConcatDataset are TensorDatasets"
         if part.fields != first.fields:
             return "the parts of the ConcatDataset give different fields"
         if part.draw != first.draw:
@@ -170,6 +194,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
     if dataset.cumulative_sizes != ends.tolist():
         return "the parts of the ConcatDataset changed in length after it was made"
     store = ConcatStore([part.store for part in parts])
+    if first.tensors and not Rows.of(store).agree():
+        return "the TensorDatasets of the ConcatDataset differ in their tensors"
     starts = np.cumsum([0] + [len(part.store) for part in parts[:-1]])
     records = [
         part.lookup(np.arange(len(part), dtype=np.int64)) + start
@@ -186,6 +212,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
         fields=first.fields,
         halves=first.halves,
         reason=first.reason,
+        tensors=first.tensors,
     )
 
 
@@ -225,6 +252,40 @@ def _image_folder(dataset: Any) -> Source | str:
         labels=store.labels,
         target_transform=dataset.target_transform,
         parts=(store,),
+    )
+
+
+def _array_dataset(dataset: Any) -> Source | str:
+    if dataset.transform is None:
+        return f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
+    arrays = _arrays.arrays_of(dataset)
+    if isinstance(arrays, str):
+        return arrays
+    plan = recognise(dataset.transform, arrays.mode)
+    if isinstance(plan, Unrecognised):
+        return plan.reason
+    return Source(
+        store=arrays.store,
+        records=None,
+        plan=plan,
+        labels=arrays.store.labels,
+        target_transform=dataset.target_transform,
+        parts=(arrays.store,),
+    )
+
+
+def _tensor_dataset(dataset: TensorDataset) -> Source | str:
+    store = tensors_of(dataset)
+    if isinstance(store, str):
+        return store
+    return Source(
+        store=store,
+        records=None,
+        plan=Plan(dtype=store.tensors[0].dtype, steps=("rows of the tensors as they are",)),
+        labels=None,
+        target_transform=None,
+        parts=(store,),
+        tensors=True,
     )
 
 

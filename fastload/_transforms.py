@@ -10,6 +10,11 @@ Note [Padding on a tensor]
     so its fill is a level. Which one is found out by letting the user's own transform pad the ramp:
     the level whose value in the table so far is the value that came out, in each channel. Where
     there is none (zero after Normalize, mostly), the chain is not recognised.
+
+Note [Gray images]
+    Resizing, cutting, mirroring and affine maps do the same to each channel, so that of an RGB
+    image with equal channels they leave one, and any of the three is what they make of the gray
+    image. Operations of which that is not plain (``_ON_GRAY``) are not recognised on gray images.
 """
 
 from __future__ import annotations
@@ -59,27 +64,29 @@ class Unrecognised:
     halves: Parts | None = None
 
 
-def recognise(transform: Any) -> Plan | Views | Unrecognised:
+def recognise(transform: Any, mode: str = "RGB") -> Plan | Views | Unrecognised:
     """The plan of a torchvision transform, or why there is none.
 
     Args:
         transform: anything; None means the decoded image as a uint8 tensor (3, h, w), a list of
             transforms one view of the image for each.
+        mode: of the PIL images that it is given: "RGB", or "L" for gray ones. The engines take
+            these for RGB with three equal channels (see Note [Gray images]).
     """
     if isinstance(transform, (list, tuple)):
-        return _views(transform)
-    found = _chain(transform)
+        return _views(transform, mode)
+    found = _chain(transform, mode)
     if isinstance(found, Unrecognised) and found.halves is not None:
         if not found.halves.each[0].plan.steps:
             return Unrecognised(found.reason)
     return found
 
 
-def _views(transforms: Sequence[Any]) -> Views | Unrecognised:
+def _views(transforms: Sequence[Any], mode: str) -> Views | Unrecognised:
     """The plans of several chains, each of which gives a view; engines can begin all of them."""
     if not transforms:
         return Unrecognised("the list of transforms is empty; expected one for each view")
-    found = [_chain(transform) for transform in transforms]
+    found = [_chain(transform, mode) for transform in transforms]
     plans = [one for one in found if isinstance(one, Plan)]
     if len(plans) == len(found):
         return Views(tuple(plans))
@@ -95,14 +102,14 @@ def _views(transforms: Sequence[Any]) -> Views | Unrecognised:
     return Unrecognised("; ".join(reasons), Parts(tuple(parts), views=True))
 
 
-def _chain(transform: Any) -> Plan | Unrecognised:
+def _chain(transform: Any, mode: str) -> Plan | Unrecognised:
     if transform is None:
         return Plan(steps=("uint8 tensor of the whole image",))
     if "torchvision.transforms" not in sys.modules and not isinstance(transform, torch.nn.Module):
         reason = f"{name_of(transform)} is not a torchvision transform"
         return Unrecognised(reason, _begun([transform], 0))
     leaves = list(_leaves(transform))
-    reader = _Reader()
+    reader = _Reader(mode)
     read = 0
     try:
         for leaf in leaves:
@@ -188,12 +195,12 @@ class _Frame:
 class _Reader:
     """Collects a plan, one transform after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str = "RGB") -> None:
         from PIL import Image
 
-        levels = np.arange(256, dtype=np.uint8).repeat(3)
+        levels = np.arange(256, dtype=np.uint8).repeat(len(mode))
         # 256 x 1 pixels that hold every level once; becomes a tensor when the chain makes one
-        self._ramp: Any = Image.frombytes("RGB", (256, 1), levels.tobytes())
+        self._ramp: Any = Image.frombytes(mode, (256, 1), levels.tobytes())
         self._frame = _Frame(None)
         self._frames = [self._frame]
         self._pixels: list[list[PixelOp]] = [[]]  # before each frame
@@ -204,6 +211,10 @@ class _Reader:
     def _is_tensor(self) -> bool:
         return isinstance(self._ramp, torch.Tensor)
 
+    @property
+    def _channels(self) -> int:
+        return len(self._ramp) if self._is_tensor else len(self._ramp.getbands())
+
     def read(self, transform: Any) -> None:
         """Take in one transform. Raises Stop where it is not one of those below."""
         kind = kind_of(transform)
@@ -213,7 +224,12 @@ class _Reader:
             self._geometry(kind, transform)
         elif kind in ("RandomErasing", "timm.RandomErasing"):
             self._erase(kind, transform)
-        elif kind not in ("Identity", "RGB"):
+        elif kind == "RGB":
+            if not self._is_tensor:
+                self._ramp = self._ramp.convert("RGB")
+            elif self._channels == 1:
+                raise Stop("RGB comes after the image is a tensor of one channel; put it before")
+        elif kind != "Identity":
             self._operation(kind, transform)
 
     def _values(self, kind: str, transform: Any) -> None:
@@ -224,8 +240,8 @@ class _Reader:
             erased = [(where, transform(values)) for where, values in self._erased]
         except Exception as error:  # the user's own chain fails so on every image
             raise Stop(f"{kind} itself fails: {error}") from error
-        if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (3, 1, 256):
-            raise Stop(f"{kind} does not give a tensor of three channels")
+        if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (self._channels, 1, 256):
+            raise Stop(f"{kind} does not give a tensor of as many channels as the images have")
         if self._is_tensor and self._ramp.is_floating_point() and not ramp.is_floating_point():
             # out of range the result is the processor's, and differs between its instructions
             most = 1 if getattr(transform, "scale", True) else 255
@@ -272,6 +288,13 @@ class _Reader:
                 f"{kind} comes after the image is a tensor, where torch computes it with other "
                 "rounding than on a PIL image; put it before ToTensor or ToImage"
             )
+        if self._channels == 1:
+            if kind not in _ON_GRAY:
+                raise Stop(f"{kind} on gray images; put Grayscale(3) before it, which gives three")
+            if len(np.atleast_1d(getattr(transform, "fill", None) or 0)) > 1:
+                raise Stop(f"{kind} with several values for fill, on images of one channel")
+            if kind == "Grayscale":
+                self._ramp = self._ramp.convert("RGB")
         if len(self._frames) == 1 or self._frame.ops:
             self._next_frame()
         self._pixels[-1].append(op)
@@ -284,11 +307,12 @@ class _Reader:
         if value is None:
             if not self._ramp.is_floating_point():
                 raise Stop("RandomErasing with value='random' on integers; scale them to floats")
-            values = torch.from_numpy(_erasing.quantiles()).expand(3, 1, _erasing.QUANTILES)
+            values = torch.from_numpy(_erasing.quantiles())
+            values = values.expand(self._channels, 1, _erasing.QUANTILES)
         else:
-            if len(value) not in (1, 3):
-                raise Stop(f"RandomErasing with value={value}: expected one value or three")
-            values = torch.tensor(value).reshape(-1, 1, 1).expand(3, 1, 1)
+            if len(value) not in (1, self._channels):
+                raise Stop(f"RandomErasing with value={value}: expected one, or one a channel")
+            values = torch.tensor(value).reshape(-1, 1, 1).expand(self._channels, 1, 1)
             if not self._ramp.is_floating_point() and not ((values >= 0) & (values <= 255)).all():
                 raise Stop(f"RandomErasing with value={value} on levels of 0 to 255")
         p, scale, ratio = rectangle
@@ -307,7 +331,8 @@ class _Reader:
         """The plan of what was read. ``whole``: nothing follows, so it has to end in a tensor."""
         levels = torch.arange(256, dtype=torch.uint8).expand(3, 256)
         if self._is_tensor:
-            table = self._ramp.as_subclass(torch.Tensor).detach().reshape(3, 256)
+            table = self._ramp.as_subclass(torch.Tensor).detach()
+            table = table.reshape(self._channels, 256).expand(3, 256)
         elif whole:
             raise Stop("the samples are PIL images; end the transforms with ToTensor or ToImage")
         else:
@@ -324,16 +349,22 @@ class _Reader:
             ),
             lut=None if identity else as_numpy(table),
             dtype=table.dtype,
+            channels=self._channels,
             size=self._frame.size,
             erasing=tuple(
                 _erasing.Erase(
                     *rectangle,
-                    as_numpy(values.as_subclass(torch.Tensor).detach().reshape(3, -1)),
+                    as_numpy(_three(values.as_subclass(torch.Tensor).detach())),
                 )
                 for rectangle, values in self._erased
             ),
             steps=tuple(self._steps),
         )
+
+
+def _three(values: torch.Tensor) -> torch.Tensor:
+    """Values (channels, 1, k) as (3, k)."""
+    return values.reshape(len(values), -1).expand(3, -1)
 
 
 def _ends(values: Any) -> tuple[float, float]:
@@ -397,21 +428,25 @@ def _fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     except Exception as error:  # the user's own chain fails so on every image that is padded
         raise Stop(f"{kind} itself fails: {error}") from error
     if isinstance(padded, torch.Tensor):
-        values, table = padded[:, 0, 0], ramp.reshape(3, 256)
+        values, table = padded[:, 0, 0], ramp.reshape(len(ramp), 256)
     else:
-        values = torch.tensor(padded.getpixel((0, 0)))
-        table = torch.arange(256).expand(3, 256)
-    equal = table == values.reshape(3, 1)
+        values = torch.tensor(padded.getpixel((0, 0))).reshape(-1)
+        table = torch.arange(256).expand(len(values), 256)
+    equal = table == values.reshape(-1, 1)
     if not bool(equal.any(dim=1).all()):
         raise Stop(
             f"{kind} pads with a value that no pixel can have at that point of the chain; put it "
             "before ToTensor and Normalize"
         )
-    red, green, blue = (int(channel.nonzero()[0]) for channel in equal)
+    red, green, blue = (int(channel.nonzero()[0]) for channel in equal.expand(3, 256))
     return red, green, blue
 
 
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
     f"timm.{name}" for name in ("ToTensor", "MaybeToTensor", "MaybePILToTensor")
 }
+# See Note [Gray images].
+_ON_GRAY = frozenset(
+    {"RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomInvert", "Grayscale"}
+)
 _ON_TENSOR = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})

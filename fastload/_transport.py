@@ -90,7 +90,7 @@ class Packer:
     def _stack(self, samples: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
         first = samples[0]
         # Samples that do not fit together are left to torch: the error is to be its own.
-        if _plain(first) and all(
+        if plain(first) and all(
             sample.shape == first.shape and not sample.requires_grad for sample in samples
         ):
             shape = (len(samples), *first.shape)
@@ -101,7 +101,7 @@ class Packer:
 
     def _place(self, tensor: torch.Tensor) -> _Place | None:
         """Where ``tensor`` lies in the slab, copied if need be; None: it travels torch's way."""
-        strides = _dense_strides(tensor) if _plain(tensor) else None
+        strides = _dense_strides(tensor) if plain(tensor) else None
         if strides is None:
             self._left += 1
             return None
@@ -149,7 +149,7 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
         shape = (len(samples), *first.shape)
         if (
             math.prod(shape) * first.element_size() >= _WARM_NBYTES
-            and all(_plain(s) and s.dtype == first.dtype for s in samples)
+            and all(plain(s) and s.dtype == first.dtype for s in samples)
             and not any(s.requires_grad for s in samples)
         ):
             out, _ = ring.lease(shape, first.dtype, _contiguous(shape))
@@ -200,7 +200,7 @@ def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
 
 
-def _plain(tensor: torch.Tensor) -> bool:
+def plain(tensor: torch.Tensor) -> bool:
     """Whether bytes, shape and strides are all there is to it."""
     return (
         type(tensor) is torch.Tensor

@@ -104,10 +104,14 @@ def test_the_attribute_is_an_int_that_trainers_can_read(store: Path) -> None:
         FastLoader(store, num_workers="many")
 
 
+class Own(TensorDataset):
+    """A dataset of the user's, which runs through torch's machinery."""
+
+
 def test_little_memory_bounds_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastload._memory.available", lambda: 200 << 20)
     monkeypatch.setattr("fastload._cpu.available", lambda: 8)
-    loader = FastLoader(TensorDataset(torch.arange(4)), num_workers="auto")
+    loader = FastLoader(Own(torch.arange(4)), num_workers="auto")
     assert loader.num_workers == 1
     assert isinstance(loader._governor, Governor)
     assert loader._governor.most.workers == 1

@@ -94,8 +94,12 @@ def test_stages_nest_and_wait_and_step_cover_the_loop(
     assert abs(sum(e["dur"] * 1000 for e in waited + stepped) - loop) <= 0.02 * loop
 
 
+class Own(TensorDataset):
+    """A dataset of the user's, which runs through torch's machinery."""
+
+
 def test_worker_processes_show_waiting_and_steps(tmp_path: Path) -> None:
-    loader = FastLoader(TensorDataset(torch.arange(12)), batch_size=4, num_workers=1)
+    loader = FastLoader(Own(torch.arange(12)), batch_size=4, num_workers=1)
     with fastload.trace(tmp_path / "run.json"):
         for _ in loader:
             pass

@@ -1,8 +1,8 @@
 """The engines: what fills a batch.
 
-``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy. Both are a
-``Decoder`` (``decoder.py``). Everything that is neither goes through torch's own DataLoader
-machinery, which FastLoader inherits: the ``workers`` engine.
+``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``gather``
+copies rows of tensors. They are ``Decoder``s (``decoder.py``). Everything else goes through torch's
+own DataLoader machinery, which FastLoader inherits: the ``workers`` engine.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import torch
 from .. import _native
 from .._buffers import SlabRing
 from .._plan import Plan
+from .._tensors import gathers
 from .._views import Views
 from ..errors import UsageError
 from ..storage.base import Store
@@ -23,10 +24,13 @@ def chosen(engine: str, store: Store | None = None) -> str:
     """What ``engine`` comes to here, "native" or "python"; "auto" prefers the core.
 
     The core reads files: a ``store`` whose records do not lie there as they are is for "python".
+    Rows of tensors, of which nothing is to be made, are for "gather" in any case.
 
     Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
     Raises UsageError for "native" where it cannot read ``store``.
     """
+    if store is not None and gathers(store):
+        return "gather"
     if store is not None and store.indirect is not None:
         if engine == "native":
             raise UsageError(f"engine='native' cannot read this store: {store.indirect}")
@@ -50,6 +54,7 @@ def make_decoder(
     check_crc: str = "first",
 ) -> Decoder:
     """The decoder of ``chosen(engine, store)``. See ``Decoder`` for the other arguments."""
+    from .gather import GatherDecoder
     from .native import NativeDecoder
     from .python import PythonDecoder
 
@@ -71,8 +76,12 @@ def make_decoder(
                 for number, one in enumerate(plan.each)
             ]
         )
-    kind: type[Decoder] = NativeDecoder if chosen(engine, store) == "native" else PythonDecoder
-    return kind(
+    kinds: dict[str, type[Decoder]] = {
+        "native": NativeDecoder,
+        "python": PythonDecoder,
+        "gather": GatherDecoder,
+    }
+    return kinds[chosen(engine, store)](
         store,
         plan,
         threads=threads,

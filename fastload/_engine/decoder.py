@@ -38,7 +38,7 @@ class Batch:
         check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
         recipe: what comes behind that; None: nothing.
-        images: the tensor to fill, (n, 3, out_h, out_w).
+        images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
         times: int64 (n, TIMES), where each sample's times are to be written, as the core's
             ``submit`` writes them; None: nowhere.
@@ -236,13 +236,16 @@ class Decoder(abc.ABC):
         """Begin to fill ``batch``."""
 
     def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
-        shape, dtype = (n, 3, height, width), self.plan.dtype
-        area = height * width
-        strides = (3 * area, 1, 3 * width, 3) if self.channels_last else (3 * area, area, width, 1)
+        channels, dtype = self.plan.channels, self.plan.dtype
+        shape, area = (n, channels, height, width), height * width
+        strides = (channels * area, area, width, 1)
+        if self.channels_last:
+            strides = (channels * area, 1, channels * width, channels)
         if self._ring is not None:
             return self._ring.lease(shape, dtype, strides)
         # torch's own pinned memory: its allocator alone knows when a copy by the caller has ended
-        flat = torch.empty(n * 3 * area * dtype.itemsize, dtype=torch.uint8, pin_memory=True)
+        nbytes = n * channels * area * dtype.itemsize
+        flat = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
         return images, flat.numpy()
 

@@ -49,7 +49,9 @@ class NativeDecoder(Decoder):
         self._core = core
         paths, ends = self.origin.file_table()
         arena = None if self.cache is None else self.cache.arena
-        self._files = core.Files(paths, ends, self.origin.mapped_files(), arena)
+        self._files = core.Files(
+            paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
+        )
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
@@ -101,6 +103,7 @@ class NativeDecoder(Decoder):
             stages=None if recipe is None else recipe.stages(),
             erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
             keep=self._keep(batch),
+            channels=self.plan.channels,
         )
         return _NativeTicket(self, batch, job, status, detail)
 

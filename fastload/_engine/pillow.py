@@ -118,7 +118,7 @@ def fill(
     Args:
         image: the whole decoded image, RGB.
         i: the sample's place in ``geometry``, ``recipe`` and ``out``.
-        out: (n, 3, out_h, out_w) of dtype ``plan.stored``, any strides.
+        out: (n, channels, out_h, out_w) of dtype ``plan.stored``, any strides.
         recipe: what was drawn with ``geometry``.
 
     Raises:
@@ -137,7 +137,7 @@ def fill(
     levels = _frame(image, first, plan.filter, plan.fill)
     if recipe is not None and staged:
         levels = _stages(levels, i, recipe)
-    for channel in range(3):
+    for channel in range(out.shape[1]):
         level = levels[:, :, channel]
         out[i, channel] = level if plan.lut is None else plan.lut[channel][level]
     if recipe is not None and plan.erasing:

@@ -28,6 +28,7 @@ from fastload.errors import (
     StoreNotFoundError,
 )
 from fastload.storage._crc import crc32c
+from fastload.storage._read import bytes_of
 from fastload.storage.base import DCT, RAW, Spans, Store
 
 from .decoder import Batch, Decoder, Ticket
@@ -137,12 +138,13 @@ def decode_record(store: Store, record: int) -> Image.Image:
 
 
 def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
-    """The batch's memory as (n, 3, h, w) of ``plan.stored``, with the strides it has."""
+    """The batch's memory as (n, channels, h, w) of ``plan.stored``, with the strides it has."""
     n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
+    channels = decoder.plan.channels
     flat: npt.NDArray[Any] = batch.memory.view(decoder.plan.stored)
     if decoder.channels_last:
-        return np.moveaxis(flat.reshape(n, h, w, 3), 3, 1)
-    return np.reshape(flat, (n, 3, h, w))
+        return np.moveaxis(flat.reshape(n, h, w, channels), 3, 1)
+    return np.reshape(flat, (n, channels, h, w))
 
 
 def _fill_one(
@@ -219,6 +221,9 @@ def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
 def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     """The bytes of one span. Raises StoreError where the file is missing or too short."""
     offset, nbytes = int(spans.offset[i]), int(spans.nbytes[i])
+    known = store.memory().get(int(spans.file[i]))
+    if known is not None:
+        return bytes_of(known, offset, nbytes)
     try:
         with open(store.files[int(spans.file[i])], "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size

@@ -17,6 +17,10 @@ class Files:
     mapped: uint8 (n,), 1: map the file (packed, local), 0: open, read, close for every sample.
     The arrays are kept, not copied.
     arena: its memory file is file number n, behind the others.
+    memory: by file number, arrays that take the place of files; ``mapped`` must say 1 for these.
+        uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) of any strides that are not
+        negative: raw images, each of which a span from its first to its last byte is. Read where
+        they are, so what is changed in them is seen.
     """
 
     def __init__(
@@ -25,6 +29,7 @@ class Files:
         ends: npt.NDArray[np.int64],
         mapped: npt.NDArray[np.uint8],
         arena: Arena | None = None,
+        memory: dict[int, npt.NDArray[np.uint8]] = ...,
     ) -> None: ...
     def close(self) -> None:
         """Let go of the maps, once the jobs that read them are done. Idempotent."""
@@ -157,15 +162,17 @@ def submit(
     ]
     | None = None,
     keep: Keep | None = None,
+    channels: int = 3,
 ) -> Job:
     """Start filling a batch of n samples.
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
-    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size) or DCT.
+    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size), DCT, or 3,
+        which is UNSUPPORTED always.
     size: (n, 2) width, height of the source image, 0, 0 where unknown.
     checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
-    out: n * 3 * out_h * out_w elements of dtype, as bytes, one dimension.
+    out: n * channels * out_h * out_w elements of dtype, as bytes, one dimension.
     lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels as they are.
     dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
     status, detail: (n,), written: one of the constants of fastload._native, and an errno for IO.
@@ -181,6 +188,8 @@ def submit(
         the noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
         noise, 3 x 65,536, and then up to a multiple of 4 bytes.
     keep: what of the samples goes into a cache.
+    channels: 3; or 1 for gray images, whose three channels are equal in everything that is asked
+        for: one of them is written.
     """
 
 def resample(

@@ -128,11 +128,13 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   placement.resize =
       Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
              sample.window_y, output_.out_w, output_.out_h,    output_.filter,   output_.order};
-  placement.target.data = output_.data + static_cast<size_t>(item * 3 * w * h) * dtype_nbytes(output_.dtype);
+  const bool gray = output_.channels == 1, planar = gray || !output_.channels_last;
+  placement.target.data =
+      output_.data + static_cast<size_t>(item * output_.channels * w * h) * dtype_nbytes(output_.dtype);
   placement.target.dtype = output_.dtype;
-  placement.target.row_stride = output_.channels_last ? w * 3 : w;
-  placement.target.pixel_stride = output_.channels_last ? 3 : 1;
-  placement.target.channel_stride = output_.channels_last ? 1 : w * h;
+  placement.target.row_stride = planar ? w : w * 3;
+  placement.target.pixel_stride = planar ? 1 : 3;
+  placement.target.channel_stride = gray ? 0 : planar ? w * h : 1;  // 0: three times the same values
   placement.target.lut = output_.lut.empty() ? nullptr : output_.lut.data();
   placement.target.flip = sample.flip;
   for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
@@ -152,7 +154,7 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
     status = Status::kIo;
   }
   if (status == Status::kOk && !erasing_.fills.empty()) {
-    erase(erasing_, item, target, static_cast<int>(dtype_nbytes(output_.dtype)));
+    erase(erasing_, item, target, output_.channels, static_cast<int>(dtype_nbytes(output_.dtype)));
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // resample_avx512_store.cpp, Note [Past the cache]
   if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work

@@ -32,7 +32,8 @@ struct Sample {
 
 // What all samples of a batch share.
 struct Output {
-  uint8_t* data;  // count * 3 * out_h * out_w elements of `dtype`, the caller's
+  uint8_t* data;  // count * channels * out_h * out_w elements of `dtype`, the caller's
+  int channels;   // 3, or 1: of gray images, whose three channels are equal, one is stored
   Dtype dtype;
   int out_w, out_h;
   bool channels_last;

@@ -34,11 +34,65 @@ void wait_for(Job& job) {
   }
 }
 
+// An array of the caller's that takes the place of a file, held until this object dies (with the GIL).
+class PyMemory {
+ public:
+  PyMemory(int64_t file, const py::handle& object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_STRIDED_RO | PyBUF_FORMAT) != 0) {
+      throw py::error_already_set();
+    }
+    const std::string format = view_.format == nullptr ? "B" : view_.format;
+    const char* wrong = nullptr;
+    if (format != "B") {
+      wrong = "memory: expected arrays of uint8";
+    } else if (view_.ndim == 1) {
+      if (view_.strides[0] != 1 && view_.shape[0] > 1) wrong = "memory: expected contiguous bytes";
+    } else if (view_.ndim != 4 || view_.shape[3] != 3) {
+      wrong = "memory: expected arrays of shape (n,) or (n, h, w, 3)";
+    }
+    int64_t extent = 1;
+    for (int i = 0; wrong == nullptr && i < view_.ndim; i++) {
+      if (view_.shape[i] == 0) extent = 0;
+      if (view_.strides[i] < 0 || view_.strides[i] > kMaxStride)
+        wrong = "memory: expected no strides below 0";
+      // Never more than what lies there, so it fits.
+      if (wrong == nullptr && extent > 0) extent += (view_.shape[i] - 1) * view_.strides[i];
+    }
+    if (wrong != nullptr) {
+      PyBuffer_Release(&view_);
+      throw py::value_error(wrong);
+    }
+    memory_.file = file;
+    memory_.data = static_cast<const uint8_t*>(view_.buf);
+    memory_.nbytes = static_cast<size_t>(extent);
+    memory_.packed = view_.ndim == 1;
+    memory_.layout = Layout{};
+    if (!memory_.packed) memory_.layout = {view_.strides[1], view_.strides[2], view_.strides[3]};
+  }
+  PyMemory(PyMemory&& other) noexcept : view_(other.view_), memory_(other.memory_) {
+    other.view_.obj = nullptr;
+  }
+  PyMemory& operator=(PyMemory&&) = delete;
+  PyMemory(const PyMemory&) = delete;
+  ~PyMemory() {
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+  }
+
+  const Memory& memory() const { return memory_; }
+
+ private:
+  // 65,535 of it stay far below 2^63.
+  static constexpr py::ssize_t kMaxStride = py::ssize_t{1} << 44;
+
+  Py_buffer view_;
+  Memory memory_;
+};
+
 // fastload._native._core.Files
 class PyFiles {
  public:
   PyFiles(py::bytes paths, const py::object& ends, const py::object& mapped,
-          const std::shared_ptr<Arena>& arena)
+          const std::shared_ptr<Arena>& arena, const py::dict& memory)
       : paths_(std::move(paths)),
         ends_(ends, "ends", 'i', 8, false),
         mapped_(mapped, "mapped", 'u', 1, false) {
@@ -62,9 +116,18 @@ class PyFiles {
     if (std::memchr(text, 0, static_cast<size_t>(text_nbytes)) != nullptr) {
       throw py::value_error("paths: expected no NUL byte");
     }
+    std::vector<Memory> memories;
+    for (const auto& [number, array] : memory) {
+      const int64_t file = number.cast<int64_t>();
+      if (file < 0 || file >= count || mapped_.data<uint8_t>()[file] == 0) {
+        throw py::value_error("memory: expected numbers of mapped files, got " + std::to_string(file));
+      }
+      memories_.emplace_back(file, array);
+      memories.push_back(memories_.back().memory());
+    }
     // Jobs share the core's object; the arrays it borrows must live as long.
     core_ = std::make_shared<Files>(text, static_cast<size_t>(text_nbytes), ends_.data<int64_t>(),
-                                    mapped_.data<uint8_t>(), static_cast<size_t>(count), arena);
+                                    mapped_.data<uint8_t>(), static_cast<size_t>(count), arena, memories);
   }
 
   const std::shared_ptr<Files>& core() const {
@@ -77,6 +140,7 @@ class PyFiles {
  private:
   py::bytes paths_;
   Buffer ends_, mapped_;
+  std::vector<PyMemory> memories_;
   std::shared_ptr<Files> core_;
 };
 
@@ -154,7 +218,7 @@ void check_sample(const Sample& s, size_t i, size_t files) {
   require(s.file >= 0 && static_cast<size_t>(s.file) < files, "file", i, "an index of files");
   require(s.offset >= 0, "offset", i, "a value of 0 or more");
   require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
-  require(static_cast<int>(s.kind) <= 2, "kind", i, "0 (encoded), 1 (raw) or 2 (DCT)");
+  require(static_cast<int>(s.kind) <= 3, "kind", i, "0 (encoded), 1 (raw), 2 (DCT) or 3 (other)");
   require(s.source_w >= 0 && s.source_h >= 0 && s.source_w <= kMaxSide && s.source_h <= kMaxSide, "size", i,
           "0 (unknown) up to 65,535");
   require((s.source_w == 0) == (s.source_h == 0), "size", i, "width and height, or neither");
@@ -187,6 +251,7 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
   output.dtype = static_cast<Dtype>(dtype);
   output.out_w = out_w;
   output.out_h = out_h;
+  output.channels = 3;
   output.channels_last = channels_last;
   output.filter = static_cast<Filter>(filter);
   output.order = static_cast<PassOrder>(order);
@@ -215,7 +280,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               bool channels_last, int filter, int order, const py::sequence& fill,
                               const py::object& status, const py::object& detail, int threads,
                               const py::object& times, const py::object& stages, const py::object& erase,
-                              const std::shared_ptr<Keep>& keep) {
+                              const std::shared_ptr<Keep>& keep, int channels) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -236,11 +301,13 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
 
   Output output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
   Buffer out_array(out, "out", 'u', 1, true);
+  if (channels != 1 && channels != 3) throw py::value_error("channels: expected 1 or 3");
+  output.channels = channels;
   // 3 * 2^32 * 4 bytes a sample at most, and n is bounded by what the arrays hold: 128 bits are safe.
   const __int128 wanted =
-      static_cast<__int128>(n) * 3 * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
+      static_cast<__int128>(n) * channels * out_h * out_w * static_cast<int>(dtype_nbytes(output.dtype));
   if (out_array.ndim() != 1 || wanted != out_array.nbytes()) {
-    throw py::value_error("out: expected one dimension of n * 3 * out_h * out_w * itemsize = " +
+    throw py::value_error("out: expected one dimension of n * channels * out_h * out_w * itemsize = " +
                           std::to_string(static_cast<long long>(wanted)) + " bytes, got " +
                           std::to_string(out_array.nbytes()));
   }
@@ -321,7 +388,7 @@ void probe(const py::object& files, const py::object& file, const py::object& of
     require(s.file >= 0 && static_cast<size_t>(s.file) < core->count(), "file", i, "an index of files");
     require(s.offset >= 0, "offset", i, "a value of 0 or more");
     require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
-    require(static_cast<int>(s.kind) <= 2, "kind", i, "0 (encoded), 1 (raw) or 2 (DCT)");
+    require(static_cast<int>(s.kind) <= 3, "kind", i, "0 (encoded), 1 (raw), 2 (DCT) or 3 (other)");
   }
   for (size_t i = 0; i < samples.size(); i++) {
     status_array.data<int32_t>()[i] = static_cast<int32_t>(Status::kPending);
@@ -343,8 +410,9 @@ void probe(const py::object& files, const py::object& file, const py::object& of
 void bind_batches(py::module_& m) {
   using namespace pybind11::literals;
   py::class_<PyFiles>(m, "Files", "Files of a store, opened or mapped when first read.")
-      .def(py::init<py::bytes, const py::object&, const py::object&, const std::shared_ptr<Arena>&>(),
-           "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none())
+      .def(py::init<py::bytes, const py::object&, const py::object&, const std::shared_ptr<Arena>&,
+                    const py::dict&>(),
+           "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none(), "memory"_a = py::dict())
       .def("close", &PyFiles::close, "Let go of the maps, once the jobs that read them are done.")
       .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
            "Ask the system to read these spans into the page cache; see _core.pyi.")
@@ -361,7 +429,7 @@ void bind_batches(py::module_& m) {
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
-        "keep"_a = py::none(), "Start filling a batch; see _core.pyi.");
+        "keep"_a = py::none(), "channels"_a = 3, "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

@@ -68,10 +68,13 @@ struct Files::Mapping {
   void* address;
   size_t size;
   size_t readable;  // up to the end of the last page
+  bool ours;        // else it is the caller's memory
+  bool packed;
+  Layout layout;
 };
 
 Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-             std::shared_ptr<const Arena> arena)
+             std::shared_ptr<const Arena> arena, const std::vector<Memory>& memories)
     : paths_(paths),
       paths_nbytes_(paths_nbytes),
       ends_(ends),
@@ -81,6 +84,12 @@ Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const 
   if (std::any_of(mapped, mapped + count, [](uint8_t flag) { return flag != 0; })) {
     mappings_.reset(new std::atomic<Mapping*>[count]());
   }
+  for (const Memory& memory : memories) {
+    mappings_[static_cast<size_t>(memory.file)].store(
+        new Mapping{const_cast<uint8_t*>(memory.data), memory.nbytes, memory.nbytes, false, memory.packed,
+                    memory.layout},
+        std::memory_order_release);
+  }
 }
 
 Files::~Files() {
@@ -88,7 +97,7 @@ Files::~Files() {
   for (size_t i = 0; i < count_; i++) {
     Mapping* found = mappings_[i].load(std::memory_order_acquire);
     if (found == nullptr) continue;
-    if (found->size > 0) munmap(found->address, found->size);
+    if (found->ours && found->size > 0) munmap(found->address, found->size);
     delete found;
   }
 }
@@ -147,7 +156,8 @@ const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   }
   close(fd);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  Mapping* made = new (std::nothrow) Mapping{address, size, (size + page - 1) / page * page};
+  Mapping* made =
+      new (std::nothrow) Mapping{address, size, (size + page - 1) / page * page, true, true, Layout{}};
   if (made != nullptr && slot.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
   if (size > 0) munmap(address, size);
   if (made == nullptr) {
@@ -182,6 +192,7 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
     span->data = found->size > 0 ? static_cast<const uint8_t*>(found->address) + start : nothing;
     span->nbytes = std::min(length, limit);
     span->readable = found->readable - start;
+    span->layout = found->packed ? nullptr : &found->layout;
     return Status::kOk;
   }
   size_t size = 0;
@@ -268,7 +279,7 @@ void Files::readahead(std::vector<FileRange>* ranges) noexcept {
 void Files::readahead_mapped(const FileRange* begin, const FileRange* end) noexcept {
   int error = 0;
   const Mapping* found = mapping(begin->file, &error);
-  if (found == nullptr) return;
+  if (found == nullptr || !found->ours) return;
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   uint8_t* const address = static_cast<uint8_t*>(found->address);
   size_t first = 0, last = 0;  // the run that is being gathered, whole pages

@@ -13,11 +13,27 @@
 
 namespace fastload {
 
+// How the pixels of a raw image lie where it is not packed: bytes from one row, column and channel to the
+// next, none of them negative. Where `channel` is 0 the image is gray.
+struct Layout {
+  int64_t row, pixel, channel;
+};
+
 // Bytes of one record. [data, data + readable) may be read, though only nbytes belong to the record.
 struct Span {
   const uint8_t* data = nullptr;
   size_t nbytes = 0;
   size_t readable = 0;
+  const Layout* layout = nullptr;  // of raw pixels; nullptr: packed, HWC, RGB
+};
+
+// Memory that takes the place of file number `file`.
+struct Memory {
+  int64_t file;
+  const uint8_t* data;
+  size_t nbytes;
+  bool packed;
+  Layout layout;  // of all raw images in it, unless they are packed
 };
 
 // Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end.
@@ -49,10 +65,11 @@ class Scratch {
 class Files {
  public:
   // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays are borrowed:
-  // they must outlive this object, and are checked anew at every use. With an arena its memory file comes
-  // after the others, as file number `count`. Throws std::bad_alloc.
+  // they must outlive this object, and are checked anew at every use; so must what `memories` point to, each
+  // of which stands for a file that `mapped` calls mapped. With an arena its memory file comes after the
+  // others, as file number `count`. Throws std::bad_alloc.
   Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-        std::shared_ptr<const Arena> arena);
+        std::shared_ptr<const Arena> arena, const std::vector<Memory>& memories);
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;

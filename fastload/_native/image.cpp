@@ -118,6 +118,49 @@ Status feed(const Pixels& pixels, const Placement& placement, RowBuffer* rows, R
   return Status::kOk;
 }
 
+// One row of pixels that lie apart, into RGB or RGBX. Written out for whole planes and for gray, which the
+// compiler turns into shuffles.
+void gather_row(const uint8_t* from, const Layout& layout, uint8_t* to, int to_bytes, int count) {
+  const uint8_t *green = from + layout.channel, *blue = green + layout.channel;
+  if (layout.pixel == 1 && to_bytes == 3) {
+    for (int i = 0; i < count; i++) {
+      to[3 * i] = from[i];
+      to[3 * i + 1] = green[i];
+      to[3 * i + 2] = blue[i];
+    }
+    return;
+  }
+  for (int i = 0; i < count; i++, to += to_bytes) {
+    const ptrdiff_t at = static_cast<ptrdiff_t>(i * layout.pixel);
+    to[0] = from[at];
+    to[1] = green[at];
+    to[2] = blue[at];
+    if (to_bytes == 4) to[3] = 255;
+  }
+}
+
+// The same as feed(), out of pixels that lie apart.
+Status feed_apart(const uint8_t* first, const Layout& layout, const Placement& placement, RowBuffer* rows,
+                  Resampler* resampler) {
+  const int x0 = resampler->need_x0(), width = resampler->need_x1() - x0;
+  const int y0 = resampler->need_y0(), y1 = resampler->need_y1();
+  const int to_bytes = resampler->pixel_bytes();
+  if (width > 0 && y1 > y0) {
+    if (!rows->reserve(static_cast<size_t>(width) * static_cast<size_t>(to_bytes))) return Status::kIo;
+    first += (placement.box_y * layout.row) + (placement.box_x + x0) * layout.pixel;
+    for (int y = y0; y < y1;) {
+      const int count = std::min(RowBuffer::kRows, y1 - y);
+      for (int i = 0; i < count; i++) {
+        gather_row(first + (y + i) * layout.row, layout, rows->row(i), to_bytes, width);
+      }
+      resampler->rows(rows->row(0), rows->stride(), count);
+      y += count;
+    }
+  }
+  resampler->finish();
+  return Status::kOk;
+}
+
 struct BmpHeader {
   int width, height;
   bool top_down;
@@ -177,9 +220,15 @@ bool RowBuffer::reserve(size_t nbytes) {
 Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
   const int64_t width = placement.source_w, height = placement.source_h;
   if (width <= 0 || height <= 0) return Status::kSize;
-  if (static_cast<uint64_t>(width * height * 3) != span.nbytes) return Status::kSize;
+  uint64_t nbytes = static_cast<uint64_t>(width * height * 3);
+  if (span.layout != nullptr) {
+    const Layout& at = *span.layout;
+    nbytes = static_cast<uint64_t>((height - 1) * at.row + (width - 1) * at.pixel + 2 * at.channel) + 1;
+  }
+  if (nbytes != span.nbytes) return Status::kSize;
   const Status status = begin_placement(placement, placement.source_w, placement.source_h, resampler);
   if (status != Status::kOk) return status;
+  if (span.layout != nullptr) return feed_apart(span.data, *span.layout, placement, rows, resampler);
   const Pixels pixels{span.data, static_cast<ptrdiff_t>(width * 3), 3, false, span.data + span.readable};
   return feed(pixels, placement, rows, resampler);
 }

@@ -49,7 +49,7 @@ class RowBuffer {
   size_t stride_ = 0;
 };
 
-// Raw uint8 HWC pixels, three channels; the size comes from the placement.
+// Raw uint8 pixels, three channels; the size comes from the placement, the span says how they lie.
 Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
 
 // Uncompressed BMP with 24 or 32 bits per pixel; any other kind is kUnsupported.

@@ -93,7 +93,10 @@ Status decode_and_keep(const Keep& keep, size_t item, const Span& span, Kind kin
     if (done) return Status::kOk;
   }
   const Status status = decode_span(span, kind, placement, worker);
-  if (status == Status::kOk) claim.put(span, kind, placement.source_w, placement.source_h, false);
+  // What lies in memory already, in whatever order, is not kept once more.
+  if (status == Status::kOk && span.layout == nullptr) {
+    claim.put(span, kind, placement.source_w, placement.source_h, false);
+  }
   return status;
 }
 

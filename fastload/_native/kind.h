@@ -5,6 +5,7 @@
 
 namespace fastload {
 
-enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2 };
+// kOther is left to Pillow.
+enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2, kOther = 3 };
 
 }  // namespace fastload

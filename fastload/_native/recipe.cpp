@@ -132,10 +132,10 @@ class Noise {
 
 template <typename Element>
 void erase_box(const EraseBox& box, const Erasing::Fill& fill, const uint8_t* values, uint64_t key,
-               const Target& target) {
+               const Target& target, int channels) {
   Noise noise(key);
   const Element* from = reinterpret_cast<const Element*>(values);
-  for (int c = 0; c < 3; ++c, from += fill.noise ? kNoiseValues : 1) {
+  for (int c = 0; c < channels; ++c, from += fill.noise ? kNoiseValues : 1) {
     for (int y = box.y; y < box.y + box.h; ++y) {
       Element* to = static_cast<Element*>(target.data) + c * target.channel_stride + y * target.row_stride +
                     box.x * target.pixel_stride;
@@ -189,7 +189,7 @@ bool finish_recipe(const Recipe& recipe, int64_t item, PassOrder order, const Ta
   return true;
 }
 
-void erase(const Erasing& erasing, int64_t item, const Target& target, int element) {
+void erase(const Erasing& erasing, int64_t item, const Target& target, int channels, int element) {
   const size_t count = erasing.fills.size();
   for (size_t e = 0; e < count; ++e) {
     const size_t at = static_cast<size_t>(item) * count + e;
@@ -198,11 +198,11 @@ void erase(const Erasing& erasing, int64_t item, const Target& target, int eleme
     const Erasing::Fill& fill = erasing.fills[e];
     const uint8_t* values = erasing.values.data() + fill.offset;
     if (element == 4) {
-      erase_box<uint32_t>(box, fill, values, erasing.keys[at], target);
+      erase_box<uint32_t>(box, fill, values, erasing.keys[at], target, channels);
     } else if (element == 2) {
-      erase_box<uint16_t>(box, fill, values, erasing.keys[at], target);
+      erase_box<uint16_t>(box, fill, values, erasing.keys[at], target, channels);
     } else {
-      erase_box<uint8_t>(box, fill, values, erasing.keys[at], target);
+      erase_box<uint8_t>(box, fill, values, erasing.keys[at], target, channels);
     }
   }
 }

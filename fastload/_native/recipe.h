@@ -76,7 +76,7 @@ void begin_recipe(const Recipe& recipe, int64_t item, Kitchen* kitchen, Placemen
 bool finish_recipe(const Recipe& recipe, int64_t item, PassOrder order, const Target& target,
                    Kitchen* kitchen, Resampler* resampler);
 
-// Erases the rectangles of sample `item` in `target`, of `element` bytes a value.
-void erase(const Erasing& erasing, int64_t item, const Target& target, int element);
+// Erases the rectangles of sample `item` in `target`, of `channels` channels and `element` bytes a value.
+void erase(const Erasing& erasing, int64_t item, const Target& target, int channels, int element);
 
 }  // namespace fastload

@@ -93,7 +93,7 @@ class Target:
         return (
             self.loader(Point(num_workers=0, batch_size=1))
             .explain()
-            .startswith(("engine: native", "engine: python"))
+            .startswith(("engine: native", "engine: python", "engine: gather"))
         )
 
     def fingerprint(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 
@@ -25,7 +27,7 @@ def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
     found = np.zeros(len(indices), bool)
     if store.indirect is None:
         paths, ends = store.file_table()
-        found = probe_by_core(paths, ends, store.spans(indices), sizes)
+        found = probe_by_core(paths, ends, store.spans(indices), sizes, store.memory())
     for at in np.flatnonzero(~found).tolist():
         try:
             (data,) = read_records(store, indices[at : at + 1])
@@ -35,7 +37,13 @@ def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
     return sizes
 
 
-def probe_by_core(paths: bytes, ends: np.ndarray, spans: Spans, sizes: np.ndarray) -> np.ndarray:
+def probe_by_core(
+    paths: bytes,
+    ends: np.ndarray,
+    spans: Spans,
+    sizes: np.ndarray,
+    memory: Mapping[int, np.ndarray] = MappingProxyType({}),
+) -> np.ndarray:
     """Fill ``sizes`` by the native core: bool (n,), where it found one; nowhere without a core."""
     from fastload import _native
 
@@ -45,7 +53,9 @@ def probe_by_core(paths: bytes, ends: np.ndarray, spans: Spans, sizes: np.ndarra
         return np.zeros(count, bool)
     status = np.zeros(count, np.int32)
     probed = np.zeros((count, 2), np.int32)
-    files = core.Files(paths, ends, np.zeros(len(ends), np.uint8))
+    mapped = np.zeros(len(ends), np.uint8)
+    mapped[list(memory)] = 1
+    files = core.Files(paths, ends, mapped, memory=dict(memory))
     kinds = np.full(count, ENCODED, np.uint8)
     try:
         core.probe(files, spans.file, spans.offset, spans.nbytes, kinds, probed, status, THREADS)

@@ -12,6 +12,14 @@ from fastload.errors import StoreError
 from .base import Store
 
 
+def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
+    """The bytes of a record in one of ``Store.memory``; of a raw image its pixels, packed."""
+    if array.ndim == 1:
+        return bytes(array[offset : offset + nbytes])
+    step = array.strides[0]
+    return bytes(array[offset // step if step else 0].tobytes())
+
+
 def read_records(store: Store, indices: np.ndarray, limit: int | None = None) -> Iterator[bytes]:
     """The bytes of each of ``indices`` in turn, read with pread.
 
@@ -28,12 +36,15 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
             yield store.read(np.array([index], np.int64))[0][:limit]
         return
     spans = store.spans(indices)
-    files = store.files
+    files, memory = store.files, store.memory()
     opened, descriptor = -1, -1
     try:
         for index, file, offset, nbytes in zip(
             indices.tolist(), spans.file.tolist(), spans.offset.tolist(), spans.nbytes.tolist()
         ):
+            if file in memory:
+                yield bytes_of(memory[file], offset, nbytes)[:limit]
+                continue
             try:
                 if file != opened:
                     if descriptor >= 0:

@@ -29,6 +29,7 @@ __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store"
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
 RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
+TURNED = 3  # an image file to be turned as its EXIF orientation says; in no store on a disk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,15 @@ class Store(abc.ABC):
     def mapped_files(self) -> np.ndarray:
         """uint8 (len(files),): 1 where the core may map the file; by default ``mapped``."""
         return np.full(len(self.files), self.mapped, np.uint8)
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        """Arrays that take the place of files, by file number; by default there are none.
+
+        uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) of any strides that are not
+        negative: raw images, each a span from its first to its last byte. ``mapped_files`` says 1
+        for these numbers.
+        """
+        return {}
 
     @abc.abstractmethod
     def spans(self, indices: np.ndarray) -> Spans:

@@ -74,6 +74,14 @@ class ConcatStore(Store):
     def mapped_files(self) -> np.ndarray:
         return np.concatenate([store.mapped_files() for store in self.stores])
 
+    def memory(self) -> Mapping[int, np.ndarray]:
+        parts = zip(self.stores, self._first_file.tolist(), strict=True)
+        return {
+            first + number: array
+            for store, first in parts
+            for number, array in store.memory().items()
+        }
+
     def _gather(
         self, indices: np.ndarray, empty: np.ndarray, part: Callable[[int, np.ndarray], np.ndarray]
     ) -> np.ndarray:

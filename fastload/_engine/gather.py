@@ -1,0 +1,82 @@
+"""The engine of tensors: rows are copied, nothing is decoded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from .._plan import Plan
+from .._tensors import Rows
+from ..errors import DataError, InternalError
+from ..storage.base import Store
+from .decoder import Batch, Decoder, Ticket
+
+
+class GatherDecoder(Decoder):
+    """Copies rows of a store's first tensor into batches. See ``Decoder`` for the arguments.
+
+    ``threads`` does not matter: one thread copies as fast as memory takes it.
+    """
+
+    name = "gather"
+
+    def __init__(self, store: Store, plan: Plan, **options: Any) -> None:
+        super().__init__(store, plan, **options)
+        self._rows = Rows.of(store)
+
+    def submit(
+        self,
+        records: np.ndarray,
+        *,
+        seed: int,
+        epoch: int,
+        repeats: np.ndarray | None = None,
+        timed: bool = False,
+    ) -> Ticket:
+        """As in the contract; the copying is done by ``result``."""
+        return _GatherTicket(self, records)
+
+    def gather(self, records: np.ndarray) -> torch.Tensor:
+        """A batch of the rows ``records``."""
+        first = self._rows.first[0]
+        shape = (len(records), *first.shape[1:])
+        flat = torch.empty(shape, dtype=first.dtype, device="meta")
+        if self._ring is None:
+            batch = torch.empty(shape, dtype=first.dtype, pin_memory=True)
+            memory = batch.view(-1).view(torch.uint8).numpy()
+        else:
+            batch, memory = self._ring.lease(shape, first.dtype, flat.stride())
+        self._rows.gather(0, records, memory.reshape(len(records), -1))
+        return batch
+
+    def _start(self, batch: Batch) -> Ticket:
+        raise InternalError("rows of tensors are not decoded")
+
+
+class _GatherTicket(Ticket):
+    times = None
+
+    def __init__(self, decoder: GatherDecoder, records: np.ndarray) -> None:
+        self._decoder = decoder
+        self._records = records
+        self._nanoseconds = 0
+
+    def result(self) -> torch.Tensor:
+        begin = time.perf_counter_ns()
+        batch = self._decoder.gather(self._records)
+        self._nanoseconds = time.perf_counter_ns() - begin
+        self.nbytes = batch.nbytes
+        return batch
+
+    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+        return self.result(), {}
+
+    def cancel(self) -> None:
+        """Nothing runs outside of ``result``."""
+
+    def stages_ns(self) -> Mapping[str, int]:
+        return {"read": self._nanoseconds}

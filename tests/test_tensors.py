@@ -1,0 +1,133 @@
+"""TensorDataset: batches as default_collate makes them, gathered instead of stacked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+
+from fastload import FastLoader
+
+DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
+
+
+def dataset(*shapes: tuple[int, ...], dtype: torch.dtype = torch.uint8, n: int = 41) -> Any:
+    generator = torch.Generator().manual_seed(2)
+    return TensorDataset(
+        *(torch.randint(0, 250, (n, *shape), generator=generator).to(dtype) for shape in shapes)
+    )
+
+
+def same(ours: list[Any], theirs: list[Any]) -> None:
+    assert len(ours) == len(theirs)
+    for mine, reference in zip(ours, theirs):
+        assert type(mine) is type(reference) is list
+        assert len(mine) == len(reference)
+        for one, other in zip(mine, reference):
+            assert one.dtype == other.dtype
+            assert one.stride() == other.stride()
+            assert torch.equal(one, other)
+
+
+def both(data: Any, **arguments: Any) -> None:
+    arguments = {"batch_size": 6, **arguments}
+    theirs = DataLoader(data, generator=torch.Generator().manual_seed(3), **arguments)
+    ours = FastLoader(data, generator=torch.Generator().manual_seed(3), **arguments)
+    assert ours.explain().startswith("engine: gather")
+    for _ in range(2):
+        same(list(ours), list(theirs))
+    assert ours.stats()["engine"] == "gather"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_batches_are_those_of_torch(dtype: torch.dtype) -> None:
+    both(dataset((3, 8, 5), (), dtype=dtype), shuffle=True)
+    both(dataset((3, 8, 5), dtype=dtype))
+    both(dataset((), (2,), (3, 1), dtype=dtype), drop_last=True)
+
+
+@pytest.mark.parametrize("threads", [0, 1, 2])
+def test_parts_of_tensor_datasets(threads: int) -> None:
+    data = dataset((3, 4, 4), ())
+    for part in (
+        Subset(data, [7, 3, 3, 40]),
+        random_split(data, [0.3, 0.7], torch.Generator().manual_seed(1))[0],
+        ConcatDataset([data, Subset(dataset((3, 4, 4), (), n=5), [4, 0])]),
+        ConcatDataset([ConcatDataset([data, data]), data]),
+    ):
+        both(part, shuffle=True, num_workers=threads)
+
+
+def test_a_collate_fn_gets_tuples_of_tensors() -> None:
+    def collate(samples: list[Any]) -> list[Any]:
+        assert all(type(sample) is tuple for sample in samples)
+        return [torch.stack([x for x, _ in samples]), torch.stack([y for _, y in samples])]
+
+    both(dataset((3, 4), ()), collate_fn=collate)
+
+
+def test_a_kept_batch_is_never_written_again() -> None:
+    data = dataset((3, 16, 16), ())
+    kept = list(FastLoader(data, batch_size=4, num_workers=2))
+    copies = [[tensor.clone() for tensor in batch] for batch in kept]
+    list(FastLoader(data, batch_size=4, shuffle=True))
+    same(kept, copies)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_changed_and_replaced_tensors_are_seen(threads: int) -> None:
+    data = dataset((3, 4, 4), ())
+    loader = FastLoader(data, batch_size=6, num_workers=threads)
+    list(loader)
+    data.tensors[0][3] = 200
+    same(list(loader), list(DataLoader(data, batch_size=6)))
+    data.tensors = tuple(tensor[:20].float() for tensor in data.tensors)
+    same(list(loader), list(DataLoader(data, batch_size=6)))
+
+
+def test_it_goes_on_in_the_midst_of_an_epoch() -> None:
+    data = dataset((3, 4, 4), ())
+    loader = FastLoader(data, batch_size=6, shuffle=True, seed=1)
+    whole = list(loader)
+    loader = FastLoader(data, batch_size=6, shuffle=True, seed=1)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    again = FastLoader(data, batch_size=6, shuffle=True, seed=1)
+    again.load_state_dict(state)
+    same(list(again), whole[1:])
+
+
+class Own(TensorDataset):
+    """A user's subclass, which may do anything."""
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (Own(torch.zeros(4, 2)), "Own is not a dataset"),
+        (TensorDataset(torch.zeros(4, 2, requires_grad=True)), "plain, contiguous"),
+        (TensorDataset(torch.zeros(2, 4).t()), "plain, contiguous"),
+        (TensorDataset(torch.zeros(4, 0)), "empty"),
+        (ConcatDataset([dataset((3,)), dataset((4,))]), "differ in their tensors"),
+    ],
+    ids=["subclass", "gradients", "strided", "empty", "different"],
+)
+def test_other_tensors_stay_with_torch(data: Any, reason: str) -> None:
+    loader = FastLoader(data, batch_size=2)
+    assert "engine: workers" in loader.explain()
+    assert reason in loader.explain()
+
+
+def test_an_index_beyond_the_tensors_is_an_index_error() -> None:
+    for kind in (DataLoader, FastLoader):
+        with pytest.raises(IndexError):
+            list(kind(dataset((3,)), sampler=[3, 99]))
+
+
+def test_a_cache_keeps_nothing() -> None:
+    loader = FastLoader(dataset((3, 4, 4), ()), batch_size=6, cache="ram")
+    list(loader)
+    assert "in memory already" in loader.explain()
