@@ -316,7 +316,7 @@ def dct_usable() -> bool:
     """
 
 def dct_simd() -> str:
-    """Instruction set that expands DCT records now: "avx512", "avx2" or "scalar"."""
+    """Instruction set that expands DCT records now: "avx512", "avx2", "neon" or "scalar"."""
 
 def find_features(
     data: Any,

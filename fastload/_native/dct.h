@@ -40,8 +40,8 @@ bool dct_to_jpeg(const uint8_t* record, size_t nbytes, std::vector<uint8_t>* jpe
 // Width and height in pixels from the record's head. False: not a record, or its head is corrupt.
 bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height);
 
-// Records opened from now on, in all threads, are expanded with nothing higher than "avx512", "avx2" or
-// "scalar" ("": than the best one here). False: there is no such name. For tests.
+// Records opened from now on, in all threads, are expanded with nothing higher than "avx512", "avx2",
+// "neon" or "scalar" ("": than the best one here). False: there is no such name. For tests.
 bool dct_set_simd(const char* name);
 
 // Per-thread state while one record is decoded; reused.
@@ -72,7 +72,7 @@ class DctSource {
   // FASTLOAD_NO_DCT_HOOK in the environment it is not even tried.
   static bool usable();
 
-  // Name of the expansion in use: "avx512", "avx2", "scalar". FASTLOAD_SIMD picks a lower one.
+  // Name of the expansion in use: "avx512", "avx2", "neon", "scalar". FASTLOAD_SIMD picks a lower one.
   static const char* simd();
 
  private:

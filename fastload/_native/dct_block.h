@@ -18,7 +18,7 @@ constexpr ptrdiff_t kDctReadAhead = 128;
 // Header bits.
 constexpr int kDctMaskBits = 15, kDctWideDc = 4, kDctEscapes = 5, kDctWidth = 6;
 // Values come in 2 + (header >> kDctWidth) bits.
-constexpr int kDctMinWidth = 2;
+constexpr int kDctMinWidth = 2, kDctMaxWidth = kDctMinWidth + 3;
 // Marks a value that stands in the list of 16-bit escapes.
 constexpr int kDctWideEscape = -128;
 
@@ -109,6 +109,46 @@ inline __attribute__((always_inline)) bool put_escapes(const DctBlockHead& head,
     block[natural_order[__builtin_ctzll(lanes)]] = static_cast<JCOEF>(value);
   }
   return wide == head.next;
+}
+
+// --- writing ---
+
+// What a baseline JPEG can say, so that dct_to_jpeg can say it again (ITU-T T.81 F.1.2).
+constexpr int kDctMinDc = -1024, kDctMaxDc = 1023, kDctMaxAc = 1023;
+
+// The width that takes the fewest bytes for `count` values; of equals, the one with the fewest escapes.
+// `costs`: from the lowest byte on, the number of values that have no code of two bits, then the bytes of
+// escapes in codes of 3, 4 and 5 bits; 63 values of at most three bytes fit.
+inline __attribute__((always_inline)) int best_width(uint32_t costs, int count, int* escape_nbytes) {
+  int best = 0, least = 1 << 30;
+  for (int width = kDctMaxWidth; width > kDctMinWidth; width--) {
+    const int escaped = static_cast<int>(costs >> (8 * (width - kDctMinWidth)) & 255);
+    const int nbytes = (count * width + 7) / 8 + escaped + (escaped > 0);
+    if (nbytes >= least) continue;
+    least = nbytes;
+    best = width;
+    *escape_nbytes = escaped;
+  }
+  if ((costs & 255) != 0 || (count * kDctMinWidth + 7) / 8 >= least) return best;
+  *escape_nbytes = 0;
+  return kDctMinWidth;
+}
+
+// All in front of the values. `mask`: as it is stored, without a bit for the DC. May write 8 bytes more.
+inline __attribute__((always_inline)) uint8_t* write_block_head(int dc, int16_t* prediction, uint64_t mask,
+                                                                int width, int escape_nbytes, uint8_t* out) {
+  const int mask_nbytes = mask ? (63 - __builtin_clzll(mask)) / 8 + 1 : 0;
+  const int difference = dc - *prediction;
+  const bool wide_dc = difference < -128 || difference > 127;
+  *prediction = static_cast<int16_t>(dc);
+  *out++ = static_cast<uint8_t>(mask_nbytes | wide_dc << kDctWideDc | (escape_nbytes > 0) << kDctEscapes |
+                                (width - kDctMinWidth) << kDctWidth);
+  store_le(out, static_cast<uint16_t>(difference));
+  out += 1 + wide_dc;
+  *out = static_cast<uint8_t>(escape_nbytes);
+  out += escape_nbytes > 0;
+  store_le(out, mask);
+  return out + mask_nbytes;
 }
 
 }  // namespace fastload

@@ -206,6 +206,7 @@ template <typename Coefficients>
 bool put_blocks(const Source& source, const DctImage& image, const DctGrid& grid, Coefficients coefficients,
                 Blocks* blocks, std::string* why) {
   alignas(64) JCOEF mcu[kDctMaxBlocksInMcu][DCTSIZE2];
+  const DctPacker pack = dct_packer();
   const int column_mask = (1 << grid.log2_column_block) - 1;
   const size_t row_room =
       kDctPackedRoom * static_cast<size_t>(grid.mcus_per_row) * static_cast<size_t>(grid.blocks_in_mcu);
@@ -232,7 +233,7 @@ bool put_blocks(const Source& source, const DctImage& image, const DctGrid& grid
               std::memset(block, 0, sizeof(JBLOCK));
               block[0] = prediction[c];
             }
-            out = dct_pack_block(block, &prediction[c], out);
+            out = pack(block, &prediction[c], out);
             if (!out) return refuse(why, "a coefficient beyond the range of 8-bit baseline JPEG");
           }
       }

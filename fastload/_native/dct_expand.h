@@ -29,6 +29,11 @@ const DctExpander& dct_expander_scalar();
 // Only where the processor has them; nullptr where they were not compiled (another processor family).
 const DctExpander* dct_expander_avx2();
 const DctExpander* dct_expander_avx512();
+const DctExpander* dct_expander_neon();  // every 64-bit ARM has it
+
+// The fastest that this processor runs and that stands no higher than `name` ("": all of them) among scalar,
+// neon, avx2, avx512. nullptr: there is no such name.
+const DctExpander* dct_expander_named(const char* name);
 
 // The fastest that this processor runs, no higher than FASTLOAD_SIMD or dct_set_simd says.
 const DctExpander& dct_expander();

@@ -13,11 +13,6 @@
 namespace fastload {
 namespace {
 
-// What a baseline JPEG can say, so that dct_to_jpeg can say it again (ITU-T T.81 F.1.2).
-constexpr int kMaxAc = 1023, kMinDc = -1024, kMaxDc = 1023;
-
-constexpr int kMaxWidth = kDctMinWidth + 3;
-
 // A code of `width` bits is its value's last bits. Of the values that do not fit, -2 in two bits is the only
 // one with a code.
 constexpr bool escapes(int value, int width) {
@@ -30,16 +25,15 @@ constexpr bool narrow(int value) {
   return value > kDctWideEscape && value <= 127;
 }
 
-// For each value, four bytes: how many bytes its escape takes in codes of 3, 4 and 5 bits, and whether it
-// has no code of two bits. The sums over a block's 63 fit into a byte each.
+// What each value adds to a block's costs: see best_width.
 struct Costs {
-  uint32_t at[2 * kMaxAc + 1];
+  uint32_t at[2 * kDctMaxAc + 1];
   constexpr Costs() : at() {
-    for (int value = -kMaxAc; value <= kMaxAc; value++) {
+    for (int value = -kDctMaxAc; value <= kDctMaxAc; value++) {
       uint32_t costs = value < -2 || value > 2;
-      for (int width = kDctMinWidth + 1; width <= kMaxWidth; width++)
+      for (int width = kDctMinWidth + 1; width <= kDctMaxWidth; width++)
         if (escapes(value, width)) costs |= (narrow(value) ? 1u : 3u) << (8 * (width - kDctMinWidth));
-      at[value + kMaxAc] = costs;
+      at[value + kDctMaxAc] = costs;
     }
   }
 };
@@ -63,22 +57,6 @@ uint64_t nonzero(const JCOEF* block) {
 #endif
 }
 
-// The width that takes the fewest bytes; of equals, the one with the fewest escapes.
-int best_width(uint32_t costs, int count, int* escape_nbytes) {
-  int best = 0, least = 1 << 30;
-  for (int width = kMaxWidth; width > kDctMinWidth; width--) {
-    const int escaped = static_cast<int>(costs >> (8 * (width - kDctMinWidth)) & 255);
-    const int nbytes = (count * width + 7) / 8 + escaped + (escaped > 0);
-    if (nbytes >= least) continue;
-    least = nbytes;
-    best = width;
-    *escape_nbytes = escaped;
-  }
-  if ((costs & 255) != 0 || (count * kDctMinWidth + 7) / 8 >= least) return best;
-  *escape_nbytes = 0;
-  return kDctMinWidth;
-}
-
 }  // namespace
 
 uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) {
@@ -88,26 +66,14 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
   uint32_t costs = 0;
   for (uint64_t left = mask; left; left &= left - 1) {
     const int value = zigzag[1 + __builtin_ctzll(left)];
-    if (value < -kMaxAc || value > kMaxAc) return nullptr;
+    if (value < -kDctMaxAc || value > kDctMaxAc) return nullptr;
     values[count++] = static_cast<int16_t>(value);
-    costs += kCosts.at[value + kMaxAc];
+    costs += kCosts.at[value + kDctMaxAc];
   }
-  if (zigzag[0] < kMinDc || zigzag[0] > kMaxDc) return nullptr;
+  if (zigzag[0] < kDctMinDc || zigzag[0] > kDctMaxDc) return nullptr;
   int escape_nbytes = 0;
   const int width = best_width(costs, count, &escape_nbytes);
-
-  const int mask_nbytes = mask ? (63 - __builtin_clzll(mask)) / 8 + 1 : 0;
-  const int difference = zigzag[0] - *prediction;
-  const bool wide_dc = difference < -128 || difference > 127;
-  *prediction = zigzag[0];
-  *out++ = static_cast<uint8_t>(mask_nbytes | wide_dc << kDctWideDc | (escape_nbytes > 0) << kDctEscapes |
-                                (width - kDctMinWidth) << kDctWidth);
-  store_le(out, static_cast<uint16_t>(difference));
-  out += 1 + wide_dc;
-  *out = static_cast<uint8_t>(escape_nbytes);
-  out += escape_nbytes > 0;
-  store_le(out, mask);
-  out += mask_nbytes;
+  out = write_block_head(zigzag[0], prediction, mask, width, escape_nbytes, out);
 
   const int half = 1 << (width - 1);
   const unsigned codes = (1u << width) - 1;
@@ -140,6 +106,12 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
   out += escaped;
   std::memcpy(out, two_bytes, static_cast<size_t>(wide_nbytes));
   return out + wide_nbytes;
+}
+
+DctPacker dct_packer() {
+  // As far as tests let records be expanded.
+  const DctExpander* avx512 = dct_expander_avx512();
+  return avx512 && &dct_expander() == avx512 ? dct_packer_avx512() : dct_pack_block;
 }
 
 }  // namespace fastload

@@ -17,4 +17,12 @@ constexpr size_t kDctPackedRoom = 320;
 // that no baseline JPEG holds.
 uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out);
 
+// The same in less time; all give the same bytes.
+using DctPacker = uint8_t* (*)(const JCOEF* zigzag, int16_t* prediction, uint8_t* out);
+// Only where the processor has the instructions; nullptr where they were not compiled.
+DctPacker dct_packer_avx512();
+
+// The fastest one on this machine.
+DctPacker dct_packer();
+
 }  // namespace fastload

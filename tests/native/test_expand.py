@@ -1,0 +1,52 @@
+"""Blocks of DCT records, for each instruction set that this machine has or can emulate."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+NATIVE = ROOT / "fastload" / "_native"
+# jconfig.h lies where a distribution has what differs between processors.
+HEADERS = {"jpeglib.h", "jmorecfg.h", "jerror.h", "jconfig.h"}
+
+
+def headers(folder: Path) -> Path:
+    """A folder with libjpeg's headers alone, which a cross compiler does not look for."""
+    folder.mkdir()
+    for include in (Path("/usr/include"), Path("/usr/local/include")):
+        for found in [*include.glob("*.h"), *include.glob("*/jconfig.h")]:
+            if found.name in HEADERS:
+                shutil.copy(found, folder)
+    missing = HEADERS - {path.name for path in folder.iterdir()}
+    if missing:
+        pytest.skip(f"libjpeg's headers are not where they usually lie: {sorted(missing)}")
+    return folder
+
+
+@pytest.mark.native
+@pytest.mark.parametrize(
+    ("compiler", "emulator", "expected"),
+    [("g++", None, "scalar"), ("aarch64-linux-gnu-g++", "qemu-aarch64", "scalar neon")],
+    ids=["this processor", "aarch64"],
+)
+def test_all_instruction_sets_pack_and_expand_alike(
+    tmp_path: Path, compiler: str, emulator: str | None, expected: str
+) -> None:
+    """Sound and damaged blocks: the same bytes, the same coefficients, the same ones refused."""
+    for tool in filter(None, [compiler, emulator]):
+        if shutil.which(tool) is None:
+            pytest.skip(f"no {tool} here (CONTRIBUTING.md, Other processors)")
+    program = tmp_path / "expand"
+    sources = [*sorted(NATIVE.glob("dct_expand*.cpp")), *sorted(NATIVE.glob("dct_pack*.cpp"))]
+    command = [compiler, "-std=c++17", "-O2", "-static", "-Wall", "-Wextra", "-Werror"]
+    command += [f"-I{NATIVE}", f"-I{headers(tmp_path / 'include')}"]
+    command += [str(Path(__file__).with_name("expand.cpp")), *map(str, sources)]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    run = [emulator, str(program)] if emulator else [str(program)]
+    found = subprocess.run([*run, "60000"], capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert f"the same in: {expected}" in found.stdout
