@@ -73,6 +73,14 @@ def pixel_op(transform: Any) -> PixelOp | None:
     return None if reader is None else reader(transform)
 
 
+def moves(op: PixelOp) -> bool:
+    """Whether an operation on pixels may move them otherwise than by a flip."""
+    if isinstance(op, (RandomRotation, RandomAffine, Uniform, Policies)):
+        return True
+    inner = (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
+    return any(map(moves, inner))
+
+
 def _inner(outer: str, transforms: Iterable[Any]) -> tuple[PixelOp, ...]:
     """Operations inside of a transform that decides about them sample by sample."""
     ops: list[PixelOp] = []

@@ -77,8 +77,11 @@ class Prefix:
 
     @classmethod
     def of(cls, plan: Plan | Views) -> Prefix:
-        """The prefix of a plan; of several, nothing, so that all go on from the whole image."""
-        if isinstance(plan, Views):
+        """The prefix of a plan.
+
+        Nothing where several plans, or masks and boxes, go on from the whole image.
+        """
+        if isinstance(plan, Views) or plan.joint is not None:
             plan = Plan()
         ops = tuple(itertools.takewhile(lambda op: not op.blocks, plan.ops))
         return cls(ops=ops, filter=plan.filter, fill=plan.fill)

@@ -61,6 +61,7 @@ def annotations_of(
     labels: np.ndarray | None,
     target_transform: Callable[[Any], Any] | None,
     names: tuple[str, ...] | None,
+    moved: Mapping[str, Any] | None = None,
 ) -> Annotations:
     """Labels and fields of ``records`` (int64, in range).
 
@@ -70,14 +71,20 @@ def annotations_of(
         labels: of all records, or None.
         target_transform: for the labels.
         names: of the fields wanted, "key" among them; None: none, and a sample is no dict.
+        moved: fields of these records that moved along with their images, by name.
 
     Raises:
         StoreError: a value that is not what its field says.
     """
+    moved = moved or {}
     return Annotations(
         None if labels is None else labels[records],
         target_transform,
-        None if names is None else {name: _values(store, name, records) for name in names},
+        None
+        if names is None
+        else {
+            name: moved[name] if name in moved else _values(store, name, records) for name in names
+        },
     )
 
 

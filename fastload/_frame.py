@@ -13,12 +13,15 @@ Note [Composing]
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fastload.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from fastload._moves import Moves
 
 Array = npt.NDArray[Any]
 Length = int | Array
@@ -52,8 +55,15 @@ class Geometry:
 class Frame:
     """The images of a batch as they stand, in normal form. See Note [Composing]."""
 
-    def __init__(self, sizes: Array, indices: Array, fixed: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        sizes: Array,
+        indices: Array,
+        fixed: tuple[int, int] | None = None,
+        moves: Moves | None = None,
+    ) -> None:
         size = np.asarray(sizes, np.int64)
+        self.moves = moves  # where each step is written down, for masks and boxes
         self.indices = indices
         self.x: Length = 0  # the box in the source
         self.y: Length = 0
@@ -72,8 +82,22 @@ class Frame:
         self.least = (1, 1) if fixed is None else (fixed[1], fixed[0])
         self.resampled = self.cut = self.outside = False
 
-    def crop(self, x: Length, y: Length, w: Length, h: Length, *, inside: bool) -> None:
-        """Keep w x h pixels from (x, y); ``inside`` promises that they are all there."""
+    def crop(
+        self,
+        x: Length,
+        y: Length,
+        w: Length,
+        h: Length,
+        *,
+        inside: bool,
+        centred: bool = False,
+    ) -> None:
+        """Keep w x h pixels from (x, y); ``inside`` promises that they are all there.
+
+        ``centred``: they are those in the middle.
+        """
+        if self.moves is not None:
+            self.moves.crop(x, y, w, h, (self.w, self.h), centred=centred)
         if not inside:
             self._settle("pads")
             self.outside = True
@@ -90,6 +114,8 @@ class Frame:
             raise Unfit("resizes after a flip; put the flip last, the distribution is the same")
         self._settle("resizes")
         w, h = (side if np.ndim(side) else int(side) for side in (w, h))
+        if self.moves is not None:
+            self.moves.resize(w, h, (self.w, self.h))
         self.resized_w = self.w = w
         self.resized_h = self.h = h
         self.least = (w if isinstance(w, int) else least, h if isinstance(h, int) else least)
@@ -97,6 +123,8 @@ class Frame:
 
     def flip(self, which: Array) -> None:
         """Mirror the samples where ``which`` is true."""
+        if self.moves is not None:
+            self.moves.mirror(which, self.w, self.h)
         self.flipped = which if self.flipped is None else self.flipped ^ which
 
     def _settle(self, what: str) -> None:

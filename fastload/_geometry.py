@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from fastload import _philox
 from fastload._frame import Array, Frame, Geometry, Length, Unfit
+from fastload._moves import Moves
 
 __all__ = [
     "CenterCrop",
@@ -160,7 +161,8 @@ class CenterCrop:
     def apply(self, frame: Frame, u: Array) -> None:
         h, w = self.size
         inside = w <= frame.least[0] and h <= frame.least[1]
-        frame.crop(_centre(frame.w, w), _centre(frame.h, h), w, h, inside=inside)
+        x, y = _centre(frame.w, w), _centre(frame.h, h)
+        frame.crop(x, y, w, h, inside=inside, centred=True)
 
 
 def _centre(length: Length, cut: int) -> Length:
@@ -274,6 +276,7 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
+    moves: Moves | None = None,
 ) -> Geometry:
     """The geometry of a batch, from nothing but the arguments.
 
@@ -283,13 +286,14 @@ def draw(
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
+        moves: where each step is written down; None: nowhere.
 
     Raises:
         DataError: an image has no size, is too small for a RandomCrop, or the results of the batch
             differ in size. Names the record.
         Unfit: the operations are not of the normal form (``fit`` says so beforehand).
     """
-    frame = Frame(sizes, indices)
+    frame = Frame(sizes, indices, moves=moves)
     check_sizes(frame)
     apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
     return frame.finish()

@@ -62,7 +62,7 @@ class BatchIterator(Iterator[Any]):
         decoder: what fills the batches.
         order: index batches, iterated on the consumer's thread.
         sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
-        assemble: (images, record numbers) -> the batch the caller gets.
+        assemble: (images, record numbers, fields that moved) -> the batch the caller gets.
         prefetch: batches ahead of the consumer; 0 works without a thread.
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
         seed, epoch: of the augmentation.
@@ -81,7 +81,7 @@ class BatchIterator(Iterator[Any]):
         decoder: Decoder,
         order: Order,
         sized: Sized,
-        assemble: Callable[[Images, np.ndarray], Any],
+        assemble: Callable[[Images, np.ndarray, dict[str, Any]], Any],
         prefetch: int,
         timeout_s: float,
         seed: int,
@@ -137,7 +137,7 @@ class BatchIterator(Iterator[Any]):
                     raise StopIteration
                 if not filled.empty:
                     got = time.perf_counter_ns()
-                    batch = self._assemble(filled.images, filled.records)
+                    batch = self._assemble(filled.images, filled.records, filled.moved)
                     self._stamps.stage("collate", got)
                     break
             finally:  # last: see above
@@ -347,7 +347,10 @@ class _Pipeline:
             _cancel(filling)
             raise
         if ticket is not None:
-            self._stamps.work(ticket.stages_ns(), ticket.times)
+            stages = dict(ticket.stages_ns())
+            if ticket.moving is not None:
+                stages["fields"] = ticket.moving.nanoseconds
+            self._stamps.work(stages, ticket.times)
             self._stamps.read(ticket.nbytes)
             if ticket.hits is not None:
                 self._stamps.cache(ticket.hits, len(filling.tried) - ticket.hits)

@@ -11,6 +11,7 @@ import torch
 
 from fastload._erasing import Erase
 from fastload._geometry import Op
+from fastload._joint import Joint
 from fastload._pixels import PixelOp
 from fastload.errors import UsageError
 
@@ -32,13 +33,14 @@ class Stage:
 
     Attributes:
         pixels: in order.
-        ops, filter, fill: as in ``Plan``, of the image that the operations leave.
+        ops, filter, fill, mask_fill: as in ``Plan``, of the image that the operations leave.
     """
 
     pixels: tuple[PixelOp, ...] = ()
     ops: tuple[Op, ...] = ()
     filter: int = BILINEAR
     fill: tuple[int, int, int] = (0, 0, 0)
+    mask_fill: int = 0
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -58,6 +60,8 @@ class Plan:
         size: (h, w) of the output, or None where it depends on the image.
         erasing: rectangles that are erased in the result.
         steps: what happens, in words, for ``explain()``.
+        joint: the fields that move along with the images, or None.
+        mask_fill: as ``fill``, of masks.
     """
 
     ops: tuple[Op, ...] = ()
@@ -70,6 +74,8 @@ class Plan:
     size: tuple[int, int] | None = None
     erasing: tuple[Erase, ...] = ()
     steps: tuple[str, ...] = ()
+    joint: Joint | None = None
+    mask_fill: int = 0
 
     @property
     def split(self) -> str:
@@ -142,7 +148,17 @@ class Plan:
             and same_erasing
             and all(
                 getattr(self, name) == getattr(other, name)
-                for name in ("ops", "filter", "fill", "stages", "dtype", "channels", "size")
+                for name in (
+                    "ops",
+                    "filter",
+                    "fill",
+                    "stages",
+                    "dtype",
+                    "channels",
+                    "size",
+                    "joint",
+                    "mask_fill",
+                )
             )
         )
 

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from fastload import _geometry, _philox, _pixels
 from fastload._erasing import NUMBERS, Drawn
 from fastload._frame import Array, Frame, Geometry
+from fastload._moves import Moves
 from fastload._plan import Plan
 
 _PIXELS, _ERASING = 4096, 8192
@@ -66,6 +67,7 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
+    moves: Moves | None = None,
 ) -> tuple[Geometry, Recipe | None]:
     """The first frame of a batch and what comes behind it (None: nothing).
 
@@ -73,11 +75,13 @@ def draw(
     size of the finished samples.
     """
     given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
+    if moves is not None:
+        moves.fill = plan.mask_fill
     if not plan.stages and not plan.erasing:
-        return _geometry.draw(plan.ops, sizes, **given), None  # type: ignore[arg-type]
+        return _geometry.draw(plan.ops, sizes, moves=moves, **given), None  # type: ignore[arg-type]
     counters = _geometry.counters(indices, repeats)
     numbers = _Numbers(seed, epoch, counters)
-    frame = Frame(sizes, indices)
+    frame = Frame(sizes, indices, moves=moves)
     _geometry.check_sizes(frame)
     _geometry.apply(plan.ops, frame, seed, epoch, counters, position=0)
     first = frame
@@ -92,7 +96,11 @@ def draw(
             _refuse_blur(frame, drawn, w, h)
             slots.append(drawn)
             pixel_position += 1
-        frame = Frame(np.stack([w, h], axis=1), indices, frame.size())
+            if moves is not None:
+                _note_mirrors(moves, drawn[0], w, h)
+        if moves is not None:
+            moves.fill = stage.mask_fill
+        frame = Frame(np.stack([w, h], axis=1), indices, frame.size(), moves)
         _geometry.apply(stage.ops, frame, seed, epoch, counters, position=position)
         position += len(stage.ops)
         frames.append(np.concatenate(frame.columns(), axis=1))
@@ -169,6 +177,13 @@ class _Numbers:
         words = _philox.words(self._seed, self._epoch, self._counters, [block])
         key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
         return key
+
+
+def _note_mirrors(moves: Moves, codes: Array, w: Array, h: Array) -> None:
+    """Write down the flips among operations on pixels; no other of them moves anything."""
+    for slot in codes.T:
+        moves.mirror(slot == _pixels.MIRROR, w, h)
+        moves.mirror(slot == _pixels.UPSIDE_DOWN, w, h, vertical=True)
 
 
 def _joined(slots: list[_pixels.Slots], n: int) -> _pixels.Slots:

@@ -343,6 +343,7 @@ def _assemble(
     pinned: bool,
     images: Images,
     records: np.ndarray,
+    moved: dict[str, Any],
 ) -> Any:
     """The batch as the caller gets it."""
     if source.tensors:
@@ -350,7 +351,7 @@ def _assemble(
         rows: Any = columns if collate_fn is collate else collate_fn(list(zip(*columns)))
         return pin_memory(rows) if pinned else rows  # type: ignore[no-untyped-call]
     annotations = annotations_of(
-        source.store, records, source.labels, source.target_transform, source.fields
+        source.store, records, source.labels, source.target_transform, source.fields, moved
     )
     if collate_fn is collate:
         batch = batch_of(images, annotations)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,28 @@ class Filling:
 
 
 @dataclasses.dataclass(frozen=True)
+class _Made:
+    """What an engine made of the records of a batch, bad ones included."""
+
+    images: Images
+    moved: dict[str, Any]
+
+    def of(self, rows: Any) -> _Made:
+        """Of these records only: a slice, or an int64 tensor."""
+        images, at = self.images, range(len(next(iter(self.moved.values()), ())))
+        chosen = at[rows] if isinstance(rows, slice) else rows.tolist()
+        return _Made(
+            [view[rows] for view in images] if isinstance(images, list) else images[rows],
+            {
+                name: values[rows]
+                if isinstance(values, torch.Tensor)
+                else [values[i] for i in chosen]
+                for name, values in self.moved.items()
+            },
+        )
+
+
+@dataclasses.dataclass(frozen=True)
 class Filled:
     """A batch that is ready.
 
@@ -47,6 +70,7 @@ class Filled:
         bad: the samples that could not be read.
         empty: there is no batch, since no sample is left for it.
         refilled: samples taken from the order's end so far.
+        moved: the fields that moved along with the images, by name.
     """
 
     records: np.ndarray
@@ -54,6 +78,7 @@ class Filled:
     bad: tuple[BadSample, ...] = ()
     empty: bool = False
     refilled: int = 0
+    moved: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Filler:
@@ -132,14 +157,15 @@ class Filler:
         records = filling.records
         if self._on_error == "raise":
             assert filling.ticket is not None
-            return Filled(records, filling.ticket.result())
+            images, moving = filling.ticket.result(), filling.ticket.moving
+            return Filled(records, images, moved={} if moving is None else moving.result())
         if self._refill is not None:
             self._number += 1
             return self._fill_up(filling, self._refill, self._number - 1)
         n = len(records)
-        images, failed = self._settled(filling)
+        made, failed = self._settled(filling)
         if not failed:
-            return Filled(records, images)
+            return Filled(records, made.images, moved=made.moved)
         actions: dict[int, str] = {}
         bad = []
         for i, error in sorted(failed.items()):
@@ -151,29 +177,37 @@ class Filler:
         kept = _policy.kept([i for i in range(n) if i not in failed], n, actions)
         rows = {int(position): row for row, position in enumerate(filling.tried)}
         # A copy: these batches are few.
-        chosen = torch.tensor([rows[i] for i in kept], dtype=torch.int64)
-        images = [view[chosen] for view in images] if isinstance(images, list) else images[chosen]
-        return Filled(records[np.array(kept, np.int64)], images, tuple(bad), empty=not kept)
+        made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64))
+        return Filled(
+            records[np.array(kept, np.int64)],
+            made.images,
+            tuple(bad),
+            empty=not kept,
+            moved=made.moved,
+        )
 
-    def _settled(self, filling: Filling) -> tuple[Images, dict[int, DataError]]:
-        """The images of those that were tried, and what failed, by position in the batch."""
+    def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
+        """What was made of those that were tried, and what failed, by position in the batch."""
         records = filling.records
         failed: dict[int, DataError] = {
             i: self._decoder.error(DecodeError, "the size of the image is not known", records, i)
             for i in np.setdiff1d(np.arange(len(records)), filling.tried).tolist()
         }
-        images: Images = torch.empty(0)
-        if filling.ticket is not None:
-            images, errors = filling.ticket.settle()
-            failed |= {int(filling.tried[i]): error for i, error in errors.items()}
-        return images, failed
+        made = _Made(torch.empty(0), {})
+        ticket = filling.ticket
+        if ticket is not None:
+            images, errors = ticket.settle()
+            moved, more = ({}, {}) if ticket.moving is None else ticket.moving.settle()
+            made = _Made(images, moved)
+            failed |= {int(filling.tried[i]): error for i, error in (more | errors).items()}
+        return made, failed
 
     def _fill_up(self, filling: Filling, refill: Refill, number: int) -> Filled:
         """Batch ``number`` of the order, made anew until none of its samples is bad."""
         positions = refill.own(number)
         repeats = dict(zip(positions, [] if filling.repeats is None else filling.repeats.tolist()))
         bad: list[BadSample] = []
-        images, failed = self._settled(filling)
+        made, failed = self._settled(filling)
         # What was taken from the end meanwhile is no longer this batch's to have or to lose.
         lost = [i for i in sorted(failed) if i < len(positions)]
         while lost:
@@ -182,15 +216,17 @@ class Filler:
             positions = refill.instead(number, positions, lost)
             if refill.hopeless(len(bad)) or not refill.complete(positions):
                 break
-            del images  # its slab is free for the batch made anew
+            del made  # its slab is free for the batch made anew
             filling = self._again(positions, repeats)
-            images, failed = self._settled(filling)
+            made, failed = self._settled(filling)
             lost = sorted(failed)
         n = len(positions)
         if lost or not refill.complete(positions):
             return Filled(_NONE, torch.empty(0), tuple(bad), empty=True, refilled=refill.spent)
-        images = [view[:n] for view in images] if isinstance(images, list) else images[:n]
-        return Filled(filling.records[:n], images, tuple(bad), refilled=refill.spent)
+        made = made.of(slice(n))
+        return Filled(
+            filling.records[:n], made.images, tuple(bad), refilled=refill.spent, moved=made.moved
+        )
 
     def _again(self, positions: list[int], repeats: dict[int, int]) -> Filling:
         """Begin to fill a batch with these positions of the order."""

@@ -10,7 +10,7 @@ from ._trace import Snapshot
 _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short
 _READING = ("read", "check")
-_DECODING = ("decode", "resize", "augment", "pillow")
+_DECODING = ("decode", "resize", "augment", "pillow", "fields")
 _OURS = ("order", "prepare", "collate")
 
 

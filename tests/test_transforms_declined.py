@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
@@ -83,10 +82,6 @@ DECLINED = {
     "reflection": (
         [v1.RandomCrop(32, 4, padding_mode="reflect"), v1.ToTensor()],
         "padding_mode='reflect'; constant is recognised",
-    ),
-    "a fill by type": (
-        [v2.RandomCrop(32, 4, fill={Image.Image: 3, "others": 0}), v2.ToImage()],
-        "a fill for each type",
     ),
     "cropping by a negative padding": ([v1.RandomCrop(8, -4), v1.ToTensor()], "padding=-4"),
     "casting too early": (

@@ -16,6 +16,8 @@ from .._buffers import SlabRing
 from .._cache_prefix import merged
 from .._cache_store import CachedStore, Keep
 from .._geometry import Geometry
+from .._joint import Moving
+from .._moves import Moves
 from .._recipe import Recipe
 from .._timeline import TIMES
 from .._transforms import Plan
@@ -74,11 +76,13 @@ class Ticket(abc.ABC):
         times: of its samples, if they were asked for; complete after ``result``.
         nbytes: of its records, as far as their spans tell.
         hits: how many of its samples come from a cache; None without one.
+        moving: the fields that move along with the images, or None.
     """
 
     times: np.ndarray | None
     nbytes: int = 0
     hits: int | None = None
+    moving: Moving | None = None
 
     @abc.abstractmethod
     def result(self) -> Images:
@@ -165,7 +169,11 @@ class Decoder(abc.ABC):
         keep = None
         if self.cache is not None and self.keeps:
             keep = self.cache.to_keep(records, found)
-        drawn = {"seed": seed, "epoch": epoch, "indices": records, "repeats": repeats}
+        drawn: dict[str, Any] = {
+            "seed": seed, "epoch": epoch, "indices": records, "repeats": repeats
+        }  # fmt: skip
+        if self.plan.joint is not None:
+            drawn["moves"] = Moves(len(records))
         sizes, geometry, recipe = self._draw(found, keep, drawn)
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
@@ -185,6 +193,17 @@ class Decoder(abc.ABC):
             keep=keep,
         )
         ticket = self._start(batch)
+        if self.plan.joint is not None:
+            ticket.moving = Moving(
+                self.plan.joint,
+                self.origin,
+                records,
+                found.sizes,
+                drawn["moves"],
+                geometry.out_h,
+                geometry.out_w,
+                self.pool() if self.threads else None,
+            )
         ticket.nbytes = int(batch.spans.nbytes.clip(0).sum())
         if found.kept is not None:
             ticket.hits = int(found.kept.sum())
