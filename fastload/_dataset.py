@@ -6,7 +6,7 @@ import copy
 import functools
 import operator
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from ._buffers import SlabRing
 from ._collate import ReadyBatch, annotations_of, samples_of
 from ._engine import images_of, make_decoder
 from ._engine.decoder import Decoder
+from ._joint import Joint, batched, in_python
 from ._sampler import repeats_within
 from ._transforms import Plan, Views, recognise
 from ._views import seed_of
@@ -60,10 +61,17 @@ class PackedDataset(Dataset[Any]):
             generator: a trainer that never tells the epoch would see the same crops in all of them.
         fields: names of the fields that samples have, "key" (the record's name) among them; "all":
             every field of the store; None: samples are no dicts.
+        joint: fields that move along with the image through crops, resizes, pads and flips of a
+            transform of torchvision's v2, and what they are, such as ``{"mask": "mask", "boxes":
+            "xyxy", "classes": "labels"}``: "mask" (an image file with one channel, or an array (h,
+            w)) gives a tensor (h, w); "xyxy", "xywh" and "cxcywh" (boxes in pixels of the packed
+            image, as JSON or an array) float32 (k, 4); "points" float32 (..., 2); "labels", one for
+            each box, a tensor of those that SanitizeBoundingBoxes leaves. docs/transforms.md.
 
     Attributes:
         store: the open store.
         fields: names of the fields, or None.
+        joint: the fields that move, or None.
         classes: class names.
         class_to_idx: class name -> label.
 
@@ -81,9 +89,18 @@ class PackedDataset(Dataset[Any]):
         *,
         seed: int | None = None,
         fields: Sequence[str] | str | None = None,
+        joint: Mapping[str, str] | Joint | None = None,
     ) -> None:
         self.store = open_store(path)
-        self.fields = _chosen(self.store, fields)
+        self.joint = Joint.of(joint)
+        self.fields = _chosen(self.store, fields, self.joint)
+        if self.joint is not None:
+            self.joint.check(self.store)
+            if isinstance(transform, (list, tuple)):
+                raise UsageError(
+                    "joint and a list of transforms: expected one transform, as masks and boxes "
+                    "move along with one view of an image"
+                )
         self.transform = transform
         self.target_transform = target_transform
         self.seed = seed
@@ -123,9 +140,14 @@ class PackedDataset(Dataset[Any]):
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples ``indices``, decoded as one batch: a list that carries the batch."""
         records = np.array([self._position(index) for index in indices], dtype=np.int64)
-        images = self._images(records)
+        images: torch.Tensor | list[Any]
+        if self.joint is None:
+            images, moved = self._images(records), None
+        else:
+            images, moved = self._jointly(self.joint, records)
+            images = _stacked(images)
         annotations = annotations_of(
-            self.store, records, self.store.labels, self.target_transform, self.fields
+            self.store, records, self.store.labels, self.target_transform, self.fields, moved
         )
         samples = samples_of(images, annotations)
         if isinstance(images, torch.Tensor):
@@ -157,14 +179,57 @@ class PackedDataset(Dataset[Any]):
         images = (decode_record(self.store, record) for record in records.tolist())
         return list(map(self.transform, images))
 
+    def _jointly(
+        self, joint: Joint, records: np.ndarray
+    ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
+        """The images of ``records``, and the fields that moved along."""
+        plan = recognise(self.transform, joint)
+        if not isinstance(plan, Plan):
+            assert self.transform is not None  # None is always recognised
+            return in_python(joint, self.store, records, self.transform)
+        (decoder,), (seed, epoch, repeats) = self._decoders([plan]), self._numbers([plan], records)
+        sizes = () if plan.fixed_size else self.store.sizes(records)
+        parts = [slice(0, len(records))]
+        if len(np.unique(sizes, axis=0)) > 1:
+            parts = [slice(i, i + 1) for i in range(len(records))]
+        images: list[Any] = []
+        moved: dict[str, Any] = {name: [] for name in joint.names}
+        for part in parts:
+            ticket = decoder.submit(
+                records[part],
+                seed=seed,
+                epoch=epoch,
+                repeats=None if repeats is None else repeats[part],
+            )
+            images += [ticket.result()]
+            assert ticket.moving is not None, "the plan has fields that move"
+            values = ticket.moving.result()
+            if len(parts) == 1:
+                moved = values
+            else:
+                moved = {name: [*before, *values[name]] for name, before in moved.items()}
+        if len(parts) == 1:
+            return images[0], moved
+        fields = {name: batched(values, joint, name) for name, values in moved.items()}
+        return [one[0] for one in images], fields
+
+    def _numbers(
+        self, plans: Sequence[Plan], records: np.ndarray
+    ) -> tuple[int, int, np.ndarray | None]:
+        """Seed, epoch and repeats that ``records`` are drawn with."""
+        drawn = self.draw()
+        if drawn is not None:
+            return *drawn, None
+        if not any(plan.random for plan in plans):
+            return 0, 0, None
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        return seed, 0, repeats_within(records)
+
     def _decoded(
         self, plans: Sequence[Plan], records: np.ndarray
     ) -> list[torch.Tensor | list[torch.Tensor]]:
         """What an engine makes of ``records`` by each of ``plans``."""
-        (seed, epoch), repeats = self.draw() or (0, 0), None
-        if self.draw() is None and any(plan.random for plan in plans):
-            seed = int(torch.empty((), dtype=torch.int64).random_())
-            repeats = repeats_within(records)
+        seed, epoch, repeats = self._numbers(plans, records)
         return [
             images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
             for view, decoder in enumerate(self._decoders(plans))
@@ -212,8 +277,20 @@ class PackedDataset(Dataset[Any]):
         )
 
 
-def _chosen(store: Store, fields: Sequence[str] | str | None) -> tuple[str, ...] | None:
-    """The names that ``fields`` asks for, each of which ``store`` has."""
+def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
+    """One tensor of images that make a batch: what moved with them may not, sample by sample."""
+    if isinstance(images, torch.Tensor) or not all(isinstance(one, torch.Tensor) for one in images):
+        return images
+    return torch.stack(images) if len({(one.shape, one.dtype) for one in images}) == 1 else images
+
+
+def _chosen(
+    store: Store, fields: Sequence[str] | str | None, joint: Joint | None
+) -> tuple[str, ...] | None:
+    """The names that ``fields`` asks for, each of which ``store`` has, and those that move."""
+    if joint is not None:
+        named = () if fields is None else _chosen(store, fields, None) or ()
+        return tuple(dict.fromkeys((*named, *joint.names)))
     if fields is None:
         return None
     if fields == "all":
@@ -251,14 +328,18 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
             f"{' and '.join(given)} can be given for a path or a PackedDataset; "
             f"a {type(dataset).__name__} applies its own"
         )
-    if "fields" in given:
-        given["fields"] = _chosen(dataset.store, given["fields"])
+    if "joint" in given:
+        given["joint"] = Joint.of(given["joint"])
+        given["joint"].check(dataset.store)
+    if "fields" in given or "joint" in given:
+        joint = given.get("joint", dataset.joint)
+        given["fields"] = _chosen(dataset.store, given.get("fields", dataset.fields), joint)
     missing = {}
     for name, value in given.items():
         present = getattr(dataset, name)
         if present is None:
             missing[name] = value
-        elif present is not value and not (name == "fields" and present == value):
+        elif present is not value and not (name in ("fields", "joint") and present == value):
             raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
     # A trainer that rebuilds the loader passes what the dataset already has.
     return dataset.replaced(**missing) if missing else dataset

@@ -268,3 +268,51 @@ def _read_mask(data: bytes) -> npt.NDArray[Any]:
         if mode not in _DTYPES:
             raise ValueError(f"expected a mask with one channel, found an image of mode {mode}")
         return np.asarray(image)
+
+
+def in_python(
+    joint: Joint, store: Store, records: np.ndarray, transform: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    """Images and moved fields of ``records`` where only the user's transform itself can make them.
+
+    It is called, as torchvision has it, with a dict of the image and what moves along: "image" is a
+    PIL image, fields are ``Mask``, ``BoundingBoxes``, ``KeyPoints`` and tensors of labels.
+    """
+    from torchvision import tv_tensors
+
+    from fastload._engine.python import decode_record
+
+    images: list[Any] = []
+    moved: dict[str, list[Any]] = {name: [] for name in joint.names}
+    for record in records.tolist():
+        image = decode_record(store, record)
+        size = np.array([image.size], np.int32)
+        one = np.array([record], np.int64)
+        moving = Moving(joint, store, one, size, Moves(1), image.height, image.width, None)
+        given: dict[str, Any] = {"image": image}
+        for name, values in moving.result().items():
+            kind, canvas = dict(joint.kinds)[name], (image.height, image.width)
+            if kind == "mask":
+                given[name] = tv_tensors.Mask(values[0])
+            elif kind == "points":
+                given[name] = tv_tensors.KeyPoints(values[0], canvas_size=canvas)
+            elif kind == "labels":
+                given[name] = values[0]
+            else:
+                given[name] = tv_tensors.BoundingBoxes(
+                    values[0],
+                    format=kind.upper(),
+                    canvas_size=canvas,
+                )
+        made = transform(given)
+        image = made["image"]
+        images.append(image.as_subclass(torch.Tensor) if isinstance(image, torch.Tensor) else image)
+        for name, values in moved.items():
+            values.append(made[name].as_subclass(torch.Tensor))
+    return images, {name: batched(values, joint, name) for name, values in moved.items()}
+
+
+def batched(values: list[torch.Tensor], joint: Joint, name: str) -> torch.Tensor | list[Any]:
+    """A field as a batch has it: masks are one tensor where they are of one size."""
+    alike = len({(value.shape, value.dtype) for value in values}) == 1
+    return torch.stack(values) if alike and (name, "mask") in joint.kinds else values

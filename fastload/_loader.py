@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -75,6 +75,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             "always"; "never".
         fields: for a path or a PackedDataset: which fields of the store come with the images, such
             as ``("mask", "key")``, or "all". A batch is then a dict (see PackedDataset).
+        joint: for a path or a PackedDataset: which fields move along with the images through crops,
+            resizes, pads and flips, and what they are, such as ``{"mask": "mask", "boxes":
+            "xyxy"}`` (see PackedDataset). They are fields of the batch: masks one tensor (n, h, w),
+            all others lists of n tensors.
         tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor, pin_memory
             and cache are taken where they are not given here; the batch size stays. Where the file
             is of another machine or dataset, a warning says so and nothing is taken.
@@ -145,6 +149,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         seed: int | None = None,
         check_crc: str = "first",
         fields: Sequence[str] | str | None = None,
+        joint: Mapping[str, str] | None = None,
         tuned: str | os.PathLike[str] | None = None,
         shard: bool = False,
         rank: int | None = None,
@@ -157,7 +162,12 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         cache_limit: int | str | None = None,
     ) -> None:
         _arguments.check(locals())
-        given = {"transform": transform, "target_transform": target_transform, "fields": fields}
+        given = {
+            "transform": transform,
+            "target_transform": target_transform,
+            "fields": fields,
+            "joint": joint,
+        }
         opened = open_dataset(dataset, seed=seed, **given)
         num_workers, prefetch_factor, pin_memory, cache = _arguments.tuned(
             tuned, opened, num_workers, prefetch_factor, pin_memory, cache
@@ -165,6 +175,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self.transform = transform
         self.target_transform = target_transform
         self.fields = fields
+        self.joint = joint
         self.engine = engine
         self.dtype = dtype
         self.memory_format = memory_format

@@ -60,7 +60,7 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """Left to right, or upside down if ``vertical``, of the samples where ``which`` (bool, (n,))."""
+    """Left to right, or upside down if ``vertical``, of samples where ``which`` (bool, (n,))."""
 
     which: Array
     w: Array

@@ -19,6 +19,7 @@ from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from . import _arrays
 from ._dataset import PackedDataset
+from ._joint import Joint
 from ._sampler import as_indices
 from ._tail import Parts
 from ._tensors import Rows, tensors_of
@@ -130,7 +131,7 @@ def nested(dataset: Any) -> Iterator[Any]:
 
 
 def _packed(dataset: PackedDataset) -> Source | str:
-    chain = _chain(dataset.transform)
+    chain = _chain(dataset.transform, dataset.joint)
     if isinstance(chain, str):
         return chain
     return Source(
@@ -145,9 +146,9 @@ def _packed(dataset: PackedDataset) -> Source | str:
     )
 
 
-def _chain(transform: Any) -> dict[str, Any] | str:
+def _chain(transform: Any, joint: Joint | None = None) -> dict[str, Any] | str:
     """What a Source has of a transform, or why an engine cannot even begin it."""
-    plan = recognise(transform)
+    plan = recognise(transform, joint)
     if not isinstance(plan, Unrecognised):
         return {"plan": plan}
     if plan.halves is None:
