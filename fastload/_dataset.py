@@ -183,7 +183,7 @@ class PackedDataset(Dataset[Any]):
         self, joint: Joint, records: np.ndarray
     ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
         """The images of ``records``, and the fields that moved along."""
-        plan = recognise(self.transform, joint)
+        plan = recognise(self.transform, joint=joint)
         if not isinstance(plan, Plan):
             assert self.transform is not None  # None is always recognised
             return in_python(joint, self.store, records, self.transform)

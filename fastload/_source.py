@@ -148,7 +148,7 @@ def _packed(dataset: PackedDataset) -> Source | str:
 
 def _chain(transform: Any, joint: Joint | None = None) -> dict[str, Any] | str:
     """What a Source has of a transform, or why an engine cannot even begin it."""
-    plan = recognise(transform, joint)
+    plan = recognise(transform, joint=joint)
     if not isinstance(plan, Unrecognised):
         return {"plan": plan}
     if plan.halves is None:
