@@ -7,6 +7,7 @@ processor's caches.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import shutil
@@ -15,7 +16,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from fastload._synthetic import PHOTO, SMALL, make_images
+from fastload._synthetic import LARGE, PHOTO, SMALL, make_images
 
 _SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
 Say = Callable[[str], None]
@@ -61,6 +62,20 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
                     shutil.copyfile(path, folder / label / f"{number}-{path.name}")
 
     return _cached(cache / "images" / f"{_fingerprint(groups)}-{copies}x", copy)
+
+
+def large(cache: Path, *, toy: bool, say: Say) -> Path:
+    """A folder of 64 JPEGs of 12 megapixels, 16 pictures copied; 16 of 1 megapixel as a toy."""
+    kind = dataclasses.replace(LARGE, sizes=((1152, 864), (864, 1152))) if toy else LARGE
+    count, wanted = (8, 16) if toy else (16, 64)
+
+    def make(folder: Path) -> None:
+        say(f"making {count} photo-like images of 12 megapixels" if not toy else "making images")
+        # a picture at a time takes 600 MB
+        make_images(folder, count, kind=kind, classes=4, threads=1)
+
+    made = _cached(cache / "images" / f"large-{count}", make)
+    return jpegs(cache, data=str(made), count=wanted, small=False, say=say)
 
 
 def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: bool = False) -> Path:

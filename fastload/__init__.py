@@ -27,6 +27,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._dataset import PackedDataset
     from ._loader import FastLoader
+    from ._show import show
     from ._timeline import trace
     from ._tuning import autotune
     from ._watch import watch
@@ -57,6 +58,7 @@ __all__ = [
     "open_store",
     "open_writer",
     "pack",
+    "show",
     "trace",
     "unpack",
     "verify",
@@ -75,6 +77,7 @@ _LAZY = {
     "concat": "fastload.converters",
     "info": "fastload.storage.summary",
     "pack": "fastload.converters",
+    "show": "fastload._show",
     "trace": "fastload._timeline",
     "unpack": "fastload.storage.unpack",
     "verify": "fastload.storage.verify",

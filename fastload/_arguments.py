@@ -15,12 +15,14 @@ from .errors import UsageError
 
 _ENGINES = ("auto", "native", "python", "workers")
 _CHECKS = ("first", "always", "never")
+_DECODES = ("exact", "scaled")
 
 
 def check(arguments: dict[str, Any]) -> None:
     """Raise UsageError for arguments of FastLoader that cannot work."""
     one_of("engine", arguments["engine"], _ENGINES)
     one_of("check_crc", arguments["check_crc"], _CHECKS)
+    one_of("decode", arguments["decode"], _DECODES)
     formats = (torch.contiguous_format, torch.channels_last)
     if arguments["memory_format"] not in formats:
         raise UsageError(
@@ -40,6 +42,15 @@ def check(arguments: dict[str, Any]) -> None:
         )
     if arguments["rank"] is not None or arguments["world_size"] is not None:
         _shard.resolve(arguments["rank"], arguments["world_size"])
+
+
+def check_cache(cache: str | None, decode: str) -> None:
+    """Raise UsageError where what a cache keeps would not be what ``decode`` gives."""
+    if cache == "decoded" and decode == "scaled":
+        raise UsageError(
+            "cache='decoded' keeps images of their whole size, and decode='scaled' makes smaller "
+            "ones: take cache='dct' or 'ram', or decode='exact'"
+        )
 
 
 def collate_for(

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _runs
+from . import _runs, _scaled
 from ._engine import chosen
 from ._source import Source, begun
 from ._verdict import verdict
@@ -41,6 +41,7 @@ def _native(loader: Any, source: Source) -> list[str]:
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
+    lines += _scaled.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
     if source.store.indirect is not None:

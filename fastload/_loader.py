@@ -71,6 +71,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             (seed, epoch), augmentation of (seed, epoch, index), and of how often it came before
             where a sampler repeats an index. A dataset of the user's finds Python's, NumPy's and
             torch's generators seeded so for each sample; an iterable one for each batch.
+        decode: "exact": the pixels of a decoder that decodes all. "scaled": a JPEG is decoded at
+            1/2, 1/4 or 1/8 of its size where it is at least twice as large as needed even so, which
+            is several times faster for large photos and differs a little (docs/performance.md).
         check_crc: "first": verify each record's checksum the first time this process reads it;
             "always"; "never".
         fields: for a path or a PackedDataset: which fields of the store come with the images, such
@@ -147,6 +150,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
+        decode: str = "exact",
         check_crc: str = "first",
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, str] | None = None,
@@ -172,6 +176,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         num_workers, prefetch_factor, pin_memory, cache = _arguments.tuned(
             tuned, opened, num_workers, prefetch_factor, pin_memory, cache
         )
+        _arguments.check_cache(cache, decode)
         self.transform = transform
         self.target_transform = target_transform
         self.fields = fields
@@ -180,6 +185,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self.dtype = dtype
         self.memory_format = memory_format
         self.seed = seed
+        self.decode = decode
         self.check_crc = check_crc
         self.shard = shard
         self.rank = rank
@@ -248,13 +254,18 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
-            return source.with_output(self.dtype, self.memory_format)
+            return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
         if self.engine in ("native", "python"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
         if self.dtype is not None or self.memory_format != torch.contiguous_format:
             raise UsageError(
                 "dtype and memory_format are for fastload's own engines, which do not run here: "
                 f"{source}; convert in the transform or in collate_fn"
+            )
+        if self.decode != "exact":
+            raise UsageError(
+                f"decode={self.decode!r} is for fastload's own engines, which do not run here: "
+                f"{source}"
             )
         return source
 

@@ -59,6 +59,7 @@ class Plan:
             table, the same for each of them.
         size: (h, w) of the output, or None where it depends on the image.
         erasing: rectangles that are erased in the result.
+        scaled: whether a JPEG that is much larger than needed may be decoded at a part of its size.
         steps: what happens, in words, for ``explain()``.
         joint: the fields that move along with the images, or None.
         mask_fill: as ``fill``, of masks.
@@ -73,6 +74,7 @@ class Plan:
     channels: int = 3
     size: tuple[int, int] | None = None
     erasing: tuple[Erase, ...] = ()
+    scaled: bool = False
     steps: tuple[str, ...] = ()
     joint: Joint | None = None
     mask_fill: int = 0
@@ -131,6 +133,21 @@ class Plan:
         noise = np.array([fill.noise for fill in self.erasing], np.uint8)
         return noise, np.concatenate(parts)
 
+    def levels_of(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8: the levels whose values in the table are nearest to ``images`` (c, h, w).
+
+        The inverse of the table, exact where no two levels have the same value.
+        """
+        if self.lut is None:
+            return images
+        table = as_torch(self.lut, self.dtype).double()[: self.channels]
+        levels = []
+        for values, channel in zip(table, images.double(), strict=True):
+            ordered, order = values.sort(stable=True)
+            between = (ordered[1:] + ordered[:-1]) / 2
+            levels.append(order[torch.bucketize(channel, between)])
+        return torch.stack(levels).to(torch.uint8)
+
     def same_as(self, other: object) -> bool:
         """Whether both make the same of any image, with the same random numbers."""
         if not isinstance(other, Plan):
@@ -158,6 +175,7 @@ class Plan:
                     "size",
                     "joint",
                     "mask_fill",
+                    "scaled",
                 )
             )
         )
@@ -165,6 +183,10 @@ class Plan:
     def levels(self) -> Plan:
         """What an engine makes of each image where the device stage does the rest: uint8."""
         return dataclasses.replace(self, lut=None, dtype=torch.uint8, erasing=())
+
+    def with_decode(self, decode: str) -> Plan:
+        """The plan with FastLoader's argument of this name."""
+        return dataclasses.replace(self, scaled=decode == "scaled")
 
     def with_output(self, dtype: torch.dtype | None = None) -> Plan:
         """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.

@@ -79,6 +79,10 @@ class Source:
             )
         return self
 
+    def with_decode(self, decode: str) -> Source:
+        """The same with FastLoader's argument of this name, which is for JPEGs."""
+        return dataclasses.replace(self, plan=self.plan.with_decode(decode))
+
     def lookup(self, indices: np.ndarray) -> np.ndarray:
         """The record numbers (int64) of the dataset's ``indices``.
 

@@ -29,7 +29,7 @@ from fastload.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-_FIELD = 1024  # side of the texture fields that pictures are cut from; at least the largest picture
+_FIELD = 1024  # side of the texture fields that pictures are cut from
 _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (400, 300), (600, 450), (500, 500))
 _SIZE_SHARES = (0.36, 0.16, 0.12, 0.08, 0.1, 0.1, 0.08)
 
@@ -75,6 +75,16 @@ SMALL = Kind(
     gray=0.0,
     texture=26.0,
 )
+# As telephones take them: 12 megapixels, about 4 MB.
+LARGE = Kind(
+    sizes=((4000, 3000), (3000, 4000)),
+    shares=(0.7, 0.3),
+    jitter=0.0,
+    quality=93,
+    full_chroma=0.0,
+    gray=0.0,
+    texture=12.0,
+)
 
 
 def make_images(
@@ -95,7 +105,7 @@ def make_images(
     Args:
         directory: made where absent; files of the same name in it are overwritten.
         count: number of pictures over all classes, dealt out in turn; at least 1.
-        kind: ``PHOTO`` or ``SMALL`` (32 x 32, about 1 KB).
+        kind: ``PHOTO``, ``SMALL`` (32 x 32, about 1 KB) or ``LARGE`` (12 megapixels, about 4 MB).
         classes: number of class folders, at least 1.
         seed: another seed gives other pictures.
         threads: threads to work on; None takes the number of CPUs this process may use.
@@ -215,8 +225,14 @@ def _texture(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.floa
     """float32 (height, width), a random cut of a random field, mirrored at random."""
     fields = _fields()
     width, height = size
-    x, y = (int(rng.integers(0, _FIELD - side + 1)) for side in size)
-    cut = fields[int(rng.integers(len(fields))), y : y + height, x : x + width]
+    x, y = (int(rng.integers(0, max(1, _FIELD - side + 1))) for side in size)
+    field = fields[int(rng.integers(len(fields)))]
+    cut: NDArray[np.float32]
+    if max(size) <= _FIELD:
+        cut = field[y : y + height, x : x + width]
+    else:  # fields go on at their ends as they begin
+        rows, columns = ((at + np.arange(side)) % _FIELD for at, side in ((y, height), (x, width)))
+        cut = field[rows[:, None], columns]
     if rng.random() < 0.5:
         cut = cut[::-1]
     return cut[:, ::-1] if rng.random() < 0.5 else cut

@@ -91,6 +91,7 @@ def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, 
         "status": np.full(n, 99, np.int32),
         "detail": np.full(n, 99, np.int32),
         "threads": 1,
+        "scaled": False,
     }
     for name, value in given.items():
         target = positional if name in positional else keywords

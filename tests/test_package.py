@@ -37,6 +37,7 @@ PUBLIC = {
     "open_store",
     "open_writer",
     "pack",
+    "show",
     "trace",
     "unpack",
     "verify",

@@ -43,9 +43,16 @@ FORMATS = {
     "fastload-zarr-raw": "fastload:ZarrRaw",
 }
 
+# DCT-scaled decoding, whose pixels differ a little: measured on large photos alone.
+SCALED = {
+    "fastload-folder-scaled": "fastload:FolderScaled",
+    "fastload-lmdb-scaled": "fastload:LmdbScaled",
+    "fastload-lmdb-dct-scaled": "fastload:LmdbDctScaled",
+}
+
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | FORMATS)[name].split(":")
+    module, cls = (WHERE | FORMATS | SCALED)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

@@ -16,6 +16,7 @@ from bench.workload import Workload
 class _Fastload(Loader):
     needs = ("fastload", "torchvision")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
+    decode: ClassVar[str] = "exact"
     _loader: Any = None
 
     def load(self) -> None:
@@ -47,6 +48,7 @@ class _Fastload(Loader):
             shuffle=work.shuffled,
             drop_last=True,
             seed=0,
+            decode=self.decode,
             **source,
             **setting,
         )
@@ -86,6 +88,16 @@ class Lmdb(_Fastload):
         return {"dataset": path, "transform": transforms_v1(work)}
 
 
+class FolderScaled(Folder):
+    summary = "the same, with DCT-scaled decoding"
+    decode = "scaled"
+
+
+class LmdbScaled(Lmdb):
+    summary = "FastLoader on an LMDB store of image files, with DCT-scaled decoding"
+    decode = "scaled"
+
+
 class LmdbDct(Lmdb):
     summary = "FastLoader on an LMDB store of quantised DCT coefficients"
     store = "fastload-dct"
@@ -93,6 +105,11 @@ class LmdbDct(Lmdb):
 
     def refusal(self, work: Workload) -> str | None:
         return None if work.pixels == "jpeg" else "the DCT form is made from JPEGs"
+
+
+class LmdbDctScaled(LmdbDct):
+    summary = "FastLoader on an LMDB store of DCT coefficients, with DCT-scaled decoding"
+    decode = "scaled"
 
 
 class LmdbRaw(Lmdb):

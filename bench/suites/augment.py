@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from bench.loaders import SCALED, WHERE
 from bench.report import Row
-from bench.suites.base import Options, Suite, Variant, imagenet
+from bench.suites.base import Options, Suite, Variant, imagenet, large
 from bench.suites.race import race
 
 # Loaders that take torchvision's transforms: no other does these recipes.
@@ -12,22 +15,31 @@ _TAKE_PART = ("torch-pil", "torch-v2")
 
 class Augment(Suite):
     name = "augment"
-    summary = "RandomResizedCrop(224), flip, then colours, policies and erasing; batch 64, shuffled"
+    summary = "RandomResizedCrop(224), flip; colours, policies and erasing; 12-megapixel photos"
     variants = {
         "plain": Variant(),
         "jitter": Variant(),
         "randaugment": Variant(),
         "trivialaugment": Variant(),
+        "large": Variant(),
     }
+
+    def known(self) -> tuple[str, ...]:
+        return (*WHERE, *SCALED)
 
     def loaders(self, variant: str, options: Options) -> list[str]:
         return [
             name
             for name in super().loaders(variant, options)
             if name in _TAKE_PART or name.startswith("fastload")
+            if name not in SCALED or variant == "large"
         ]
 
     def run(self, variant: str, options: Options) -> list[Row]:
-        recipe = "train" if variant == "plain" else f"train-{variant}"
-        work = imagenet(self.name, recipe, variant, self.variants[variant], options)
+        if variant == "large":
+            work = large(self.name, variant, options)
+            options = dataclasses.replace(options, data=None)  # made in any case
+        else:
+            recipe = "train" if variant == "plain" else f"train-{variant}"
+            work = imagenet(self.name, recipe, variant, self.variants[variant], options)
         return race(work, self.loaders(variant, options), options, self.facts(work, options))

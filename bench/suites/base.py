@@ -126,6 +126,25 @@ def imagenet(name: str, recipe: str, variant: str, spec: Variant, options: Optio
     )
 
 
+def large(name: str, variant: str, options: Options) -> Workload:
+    """The training workload on photos of 12 megapixels, which are made here; batch 16."""
+    images = data.large(options.cache, toy=options.toy, say=options.say)
+    return Workload(
+        suite=name,
+        variant=variant,
+        images=str(images),
+        pixels="jpeg",
+        recipe="train",
+        size=224,
+        resize=256,
+        batch=4 if options.toy else 16,
+        threads=options.threads,
+        dtype="float32",
+        memory_format="contiguous",
+        stores=str(options.cache / "stores"),
+    )
+
+
 def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
     """The workload of 32 x 32 images, batch 256."""
     count = 200 if options.toy else 10_000

@@ -104,6 +104,7 @@ class NativeDecoder(Decoder):
             erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
             keep=self._keep(batch),
             channels=self.plan.channels,
+            scaled=self.plan.scaled,
         )
         return _NativeTicket(self, batch, job, status, detail)
 

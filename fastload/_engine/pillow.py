@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 
 from fastload._cache_prefix import Placed
 from fastload._erasing import erase
@@ -32,6 +33,20 @@ _FILTERS = {
 _REFUSED = frozenset({"EPS", "WMF"})
 
 
+class Decoded(NamedTuple):
+    """An RGB image.
+
+    Attributes:
+        image: the pixels.
+        size: width and height of the file's image.
+        scale: 2, 4 or 8 where a JPEG was decoded at that part of its size; else 1.
+    """
+
+    image: Image.Image
+    size: tuple[int, int]
+    scale: int = 1
+
+
 def decode(
     data: bytes | bytearray | memoryview,
     *,
@@ -41,10 +56,26 @@ def decode(
 ) -> Image.Image:
     """An image file as an RGB image, as torchvision's ``pil_loader`` reads it.
 
+    The arguments and errors are ``decode_scaled``'s.
+    """
+    return decode_scaled(data, path=path, record=record, offset=offset).image
+
+
+def decode_scaled(
+    data: bytes | bytearray | memoryview,
+    scale: int = 1,
+    *,
+    path: str | None = None,
+    record: int | None = None,
+    offset: int | None = None,
+) -> Decoded:
+    """An image file, if it is a JPEG at 1 / ``scale`` of its size, rounded up.
+
     EXIF orientation is left alone; of several frames the first is taken.
 
     Args:
         data: the whole file.
+        scale: 1, 2, 4 or 8; no side may be shorter.
         path, record, offset: where it came from, for errors.
 
     Raises:
@@ -60,8 +91,12 @@ def decode(
                 raise Image.DecompressionBombError(f"{width}x{height} pixels")
             if image.format in _REFUSED:
                 raise DecodeError(f"expected a raster image, got {image.format}", **where)
-            rgb: Image.Image = image.convert("RGB")
-            return rgb
+            if scale > 1 and isinstance(image, JpegImageFile):
+                # Pillow takes the largest of 8, 4, 2 and 1 that leaves no side shorter than these.
+                image.draft(None, (max(1, width // scale), max(1, height // scale)))
+            else:
+                scale = 1
+            return Decoded(image.convert("RGB"), (width, height), scale)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(
             f"refused as a decompression bomb, above PIL.Image.MAX_IMAGE_PIXELS = "
@@ -112,20 +147,22 @@ def fill(
     plan: Plan,
     out: npt.NDArray[Any],
     recipe: Recipe | None = None,
+    scale: int = 1,
 ) -> None:
     """Write sample ``i`` of a batch: box, resize, window, flip, what else there is, table.
 
     Args:
-        image: the whole decoded image, RGB.
+        image: the whole decoded image, RGB, at 1 / ``scale`` of its size.
         i: the sample's place in ``geometry``, ``recipe`` and ``out``.
         out: (n, channels, out_h, out_w) of dtype ``plan.stored``, any strides.
         recipe: what was drawn with ``geometry``.
+        scale: 1, 2, 4 or 8; the geometry is of the whole size.
 
     Raises:
         DataError: the image is smaller than the geometry was drawn for.
     """
     x, y, w, h = geometry.box[i].tolist()
-    if x + w > image.width or y + h > image.height:
+    if scale == 1 and (x + w > image.width or y + h > image.height):
         raise DecodeError(
             f"expected an image that holds the box {w}x{h} at ({x}, {y}), "
             f"got {image.width}x{image.height} pixels: was the file replaced?"
@@ -134,7 +171,7 @@ def fill(
     staged = recipe is not None and len(recipe.settings) > 0
     size = recipe.first_size[i] if recipe and staged else [geometry.out_w, geometry.out_h]
     first = [*np.concatenate(frame).tolist(), *map(int, size)]
-    levels = _frame(image, first, plan.filter, plan.fill)
+    levels = _frame(image, first, plan.filter, plan.fill, scale)
     if recipe is not None and staged:
         levels = _stages(levels, i, recipe)
     for channel in range(out.shape[1]):
@@ -161,11 +198,17 @@ def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArra
 
 
 def _frame(
-    image: Image.Image, frame: list[int], filter: int, colour: Sequence[int]
+    image: Image.Image, frame: list[int], filter: int, colour: Sequence[int], scale: int = 1
 ) -> npt.NDArray[np.uint8]:
     """uint8 (h, w, 3): a frame as ``Recipe.frames`` has them."""
     x, y, w, h, resized_w, resized_h, left, top, flip, width, height = frame
-    if (w, h) != image.size:
+    if scale > 1:
+        # The pixels that the box touches, and of those exactly the box.
+        x0, y0 = x // scale, y // scale
+        image = image.crop((x0, y0, -(-(x + w) // scale), -(-(y + h) // scale)))
+        box = x / scale - x0, y / scale - y0, (x + w) / scale - x0, (y + h) / scale - y0
+        image = image.resize((resized_w, resized_h), _FILTERS[filter], box)
+    elif (w, h) != image.size:
         image = image.crop((x, y, x + w, y + h))
     if (resized_w, resized_h) != image.size:
         image = image.resize((resized_w, resized_h), _FILTERS[filter])

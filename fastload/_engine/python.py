@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 from PIL import Image
 
+from fastload import _scaled
 from fastload.errors import (
     ChecksumError,
     DataError,
@@ -33,7 +34,7 @@ from fastload.storage.base import DCT, RAW, Spans, Store
 
 from .decoder import Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
-from .pillow import begun, decode, fill, from_pixels
+from .pillow import Decoded, begun, decode, decode_scaled, fill, from_pixels
 
 __all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
 
@@ -134,7 +135,7 @@ def decode_record(store: Store, record: int) -> Image.Image:
     where = _where(store, spans, 0, record)
     (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, where)]
     width, height = sizes[0].tolist()
-    return _decode(data, int(kinds[0]), (width, height), **where)
+    return _decode(data, int(kinds[0]), (width, height), **where).image
 
 
 def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
@@ -173,18 +174,23 @@ def _fill_one(
             )
         checked = time.perf_counter_ns()
     width, height = batch.source_size(i)
-    image = _decode(data, int(batch.kinds[i]), (width, height), **where)
-    if image.size != (width, height):
+    plan, wanted = decoder.plan, 1
+    if plan.scaled:
+        geometry = batch.geometry
+        one = slice(i, i + 1)
+        wanted = int(_scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
+    image, size, scale = _decode(data, int(batch.kinds[i]), (width, height), wanted, **where)
+    if size != (width, height):
         raise DecodeError(
-            f"the image is not {width}x{height} pixels any more but {image.width}x{image.height}: "
+            f"the image is not {width}x{height} pixels any more but {size[0]}x{size[1]}: "
             f"{REPLACED}",
             **where,
         )
     decoded = time.perf_counter_ns()
     keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
     if keep is not None and keep.placed is not None:
-        image = begun(image, i, keep.placed, decoder.plan)
-    fill(image, i, batch.geometry, decoder.plan, out, batch.recipe)
+        image = begun(image, i, keep.placed, plan)
+    fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
     if keep is not None and decoder.cache is not None:
         arena, kind = decoder.cache.arena, int(batch.kinds[i])
         if keep.placed is None:
@@ -199,15 +205,15 @@ def _fill_one(
     return decoded - begin, end - decoded
 
 
-def _decode(data: bytes, kind: int, size: tuple[int, int], **where: Any) -> Image.Image:
+def _decode(data: bytes, kind: int, size: tuple[int, int], scale: int = 1, **where: Any) -> Decoded:
     if kind == RAW:
-        return from_pixels(data, size, **where)
+        return Decoded(from_pixels(data, size, **where), size)
     if kind == DCT:
         try:
             data = dct_to_jpeg(data)
         except ValueError as error:
             raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
-    return decode(data, **where)
+    return decode_scaled(data, scale, **where)
 
 
 def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:

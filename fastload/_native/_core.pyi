@@ -163,6 +163,7 @@ def submit(
     | None = None,
     keep: Keep | None = None,
     channels: int = 3,
+    scaled: bool = False,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -190,6 +191,8 @@ def submit(
     keep: what of the samples goes into a cache.
     channels: 3; or 1 for gray images, whose three channels are equal in everything that is asked
         for: one of them is written.
+    scaled: whether JPEGs and DCT records that are much larger than needed are decoded at 1/2, 1/4
+        or 1/8 of their size, see scale_of in image.h.
     """
 
 def resample(

@@ -138,6 +138,7 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   placement.target.lut = output_.lut.empty() ? nullptr : output_.lut.data();
   placement.target.flip = sample.flip;
   for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
+  placement.scaled = output_.scaled;
 
   const Target target = placement.target;
   if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);

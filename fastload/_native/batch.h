@@ -41,6 +41,7 @@ struct Output {
   PassOrder order;
   uint8_t fill[3];
   std::vector<uint8_t> lut;  // empty: none
+  bool scaled;               // Placement::scaled
 };
 
 size_t dtype_nbytes(Dtype dtype);

@@ -280,7 +280,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               bool channels_last, int filter, int order, const py::sequence& fill,
                               const py::object& status, const py::object& detail, int threads,
                               const py::object& times, const py::object& stages, const py::object& erase,
-                              const std::shared_ptr<Keep>& keep, int channels) {
+                              const std::shared_ptr<Keep>& keep, int channels, bool scaled) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -312,6 +312,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                           std::to_string(out_array.nbytes()));
   }
   output.data = out_array.data<uint8_t>();
+  output.scaled = scaled;
   Recipe recipe = make_recipe(stages, n, out_w, out_h);
   Erasing erasing = make_erasing(erase, n, output);
   Buffer status_array = write_array(status, "status", n);
@@ -429,7 +430,7 @@ void bind_batches(py::module_& m) {
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
-        "keep"_a = py::none(), "channels"_a = 3, "Start filling a batch; see _core.pyi.");
+        "keep"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

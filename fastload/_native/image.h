@@ -19,7 +19,18 @@ struct Placement {
   int box_x, box_y;        // upper left corner of the box; its size is in `resize`
   Resize resize;
   Target target;
+  bool scaled = false;  // a JPEG may be decoded at a part of its size, see scale_of
 };
+
+// One of 8, 4, 2 and 1: a part of its size that a JPEG is decoded at, where it is at least twice as large as
+// what it is resized to even so. 1 where `scaled` is not asked for, and with kNearest, which picks pixels.
+int scale_of(const Placement& placement);
+
+// The same sample of the image at 1 / `scale` of its size. The image's size must have been checked before.
+Placement scaled_down(const Placement& placement, int scale);
+
+// Whether the image is of the promised size and holds the box.
+bool fits(const Placement& placement, int width, int height);
 
 // Checks the image's size against the placement and begins the resampling. After kOk the decoder feeds
 // rows [need_y0, need_y1) of the box.

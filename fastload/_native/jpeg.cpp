@@ -24,6 +24,15 @@ namespace {
 // three (measured against whole decodes, see tests/native/test_jpeg.py).
 constexpr int kMargin = 3;
 
+// Before version 3.0 libjpeg-turbo gives wrong pixels where columns are cropped of a scaled image. Our own
+// entropy decoders leave those columns' coefficients zero instead.
+constexpr bool kCropsScaled =
+#if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
+    true;
+#else
+    false;
+#endif
+
 // A file of several scans keeps all its coefficients in memory; beyond this Pillow decides.
 constexpr int64_t kMaxCoefficientBytes = int64_t{256} << 20;
 
@@ -181,24 +190,30 @@ Status decode_body(Impl* impl, const Work& work) {
   forget_tables(&cinfo);
   if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
   if (!quantisation_defined(cinfo)) return Status::kUnsupported;
-  const int width = static_cast<int>(cinfo.image_width), height = static_cast<int>(cinfo.image_height);
-  const Status begun = begin_placement(*work.placement, width, height, resampler);
+  const int full_width = static_cast<int>(cinfo.image_width),
+            full_height = static_cast<int>(cinfo.image_height);
+  if (!fits(*work.placement, full_width, full_height)) return Status::kSize;
+  // From here on sizes and places are those of the scaled image.
+  const int scale = scale_of(*work.placement);
+  const Placement placement = scale == 1 ? *work.placement : scaled_down(*work.placement, scale);
+  const int width = (full_width + scale - 1) / scale, height = (full_height + scale - 1) / scale;
+  const Status begun = begin_placement(placement, width, height, resampler);
   if (begun != Status::kOk) return begun;
   if (resampler->need_x1() <= resampler->need_x0() || resampler->need_y1() <= resampler->need_y0()) {
     resampler->finish();
     return Status::kOk;
   }
-  // In source pixels: what is needed, then what is decoded.
-  const int x0 = work.placement->box_x + resampler->need_x0(),
-            x1 = work.placement->box_x + resampler->need_x1();
-  const int y0 = work.placement->box_y + resampler->need_y0(),
-            y1 = work.placement->box_y + resampler->need_y1();
+  // What is needed, then what is decoded.
+  const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
+  const int y0 = placement.box_y + resampler->need_y0(), y1 = placement.box_y + resampler->need_y1();
   const int left = std::max(0, x0 - kMargin), right = std::min(width, x1 + kMargin);
   const int top = std::max(0, y0 - kMargin);
 
   const int bytes = resampler->pixel_bytes();
   cinfo.out_color_space = bytes == 4 ? JCS_EXT_RGBX : JCS_RGB;
   cinfo.dct_method = JDCT_ISLOW;
+  cinfo.scale_num = 1;
+  cinfo.scale_denom = static_cast<unsigned>(scale);
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
   cinfo.progress = several_scans ? &impl->progress : nullptr;
@@ -208,17 +223,20 @@ Status decode_body(Impl* impl, const Work& work) {
   if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
 
   JDIMENSION crop_x = static_cast<JDIMENSION>(left), crop_w = static_cast<JDIMENSION>(right - left);
-  if (right - left < width) {
+  if (right - left < width && (scale == 1 || kCropsScaled)) {
     jpeg_crop_scanline(&cinfo, &crop_x, &crop_w);
   } else {
     crop_x = 0;
   }
   const int crop_left = static_cast<int>(crop_x),
             crop_right = crop_left + static_cast<int>(cinfo.output_width);
+  // Coefficients are needed for these columns of the file, whatever libjpeg makes of the others.
+  const int from = std::max(crop_left, left) * scale,
+            to = std::min(std::min(crop_right, right) * scale, full_width);
   const bool dct = work.entropy == Entropy::kDct;
-  if (dct && !impl->dct.attach(&cinfo, crop_left, crop_right)) return Status::kCorrupt;
+  if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
   const bool own = impl->own =
-      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, crop_left, crop_right);
+      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, from, to);
   if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
     return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];

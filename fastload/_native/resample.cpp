@@ -132,7 +132,7 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
 void Resampler::Impl::plan_passes() {
   axes.trim();
   if (passes.horizontal) {
-    x_axis = axes.get(resize.box_w, resize.resized_w, resize.filter);
+    x_axis = axes.get({resize.box_w, resize.lead_x, resize.tail_x}, resize.resized_w, resize.filter);
     if (!x_axis->horizontal) {
       auto table = std::make_unique<HorizontalTable>();
       kernels->make_horizontal(axes.weights(x_axis, resize.filter), table.get());
@@ -141,7 +141,7 @@ void Resampler::Impl::plan_passes() {
     need_x = needed(x_axis->weights, passes.columns);
   }
   if (passes.vertical) {
-    y_axis = axes.get(resize.box_h, resize.resized_h, resize.filter);
+    y_axis = axes.get({resize.box_h, resize.lead_y, resize.tail_y}, resize.resized_h, resize.filter);
     if (!y_axis->vertical) {
       auto table = std::make_unique<VerticalTable>();
       make_vertical(axes.weights(y_axis, resize.filter), *kernels, table.get());

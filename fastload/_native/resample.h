@@ -45,6 +45,10 @@ struct Resize {
   int out_w, out_h;          // size of the window
   Filter filter;
   PassOrder order;
+  // What of the box's first and last column and row lies outside of it, in eighths of a pixel (0 to 7): a
+  // box of an image that was decoded smaller. As with Pillow's `box`, whole pixels are looked at all the
+  // same, up to those the box is made of. Not with kNearest.
+  int lead_x = 0, tail_x = 0, lead_y = 0, tail_y = 0;
 };
 
 // Resamples one image after the other; one object per thread, scratch and weight tables are reused

@@ -119,13 +119,14 @@ void* AlignedBytes::grow(size_t count, size_t item) {
   return data_;
 }
 
-void compute_weights(int in, int out, Filter filter, Weights* weights) {
+void compute_weights(const Extent& in, int out, Filter filter, Weights* weights) {
   weights->in = in;
   weights->out = out;
-  if (filter == Filter::kNearest) return nearest_weights(in, out, weights);
+  if (filter == Filter::kNearest) return nearest_weights(in.size, out, weights);
 
   const Kernel kernel = kernel_of(filter);
-  const double scale = static_cast<double>(in) / out;
+  const double origin = in.lead / 8.0;
+  const double scale = (in.size - in.tail / 8.0 - origin) / out;
   const double filter_scale = std::max(scale, 1.0);
   const double support = kernel.support * filter_scale;
   const double inverse_scale = 1.0 / filter_scale;
@@ -134,9 +135,9 @@ void compute_weights(int in, int out, Filter filter, Weights* weights) {
   int32_t* count = weights->count.room_for<int32_t>(out);
   int taps = 1;
   for (int x = 0; x < out; ++x) {
-    const double center = (x + 0.5) * scale;
+    const double center = origin + (x + 0.5) * scale;
     const int first = std::max(static_cast<int>(center - support + 0.5), 0);
-    const int last = std::min(static_cast<int>(center + support + 0.5), in);
+    const int last = std::min(static_cast<int>(center + support + 0.5), in.size);
     start[x] = first;
     count[x] = last - first;
     taps = std::max(taps, count[x]);
@@ -145,7 +146,7 @@ void compute_weights(int in, int out, Filter filter, Weights* weights) {
   int32_t* values = weights->values.room_for<int32_t>(static_cast<size_t>(out) * taps);
   std::vector<double> row(taps);
   for (int x = 0; x < out; ++x, values += taps) {
-    const double center = (x + 0.5) * scale;
+    const double center = origin + (x + 0.5) * scale;
     double sum = 0.0;
     for (int i = 0; i < count[x]; ++i) {
       row[i] = kernel.value((i + start[x] - center + 0.5) * inverse_scale);
@@ -189,10 +190,11 @@ size_t Axis::nbytes() const {
   return total;
 }
 
-Axis* AxisCache::get(int in, int out, Filter filter) {
+Axis* AxisCache::get(const Extent& in, int out, Filter filter) {
   static_assert(kMaxSide < 1 << 16, "a key has 16 bits for a size");
-  const uint64_t key =
-      static_cast<uint64_t>(in) | static_cast<uint64_t>(out) << 16 | static_cast<uint64_t>(filter) << 32;
+  const uint64_t key = static_cast<uint64_t>(in.size) | static_cast<uint64_t>(out) << 16 |
+                       static_cast<uint64_t>(filter) << 32 | static_cast<uint64_t>(in.lead) << 40 |
+                       static_cast<uint64_t>(in.tail) << 48;
   std::unique_ptr<Axis>& axis = axes_[key];
   if (!axis) {
     auto fresh = std::make_unique<Axis>();

@@ -36,9 +36,16 @@ class AlignedBytes {
   size_t size_ = 0;
 };
 
+// The source positions of one axis: `size` of them, of which `lead` eighths of the first and `tail` eighths
+// of the last one are left out.
+struct Extent {
+  int size = 0, lead = 0, tail = 0;
+};
+
 // For each output position: which source positions contribute, and with which weight.
 struct Weights {
-  int in = 0, out = 0;
+  Extent in;
+  int out = 0;
   int taps = 0;         // the most source positions that one output position has
   AlignedBytes start;   // int32[out], first source position
   AlignedBytes count;   // int32[out], >= 1
@@ -87,9 +94,9 @@ struct Axis {
   size_t nbytes() const;
 };
 
-// Pillow's weights for resizing `in` positions to `out` (precompute_coeffs and normalize_coeffs_8bpc in
+// Pillow's weights for resizing `in` to `out` positions (precompute_coeffs and normalize_coeffs_8bpc in
 // Resample.c; ImagingScaleAffine in Geometry.c for kNearest). Throws std::bad_alloc.
-void compute_weights(int in, int out, Filter filter, Weights* weights);
+void compute_weights(const Extent& in, int out, Filter filter, Weights* weights);
 
 struct Kernels;  // resample_kernels.h
 
@@ -100,7 +107,7 @@ void make_vertical(const Weights& weights, const Kernels& kernels, VerticalTable
 class AxisCache {
  public:
   // The axis, new or known. Stays valid until the next trim() or clear(). Throws std::bad_alloc.
-  Axis* get(int in, int out, Filter filter);
+  Axis* get(const Extent& in, int out, Filter filter);
 
   // Drops the least recently used axes while more than kLimit bytes are held.
   void trim();

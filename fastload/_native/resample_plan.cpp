@@ -55,8 +55,12 @@ bool make_plan(const Resize& r, Plan* plan) {
     plan->columns = plan->rows = {};
     return true;
   }
-  plan->horizontal = r.resized_w != r.box_w;
-  plan->vertical = r.resized_h != r.box_h;
+  for (const int part : {r.lead_x, r.tail_x, r.lead_y, r.tail_y}) {
+    if (part < 0 || part > 7 || (part > 0 && r.filter == Filter::kNearest)) return false;
+  }
+  if (8 * r.box_w <= r.lead_x + r.tail_x || 8 * r.box_h <= r.lead_y + r.tail_y) return false;
+  plan->horizontal = r.resized_w != r.box_w || r.lead_x > 0 || r.tail_x > 0;
+  plan->vertical = r.resized_h != r.box_h || r.lead_y > 0 || r.tail_y > 0;
   plan->vertical_before = plan->vertical && (!plan->horizontal || vertical_first(r));
   return true;
 }

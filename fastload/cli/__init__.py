@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": ("fastload.cli.verify", "Check every record against its checksum."),
     "unpack": ("fastload.cli.unpack", "Write a store's images as files."),
     "info": ("fastload.cli.info", "Show what is inside a store."),
+    "show": ("fastload.cli.show", "Draw what the network will see, before and after."),
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "doctor": ("fastload.cli.doctor", "Say what holds a training script up."),
     "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),

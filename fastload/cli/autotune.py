@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import sys
@@ -15,6 +14,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fastload.errors import UsageError
+
+from ._named import named
 
 _SHOWN = 10  # settings in the table
 
@@ -73,12 +74,12 @@ def command(
     """
     from fastload._tuning import autotune, page
 
-    named = source if os.path.exists(source) or ":" not in source else _object(source)
+    found = source if os.path.exists(source) or ":" not in source else named(source)
     with _Spent(quiet=quiet) as progress:
         tuning = autotune(
-            named,
-            transform=_object(transform) if transform else None,
-            step=_object(step) if step else None,
+            found,
+            transform=named(transform) if transform else None,
+            step=named(step) if step else None,
             batch_size=batch_size,
             budget_s=budget_s,
             memory_limit=None if memory is None else _nbytes(memory),
@@ -117,26 +118,6 @@ def _show(tuning: Any) -> None:
     console.print(table)
     for name, words in page.summary(tuning):
         console.print(f"[bold]{name}[/bold]: {words}", soft_wrap=True)
-
-
-def _object(name: str) -> Any:
-    """What ``module:object`` names.
-
-    Raises:
-        UsageError: it cannot be had.
-    """
-    module, _, path = name.partition(":")
-    if not path:
-        raise UsageError(f"expected MODULE:OBJECT, or a path that exists, got {name!r}")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found: Any = importlib.import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise UsageError(f"cannot find {name!r}: {error}") from error
-    return found
 
 
 def _nbytes(text: str) -> int:

@@ -58,6 +58,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         ("augment", "jitter", "torch-pil,fastload-folder"),
         ("augment", "randaugment", "torch-v2,fastload-lmdb"),
         ("augment", "trivialaugment", "fastload-lmdb"),
+        ("augment", "large", "torch-pil,fastload-folder,fastload-folder-scaled"),
     ],
 )
 def test_throughput_suites_measure_and_check_each_loader(
@@ -175,11 +176,11 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, WHERE
+    from bench.loaders import FORMATS, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS):
+    for name in (*SUITES, *WHERE, *FORMATS, *SCALED):
         assert name in done.output
 
 

@@ -53,7 +53,9 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert f"  {command}" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["pack", "append", "concat", "verify", "unpack", "info"])
+@pytest.mark.parametrize(
+    "command", ["pack", "append", "concat", "verify", "unpack", "info", "show"]
+)
 def test_help_of_a_command_has_examples(command: str) -> None:
     result = run(command, "--help")
     assert result.exit_code == 0

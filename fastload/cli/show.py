@@ -1,0 +1,83 @@
+"""``fastload show``."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import click
+
+from ._named import named
+
+
+@click.command(
+    epilog="""\b
+Examples:
+  fastload show imgs.lmdb --transform train:transform --out grid.png
+  fastload show ./imgs --transform train:transform --index 3 --index 77 --views 6
+  fastload show imgs.lmdb --transform train:transform --decode scaled --json
+"""
+)
+@click.argument("path", type=click.Path())
+@click.option("--transform", metavar="MODULE:OBJECT", help="Without one: the images as they are.")
+@click.option(
+    "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
+    help="The picture, as PNG.",
+)  # fmt: skip
+@click.option("--samples", type=click.IntRange(1), default=8, show_default=True, metavar="N")
+@click.option("--index", "indices", type=int, multiple=True, help="Of a sample; any number.")
+@click.option(
+    "--views", type=click.IntRange(1), default=3, show_default=True, metavar="N",
+    help="How often each is augmented.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True)
+@click.option("--epoch", type=click.IntRange(0), default=0, show_default=True)
+@click.option(
+    "--decode", type=click.Choice(["exact", "scaled"]), default="exact", show_default=True
+)
+@click.option("--json", "as_json", is_flag=True, help="Print where each picture is, as JSON.")
+def command(
+    path: str,
+    transform: str | None,
+    out: str,
+    samples: int,
+    indices: tuple[int, ...],
+    views: int,
+    seed: int,
+    epoch: int,
+    decode: str,
+    as_json: bool,
+) -> None:
+    """Draw what the network will see of PATH, a store or a folder of images.
+
+    A row is a sample: the image as it is stored, then what the transform makes of it. The same seed
+    gives the same picture. The transform's module is looked for in this folder too.
+    """
+    from fastload._show import show
+
+    shown = show(
+        path,
+        named(transform) if transform else None,
+        out=out,
+        samples=list(indices) or samples,
+        views=views,
+        seed=seed,
+        epoch=epoch,
+        decode=decode,
+    )
+    if as_json:
+        found = {
+            "out": out,
+            "width": shown.image.width,
+            "height": shown.image.height,
+            "engine": shown.engine,
+            "levels": shown.levels,
+            "tiles": [dataclasses.asdict(tile) for tile in shown.tiles],
+        }
+        click.echo(json.dumps(found, indent=1))
+        return
+    count = len({tile.index for tile in shown.tiles})
+    click.echo(
+        f"{out}: {count} samples, each before and after, {shown.image.width}x{shown.image.height} "
+        f"pixels; engine: {shown.engine}; values: {shown.levels}"
+    )

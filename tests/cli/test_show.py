@@ -1,0 +1,198 @@
+"""``fastload show`` and ``fastload.show``: the grid holds the loader's pixels."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+from torchvision.transforms import v2
+
+import fastload
+from fastload import FastLoader, UsageError, pack
+from fastload.cli import main
+
+TRAIN = v1.Compose([v1.RandomResizedCrop((40, 48)), v1.ColorJitter(0.4, 0.4), v1.PILToTensor()])
+MODULE = """
+from torchvision import transforms as v1
+transform = v1.Compose([
+    v1.RandomResizedCrop((40, 48)), v1.ColorJitter(0.4, 0.4), v1.ToTensor(),
+    v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+])
+odd = v1.Compose([v1.Resize((20, 30)), lambda image: image.rotate(9), v1.ToTensor()])
+number = v1.Compose([v1.Resize((20, 30)), lambda image: 7])
+"""
+
+
+@pytest.fixture(autouse=True)
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(main, [str(argument) for argument in ("show", *arguments)])
+
+
+def expected(dataset: Any, seed: int, epoch: int, transform: Any = TRAIN) -> torch.Tensor:
+    loader = FastLoader(dataset, batch_size=8, transform=transform, seed=seed)
+    loader.set_epoch(epoch)
+    return torch.cat([images for images, _ in loader])
+
+
+def part(picture: Image.Image, tile: Any) -> np.ndarray:
+    x, y, w, h = tile["box"]
+    return np.asarray(picture)[y : y + h, x : x + w]
+
+
+def check(out: Path, told: dict[str, Any], dataset: Any, seed: int, epoch: int) -> None:
+    """Each picture after the transform is what the loader gives for its index and epoch."""
+    picture = Image.open(out)
+    assert picture.size == (told["width"], told["height"])
+    batches = {e: expected(dataset, seed, e) for e in (epoch, epoch + 1)}
+    seen = 0
+    for tile in told["tiles"]:
+        if tile["epoch"] is not None:
+            levels = batches[tile["epoch"]][tile["index"]].permute(1, 2, 0).numpy()
+            np.testing.assert_array_equal(part(picture, tile), levels)
+            seen += 1
+    assert seen == 2 * len({tile["index"] for tile in told["tiles"]})
+
+
+@pytest.mark.parametrize("suffix", ["folder", ".lmdb", ".tar", ".h5", "dct"])
+def test_the_picture_holds_what_the_loader_gives(photos: Path, tmp_path: Path, suffix: str) -> None:
+    source = photos
+    if suffix != "folder":
+        source = tmp_path / ("dct.lmdb" if suffix == "dct" else f"store{suffix}")
+        pack(photos, source, encode="dct" if suffix == "dct" else "keep")
+    out = tmp_path / "grid.png"
+    done = run(source, "--transform", "mine:transform", "--out", out, "--seed", 5, "--epoch", 3,
+               "--samples", 4, "--views", 2, "--json")  # fmt: skip
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["levels"] == "through the inverse of the transform's table"
+    check(out, told, source, 5, 3)
+
+
+def test_before_is_the_stored_image(photos: Path) -> None:
+    shown = fastload.show(photos, v1.Compose([v1.PILToTensor()]), samples=[2], views=1)
+    before, after = (
+        np.asarray(shown.image)[y : y + h, x : x + w]
+        for x, y, w, h in (tile.box for tile in shown.tiles)
+    )
+    np.testing.assert_array_equal(before, after)
+    assert [tile.epoch for tile in shown.tiles] == [None, 0]
+
+
+def test_the_same_seed_gives_the_same_picture(photos: Path, tmp_path: Path) -> None:
+    data = []
+    for number, seed in enumerate((1, 1, 2)):
+        fastload.show(photos, TRAIN, out=tmp_path / f"{number}.png", seed=seed, samples=3)
+        data.append((tmp_path / f"{number}.png").read_bytes())
+    assert data[0] == data[1]
+    assert data[0] != data[2]
+
+
+@pytest.mark.native
+def test_without_the_core_the_picture_is_the_same(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload import _native
+
+    with_core = fastload.show(photos, TRAIN, samples=2)
+    monkeypatch.setattr(_native, "load", lambda: None)
+    monkeypatch.setattr(_native, "warn_missing", lambda: None)
+    without = fastload.show(photos, TRAIN, samples=2)
+    assert (with_core.engine, without.engine) == ("native", "python")
+    np.testing.assert_array_equal(np.asarray(with_core.image), np.asarray(without.image))
+
+
+def test_datasets_are_shown_and_left_as_they_are(photos: Path, store: Path) -> None:
+    folder = ImageFolder(photos, TRAIN)
+    packed = fastload.PackedDataset(store, TRAIN)
+    some = torch.utils.data.Subset(folder, [5, 7, 9])
+    for dataset, index in ((folder, 9), (packed, 9), (some, 2)):
+        shown = fastload.show(dataset, samples=[index], views=1)
+        levels = expected(ImageFolder(photos, TRAIN), 0, 0, None)[9].permute(1, 2, 0)
+        x, y, w, h = shown.tiles[1].box
+        found = np.asarray(shown.image)[y : y + h, x : x + w]
+        if dataset is some:  # has numbers of its own: indices count from 0 in it
+            assert found.shape == (40, 48, 3)
+        else:
+            np.testing.assert_array_equal(found, levels.numpy())
+    assert packed.draw() is None
+
+
+def test_a_transform_that_only_python_can_run(photos: Path, tmp_path: Path) -> None:
+    done = run(photos, "--transform", "mine:odd", "--json", "--samples", 2)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["engine"] == "workers"
+    assert told["levels"] == "0 to 1 as 0 to 255"
+    assert (tmp_path / "grid.png").exists()
+    sizes = {tuple(tile["box"][2:]) for tile in told["tiles"] if tile["epoch"] is not None}
+    assert sizes == {(30, 20)}
+
+
+def test_images_of_different_sizes_and_large_ones_fit(tmp_path: Path) -> None:
+    (tmp_path / "imgs" / "a").mkdir(parents=True)
+    for number, size in enumerate(((1300, 40), (60, 700), (20, 20))):
+        Image.new("RGB", size, "red").save(tmp_path / "imgs" / "a" / f"{number}.png")
+    shown = fastload.show(tmp_path / "imgs", views=2)
+    after = [tile for tile in shown.tiles if tile.epoch == 0]
+    assert [max(tile.box[2:]) for tile in after] == [512, 512, 20]
+    assert after[2].scale == 1.0
+
+
+def test_values_that_are_no_levels_are_stretched(photos: Path) -> None:
+    chain = v2.Compose([v2.Resize((20, 20)), v2.ToImage(), lambda t: t.float() - 300.0])
+    shown = fastload.show(photos, chain, samples=1, views=1)
+    assert shown.levels == "stretched, each from its least to its most"
+    x, y, w, h = shown.tiles[1].box
+    found = np.asarray(shown.image)[y : y + h, x : x + w]
+    assert (found.min(), found.max()) == (0, 255)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--transform", "mine:number"], 2, "expected an image of one or three channels"),
+        (["--transform", "mine:nothing"], 2, "cannot find 'mine:nothing'"),
+        (["--transform", "mine"], 2, "expected MODULE:OBJECT"),
+        (["--index", "999"], 2, "expected indices from 0 to 23, got 999"),
+        (["--transform", "mine:odd", "--decode", "scaled"], 2, "own engines"),
+        (["--out", "no/such/folder/grid.png"], 1, "No such file"),
+    ],
+)
+def test_what_cannot_be_is_said(
+    photos: Path, arguments: list[str], status: int, message: str
+) -> None:
+    done = run(photos, *arguments)
+    assert done.exit_code == status, done.output
+    assert message in done.output
+
+
+def test_a_missing_store_is_said(tmp_path: Path) -> None:
+    done = run(tmp_path / "none.lmdb")
+    assert done.exit_code == 1
+    assert "none.lmdb" in done.output
+
+
+def test_a_dataset_without_images_before_the_transform_is_refused() -> None:
+    images = torch.utils.data.TensorDataset(torch.zeros(3, 3, 8, 8))
+    with pytest.raises(UsageError, match="not to be had"):
+        fastload.show(images)
+
+
+def test_text_says_where_and_how(photos: Path, tmp_path: Path) -> None:
+    done = run(photos, "--samples", 2)
+    assert done.exit_code == 0, done.output
+    assert "grid.png: 2 samples, each before and after" in done.stdout
