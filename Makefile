@@ -21,7 +21,7 @@ ARGS ?=
 help:
 	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
 	@echo 'make test [ARGS=...]      the test suite (ARGS go to pytest)'
-	@echo 'make test-long            the same with full counts, and the long tests'
+	@echo 'make test-long [PEERS=VENV]   the same with full counts, and the long tests'
 	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
 	@echo 'make format               let ruff and clang-format lay out the code'
 	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
@@ -44,7 +44,7 @@ test: setup
 	@$(PY) -m pytest $(ARGS)
 
 test-long: setup
-	@$(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)
+	@PEERS="$(PEERS)" $(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)
 
 check: setup
 	@sh .ci/check

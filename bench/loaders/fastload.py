@@ -75,6 +75,12 @@ class Lmdb(_Fastload):
     encode: ClassVar[str] = "keep"
     suffix: ClassVar[str] = ".lmdb"
 
+    def load_writer(self) -> None:
+        super().load_writer()
+        from fastload.storage import FORMATS, format_of
+
+        FORMATS[str(format_of(f"images{self.suffix}"))].load_writer()
+
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack
 

@@ -123,7 +123,7 @@ class ShardedWriter(PartialWriter):
         numbers = self._sharding.numbers(
             len(self), columns.nbytes, number=self._number, filled=self._filled
         )
-        for number in np.unique(numbers).tolist():
+        for number in sorted(set(numbers.tolist())):
             if self._shard is None or number != self._number:
                 self._finish_shard()
                 self._begin_shard(number)

@@ -166,7 +166,7 @@ class StreamWriter(PartialWriter):
         numbers = self._assign(first, lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
         try:
-            for number in np.unique(numbers).tolist():
+            for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
                 pieces = [
                     piece

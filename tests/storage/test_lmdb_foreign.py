@@ -158,8 +158,7 @@ def test_the_core_and_python_agree_on_damaged_datums(changes: list[tuple[int, in
         assert outcome() == native
 
 
-def test_dali_reads_the_same_images_and_labels(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+def test_dali_reads_the_same_images_and_labels(tmp_path: Path, dali: None) -> None:
     import nvidia.dali.fn as fn
     from nvidia.dali import pipeline_def
 

@@ -246,8 +246,7 @@ def test_damaged_and_absurd_files_are_refused(tmp_path: Path, data: bytes, messa
 
 
 @pytest.mark.parametrize("several", [False, True])
-def test_dali_reads_ours(tmp_path: Path, several: bool) -> None:
-    pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+def test_dali_reads_ours(tmp_path: Path, several: bool, dali: None) -> None:
     import nvidia.dali.fn as fn
     from nvidia.dali import pipeline_def
 

@@ -343,8 +343,7 @@ def test_the_core_and_python_agree_on_damaged_archives(
         assert walked(bytes(data)) == native
 
 
-def test_dali_reads_ours(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+def test_dali_reads_ours(tmp_path: Path, dali: None) -> None:
     import nvidia.dali.fn as fn
     from nvidia.dali import pipeline_def
 

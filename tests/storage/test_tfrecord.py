@@ -6,7 +6,6 @@ import json
 import os
 import struct
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -241,8 +240,7 @@ def test_record_without_an_image_is_named(tmp_path: Path) -> None:
     assert e.value.record == 2
 
 
-def test_dali_reads_ours_with_our_index(tmp_path: Path) -> None:
-    pytest.importorskip("nvidia.dali", reason="DALI is not installed")
+def test_dali_reads_ours_with_our_index(tmp_path: Path, dali: None) -> None:
     import nvidia.dali.fn as fn
     import nvidia.dali.tfrecord as tfrec
     from nvidia.dali import pipeline_def
@@ -289,18 +287,12 @@ with tf.io.TFRecordWriter(theirs) as writer:
 
 
 @pytest.mark.long
-def test_tensorflow_reads_ours_and_we_read_tensorflows(tmp_path: Path) -> None:
-    python = os.environ.get("FASTLOAD_TENSORFLOW_PYTHON", sys.executable)
-    found = subprocess.run([python, "-c", "import tensorflow"], capture_output=True)
-    if found.returncode:
-        pytest.skip(
-            "TensorFlow is not installed; FASTLOAD_TENSORFLOW_PYTHON names a Python with it"
-        )
+def test_tensorflow_reads_ours_and_we_read_tensorflows(tmp_path: Path, tensorflow: str) -> None:
     given = records(40)
     write(tmp_path / "a.tfrecord", given, shards=3, total=40)
     theirs = tmp_path / "theirs.tfrecord"
     subprocess.run(
-        [python, "-c", TENSORFLOW, str(tmp_path / "a-*.tfrecord"), str(theirs)], check=True
+        [tensorflow, "-c", TENSORFLOW, str(tmp_path / "a-*.tfrecord"), str(theirs)], check=True
     )
     store = open_store(theirs)
     assert data_of(theirs) == [record.data for record in given for _ in range(2)]

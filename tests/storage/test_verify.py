@@ -66,6 +66,17 @@ def test_flipped_byte_is_named_with_file_record_and_offset(row: Row, tmp_path: P
     )  # fmt: skip
 
 
+@pytest.mark.long
+def test_flipping_any_byte_of_a_record_is_found(row: Row, tmp_path: Path) -> None:
+    path = row.make(tmp_path, row.records(5))
+    for at in range(len(row.records(5)[3].data)):
+        place = flip(path, 3, at)
+        report = verify(path)
+        assert [(d.path, d.record, d.offset) for d in report.damaged] == [(place[0], 3, place[1])]
+        flip(path, 3, at)
+    assert verify(path).damaged == ()
+
+
 def test_folder_has_no_checksums_but_is_read_and_decoded(tmp_path: Path) -> None:
     (row,) = (row for row in ROWS if row.name == "folder")
     path = row.make(tmp_path, records(COUNT))
