@@ -73,10 +73,11 @@ def tuned(
     prefetch_factor: int | None,
     pin_memory: bool,
     cache: str | None,
-) -> tuple[int | str | None, int | None, bool, str | None]:
+    decode: str,
+) -> tuple[int | str | None, int | None, bool, str | None, str]:
     """These arguments, completed from a file of ``fastload autotune`` where they were not given."""
     if file is None:
-        return num_workers, prefetch_factor, pin_memory, cache
+        return num_workers, prefetch_factor, pin_memory, cache, decode
     from ._tuning.result import arguments_for
 
     found = arguments_for(file, dataset, stacklevel=4)
@@ -85,4 +86,7 @@ def tuned(
     if prefetch_factor is None and num_workers:
         prefetch_factor = found.get("prefetch_factor")
     pin_memory = pin_memory or found.get("pin_memory", False)
-    return num_workers, prefetch_factor, pin_memory, cache or found.get("cache")
+    cache = cache or found.get("cache")
+    if decode == "exact" and cache != "decoded":
+        decode = found.get("decode", decode)
+    return num_workers, prefetch_factor, pin_memory, cache, decode

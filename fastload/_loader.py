@@ -82,9 +82,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             resizes, pads and flips, and what they are, such as ``{"mask": "mask", "boxes":
             "xyxy"}`` (see PackedDataset). They are fields of the batch: masks one tensor (n, h, w),
             all others lists of n tensors.
-        tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor, pin_memory
-            and cache are taken where they are not given here; the batch size stays. Where the file
-            is of another machine or dataset, a warning says so and nothing is taken.
+        tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor,
+            pin_memory, cache, and with ``--approximate`` decode are taken where they are not given
+            here; the batch size stays. Where the file is of another machine or dataset, a warning
+            says so and nothing is taken.
         shard: True: each rank reads its own part of every epoch, as with torch's
             DistributedSampler and with the epoch set; ``len`` counts the part. The rank is
             torch.distributed's, or torchrun's. A ``sampler`` or ``batch_sampler`` wins: then
@@ -173,8 +174,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             "joint": joint,
         }
         opened = open_dataset(dataset, seed=seed, **given)
-        num_workers, prefetch_factor, pin_memory, cache = _arguments.tuned(
-            tuned, opened, num_workers, prefetch_factor, pin_memory, cache
+        num_workers, prefetch_factor, pin_memory, cache, decode = _arguments.tuned(
+            tuned, opened, num_workers, prefetch_factor, pin_memory, cache, decode
         )
         _arguments.check_cache(cache, decode)
         self.transform = transform

@@ -23,6 +23,7 @@ class Point:
         prefetch_factor: batches ahead: in all, or for each process.
         cache: as FastLoader's argument; "" stands for none.
         pin_memory: as torch's; tried where there is CUDA.
+        decode: as FastLoader's argument; "scaled" gives other pixels: tried when asked for.
     """
 
     num_workers: int
@@ -30,6 +31,7 @@ class Point:
     prefetch_factor: int = PREFETCH
     cache: str = ""
     pin_memory: bool = False
+    decode: str = "exact"
 
     def arguments(self) -> dict[str, Any]:
         """FastLoader's arguments."""
@@ -43,6 +45,8 @@ class Point:
             arguments["cache"] = self.cache
         if self.pin_memory:
             arguments["pin_memory"] = True
+        if self.decode != "exact":
+            arguments["decode"] = self.decode
         return arguments
 
     def __str__(self) -> str:
@@ -50,7 +54,8 @@ class Point:
         if self.num_workers:
             text += f", prefetch_factor={self.prefetch_factor}"
         text += f", cache={self.cache!r}" if self.cache else ""
-        return text + (", pin_memory=True" if self.pin_memory else "")
+        text += ", pin_memory=True" if self.pin_memory else ""
+        return text + (f", decode={self.decode!r}" if self.decode != "exact" else "")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -63,6 +68,7 @@ class Grid:
         fixed_batch: whether the batch size stays.
         caches: whether caches are tried.
         pinning: whether pinned memory is tried.
+        scaling: whether decoding at a fraction of the size is tried.
     """
 
     workers: tuple[int, ...]
@@ -71,10 +77,18 @@ class Grid:
     fixed_batch: bool
     caches: bool
     pinning: bool
+    scaling: bool
 
     @classmethod
     def of(
-        cls, *, cpus: int, batch_size: int | None, samples: int, caches: bool, pinning: bool
+        cls,
+        *,
+        cpus: int,
+        batch_size: int | None,
+        samples: int,
+        caches: bool,
+        pinning: bool,
+        scaling: bool,
     ) -> Grid:
         """The coarse grid for a machine: few values, a factor of two to four apart.
 
@@ -92,6 +106,7 @@ class Grid:
             fixed_batch=batch_size is not None,
             caches=caches,
             pinning=pinning,
+            scaling=scaling,
         )
 
     def coarse(self) -> list[Point]:
@@ -111,6 +126,10 @@ class Grid:
             if point.num_workers and 1 <= prefetch <= _MOST_PREFETCH:
                 yield dataclasses.replace(point, prefetch_factor=prefetch)
         for cache in _CACHES if self.caches else ():
-            yield dataclasses.replace(point, cache=cache or "")
+            if cache != "decoded" or point.decode == "exact":
+                yield dataclasses.replace(point, cache=cache or "")
         if self.pinning:
             yield dataclasses.replace(point, pin_memory=not point.pin_memory)
+        if self.scaling and point.cache != "decoded":
+            other = "exact" if point.decode == "scaled" else "scaled"
+            yield dataclasses.replace(point, decode=other)

@@ -39,6 +39,7 @@ def autotune(
     batch_size: int | None = None,
     budget_s: float = 60.0,
     memory_limit: int | None = None,
+    approximate: bool = False,
     progress: Callable[[float, float, str], None] | None = None,
 ) -> Tuning:
     """Find the fastest workers, batch size, prefetch and cache for ``source`` on this machine.
@@ -58,6 +59,7 @@ def autotune(
             the learning rate usually has to follow it.
         budget_s: seconds that the search may take.
         memory_limit: bytes a setting may take; None: half of what is available.
+        approximate: also try decode="scaled", whose pixels differ a little (docs/transforms.md).
         progress: called with (seconds spent, budget, what is being measured).
 
     Raises:
@@ -66,7 +68,7 @@ def autotune(
     target = target_of(source, transform)
     meter = Meter(target, step, memory_limit)
     search = _Search(meter, budget_s, progress or (lambda spent, budget, what: None))
-    return search.run(batch_size)
+    return search.run(batch_size, approximate=approximate)
 
 
 class _Search:
@@ -79,7 +81,7 @@ class _Search:
         self._begun = time.perf_counter()
         self._random = random.Random(0)
 
-    def run(self, batch_size: int | None) -> Tuning:
+    def run(self, batch_size: int | None, *, approximate: bool) -> Tuning:
         target = self._meter.target
         grid = Grid.of(
             cpus=cpus(),
@@ -87,6 +89,7 @@ class _Search:
             samples=len(target),
             caches=False,
             pinning=torch.cuda.is_available(),
+            scaling=approximate and self._meter.native,
         )
         left = [point for point in grid.coarse() if self._meter.fits(point)]
         if not left:

@@ -50,6 +50,10 @@ Examples:
     "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
     show_default=True, help="The tuning file, for FastLoader(tuned=...).",
 )  # fmt: skip
+@click.option(
+    "--approximate", is_flag=True,
+    help="Also try decode='scaled', whose pixels differ a little.",
+)  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page with a heat map.")
 @click.option("--png", type=click.Path(dir_okay=False), help="Write the heat map as a picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print the tuning file's content.")
@@ -62,6 +66,7 @@ def command(
     batch_size: int | None,
     memory: str | None,
     output: str,
+    approximate: bool,
     html: str | None,
     png: str | None,
     as_json: bool,
@@ -83,6 +88,7 @@ def command(
             batch_size=batch_size,
             budget_s=budget_s,
             memory_limit=None if memory is None else _nbytes(memory),
+            approximate=approximate,
             progress=progress,
         )
     tuning.save(output)

@@ -11,8 +11,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import transforms as T
 
@@ -102,6 +104,18 @@ def test_memory_that_fits_nothing_is_said() -> None:
         fastload.autotune(TensorDataset(torch.zeros(40, 3, 64, 64)), memory_limit=1000)
 
 
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Photos of a megapixel, packed."""
+    folder = tmp_path_factory.mktemp("large")
+    pixels = np.random.default_rng(0).integers(0, 256, (30, 40, 3), np.uint8)
+    for name in range(8):
+        image = Image.fromarray(pixels).resize((1200, 900), Image.Resampling.BICUBIC)
+        image.save(folder / f"{name}.jpg", quality=80)
+    fastload.pack(folder, folder / "large.lmdb")
+    return folder / "large.lmdb"
+
+
 def test_a_store_is_tuned_against_torch_and_pillow(tuning: Tuning, store: Path) -> None:
     assert tuning.source == str(store)
     assert tuning.bound == "decoding"
@@ -142,6 +156,22 @@ def test_the_file_is_applied_and_what_is_given_wins(
     path.write_text(json.dumps(content))
     assert FastLoader(store, transform=CHAIN, tuned=path).cache == "dct"
     assert FastLoader(store, num_workers=7, transform=CHAIN, tuned=path).num_workers == 7
+
+
+def test_other_pixels_are_only_tried_when_asked_for(
+    tuning: Tuning, tmp_path: Path, large: Path
+) -> None:
+    assert {tried.point.decode for tried in tuning.tried} == {"exact"}
+    found = fastload.autotune(
+        str(large), transform=CHAIN, batch_size=4, budget_s=2, approximate=True
+    )
+    assert {tried.point.decode for tried in found.tried} == {"exact", "scaled"}
+    path = tmp_path / "fastload.tune.json"
+    content = found.as_json()
+    content["chosen"] |= {"decode": "scaled", "cache": ""}
+    path.write_text(json.dumps(content))
+    assert FastLoader(large, transform=CHAIN, tuned=path).decode == "scaled"
+    assert FastLoader(large, transform=CHAIN, tuned=path, cache="decoded").decode == "exact"
 
 
 def test_a_file_of_another_machine_or_dataset_is_noticed(
@@ -262,7 +292,7 @@ def test_names_that_cannot_be_found_are_said(tmp_path: Path) -> None:
 
 
 def test_the_grid_has_neighbours_on_every_side() -> None:
-    grid = Grid.of(cpus=4, batch_size=None, samples=1000, caches=True, pinning=True)
+    grid = Grid.of(cpus=4, batch_size=None, samples=1000, caches=True, pinning=True, scaling=True)
     assert {point.num_workers for point in grid.coarse()} == {0, 1, 2, 4, 8, 16}
     near = list(grid.near(Point(num_workers=4, batch_size=64)))
     assert {point.num_workers for point in near} >= {3, 5, 8}
@@ -270,5 +300,11 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
     assert {point.prefetch_factor for point in near} >= {1, 4}
     assert {point.cache for point in near} >= {"", "dct", "decoded"}
     assert any(point.pin_memory for point in near)
-    fixed = Grid.of(cpus=4, batch_size=10, samples=1000, caches=False, pinning=False)
+    assert {point.decode for point in near} == {"exact", "scaled"}
+    for one in near:  # FastLoader refuses the two together
+        assert all(
+            not (two.cache == "decoded" and two.decode == "scaled") for two in grid.near(one)
+        )
+    fixed = Grid.of(cpus=4, batch_size=10, samples=1000, caches=False, pinning=False, scaling=False)
+    assert {point.decode for point in fixed.near(Point(num_workers=4, batch_size=10))} == {"exact"}
     assert {point.batch_size for point in fixed.near(Point(num_workers=4, batch_size=10))} == {10}
