@@ -32,7 +32,8 @@ class Seen:
         images, labels = batch
         pixels = _zero_to_one(images)
         self.images += len(images)
-        self.labels.update(labels.tolist())
+        if labels.ndim == 1:
+            self.labels.update(labels.tolist())
         self.total += pixels.mean(dim=(0, 2, 3))
         self.squares += pixels.square().mean(dim=(0, 2, 3))
         self.batches += 1
@@ -97,12 +98,6 @@ def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> 
     formats = {"contiguous": torch.contiguous_format, "channels_last": torch.channels_last}
     if not images.is_contiguous(memory_format=formats[layout]):
         raise WrongOutput(f"expected {layout} images, got strides {images.stride()}")
-    if tuple(labels.shape) != (work.batch,) or labels.dtype != torch.int64:
-        raise WrongOutput(
-            f"expected labels ({work.batch},) int64, got {tuple(labels.shape)} {labels.dtype}"
-        )
-    if int(labels.min()) < 0 or int(labels.max()) >= classes:
-        raise WrongOutput(f"labels outside 0..{classes - 1}")
     pixels = _zero_to_one(images)
     if float(pixels.min()) < -0.01 or float(pixels.max()) > 1.01:
         raise WrongOutput(
@@ -111,6 +106,28 @@ def _check_batch(batch: Batch, loader: Loader, work: Workload, classes: int) -> 
         )
     if len(images) > 1 and torch.equal(images[0], images[1]):
         raise WrongOutput("two samples of a batch are the same")
+    if work.masks:
+        _check_masks(pixels, labels, work)
+    elif tuple(labels.shape) != (work.batch,) or labels.dtype != torch.int64:
+        raise WrongOutput(
+            f"expected labels ({work.batch},) int64, got {tuple(labels.shape)} {labels.dtype}"
+        )
+    elif int(labels.min()) < 0 or int(labels.max()) >= classes:
+        raise WrongOutput(f"labels outside 0..{classes - 1}")
+
+
+def _check_masks(pixels: torch.Tensor, masks: torch.Tensor, work: Workload) -> None:
+    """A mask is the brightness of its blurred image, so it shows whether both moved alike."""
+    shape = (work.batch, work.size, work.size)
+    if tuple(masks.shape) != shape or masks.dtype != torch.uint8:
+        raise WrongOutput(
+            f"expected masks {shape} torch.uint8, got {tuple(masks.shape)} {masks.dtype}"
+        )
+    gray = pixels.mean(dim=1, keepdim=True)
+    both = [torch.nn.functional.avg_pool2d(v, 8).flatten() for v in (gray, masks[:, None].float())]
+    found = float(torch.corrcoef(torch.stack(both))[0, 1])
+    if not found > 0.7:
+        raise WrongOutput(f"masks that are not those of their images: correlation {found:.2f}")
 
 
 def _check_epoch(seen: Seen, labels: list[int], work: Workload) -> None:
@@ -123,7 +140,7 @@ def _check_epoch(seen: Seen, labels: list[int], work: Workload) -> None:
         raise WrongOutput(f"labels come more often than the data has them: {dict(extra)}")
     assert seen.first is not None
     first = seen.first[1].tolist()
-    if work.shuffled and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
+    if work.shuffled and not work.masks and len(set(labels)) > 1 and len(labels) > 2 * work.batch:
         if first == sorted(first):
             raise WrongOutput("a shuffled epoch comes in the order of the files")
 

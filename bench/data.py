@@ -105,6 +105,32 @@ def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: boo
     return _cached(cache / "images" / name, convert)
 
 
+def masks(cache: Path, images: Path, *, say: Say) -> Path:
+    """A mask for each image, as a gray PNG at the same place: six classes, in smooth patches.
+
+    The classes are levels of brightness of the blurred image, so that it can be seen whether a mask
+    still belongs to its image.
+    """
+    from PIL import Image
+
+    def draw(folder: Path) -> None:
+        say("drawing a mask for each image")
+        for label, group in _classes(images).items():
+            (folder / label).mkdir(parents=True)
+            for path in group:
+                with Image.open(path) as picture:
+                    gray = picture.convert("L")
+                small = gray.resize(
+                    (max(1, gray.width // 24), max(1, gray.height // 24)), Image.Resampling.BOX
+                )
+                patches = small.resize(gray.size, Image.Resampling.BILINEAR).point(
+                    [v // 43 for v in range(256)]
+                )
+                patches.save(folder / label / f"{path.stem}.png")
+
+    return _cached(cache / "images" / f"{images.name}-masks", draw)
+
+
 def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
     """``folder``, filled once: under another name until it is whole."""
     if not folder.exists():

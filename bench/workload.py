@@ -22,7 +22,8 @@ class Workload:
         recipe: "train" = RandomResizedCrop + flip, "eval" = Resize + CenterCrop in file order,
             "small" = RandomCrop out of 4 pixels of padding + flip; "train-jitter" = train +
             ColorJitter(0.4, 0.4, 0.4, 0.1), "train-randaugment" = train + RandAugment, and
-            RandomErasing behind Normalize, "train-trivialaugment" = train + TrivialAugmentWide.
+            RandomErasing behind Normalize, "train-trivialaugment" = train + TrivialAugmentWide,
+            "train-segmentation" = train, of images with their masks.
         size: side of the output in pixels.
         resize: shorter side before the centre crop; only "eval" uses it.
         batch: images per batch; an incomplete last batch is dropped.
@@ -30,6 +31,8 @@ class Workload:
         dtype: "float32" (divided by 255, normalised by MEAN and STD) or "uint8".
         memory_format: "contiguous" (NCHW) or "channels_last".
         stores: folder where packed copies are kept between runs.
+        masks: folder with a mask for each image, a gray PNG at the same place; "" without masks. A
+            batch then is images and masks (n, size, size), uint8.
     """
 
     suite: str
@@ -44,6 +47,7 @@ class Workload:
     dtype: str
     memory_format: str
     stores: str
+    masks: str = ""
 
     @property
     def shuffled(self) -> bool:
@@ -55,6 +59,10 @@ class Workload:
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Workload:
         return cls(**values)
+
+    def mask_of(self, path: str) -> str:
+        """The mask's path of the image at ``path``."""
+        return str((Path(self.masks) / Path(path).relative_to(self.images)).with_suffix(".png"))
 
     def samples(self) -> tuple[list[tuple[str, int]], list[str]]:
         """The files in ImageFolder's order with their labels, and the class names."""

@@ -84,7 +84,8 @@ class Loader(abc.ABC):
         raise NotImplementedError(f"{self.name} reads the loose files")
 
     def store_folder(self, work: Workload) -> Path:
-        return Path(work.stores) / f"{Path(work.images).name}-{self.store}"
+        masks = "-masks" if work.masks else ""
+        return Path(work.stores) / f"{Path(work.images).name}-{self.store}{masks}"
 
     def data_folder(self, work: Workload) -> Path:
         """Where the bytes lie that it reads."""
@@ -117,7 +118,10 @@ class Loader(abc.ABC):
 
     @abc.abstractmethod
     def epoch(self) -> Iterator[Batch]:
-        """The batches of one epoch: images as ``work`` says, labels int64, full batches only."""
+        """The batches of one epoch: images as ``work`` says, labels int64, full batches only.
+
+        Where ``work`` has masks, they take the place of the labels.
+        """
 
     @abc.abstractmethod
     def close(self) -> None:

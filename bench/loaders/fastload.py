@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from bench.loaders._torchvision import transforms_v1
+from bench.loaders._torchvision import transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
@@ -54,7 +54,8 @@ class _Fastload(Loader):
         )
 
     def epoch(self) -> Iterator[Batch]:
-        yield from self._loader
+        for batch in self._loader:
+            yield (batch["image"], batch["mask"]) if isinstance(batch, dict) else batch
 
     def close(self) -> None:
         self._loader = None
@@ -62,6 +63,9 @@ class _Fastload(Loader):
 
 class Folder(_Fastload):
     summary = "FastLoader on torchvision's ImageFolder, nothing converted"
+
+    def refusal(self, work: Workload) -> str | None:
+        return "masks are fields of a store" if work.masks else None
 
     def source(self, work: Workload) -> dict[str, Any]:
         from torchvision.datasets import ImageFolder
@@ -84,13 +88,17 @@ class Lmdb(_Fastload):
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack
 
+        source = _Masked(work) if work.masks else work.images
         try:
-            pack(work.images, folder / f"images{self.suffix}", encode=self.encode)
+            pack(source, folder / f"images{self.suffix}", encode=self.encode)
         except UsageError as error:
             raise NotAvailable(f"not available: {error}") from error
 
     def source(self, work: Workload) -> dict[str, Any]:
         path = str(self.store_folder(work) / f"images{self.suffix}")
+        if work.masks:
+            joint = {"mask": "mask"}
+            return {"dataset": path, "transform": transforms_joint(work), "joint": joint}
         return {"dataset": path, "transform": transforms_v1(work)}
 
 
@@ -102,6 +110,22 @@ class FolderScaled(Folder):
 class LmdbScaled(Lmdb):
     summary = "FastLoader on an LMDB store of image files, with DCT-scaled decoding"
     decode = "scaled"
+
+
+class _Masked:
+    """What is packed of images with masks: the bytes of both files."""
+
+    def __init__(self, work: Workload) -> None:
+        self._work = work
+        self._samples, self.classes = work.samples()
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        path, label = self._samples[index]
+        mask = Path(self._work.mask_of(path)).read_bytes()
+        return {"image": Path(path).read_bytes(), "label": label, "mask": mask}
 
 
 class LmdbDct(Lmdb):

@@ -14,6 +14,9 @@ class TorchPil(DataLoaderBase):
     needs = ("torchvision", "PIL")
     user_imports = ("torchvision.datasets", "torchvision.transforms")
 
+    def refusal(self, work: Workload) -> str | None:
+        return "the first kind of transforms moves no masks" if work.masks else None
+
     def dataset(self, work: Workload) -> Any:
         from torchvision.datasets import ImageFolder
 

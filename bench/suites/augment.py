@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
+from bench import data
 from bench.loaders import SCALED, WHERE
 from bench.report import Row
 from bench.suites.base import Options, Suite, Variant, imagenet, large
@@ -22,6 +24,7 @@ class Augment(Suite):
         "randaugment": Variant(),
         "trivialaugment": Variant(),
         "large": Variant(),
+        "segmentation": Variant(),
     }
 
     def known(self) -> tuple[str, ...]:
@@ -42,4 +45,7 @@ class Augment(Suite):
         else:
             recipe = "train" if variant == "plain" else f"train-{variant}"
             work = imagenet(self.name, recipe, variant, self.variants[variant], options)
+        if variant == "segmentation":
+            masks = data.masks(options.cache, Path(work.images), say=options.say)
+            work = dataclasses.replace(work, masks=str(masks))
         return race(work, self.loaders(variant, options), options, self.facts(work, options))
