@@ -59,7 +59,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         ("augment", "randaugment", "torch-v2,fastload-lmdb"),
         ("augment", "trivialaugment", "fastload-lmdb"),
         ("augment", "large", "torch-pil,fastload-folder,fastload-folder-scaled"),
-        ("augment", "segmentation", "torch-v2,fastload-lmdb,fastload-lmdb-dct"),
+        ("augment", "segmentation", "torch-v2,fastload-lmdb"),
     ],
 )
 def test_throughput_suites_measure_and_check_each_loader(
