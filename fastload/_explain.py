@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _runs, _scaled
+from . import _decode_device, _runs, _scaled
 from ._engine import chosen
 from ._source import Source, begun
 from ._verdict import verdict
@@ -24,12 +24,15 @@ def explain(loader: Any) -> str:
 
 
 def _native(loader: Any, source: Source) -> list[str]:
+    decoding = _decode_device.decoding(loader, source)
     threads = f"{loader.num_workers or 'the calling'} thread{'s' * (loader.num_workers != 1)}"
     lines = [
-        f"engine: {chosen(loader.engine, source.store)} "
+        f"engine: {decoding.engine} "
         f"({threads if not source.tensors else 'one thread copies rows'})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
+    if decoding.why:
+        lines.append(f"decode: {decoding.why}")
     views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
     channels_last = loader.memory_format == torch.channels_last
     layout = "channels_last" if channels_last else "contiguous NCHW"

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _arguments, _cpu, _epoch, _runs, _shard
+from . import _arguments, _cpu, _decode_device, _epoch, _runs, _shard
 from ._cache import Cache
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen
@@ -61,8 +61,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         transform, target_transform: for a path or a PackedDataset without transforms of its own.
             A list of transforms gives a list of views in place of the images: ``[[images of the
             first, images of the second, ...], labels]``.
-        engine: "auto", "native", "python" (the same results through Pillow), "workers" (torch's
-            machinery).
+        engine: "auto", "native", "python" (the same results through Pillow), "dali" (NVIDIA DALI on
+            ``device``, or on its CPU back end; docs/gpu.md), "workers" (torch's machinery).
         dtype: of the images; None as the transform says. float32, float16, bfloat16, or uint8 where
             the transform ends in uint8.
         memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
@@ -111,6 +111,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         cache_limit: bytes, or a string such as "8GB"; default half of the memory that is available
             (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as without
             a cache.
+        decode_device: "cpu"; "gpu": JPEGs are decoded by DALI on ``device``, and levels come out a
+            little different (docs/gpu.md); "auto": some of the data is decoded both ways before the
+            first batch, and the faster way is taken for good.
 
     All other arguments are torch's.
 
@@ -165,6 +168,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         trace: str | os.PathLike[str] | None = None,
         cache: str | None = None,
         cache_limit: int | str | None = None,
+        decode_device: str = "cpu",
     ) -> None:
         _arguments.check(locals())
         given = {
@@ -199,6 +203,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._timeline = None if trace is None else lasting(trace)
         self.cache = cache
         self.cache_limit = cache_limit
+        self.decode_device = decode_device
+        self._choice: _decode_device.Choice | None = None
+        _decode_device.check(self)
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
@@ -256,7 +263,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
-        if self.engine in ("native", "python"):
+        if self.engine in ("native", "python", "dali"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
         if self.dtype is not None or self.memory_format != torch.contiguous_format:
             raise UsageError(

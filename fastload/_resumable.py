@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _epoch, _progress, _runs
+from . import _decode_device, _epoch, _progress, _runs
 from ._progress import Progress
 from ._shard import Shard
 from .errors import UsageError
@@ -20,6 +20,7 @@ class Resumable:
     _progress: Progress | None = None
     _resume: Progress | None = None
     _inner: _runs.Inner | None = None
+    _choice: _decode_device.Choice | None = None  # what decode_device="auto" found
 
     if TYPE_CHECKING:
 
@@ -34,6 +35,9 @@ class Resumable:
         Raises:
             UsageError: with ``in_order=False`` and worker processes, where batches have no order.
         """
+        return {**self._state(), "decode": _decode_device.state_of(self._choice)}
+
+    def _state(self) -> dict[str, Any]:
         if self._resume is not None:
             return self._resume.state()
         if self._progress is None or self._progress.ended:
@@ -72,3 +76,4 @@ class Resumable:
         self._next_epoch = self._resume.epoch
         self._base_seed = self._resume.base_seed
         self._inner = None  # persistent workers stand elsewhere
+        _decode_device.resume(self, state.get("decode"))

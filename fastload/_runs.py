@@ -23,7 +23,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _cpu, _memory, _sampler
+from . import _cpu, _decode_device, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._engine import chosen, make_decoder
@@ -305,7 +305,8 @@ def _pinned(loader: Any) -> bool:
 def _decoder(loader: Any, source: Source) -> Decoder:
     """The decoder of this process for ``source``; kept from epoch to epoch."""
     # Not one that was made before a fork: its threads are the parent's.
-    key = (os.getpid(), source.parts)
+    decoding = _decode_device.decoding(loader, source)
+    key = (os.getpid(), source.parts, decoding.engine, decoding.device)
     if loader._made is not None:
         made_for, decoder = loader._made
         if made_for == key and decoder.makes(source.plan):
@@ -324,7 +325,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             checked=loader.check_crc != "never",
         )
     decoder = make_decoder(
-        loader.engine,
+        decoding.engine,
         store,
         source.plan,
         threads=loader.num_workers,
@@ -332,6 +333,8 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         ring=None if pinned else SlabRing(ahead + 1, _PATIENCE_S if loader.num_workers else 0),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,
+        device=decoding.device,
+        hw_decoder_load=decoding.hw_decoder_load,
     )
     loader._made = key, decoder
     return decoder

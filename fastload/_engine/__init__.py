@@ -1,11 +1,14 @@
 """The engines: what fills a batch.
 
-``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``gather``
-copies rows of tensors. They are ``Decoder``s (``decoder.py``). Everything else goes through torch's
-own DataLoader machinery, which FastLoader inherits: the ``workers`` engine.
+``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``dali`` the
+same crops through NVIDIA DALI, ``gather`` copies rows of tensors. They are ``Decoder``s
+(``decoder.py``). Everything else goes through torch's own DataLoader machinery, which FastLoader
+inherits: the ``workers`` engine.
 """
 
 from __future__ import annotations
+
+import functools
 
 import numpy as np
 import torch
@@ -25,6 +28,8 @@ def chosen(engine: str, store: Store | None = None) -> str:
 
     The core reads files: a ``store`` whose records do not lie there as they are is for "python".
     Rows of tensors, of which nothing is to be made, are for "gather" in any case.
+
+    "dali" is for what DALI cannot decode, and comes to what "auto" does.
 
     Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
     Raises UsageError for "native" where it cannot read ``store``.
@@ -52,8 +57,13 @@ def make_decoder(
     ring: SlabRing | None,
     channels_last: bool = False,
     check_crc: str = "first",
+    device: torch.device | None = None,
+    hw_decoder_load: float | None = None,
 ) -> Decoder:
-    """The decoder of ``chosen(engine, store)``. See ``Decoder`` for the other arguments."""
+    """The decoder of ``engine``, or of ``chosen(engine, store)`` where it is not "dali".
+
+    See ``Decoder`` and ``DaliDecoder`` for the other arguments; ``device`` None is the CPU.
+    """
     from .gather import GatherDecoder
     from .native import NativeDecoder
     from .python import PythonDecoder
@@ -75,6 +85,20 @@ def make_decoder(
                 )
                 for number, one in enumerate(plan.each)
             ]
+        )
+    if engine == "dali":
+        from .dali import HW_DECODER_LOAD, DaliDecoder
+
+        return DaliDecoder(
+            store,
+            plan,
+            device=device or torch.device("cpu"),
+            fallback=functools.partial(make_decoder, "auto"),
+            hw_decoder_load=HW_DECODER_LOAD if hw_decoder_load is None else hw_decoder_load,
+            threads=threads,
+            ring=ring,
+            channels_last=channels_last,
+            check_crc=check_crc,
         )
     kinds: dict[str, type[Decoder]] = {
         "native": NativeDecoder,

@@ -1,0 +1,292 @@
+"""Where images are decoded: ``decode_device``, and the engine that it comes to.
+
+A GPU's decoder rounds differently, and it is not always the faster one: a machine with many cores,
+small images or DCT records may decode more on the CPU. "auto" therefore decodes some of the user's
+own data both ways before the first batch of a loader, and takes the GPU where that is clearly
+faster. What it found holds for the life of the loader, travels in ``state_dict`` and, where
+``tuned`` names a file, is kept there: pixels never change in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ._engine import chosen, dali_graph
+from ._engine.decoder import Decoder, Ticket
+from ._source import Source
+from .errors import DataError, UsageError
+
+DEVICES = ("cpu", "gpu", "auto")
+
+HW_DECODER_LOADS = (0.65, 0.85, 1.0)
+"""Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
+found best on an A100, and all."""
+
+# The GPU has to win by so much: on the CPU levels are exact.
+_MARGIN = 1.1
+
+# Batches that a rate is taken over, behind the first ones, and the seconds that end it earlier.
+_BATCHES, _WARM_UP, _SECONDS = 16, 3, 2.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What "auto" found.
+
+    Attributes:
+        device: "cpu" or "gpu".
+        cpu_images_per_s, gpu_images_per_s: decoded, and on the device.
+        hw_decoder_load: share of the images for the GPU's JPEG engine that was the fastest.
+    """
+
+    device: str
+    cpu_images_per_s: float
+    gpu_images_per_s: float
+    hw_decoder_load: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cpu_images_per_s:,.0f} images/s decoded on the CPU, "
+            f"{self.gpu_images_per_s:,.0f} on the GPU"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What a loader decodes with.
+
+    Attributes:
+        engine: "native", "python" or "dali".
+        device: where: a CUDA device or the CPU.
+        why: in words, for ``explain()``; "" where nothing else was asked for.
+        hw_decoder_load: of Choice, or None for the engine's default.
+    """
+
+    engine: str
+    device: torch.device
+    why: str = ""
+    hw_decoder_load: float | None = None
+
+
+def check(loader: Any) -> None:
+    """Refuse arguments of ``loader`` that cannot be.
+
+    Raises:
+        UsageError: two of them contradict each other, or a device is not there.
+        MissingDependencyError: engine="dali" without DALI.
+    """
+    where, engine = loader.decode_device, loader.engine
+    if where not in DEVICES:
+        names = ", ".join(map(repr, DEVICES))
+        raise UsageError(f"decode_device must be one of {names}, got {where!r}")
+    if where != "cpu" and engine not in ("auto", "dali"):
+        raise UsageError(
+            f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
+            "on the CPU: leave one of them out"
+        )
+    if (engine == "dali" or where == "gpu") and loader.cache is not None:
+        raise UsageError(
+            f"cache={loader.cache!r} is for images that are decoded on the CPU by fastload: leave "
+            "it out, or engine='dali' and decode_device='gpu'"
+        )
+    if where == "gpu" and not torch.cuda.is_available():
+        raise UsageError(
+            "decode_device='gpu': expected a CUDA device, found none; use decode_device='auto', "
+            "which takes one where there is one"
+        )
+    if where == "gpu" and _cuda(loader) is None:
+        raise UsageError(
+            "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
+            f"it, got device={loader.device!r}"
+        )
+    if engine == "dali" and dali_graph.absent():
+        raise dali_graph.missing()
+
+
+def decoding(loader: Any, source: Source) -> Decoding:
+    """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
+    on_cpu = "dali" if loader.engine == "dali" else chosen(loader.engine, source.store)
+    cpu, cuda, where = torch.device("cpu"), _cuda(loader), loader.decode_device
+    load, why = None, ""
+    if loader.engine != "dali":
+        if where == "cpu":
+            return Decoding(engine=on_cpu, device=cpu)
+        if where == "auto":
+            reason = _why_not_measured(loader, cuda)
+            if reason:
+                return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU, as {reason}")
+            if loader._choice is None:
+                return Decoding(
+                    engine=on_cpu, device=cpu, why="measured before the first batch, CPU and GPU"
+                )
+            why = f"measured: {loader._choice}"
+            if loader._choice.device == "cpu":
+                return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU; {why}")
+            load = loader._choice.hw_decoder_load
+    reason = _why_not_dali(source)
+    if reason:
+        on_cpu = chosen("auto", source.store)
+        return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU, as {reason}")
+    where = "its CPU back end" if cuda is None else str(cuda)
+    why = f"by DALI {dali_graph.version()} on {where}" + (f"; {why}" if why else "")
+    return Decoding(engine="dali", device=cuda or cpu, why=why, hw_decoder_load=load)
+
+
+def to_measure(loader: Any, source: Source) -> bool:
+    """Whether "auto" has to measure before ``loader`` iterates."""
+    return (
+        loader.decode_device == "auto"
+        and loader.engine == "auto"
+        and loader._choice is None
+        and not _why_not_measured(loader, _cuda(loader))
+        and not _why_not_dali(source)
+    )
+
+
+def measure(
+    make: Callable[[Decoding], Decoder], source: Source, batch_size: int, device: torch.device
+) -> Choice:
+    """Decode some of the user's data on the CPU and on ``device``.
+
+    Args:
+        make: gives a decoder of ``source``.
+        batch_size: images that are decoded at a time.
+        device: where batches have to be in the end.
+    """
+    cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
+    on_cpu = rate(make(cpu), _some(source, batch_size), device)
+    best, best_load = 0.0, HW_DECODER_LOADS[0]
+    for load in HW_DECODER_LOADS:
+        gpu = Decoding(engine="dali", device=device, hw_decoder_load=load)
+        found = rate(make(gpu), _some(source, batch_size), device)
+        if found > best:
+            best, best_load = found, load
+    return Choice(
+        device="gpu" if best > on_cpu * _MARGIN else "cpu",
+        cpu_images_per_s=on_cpu,
+        gpu_images_per_s=best,
+        hw_decoder_load=best_load,
+    )
+
+
+def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) -> float:
+    """Images a second of ``batches`` (record numbers) decoded and on ``device``.
+
+    The first ones are not counted; two are in work at a time. Samples that cannot be read count as
+    any other: the loop that follows says what they are.
+    """
+    tickets: collections.deque[Ticket] = collections.deque()
+    begin, images, taken = 0.0, 0, 0
+    user = object()
+    decoder.acquire(user)
+    try:
+        for ticket in _tickets(decoder, batches):
+            tickets.append(ticket)
+            if len(tickets) < 2:
+                continue
+            found = tickets.popleft().settle()[0].to(device)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            taken += 1
+            if taken == _WARM_UP:
+                begin = time.perf_counter()
+            elif taken > _WARM_UP:
+                images += len(found)
+                if time.perf_counter() - begin > _SECONDS:
+                    break
+        elapsed = time.perf_counter() - begin
+    finally:
+        for ticket in tickets:
+            ticket.cancel()
+        decoder.release(user)
+    return images / elapsed if images else 0.0
+
+
+def _tickets(decoder: Decoder, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:
+    for records in batches:
+        known = records[decoder.store.sizes(records).min(axis=1, initial=1) > 0]
+        try:
+            ticket = decoder.submit(known, seed=0, epoch=0)
+        except DataError:
+            continue  # such as an image too small for the crop: raised at its batch in the loop
+        yield ticket
+
+
+def _some(source: Source, batch_size: int) -> list[np.ndarray]:
+    """Records of a few batches, from all over the dataset."""
+    count = (_BATCHES + _WARM_UP + 1) * batch_size
+    indices = np.linspace(0, len(source) - 1, count).astype(np.int64)
+    # each batch of all parts of the dataset, which may lie sorted by class or by size
+    batches = indices.reshape(batch_size, -1).T
+    return [source.lookup(np.ascontiguousarray(batch)) for batch in batches]
+
+
+def state_of(choice: Choice | None) -> dict[str, Any] | None:
+    """``choice`` as ``state_dict`` and a tuning file hold it."""
+    return None if choice is None else dataclasses.asdict(choice)
+
+
+def choice_of(state: Mapping[str, Any] | None) -> Choice | None:
+    """What ``state_of`` was given. Raises UsageError where it is something else."""
+    if state is None:
+        return None
+    try:
+        choice = Choice(**state)
+        if choice.device not in ("cpu", "gpu"):
+            raise ValueError(f"device {choice.device!r}")
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            "expected what FastLoader wrote down about decoding, got something else "
+            f"({error}): measure again"
+        ) from error
+    return choice
+
+
+def resume(loader: Any, state: Mapping[str, Any] | None) -> None:
+    """Go on with the choice of a ``state_dict``, and say so where that cannot be."""
+    if loader.decode_device != "auto" or state is None:
+        return
+    loader._choice = choice_of(state)
+    if loader._choice.device == "gpu" and _cuda(loader) is None:
+        warnings.warn(
+            "the state was taken where images were decoded on a GPU, and here they are decoded on "
+            "the CPU: the crops are the same, levels differ a little",
+            stacklevel=3,
+        )
+
+
+def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
+    if not torch.cuda.is_available():
+        return "decode_device='auto' finds no CUDA device"
+    if cuda is None:
+        return f"batches are wanted in host memory (device={loader.device!r})"
+    if loader.cache is not None:
+        return f"cache={loader.cache!r} is for images that are decoded there"
+    return ""
+
+
+def _why_not_dali(source: Source) -> str:
+    from ._engine.dali import refusal
+
+    return dali_graph.absent() or refusal(source.plan, source.store) or ""
+
+
+def _cuda(loader: Any) -> torch.device | None:
+    """The CUDA device that batches of ``loader`` are wanted on, with its number; None: none."""
+    wanted = getattr(loader, "device", None)
+    if wanted is None or not torch.cuda.is_available():
+        return None
+    device = torch.device(wanted)
+    if device.type != "cuda":
+        return None
+    return torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )

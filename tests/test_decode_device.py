@@ -1,0 +1,155 @@
+"""decode_device: what it refuses, what "auto" measures, and where that is remembered."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batches import TRAIN, same
+from fastload import FastLoader, MissingDependencyError, UsageError, _decode_device
+from fastload._decode_device import Choice, choice_of, measure, rate, state_of
+
+without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"decode_device": "tpu"}, "'cpu', 'gpu', 'auto', got 'tpu'"),
+        ({"decode_device": "gpu", "engine": "native"}, "decode_device='gpu' leaves the engine"),
+        ({"decode_device": "auto", "engine": "python"}, "decode_device='auto' leaves the engine"),
+        ({"decode_device": "gpu", "cache": "dct"}, "cache='dct' is for images"),
+    ],
+)
+def test_what_cannot_be_is_refused(store: Path, arguments: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        FastLoader(store, **arguments)
+
+
+@without_cuda
+def test_gpu_without_one_is_an_error(store: Path) -> None:
+    with pytest.raises(UsageError, match="expected a CUDA device, found none; use decode_device="):
+        FastLoader(store, decode_device="gpu")
+
+
+@without_cuda
+def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
+    given = {"transform": TRAIN, "seed": 1, "num_workers": 1}
+    loader = FastLoader(store, 8, decode_device="auto", **given)
+    assert loader.decode_device == "auto"
+    assert "decode: on the CPU, as decode_device='auto' finds no CUDA device" in loader.explain()
+    same(list(loader), list(FastLoader(store, 8, **given)))
+    assert "decode:" not in FastLoader(store, 8, **given).explain()
+
+
+def test_without_dali_the_engine_names_the_extra(store: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install fastload\[dali\]"):
+        FastLoader(store, engine="dali")
+
+
+class Timed:
+    """A decoder that takes so many milliseconds a batch."""
+
+    def __init__(self, milliseconds: float) -> None:
+        self._seconds = milliseconds / 1000
+        self.store = SimpleNamespace(sizes=lambda records: np.ones((len(records), 2), np.int32))
+        self.users = self.submitted = self.cancelled = 0
+
+    def acquire(self, user: object) -> None:
+        self.users += 1
+
+    def release(self, user: object) -> None:
+        self.users -= 1
+
+    def submit(self, records: np.ndarray, **drawn: int) -> Any:
+        self.submitted += 1
+
+        def settle() -> Any:
+            time.sleep(self._seconds)
+            return torch.zeros(len(records), 3, 1, 1), {}
+
+        def cancel() -> None:
+            self.cancelled += 1
+
+        return SimpleNamespace(settle=settle, cancel=cancel)
+
+
+def source(length: int) -> Any:
+    store = SimpleNamespace(indirect=None)
+    return SimpleNamespace(store=store, lookup=lambda indices: indices, __len__=lambda self: length)
+
+
+class Source:
+    store = SimpleNamespace(indirect=None)
+    lookup = staticmethod(lambda indices: indices)
+
+    def __len__(self) -> int:
+        return 1000
+
+
+@pytest.mark.parametrize(
+    ("cpu", "gpus", "device", "load"),
+    [
+        (20, {0.65: 9, 0.85: 3, 1.0: 12}, "gpu", 0.85),
+        (3, {0.65: 9, 0.85: 20, 1.0: 20}, "cpu", 0.65),
+        (5, {0.65: 5, 0.85: 5, 1.0: 5}, "cpu", None),  # no faster: the exact one
+    ],
+)
+def test_auto_takes_the_faster_one(cpu: float, gpus: Any, device: str, load: float | None) -> None:
+    made: list[Timed] = []
+
+    def make(decoding: Any) -> Any:
+        made.append(Timed(cpu if decoding.engine != "dali" else gpus[decoding.hw_decoder_load]))
+        return made[-1]
+
+    choice = measure(make, Source(), 8, torch.device("cpu"))  # type: ignore[arg-type]
+    assert choice.device == device
+    if load is not None:
+        assert choice.hw_decoder_load == load
+    assert choice.cpu_images_per_s > 0 and choice.gpu_images_per_s > 0
+    assert all(decoder.users == 0 for decoder in made)
+
+
+def test_a_rate_leaves_nothing_behind(monkeypatch: Any) -> None:
+    monkeypatch.setattr(_decode_device, "_SECONDS", 0.02)
+    decoder = Timed(5)
+    found = rate(decoder, [np.arange(10)] * 100, torch.device("cpu"))  # type: ignore[arg-type]
+    assert 0 < found <= 10 / 0.005
+    assert decoder.submitted < 30
+    assert decoder.cancelled == 1
+    assert decoder.users == 0
+
+
+CHOICE = Choice(device="gpu", cpu_images_per_s=100.0, gpu_images_per_s=250.5, hw_decoder_load=0.85)
+
+
+def test_a_choice_survives_being_written_down() -> None:
+    assert choice_of(state_of(CHOICE)) == CHOICE
+    assert choice_of(None) is None
+    for wrong in ({"device": "gpu"}, {**state_of(CHOICE), "device": "tpu"}):  # type: ignore[dict-item]
+        with pytest.raises(UsageError, match="measure again"):
+            choice_of(wrong)
+
+
+@without_cuda
+def test_a_state_carries_the_choice(store: Path) -> None:
+    loader = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
+    loader._choice = CHOICE
+    state = loader.state_dict()
+    other = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
+    with pytest.warns(UserWarning, match="the crops are the same, levels differ a little"):
+        other.load_state_dict(state)
+    assert other._choice == CHOICE
+    plain = FastLoader(store, 4, num_workers=0, seed=1)
+    plain.load_state_dict(state)
+    assert plain._choice is None
+    older = {key: value for key, value in state.items() if key != "decode"}
+    other.load_state_dict(older)
