@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload.errors import MissingDependencyError
+from fastload.errors import MissingDependencyError, UsageError
 
 DEPTH = 2
 """Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
@@ -32,8 +32,9 @@ the other is finished on the device."""
 # By resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
 
-# Pipelines of the process before a fork: their threads are not here, and closing one would wait
-# for them for ever.
+# The process in which DALI runs: a fork has none of its threads, and DALI waits for them for ever,
+# when a pipeline is built there as when one of the parent's is closed.
+_process: int | None = None
 _of_the_parent: list[Any] = []
 
 
@@ -229,7 +230,17 @@ def version() -> str:
 
 
 def _pipeline(build: Build, batch: int, source: Any) -> Any:
-    """A pipeline that asks ``source`` for its inputs."""
+    """A pipeline that asks ``source`` for its inputs.
+
+    Raises UsageError in a child of the process that uses DALI.
+    """
+    global _process
+    if _process not in (None, os.getpid()):
+        raise UsageError(
+            "DALI does not survive a fork: this process is a child of one that has used it; start "
+            "the child by 'spawn', or decode on the CPU there (engine='native')"
+        )
+    _process = os.getpid()
     dali = importlib.import_module("nvidia.dali")
     fn, types = dali.fn, dali.types
     pipe = dali.Pipeline(
