@@ -190,6 +190,7 @@ setup(
     ],
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
+        "dali-cuda13": ["nvidia-dali-cuda130"],
         "plot": ["matplotlib"],
         "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed

@@ -184,7 +184,7 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     any other: the loop that follows says what they are.
     """
     tickets: collections.deque[Ticket] = collections.deque()
-    begin, images, taken = 0.0, 0, 0
+    begin, count, taken = 0.0, 0, 0
     user = object()
     decoder.acquire(user)
     try:
@@ -192,14 +192,15 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
             tickets.append(ticket)
             if len(tickets) < 2:
                 continue
-            found = tickets.popleft().settle()[0].to(device)
+            images, _ = tickets.popleft().settle()
+            found = [view.to(device) for view in (images if isinstance(images, list) else [images])]
             if device.type == "cuda":
                 torch.cuda.synchronize(device)
             taken += 1
             if taken == _WARM_UP:
                 begin = time.perf_counter()
             elif taken > _WARM_UP:
-                images += len(found)
+                count += len(found[0])
                 if time.perf_counter() - begin > _SECONDS:
                     break
         elapsed = time.perf_counter() - begin
@@ -207,7 +208,7 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
         for ticket in tickets:
             ticket.cancel()
         decoder.release(user)
-    return images / elapsed if images else 0.0
+    return count / elapsed if count else 0.0
 
 
 def _tickets(decoder: Decoder, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:
@@ -276,6 +277,8 @@ def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
 def _why_not_dali(source: Source) -> str:
     from ._engine.dali import refusal
 
+    if source.tensors:
+        return "rows of tensors are not decoded"
     return dali_graph.absent() or refusal(source.plan, source.store) or ""
 
 

@@ -32,7 +32,7 @@ def _native(loader: Any, source: Source) -> list[str]:
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     if decoding.why:
-        lines.append(f"decode: {decoding.why}")
+        lines.append(f"decode_device: {decoding.why}")
     views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
     channels_last = loader.memory_format == torch.channels_last
     layout = "channels_last" if channels_last else "contiguous NCHW"

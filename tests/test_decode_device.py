@@ -44,9 +44,12 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
     given = {"transform": TRAIN, "seed": 1, "num_workers": 1}
     loader = FastLoader(store, 8, decode_device="auto", **given)
     assert loader.decode_device == "auto"
-    assert "decode: on the CPU, as decode_device='auto' finds no CUDA device" in loader.explain()
+    assert (
+        "decode_device: on the CPU, as decode_device='auto' finds no CUDA device"
+        in loader.explain()
+    )
     same(list(loader), list(FastLoader(store, 8, **given)))
-    assert "decode:" not in FastLoader(store, 8, **given).explain()
+    assert "decode_device:" not in FastLoader(store, 8, **given).explain()
 
 
 def test_without_dali_the_engine_names_the_extra(store: Path, monkeypatch: Any) -> None:
@@ -82,11 +85,6 @@ class Timed:
         return SimpleNamespace(settle=settle, cancel=cancel)
 
 
-def source(length: int) -> Any:
-    store = SimpleNamespace(indirect=None)
-    return SimpleNamespace(store=store, lookup=lambda indices: indices, __len__=lambda self: length)
-
-
 class Source:
     store = SimpleNamespace(indirect=None)
     lookup = staticmethod(lambda indices: indices)
@@ -98,24 +96,31 @@ class Source:
 @pytest.mark.parametrize(
     ("cpu", "gpus", "device", "load"),
     [
-        (20, {0.65: 9, 0.85: 3, 1.0: 12}, "gpu", 0.85),
-        (3, {0.65: 9, 0.85: 20, 1.0: 20}, "cpu", 0.65),
-        (5, {0.65: 5, 0.85: 5, 1.0: 5}, "cpu", None),  # no faster: the exact one
+        (900, {0.65: 2000, 0.85: 3000, 1.0: 1500}, "gpu", 0.85),
+        (3000, {0.65: 2000, 0.85: 900, 1.0: 900}, "cpu", 0.65),
+        (2900, {0.65: 2000, 0.85: 3000, 1.0: 900}, "cpu", 0.85),  # hardly faster: the exact one
+        (10, {0.65: 0.0, 0.85: 0.0, 1.0: 0.0}, "cpu", 0.65),
     ],
 )
-def test_auto_takes_the_faster_one(cpu: float, gpus: Any, device: str, load: float | None) -> None:
-    made: list[Timed] = []
+def test_auto_takes_the_one_that_is_clearly_faster(
+    monkeypatch: Any, cpu: float, gpus: Any, device: str, load: float
+) -> None:
+    rates = {"native": cpu, **gpus}
+    monkeypatch.setattr(_decode_device, "rate", lambda decoder, batches, where: rates[decoder])
+    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
 
     def make(decoding: Any) -> Any:
-        made.append(Timed(cpu if decoding.engine != "dali" else gpus[decoding.hw_decoder_load]))
-        return made[-1]
+        assert decoding.device == torch.device("cuda:1" if decoding.engine == "dali" else "cpu")
+        return decoding.hw_decoder_load if decoding.engine == "dali" else decoding.engine
 
-    choice = measure(make, Source(), 8, torch.device("cpu"))  # type: ignore[arg-type]
-    assert choice.device == device
-    if load is not None:
-        assert choice.hw_decoder_load == load
-    assert choice.cpu_images_per_s > 0 and choice.gpu_images_per_s > 0
-    assert all(decoder.users == 0 for decoder in made)
+    choice = measure(make, Source(), 8, torch.device("cuda:1"))  # type: ignore[arg-type]
+    assert choice == Choice(
+        device=device,
+        cpu_images_per_s=cpu,
+        gpu_images_per_s=max(gpus.values()),
+        hw_decoder_load=load,
+    )
+    assert f"{cpu:,.0f} images/s decoded on the CPU" in str(choice)
 
 
 def test_a_rate_leaves_nothing_behind(monkeypatch: Any) -> None:

@@ -57,6 +57,12 @@ def refusal(plan: Plan | Views, store: Store) -> str | None:
         return "a cache is for the other engines"
     if isinstance(plan, Views):
         return "several views of an image are decoded once, on the CPU"
+    if plan.channels != 3:
+        return "gray images are for the other engines"
+    if plan.joint is not None:
+        return "masks and boxes that move along are for the other engines"
+    if plan.scaled:
+        return "decode='scaled' is for the other engines"
     if plan.stages:
         return "the transform has operations that DALI cannot be given our parameters for"
     if _resizes(plan) and plan.filter not in FILTERS:
@@ -94,7 +100,9 @@ class DaliDecoder(Decoder):
         if dali_graph.absent():
             raise dali_graph.missing()
         self.device = device
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self.records = Records(store)
         self.for_cpu = np.zeros(len(store), bool)  # what DALI failed on: not given to it again
         self.failures = 0
@@ -131,7 +139,8 @@ class DaliDecoder(Decoder):
             order = torch.channels_last if self.channels_last else torch.contiguous_format
             self._stage = DeviceStage(self.plan, self.device, order)
         recipe = batch.recipe
-        return self._stage(levels, recipe and Drawn(recipe.boxes, recipe.keys))
+        drawn = None if recipe is None else Drawn(recipe.boxes, recipe.keys)
+        return self._stage(levels, drawn)
 
     def on_stream(self) -> contextlib.AbstractContextManager[object]:
         """Where this decoder's work on a GPU is queued; on the CPU nothing."""
@@ -160,7 +169,7 @@ class DaliDecoder(Decoder):
             return batch.images.copy_(self._made(pixels, batch))
         with torch.cuda.stream(self.stream):
             made = self._made(pixels.clone(), batch)
-            done = torch.cuda.Event()
+            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
             done.record(self.stream)
         # Waiting here costs nothing: the batch behind it is in the pipeline already. Afterwards
         # DALI's memory may go, and whoever gets the batch need not know this stream.
@@ -297,7 +306,9 @@ class _Part:
 
     def settle(self) -> None:
         """Wait; ``errors`` are by position in the batch then."""
-        self._images, errors = self.ticket.settle()
+        images, errors = self.ticket.settle()
+        assert isinstance(images, torch.Tensor)
+        self._images = images
         self.errors = {int(self.which[i]): error for i, error in errors.items()}
 
     def pixels(self) -> torch.Tensor:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.dlpack import from_dlpack
 
 from fastload.errors import MissingDependencyError, UsageError
 
@@ -197,9 +198,9 @@ class Graph:
 
     def _as_tensor(self, images: Any) -> torch.Tensor:
         if self._stream is None:
-            return torch.from_dlpack(images.as_tensor())
+            return from_dlpack(images.as_tensor())
         with torch.cuda.stream(self._stream):
-            return torch.from_dlpack(images.as_tensor())
+            return from_dlpack(images.as_tensor())
 
 
 def _settle(work: Work) -> None:
