@@ -40,8 +40,8 @@ class DeviceStage:
         self._table: torch.Tensor | None = None
         if plan.lut is not None:
             self._table = as_torch(plan.lut, plan.dtype).reshape(-1).to(device)
-        offsets = torch.tensor([0, 256, 512], dtype=torch.int32, device=device)
-        self._offsets = offsets if self._nhwc else offsets.view(3, 1, 1)
+        offsets = 256 * torch.arange(plan.channels, dtype=torch.int32, device=device)
+        self._offsets = offsets if self._nhwc else offsets.view(-1, 1, 1)
         self._fills = [as_torch(fill.values, plan.dtype).to(device) for fill in plan.erasing]
 
     @torch.no_grad()
@@ -51,12 +51,12 @@ class DeviceStage:
         drawn: Drawn | None = None,
         columns: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """The finished images, (n, 3, h, w) in the plan's dtype, on the levels' device.
+        """The finished images, (n, channels, h, w) in the plan's dtype, on the levels' device.
 
         They are put into the current stream; the host waits for nothing.
 
         Args:
-            levels: uint8 (n, 3, h, w), RGB, in any memory format. Written to where the plan's
+            levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
                 result is uint8 too.
             drawn: rectangles of these images (``_recipe.rectangles``); None where there are none.
             columns: ``drawn.columns()``, if it is on the device already.
@@ -82,17 +82,18 @@ def _erase(
     """Erase one rectangle of each image, in place.
 
     Args:
-        images: (n, 3, h, w), dense.
+        images: (n, channels, h, w), dense.
         boxes: int32 (n, 4), on the host: how many values there are decides the tensors' shapes.
         columns: int64 (5, n), on the device: x, y, width, height, key.
         values: (3, 1), or (3, 65536) for noise.
     """
-    area = 3 * boxes[:, 2].astype(np.int64) * boxes[:, 3]
+    channels = images.shape[1]
+    area = channels * boxes[:, 2].astype(np.int64) * boxes[:, 3]
     total = int(area.sum())
     if not total:
         return
     x, y, w, h, key = columns
-    areas = 3 * w * h
+    areas = channels * w * h
     # Every value of every rectangle: whose it is, and its number in it; channel by channel, row by
     # row, as the engines count them.
     image, i = _numbered(areas, total)

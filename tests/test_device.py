@@ -7,8 +7,10 @@ import pytest
 import torch
 from torchvision import transforms as v1
 
+from array_datasets import mnist
 from batches import MEAN, STD
 from fastload import _philox, _recipe, open_store
+from fastload._arrays import arrays_of
 from fastload._buffers import SlabRing
 from fastload._device import DeviceStage
 from fastload._device import _philox as philox_on_device
@@ -70,6 +72,28 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, en
     assert got.dtype == expected.dtype
     assert got.stride() == expected.stride()
     assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("engine", ["auto", "python"])
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_gray_images_have_one_channel_there_too(channels_last, engine):
+    chain = v1.Compose([v1.ToTensor(), v1.Normalize((0.1,), (0.3,)), v1.RandomErasing(0.9)])
+    plan = recognise(chain, "L")
+    assert isinstance(plan, Plan)
+    opened = arrays_of(mnist(chain)).store
+    records = np.arange(6, dtype=np.int64)
+
+    def images(plan):
+        decoder = make_decoder(
+            engine, opened, plan, threads=0, ring=SlabRing(2), channels_last=channels_last
+        )
+        return decoder.submit(records, seed=3, epoch=1).result()
+
+    memory_format = torch.channels_last if channels_last else torch.contiguous_format
+    drawn = _recipe.rectangles(plan, 28, 28, seed=3, epoch=1, indices=records)
+    got = DeviceStage(plan, CPU, memory_format)(images(plan.levels()), drawn)
+    assert got.shape == (6, 1, 28, 28)
+    assert torch.equal(got, images(plan))
 
 
 @pytest.mark.parametrize("given", [torch.contiguous_format, torch.channels_last])

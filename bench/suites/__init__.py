@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.suites.any_dataset import AnyDataset
 from bench.suites.augment import Augment
 from bench.suites.base import Suite
 from bench.suites.cache import Cache
@@ -34,5 +35,6 @@ SUITES: dict[str, Suite] = {
         Autotune(),
         Auto(),
         Overhead(),
+        AnyDataset(),
     )
 }

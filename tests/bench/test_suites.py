@@ -139,7 +139,7 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
-    elsewhere = {"auto", "autotune", "formats", "overhead"}
+    elsewhere = {"any-dataset", "auto", "autotune", "formats", "overhead"}
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
@@ -224,3 +224,17 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
     low, high = row["setting"]["interval_95"]
     assert low < row["setting"]["mean"] < high
     assert len(row["values"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("variant", "engine"),
+    [("pil", "workers"), ("nested", "workers"), ("cifar", "native"), ("tensors", "gather")],
+)
+def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engine: str) -> None:
+    rows = rows_of_any(cache, "any-dataset", variant)
+    assert [row["setting"]["workers"] for row in rows] == [0, 0, 0, 2, 2, 2]
+    ratios = [row for row in rows if row["metric"] == "times DataLoader"]
+    for row in ratios:
+        low, high = row["setting"]["interval_95"]
+        assert low <= row["setting"]["mean"] <= high
+        assert row["setting"]["engine"] == engine or engine == "native"

@@ -1,0 +1,109 @@
+"""Datasets as people write them, for the suite any-dataset: only their own code knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.utils.data import Dataset, TensorDataset
+
+from bench.workload import MEAN, STD
+
+
+class Photos(Dataset[Any]):
+    """JPEG files, decoded and resized by Pillow: (uint8 (3, 224, 224), label)."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        with Image.open(self._paths[index]) as file:
+            image = file.convert("RGB").resize((224, 224), Image.Resampling.BILINEAR)
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
+
+
+class Ready(Dataset[Any]):
+    """Arrays that need nothing done: (float32 (3, 224, 224), label), a few again and again."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._arrays = np.random.default_rng(0).random((16, 3, 224, 224), np.float32)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return self._arrays[index % len(self._arrays)], index % 10
+
+
+class Nested(Dataset[Any]):
+    """Dicts in dicts, as of detection: with strings and numbers among the tensors."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._image = torch.rand(3, 96, 96)
+        self._boxes = torch.rand(10, 4)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return {
+            "image": self._image,
+            "target": {"boxes": self._boxes, "labels": self._boxes.new_zeros(10).long()},
+            "meta": {"id": index, "name": f"image{index}", "size": (96, 96), "scale": 0.5},
+        }
+
+
+def cifar(count: int) -> Any:
+    """torchvision's CIFAR10 with made images, laid out as its own, and the usual augmentation."""
+    from torchvision import datasets, transforms
+
+    dataset = datasets.CIFAR10.__new__(datasets.CIFAR10)
+    chain = [
+        transforms.RandomCrop(32, padding=4),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, STD),
+    ]
+    datasets.VisionDataset.__init__(dataset, "", transform=transforms.Compose(chain))
+    images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), np.uint8)
+    dataset.data = images.transpose(0, 2, 3, 1)
+    dataset.targets = [index % 10 for index in range(count)]
+    dataset.classes = [str(label) for label in range(10)]
+    return dataset
+
+
+def mnist(count: int) -> Any:
+    """torchvision's MNIST with made images."""
+    from torchvision import datasets, transforms
+
+    dataset = datasets.MNIST.__new__(datasets.MNIST)
+    chain = [transforms.ToTensor(), transforms.Normalize((0.1307,), (0.3081,))]
+    datasets.VisionDataset.__init__(dataset, "", transform=transforms.Compose(chain))
+    dataset.data = torch.randint(0, 256, (count, 28, 28), dtype=torch.uint8)
+    dataset.targets = torch.arange(count) % 10
+    return dataset
+
+
+def tensors(count: int) -> Any:
+    """A TensorDataset of uint8 images and labels."""
+    images = torch.randint(0, 256, (count, 3, 64, 64), dtype=torch.uint8)
+    return TensorDataset(images, torch.arange(count) % 10)
+
+
+MADE: dict[str, Callable[[int], Any]] = {
+    "arrays": Ready,
+    "nested": Nested,
+    "cifar": cifar,
+    "mnist": mnist,
+    "tensors": tensors,
+}
+"""By variant of the suite, what makes a dataset of so many samples; photos come from files."""
