@@ -9,7 +9,7 @@ from pathlib import Path
 
 from . import _cgroup
 
-_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+_SCHEDSTAT = "/proc/thread-self/schedstat"
 
 
 def quota(root: Path = _cgroup.ROOT, membership: Path = _cgroup.MEMBERSHIP) -> float | None:
@@ -49,7 +49,11 @@ def wanted() -> float:
     Source: the kernel's scheduler statistics (``/proc/thread-self/schedstat``, second field).
     """
     try:
-        queued_s = int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+        descriptor = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            queued_s = int(os.read(descriptor, 128).split()[1]) / 1e9
+        finally:
+            os.close(descriptor)
     except (OSError, ValueError, IndexError):
         queued_s = 0.0
     return time.thread_time() + queued_s

@@ -28,9 +28,6 @@ from ._tasks import Outcome, Position, Positions, Task
 from ._trace import Clock
 from ._transport import Packer, warm_collate
 
-# Slabs of batches that were collated in the training process and let go of.
-_WARM_SLABS = 2
-
 # Bad samples of an iterable dataset after which one batch is not filled up any more, where
 # max_errors is a share: the stream may be endless, and all of it bad.
 _HOPELESS = 10_000
@@ -51,6 +48,7 @@ class Fetcher(Dataset[Outcome]):
             epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
         resume: where an iterable dataset goes on.
         halves: what makes the samples instead of the dataset, where an engine can begin them.
+        warm: in this process, slabs that large batches are collated into. They outlive an epoch.
     """
 
     def __init__(
@@ -66,6 +64,7 @@ class Fetcher(Dataset[Outcome]):
         seed: int | None = None,
         resume: Positions | None = None,
         halves: Halves | None = None,
+        warm: SlabRing | None = None,
     ) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
@@ -79,7 +78,7 @@ class Fetcher(Dataset[Outcome]):
         self._resume = resume
         self._halves = halves
         self._mapped: Mapped | None = None
-        self._collate_warm: Callable[[Any], Any] | None = None
+        self._collate_warm = collate if warm is None else warm_collate(warm)
         # of an iterable dataset
         self._epoch: int | None = None
         self._iterator: Iterator[Any] = iter(())
@@ -121,9 +120,15 @@ class Fetcher(Dataset[Outcome]):
             else:
                 samples, bad, missing = self._samples(task)
                 position = None
-            done = Outcome(task.number, worker, bad=tuple(bad), position=position)
             if missing or (not len(samples) and (bad or position is not None)):
-                return dataclasses.replace(done, missing=tuple(missing), empty=True)
+                return Outcome(
+                    task.number,
+                    worker,
+                    bad=tuple(bad),
+                    position=position,
+                    missing=tuple(missing),
+                    empty=True,
+                )
             fetched_ns = time.perf_counter_ns()
             wanted_ns = round(1e9 * (_cpu.wanted() - wanted_s))
             batch = self._collate(samples if self._batched else samples[0], packer)
@@ -134,17 +139,22 @@ class Fetcher(Dataset[Outcome]):
         message = None if packer is None else packer.pack(batch)
         end_ns = time.perf_counter_ns()
         clock = Clock(os.getpid(), begin_ns, fetched_ns, end_ns, wanted_ns)
-        if packer is None:
-            return dataclasses.replace(done, samples=count, batch=batch, clock=clock)
-        return dataclasses.replace(done, samples=count, message=message, clock=clock)
+        return Outcome(
+            task.number,
+            worker,
+            samples=count,
+            batch=batch if packer is None else None,
+            message=message,
+            bad=tuple(bad),
+            position=position,
+            clock=clock,
+        )
 
     def _collate(self, samples: Any, packer: Packer | None) -> Any:
         if self._collate_fn is not collate or type(samples) is ReadyBatch:
             return self._collate_fn(samples)
         if packer is not None:
             return packer.collate(samples)
-        if self._collate_warm is None:
-            self._collate_warm = warm_collate(SlabRing(_WARM_SLABS))
         return self._collate_warm(samples)
 
     # --- map-style ------------------------------------------------------------------------------
@@ -164,6 +174,9 @@ class Fetcher(Dataset[Outcome]):
                 return self._many(task, indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
                 pass
+        elif seeds is None and self._on_error == "raise":
+            dataset = self.dataset  # the plain case, in as few steps as torch's
+            return [dataset[index] for index in indices], [], []
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
         actions: dict[int, str] = {}

@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import _arguments, _cpu, _decode_device, _epoch, _runs, _shard
+from ._buffers import SlabRing
 from ._cache import Cache
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen
@@ -212,6 +213,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._bad = BadSamples(max_errors, None)
         self._padding = 0
         self._ring: SharedRing | None = None
+        self._warm: SlabRing | None = None
         self._own_order = sampler is None and batch_sampler is None
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
         self._native = not isinstance(source, str)
@@ -361,5 +363,5 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Files, threads, processes and shared memory: another process makes its own.
-        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_progress")
+        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_warm", "_progress")
         return {**self.__dict__, **dict.fromkeys(alive)}

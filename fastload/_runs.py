@@ -47,6 +47,10 @@ from ._workers import WorkerIterator
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
 _PATIENCE_S = 2e-3
 
+# Slabs of batches collated in this process: the one that the consumer works on, and the
+# one that is being made.
+_WARM_SLABS = 2
+
 # Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
 _PREFETCH = 2
 
@@ -159,6 +163,8 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
     if count and loader._ring is None:
         # what is ahead, the one the consumer works on, the one it just let go of
         loader._ring = SharedRing(count * loader.prefetch_factor + 2)
+    if not count and loader._warm is None:
+        loader._warm = SlabRing(_WARM_SLABS)
     batched = loader.batch_sampler is not None
     iterable = isinstance(loader.dataset, IterableDataset)
     fetcher = Fetcher(
@@ -173,6 +179,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
         seed=None if loader.prefetch_thread and not count else loader.seed,
         resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
         halves=halves(loader),
+        warm=None if count else loader._warm,
     )
     repeats = loader.seed is not None and not iterable and _may_repeat(loader)
     tasks = Tasks(

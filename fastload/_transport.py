@@ -149,7 +149,9 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
         shape = (len(samples), *first.shape)
         if (
             math.prod(shape) * first.element_size() >= _WARM_NBYTES
-            and all(plain(s) and s.dtype == first.dtype for s in samples)
+            and plain(first)
+            # What else may be odd about the others torch.stack takes care of, or refuses.
+            and all(type(s) is torch.Tensor and s.dtype == first.dtype for s in samples)
             and not any(s.requires_grad for s in samples)
         ):
             out, _ = ring.lease(shape, first.dtype, _contiguous(shape))
