@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "crc32c.h"
 #include "dct.h"
+#include "resample_shared.h"
 #include "worker.h"
 
 namespace fastload {
@@ -81,7 +82,16 @@ Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output o
       status_(status),
       detail_(detail),
       times_(times),
-      keep_(std::move(keep)) {}
+      keep_(std::move(keep)) {
+  const auto resizes = [](const Sample& s) { return s.resized_w != s.box_w || s.resized_h != s.box_h; };
+  if (std::none_of(samples_.begin(), samples_.end(), resizes)) return;
+  axes_.reserve(samples_.size());
+  resampling::SharedAxes shared;
+  for (const Sample& s : samples_) {
+    axes_.push_back({shared.axis(s.box_w, s.resized_w, output_.filter, resampling::Pass::kHorizontal),
+                     shared.axis(s.box_h, s.resized_h, output_.filter, resampling::Pass::kVertical)});
+  }
+}
 
 void Batch::run(int64_t item) noexcept {
   int error = 0;
@@ -128,6 +138,10 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   placement.resize =
       Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
              sample.window_y, output_.out_w, output_.out_h,    output_.filter,   output_.order};
+  if (!axes_.empty()) {
+    placement.resize.x_axis = axes_[static_cast<size_t>(item)].x.get();
+    placement.resize.y_axis = axes_[static_cast<size_t>(item)].y.get();
+  }
   const bool gray = output_.channels == 1, planar = gray || !output_.channels_last;
   placement.target.data =
       output_.data + static_cast<size_t>(item * output_.channels * w * h) * dtype_nbytes(output_.dtype);

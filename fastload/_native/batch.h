@@ -84,6 +84,10 @@ class Batch final : public Job {
   int32_t* detail_;
   Times* times_;
   std::shared_ptr<const Keep> keep_;
+  struct Axes {
+    std::shared_ptr<const resampling::SharedAxis> x, y;
+  };
+  std::vector<Axes> axes_;  // one per sample, or none where nothing is resized
   Stages stages_;
 };
 

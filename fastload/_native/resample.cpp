@@ -18,6 +18,7 @@
 #include "resample_axis.h"
 #include "resample_kernels.h"
 #include "resample_plan.h"
+#include "resample_shared.h"
 
 namespace fastload {
 
@@ -34,8 +35,8 @@ size_t round_up(size_t value, size_t multiple) {
 }
 
 // Both ends of the source ranges of output positions grow with the position.
-Range needed(const Weights& weights, Range outputs) {
-  return {weights.starts()[outputs.begin], weights.end(outputs.end - 1)};
+Range needed(const Axis& axis, Range outputs) {
+  return {axis.begin_of(outputs.begin), axis.end_of(outputs.end - 1)};
 }
 
 }  // namespace
@@ -50,8 +51,8 @@ struct Resampler::Impl {
   Plan passes;
   bool planes_are_target = false;  // levels are stored as they are: kernels write to the target itself
   bool rows_are_target = false;    // even the source's bytes are
-  Axis* x_axis = nullptr;
-  Axis* y_axis = nullptr;
+  const Axis* x_axis = nullptr;
+  const Axis* y_axis = nullptr;
   Range need_x, need_y;  // of the box
 
   int next_source = 0;  // next row of the box to come
@@ -131,23 +132,19 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
 
 void Resampler::Impl::plan_passes() {
   axes.trim();
+  const auto axis_of = [this](const SharedAxis* shared, const Extent& in, int out, Pass pass) {
+    const AxisKey key{in, out, resize.filter, pass, kernels};
+    return shared && shared->key() == key ? shared->get() : axes.get(key);
+  };
   if (passes.horizontal) {
-    x_axis = axes.get({resize.box_w, resize.lead_x, resize.tail_x}, resize.resized_w, resize.filter);
-    if (!x_axis->horizontal) {
-      auto table = std::make_unique<HorizontalTable>();
-      kernels->make_horizontal(axes.weights(x_axis, resize.filter), table.get());
-      axes.add(x_axis, std::move(table));
-    }
-    need_x = needed(x_axis->weights, passes.columns);
+    x_axis = axis_of(resize.x_axis, {resize.box_w, resize.lead_x, resize.tail_x}, resize.resized_w,
+                     Pass::kHorizontal);
+    need_x = needed(*x_axis, passes.columns);
   }
   if (passes.vertical) {
-    y_axis = axes.get({resize.box_h, resize.lead_y, resize.tail_y}, resize.resized_h, resize.filter);
-    if (!y_axis->vertical) {
-      auto table = std::make_unique<VerticalTable>();
-      make_vertical(axes.weights(y_axis, resize.filter), *kernels, table.get());
-      axes.add(y_axis, std::move(table));
-    }
-    need_y = needed(y_axis->weights, passes.rows);
+    y_axis = axis_of(resize.y_axis, {resize.box_h, resize.lead_y, resize.tail_y}, resize.resized_h,
+                     Pass::kVertical);
+    need_y = needed(*y_axis, passes.rows);
   }
 }
 
@@ -177,7 +174,7 @@ void Resampler::Impl::plan_scratch() {
   const size_t lanes =
       passes.vertical_before ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
   group_bytes = lanes * kernels->lane_bytes;
-  ring_groups = y_axis->vertical->most_groups;
+  ring_groups = y_axis->vertical.most_groups;
   ring_bytes.room_for<uint8_t>(ring_groups * group_bytes + kSlack);
   pointers_bytes.room_for<const uint8_t*>(ring_groups);
 }
@@ -242,7 +239,7 @@ void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int
     }
   }
   const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
-  kernels->horizontal_to_planes(*x_axis->horizontal, part, rows, planes);
+  kernels->horizontal_to_planes(x_axis->horizontal, part, rows, planes);
   for (int k = first; k < first + count; ++k) finish_row(output_row + k - first, planes + 3 * k);
 }
 
@@ -257,14 +254,14 @@ void Resampler::Impl::take_group(const uint8_t* const* rows, int first, int coun
     kernels->interleave(rows, need_x.size() * 3, ring_group(index));
   } else {
     const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
-    kernels->horizontal_to_group(*x_axis->horizontal, part, rows, ring_group(index), plane_lanes);
+    kernels->horizontal_to_group(x_axis->horizontal, part, rows, ring_group(index), plane_lanes);
   }
   make_outputs(index);
 }
 
 // Makes every row of the resized image that needs no group after `index`.
 void Resampler::Impl::make_outputs(int index) {
-  const VerticalTable& table = *y_axis->vertical;
+  const VerticalTable& table = y_axis->vertical;
   const uint8_t** groups = pointers_bytes.get<const uint8_t*>();
   const ptrdiff_t plane_bytes = static_cast<ptrdiff_t>(plane_lanes) * kernels->lane_bytes;
   uint8_t* planes[3];
@@ -397,32 +394,6 @@ void Resampler::finish() {
   // An image of extreme proportions may have needed a large ring; a thread does not keep it.
   constexpr size_t kKeep = size_t{16} << 20;
   if (impl_->ring_bytes.size() > kKeep) impl_->ring_bytes.release();
-}
-
-bool resample_image(const uint8_t* rgb, ptrdiff_t stride, const Resize& resize, const Target& target) {
-  static thread_local Resampler resampler;
-  if (!resampler.begin(resize, target)) return false;
-  const int x0 = resampler.need_x0(), y1 = resampler.need_y1();
-  int y = resampler.need_y0();
-  const size_t nbytes = static_cast<size_t>(resampler.need_x1() - x0) * 3;
-  const auto row = [&](int at) { return rgb + at * stride + static_cast<ptrdiff_t>(x0) * 3; };
-  AlignedBytes padded;
-  try {
-    padded.room_for<uint8_t>(nbytes + kSlack);
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
-  // Rows with enough of the box behind them are fed where they are, the last ones from a copy.
-  const uint8_t* end = rgb + (resize.box_h - 1) * stride + static_cast<ptrdiff_t>(resize.box_w) * 3;
-  int direct = 0;
-  while (y + direct < y1 && end - row(y + direct) >= static_cast<ptrdiff_t>(nbytes + kSlack)) ++direct;
-  if (direct > 0) resampler.rows(row(y), stride, direct);
-  for (y += direct; y < y1; ++y) {
-    std::memcpy(padded.get<uint8_t>(), row(y), nbytes);
-    resampler.rows(padded.get<uint8_t>(), 0, 1);
-  }
-  resampler.finish();
-  return true;
 }
 
 }  // namespace fastload

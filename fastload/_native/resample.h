@@ -37,6 +37,10 @@ struct Target {
   uint8_t fill[3];  // level of pixels of the window that lie outside of the resized image
 };
 
+namespace resampling {
+class SharedAxis;  // resample_shared.h
+}
+
 // What to make of one source box. All in pixels.
 struct Resize {
   int box_w, box_h;          // size of the source box
@@ -49,10 +53,14 @@ struct Resize {
   // box of an image that was decoded smaller. As with Pillow's `box`, whole pixels are looked at all the
   // same, up to those the box is made of. Not with kNearest.
   int lead_x = 0, tail_x = 0, lead_y = 0, tail_y = 0;
+  // Tables shared with other threads, where they are those of this resize: must live until finish(). Else the
+  // Resampler has its own.
+  const resampling::SharedAxis* x_axis = nullptr;
+  const resampling::SharedAxis* y_axis = nullptr;
 };
 
 // Resamples one image after the other; one object per thread, scratch and weight tables are reused
-// (weight tables up to about 8 MB, the least recently used go first).
+// (weight tables that are not shared up to 4 MB, the least recently used go first).
 // Usage: begin, feed the needed rows top to bottom with rows(), finish.
 class Resampler {
  public:

@@ -160,16 +160,18 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
 
 void make_vertical(const Weights& weights, const Kernels& kernels, VerticalTable* table) {
   const int rows = kernels.rows;
-  int32_t* first = table->first.room_for<int32_t>(weights.out);
-  int32_t* groups = table->groups.room_for<int32_t>(weights.out);
-  int64_t* offset = table->offset.room_for<int64_t>(weights.out);
-  int64_t nwords = 0;
+  uint16_t* first = table->first.room_for<uint16_t>(weights.out);
+  uint16_t* groups = table->groups.room_for<uint16_t>(weights.out);
+  uint32_t* offset = table->offset.room_for<uint32_t>(weights.out);
+  // Below 2^32: kMaxSide outputs of a few taps each, or as many taps as there are source positions.
+  size_t nwords = 0;
   for (int y = 0; y < weights.out; ++y) {
-    first[y] = weights.starts()[y] / rows;
-    groups[y] = (weights.end(y) - 1) / rows - first[y] + 1;
-    offset[y] = nwords;
-    nwords += static_cast<int64_t>(groups[y]) * kernels.words;
-    table->most_groups = std::max(table->most_groups, groups[y]);
+    const int begin = weights.starts()[y] / rows, count = (weights.end(y) - 1) / rows - begin + 1;
+    first[y] = static_cast<uint16_t>(begin);
+    groups[y] = static_cast<uint16_t>(count);
+    offset[y] = static_cast<uint32_t>(nwords);
+    nwords += static_cast<size_t>(count) * kernels.words;
+    table->most_groups = std::max(table->most_groups, count);
   }
   int32_t* words = table->words.room_for<int32_t>(nwords);
   std::vector<int32_t> padded;
@@ -180,72 +182,57 @@ void make_vertical(const Weights& weights, const Kernels& kernels, VerticalTable
   }
 }
 
+std::unique_ptr<const Axis> make_axis(const AxisKey& key) {
+  Weights weights;
+  compute_weights(key.in, key.out, key.filter, &weights);
+  auto axis = std::make_unique<Axis>();
+  uint16_t* begins = axis->begins.room_for<uint16_t>(key.out);
+  uint16_t* ends = axis->ends.room_for<uint16_t>(key.out);
+  for (int at = 0; at < key.out; ++at) {
+    begins[at] = static_cast<uint16_t>(weights.starts()[at]);
+    ends[at] = static_cast<uint16_t>(weights.end(at));
+  }
+  if (key.pass == Pass::kHorizontal) {
+    key.kernels->make_horizontal(weights, &axis->horizontal);
+  } else {
+    make_vertical(weights, *key.kernels, &axis->vertical);
+  }
+  return axis;
+}
+
 size_t Axis::nbytes() const {
-  size_t total = sizeof(Axis) + weights.start.size() + weights.count.size() + weights.values.size();
-  if (vertical) {
-    total += sizeof(VerticalTable) + vertical->first.size() + vertical->groups.size() +
-             vertical->offset.size() + vertical->words.size();
+  size_t total = sizeof(Axis) + begins.size() + ends.size();
+  total += vertical.first.size() + vertical.groups.size() + vertical.offset.size() + vertical.words.size();
+  return total + horizontal.start.size() + horizontal.words.size();
+}
+
+const Axis* AxisCache::get(const AxisKey& key) {
+  Entry& entry = entries_[key.packed()];
+  if (!entry.axis) {
+    entry.axis = make_axis(key);
+    nbytes_ += entry.axis->nbytes();
   }
-  if (horizontal) total += sizeof(HorizontalTable) + horizontal->start.size() + horizontal->words.size();
-  return total;
-}
-
-Axis* AxisCache::get(const Extent& in, int out, Filter filter) {
-  static_assert(kMaxSide < 1 << 16, "a key has 16 bits for a size");
-  const uint64_t key = static_cast<uint64_t>(in.size) | static_cast<uint64_t>(out) << 16 |
-                       static_cast<uint64_t>(filter) << 32 | static_cast<uint64_t>(in.lead) << 40 |
-                       static_cast<uint64_t>(in.tail) << 48;
-  std::unique_ptr<Axis>& axis = axes_[key];
-  if (!axis) {
-    auto fresh = std::make_unique<Axis>();
-    compute_weights(in, out, filter, &fresh->weights);
-    nbytes_ += fresh->nbytes();
-    axis = std::move(fresh);
-  }
-  axis->last_used = ++clock_;
-  return axis.get();
-}
-
-const Weights& AxisCache::weights(Axis* axis, Filter filter) {
-  if (axis->weights.values.size() == 0) {
-    nbytes_ -= axis->nbytes();
-    compute_weights(axis->weights.in, axis->weights.out, filter, &axis->weights);
-    nbytes_ += axis->nbytes();
-  }
-  return axis->weights;
-}
-
-void AxisCache::add(Axis* axis, std::unique_ptr<HorizontalTable> table) {
-  nbytes_ -= axis->nbytes();
-  axis->weights.values.release();
-  axis->horizontal = std::move(table);
-  nbytes_ += axis->nbytes();
-}
-
-void AxisCache::add(Axis* axis, std::unique_ptr<VerticalTable> table) {
-  nbytes_ -= axis->nbytes();
-  axis->weights.values.release();
-  axis->vertical = std::move(table);
-  nbytes_ += axis->nbytes();
+  entry.last_used = ++clock_;
+  return entry.axis.get();
 }
 
 void AxisCache::trim() {
   if (nbytes_ <= kLimit) return;
   // Down to three quarters at once, so that the sort is paid for once in a few hundred images.
   std::vector<std::pair<uint64_t, uint64_t>> by_age;  // (last_used, key)
-  by_age.reserve(axes_.size());
-  for (const auto& [key, axis] : axes_) by_age.emplace_back(axis ? axis->last_used : 0, key);
+  by_age.reserve(entries_.size());
+  for (const auto& [key, entry] : entries_) by_age.emplace_back(entry.last_used, key);
   std::sort(by_age.begin(), by_age.end());
   for (const auto& [age, key] : by_age) {
     if (nbytes_ <= kLimit / 4 * 3) break;
-    const auto found = axes_.find(key);
-    if (found->second) nbytes_ -= found->second->nbytes();
-    axes_.erase(found);
+    const auto found = entries_.find(key);
+    if (found->second.axis) nbytes_ -= found->second.axis->nbytes();
+    entries_.erase(found);
   }
 }
 
 void AxisCache::clear() {
-  axes_.clear();
+  entries_.clear();
   nbytes_ = 0;
 }
 

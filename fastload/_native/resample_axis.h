@@ -1,4 +1,4 @@
-// The weights of one axis of a resize, and the cache that keeps them.
+// The weights of one axis of a resize, and the cache in which a thread keeps them.
 #pragma once
 
 #include <cstddef>
@@ -61,17 +61,17 @@ struct Weights {
 // Weights of the vertical pass, by groups of `Kernels::rows` source rows that lie side by side in memory.
 // Group g holds the rows g * rows .. g * rows + rows - 1 of the box.
 struct VerticalTable {
-  AlignedBytes first;   // int32[out], first group
-  AlignedBytes groups;  // int32[out], how many
-  AlignedBytes offset;  // int64[out], where this row's words begin
+  AlignedBytes first;   // uint16[out], first group
+  AlignedBytes groups;  // uint16[out], how many
+  AlignedBytes offset;  // uint32[out], where this row's words begin
   AlignedBytes words;   // int32[], Kernels::words for each group
   int most_groups = 0;
 
-  int first_of(int position) const { return first.get<int32_t>()[position]; }
-  int groups_of(int position) const { return groups.get<int32_t>()[position]; }
+  int first_of(int position) const { return first.get<uint16_t>()[position]; }
+  int groups_of(int position) const { return groups.get<uint16_t>()[position]; }
   int last_of(int position) const { return first_of(position) + groups_of(position) - 1; }
   const int32_t* words_of(int position) const {
-    return words.get<int32_t>() + offset.get<int64_t>()[position];
+    return words.get<int32_t>() + offset.get<uint32_t>()[position];
   }
 };
 
@@ -84,46 +84,70 @@ struct HorizontalTable {
   int64_t stride = 0;
 };
 
-// One resize of one axis. The tables are made when first asked for.
-struct Axis {
-  Weights weights;
-  std::unique_ptr<VerticalTable> vertical;
-  std::unique_ptr<HorizontalTable> horizontal;
-  uint64_t last_used = 0;
+enum class Pass { kHorizontal, kVertical };
 
+struct Kernels;  // resample_kernels.h
+
+// Which resize of one axis, and for whom: tables are made for one pass and one instruction set.
+struct AxisKey {
+  Extent in;  // sizes are at most kMaxSide
+  int out;
+  Filter filter;
+  Pass pass;
+  const Kernels* kernels;
+
+  uint64_t packed() const {  // all but the kernels
+    static_assert(kMaxSide < 1 << 16, "16 bits for a size");
+    return static_cast<uint64_t>(in.size) | static_cast<uint64_t>(out) << 16 |
+           static_cast<uint64_t>(filter) << 32 | static_cast<uint64_t>(pass) << 40 |
+           static_cast<uint64_t>(in.lead) << 48 | static_cast<uint64_t>(in.tail) << 56;
+  }
+};
+
+inline bool operator==(const AxisKey& a, const AxisKey& b) {
+  return a.packed() == b.packed() && a.kernels == b.kernels;
+}
+
+// One resize of one axis: the table of its pass. Never changed once it is made.
+struct Axis {
+  AlignedBytes begins, ends;  // uint16[out], the source positions that contribute
+  HorizontalTable horizontal;
+  VerticalTable vertical;
+
+  int begin_of(int position) const { return begins.get<uint16_t>()[position]; }
+  int end_of(int position) const { return ends.get<uint16_t>()[position]; }
   size_t nbytes() const;
 };
+
+// Throws std::bad_alloc.
+std::unique_ptr<const Axis> make_axis(const AxisKey& key);
 
 // Pillow's weights for resizing `in` to `out` positions (precompute_coeffs and normalize_coeffs_8bpc in
 // Resample.c; ImagingScaleAffine in Geometry.c for kNearest). Throws std::bad_alloc.
 void compute_weights(const Extent& in, int out, Filter filter, Weights* weights);
 
-struct Kernels;  // resample_kernels.h
-
 // Groups the weights of an axis for the kernels' vertical pass. Throws std::bad_alloc.
 void make_vertical(const Weights& weights, const Kernels& kernels, VerticalTable* table);
 
-// Axes by (in, out, filter). Not thread-safe: each thread has its own.
+// What a thread keeps for resizes that its batch does not share (resample_shared.h). Not thread-safe.
 class AxisCache {
  public:
   // The axis, new or known. Stays valid until the next trim() or clear(). Throws std::bad_alloc.
-  Axis* get(const Extent& in, int out, Filter filter);
+  const Axis* get(const AxisKey& key);
 
   // Drops the least recently used axes while more than kLimit bytes are held.
   void trim();
+  // What is for other kernels must go before.
   void clear();
-  // The weights of an axis of this cache, computed anew where a table was made of them before.
-  const Weights& weights(Axis* axis, Filter filter);
-  // Gives an axis of this cache its tables. Its weights go, but for where they begin and end.
-  void add(Axis* axis, std::unique_ptr<HorizontalTable> table);
-  void add(Axis* axis, std::unique_ptr<VerticalTable> table);
 
-  // 500 photos of about 470 x 400 pixels need some 300 widths and heights at 6 to 12 KB each; every
-  // thread keeps its own, and with twice as much was 1 % faster at best.
-  static constexpr size_t kLimit = size_t{5} << 20;
+  static constexpr size_t kLimit = size_t{4} << 20;
 
  private:
-  std::unordered_map<uint64_t, std::unique_ptr<Axis>> axes_;
+  struct Entry {
+    std::unique_ptr<const Axis> axis;
+    uint64_t last_used = 0;
+  };
+  std::unordered_map<uint64_t, Entry> entries_;
   size_t nbytes_ = 0;
   uint64_t clock_ = 0;
 };
