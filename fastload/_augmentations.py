@@ -289,6 +289,10 @@ def _auto_augment(transform: Any) -> PixelOp:
     return Policies(tuple(read), _look(transform))
 
 
+def _aug_mix(transform: Any) -> PixelOp:
+    raise Stop("AugMix turns and mixes images in torch's floating point, also those of Pillow")
+
+
 _READERS: dict[str, Callable[[Any], PixelOp]] = {
     "Compose": _compose,
     "Sequential": _compose,
@@ -311,4 +315,5 @@ _READERS: dict[str, Callable[[Any], PixelOp]] = {
     "RandAugment": _rand_augment,
     "TrivialAugmentWide": _trivial_augment,
     "AutoAugment": _auto_augment,
+    "AugMix": _aug_mix,
 }

@@ -6,6 +6,11 @@ Note [Gray images]
     Resizing, cutting, mirroring and affine maps do the same to each channel, so that of an RGB
     image with equal channels they leave one, and any of the three is what they make of the gray
     image. Operations of which that is not plain (``_ON_GRAY``) are not recognised on gray images.
+
+Note [Tensors]
+    torchvision's v2 resizes uint8 tensors in integers, with 16-bit weights of which the core makes
+    its own (resample.h's kTorchBilinear); v1 does it in float32, whose sums have no fixed order.
+    Where the processor has no AVX2 v2 takes floats for bilinear too: torchvision itself is asked.
 """
 
 from __future__ import annotations
@@ -38,6 +43,9 @@ _FILTERS = {
     "bicubic": 4,
     "lanczos": 5,
 }
+
+# The same, of those that torch does in integers on tensors of levels
+_TORCH_FILTERS = {"bilinear": 6, "bicubic": 7}
 
 
 class _Frame:
@@ -138,11 +146,8 @@ class Reader:
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
         resizes = isinstance(op, (_geometry.Resize, _geometry.RandomResizedCrop))
-        if resizes and self._is_tensor:
-            raise Stop(
-                f"{kind} comes after the image is a tensor, and torch resizes tensors with "
-                "other rounding than PIL images; put it before ToTensor or ToImage"
-            )
+        if resizes:
+            filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
         if self._frame.ops or self._pixels[-1]:
             try:
@@ -153,8 +158,33 @@ class Reader:
         self._frame.fills.append(lambda: fill_level(kind, transform, ramp))
         self._note_mask(kind, transform)
         if resizes:
-            self._frame.filter = _filter(kind, transform)
+            self._frame.filter = _filter(kind, transform) if filter is None else filter
         self._steps.append(_words(transform))
+
+    @property
+    def _levels(self) -> bool:
+        """Whether the image is a tensor of the levels themselves."""
+        if not self._is_tensor or self._ramp.dtype != torch.uint8:
+            return False
+        levels = torch.arange(256, dtype=torch.uint8).expand(self._channels, 256)
+        return torch.equal(self._ramp.as_subclass(torch.Tensor).reshape(-1, 256), levels)
+
+    def _tensor_filter(self, kind: str, transform: Any) -> int:
+        """resample.h's Filter of a transform that resizes a tensor. See Note [Tensors]."""
+        if not self._levels or not is_of(transform, _V2, kind):
+            raise Stop(
+                f"{kind} comes after the image is a tensor, and torch computes it in floating "
+                "point; put it before ToTensor, or take v2's behind ToImage or PILToTensor"
+            )
+        name = filter_of(transform)
+        if name not in _TORCH_FILTERS or not transform.antialias:
+            raise Stop(
+                f"{kind} with interpolation {name!r}, antialias={transform.antialias} on a tensor; "
+                "bilinear and bicubic with antialias are recognised"
+            )
+        if not _in_integers(name):
+            raise Stop(f"{kind} on a tensor, which torch resizes in floating point here")
+        return _TORCH_FILTERS[name]
 
     def _note_mask(self, kind: str, transform: Any) -> None:
         if self._joint is None or not self._joint.named("mask"):
@@ -192,7 +222,10 @@ class Reader:
                 f"{kind} turns masks and boxes too; crops, resizes, pads and flips are recognised "
                 "where something moves along"
             )
-        if self._is_tensor:
+        if self._erased:
+            raise Stop(f"{kind} comes after RandomErasing; put it before")
+        alike = (kind in _ALIKE and self._levels) or kind == "RandomVerticalFlip"
+        if self._is_tensor and not alike:
             raise Stop(
                 f"{kind} comes after the image is a tensor, where torch computes it with other "
                 "rounding than on a PIL image; put it before ToTensor or ToImage"
@@ -290,6 +323,15 @@ def _filter(kind: str, transform: Any) -> int:
     return _FILTERS[name]
 
 
+def _in_integers(name: str) -> bool:
+    """Whether torchvision resizes uint8 tensors as such, on this machine."""
+    from torchvision.transforms import InterpolationMode
+    from torchvision.transforms.v2.functional import _geometry as theirs
+
+    asked = getattr(theirs, "_do_native_uint8_resize_on_cpu", None)
+    return asked is not None and bool(asked(InterpolationMode(name)))
+
+
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
     f"timm.{name}" for name in ("ToTensor", "MaybeToTensor", "MaybePILToTensor")
 }
@@ -297,4 +339,6 @@ _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
 _ON_GRAY = frozenset(
     {"RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomInvert", "Grayscale"}
 )
+# Transforms that do the same to levels in a tensor as to a PIL image.
+_ALIKE = frozenset({"RandomInvert", "RandomPosterize", "RandomSolarize"})
 _ON_TENSOR = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})

@@ -128,8 +128,8 @@ def _leaves(transform: Any) -> Iterator[Any]:
         children: Sequence[Any] = transform.transforms
     elif kind == "Sequential":
         children = list(transform.children())
-    elif kind == "ImageClassification":
-        children = _preset(transform)
+    elif kind in ("ImageClassification", "ObjectDetection", "SemanticSegmentation"):
+        children = _preset(kind, transform)
     else:
         yield transform
         return
@@ -137,14 +137,17 @@ def _leaves(transform: Any) -> Iterator[Any]:
         yield from _leaves(child)
 
 
-def _preset(preset: Any) -> list[Any]:
-    """What ``torchvision.transforms._presets.ImageClassification.forward`` does, step by step."""
+def _preset(kind: str, preset: Any) -> list[Any]:
+    """What ``forward`` of the class ``kind`` in torchvision.transforms._presets does, in steps."""
     from torchvision import transforms as v1
 
-    return [
-        v1.Resize(preset.resize_size, preset.interpolation, antialias=preset.antialias),
-        v1.CenterCrop(preset.crop_size),
-        v1.PILToTensor(),
-        v1.ConvertImageDtype(torch.float),
-        v1.Normalize(preset.mean, preset.std),
-    ]
+    steps: list[Any] = []
+    if kind != "ObjectDetection" and preset.resize_size is not None:
+        resize = preset.resize_size
+        steps.append(v1.Resize(resize, preset.interpolation, antialias=preset.antialias))
+    if kind == "ImageClassification":
+        steps.append(v1.CenterCrop(preset.crop_size))
+    steps += [v1.PILToTensor(), v1.ConvertImageDtype(torch.float)]
+    if kind != "ObjectDetection":
+        steps.append(v1.Normalize(preset.mean, preset.std))
+    return steps

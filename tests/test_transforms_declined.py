@@ -51,6 +51,7 @@ DECLINED = {
         "ColorJitter comes after the image is a tensor",
     ),
     "one channel": ([v1.Grayscale(), v1.ToTensor()], "Grayscale gives one channel"),
+    "mixtures": ([v1.AugMix(), v1.ToTensor()], "AugMix turns and mixes images in torch's"),
     "growing": ([v1.RandomRotation(9, expand=True), v1.ToTensor()], "expand=True"),
     "rotating by lanczos": (
         [v2.RandomRotation(9, interpolation=1), v2.ToImage()],
@@ -74,9 +75,9 @@ DECLINED = {
     "a layer": ([torch.nn.ReLU(), v1.ToTensor()], "ReLU is not a transform"),
     "a PIL image": ([v1.Resize(8)], "the samples are PIL images; end the transforms with ToTensor"),
     "nothing but identity": ([torch.nn.Identity()], "the samples are PIL images"),
-    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor or ToImage"),
+    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor, or take v2"),
     "cropping and resizing a tensor": (
-        [v2.ToImage(), v2.RandomResizedCrop(8)],
+        [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.RandomResizedCrop(8)],
         "RandomResizedCrop comes after the image is a tensor",
     ),
     "reflection": (

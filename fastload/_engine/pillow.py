@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
@@ -29,6 +30,7 @@ _FILTERS = {
     4: Image.Resampling.BICUBIC,
     5: Image.Resampling.LANCZOS,
 }
+_TORCH_MODES = {6: "bilinear", 7: "bicubic"}
 # Pillow hands these to programs outside (Ghostscript); no training set is worth that.
 _REFUSED = frozenset({"EPS", "WMF"})
 
@@ -211,9 +213,20 @@ def _frame(
     elif (w, h) != image.size:
         image = image.crop((x, y, x + w, y + h))
     if (resized_w, resized_h) != image.size:
-        image = image.resize((resized_w, resized_h), _FILTERS[filter])
+        image = _resized(image, (resized_w, resized_h), filter)
     levels = _window(image, left, top, width, height, colour)
     return np.ascontiguousarray(levels[:, ::-1]) if flip else levels
+
+
+def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Image:
+    """By Pillow, or by torch as it resizes uint8 tensors."""
+    if filter not in _TORCH_MODES:
+        return image.resize(size, _FILTERS[filter])
+    levels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    resized = torch.nn.functional.interpolate(
+        levels[None], size[::-1], mode=_TORCH_MODES[filter], antialias=True
+    )
+    return Image.fromarray(resized[0].permute(1, 2, 0).contiguous().numpy())
 
 
 def begun(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:

@@ -244,7 +244,7 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
   if (dtype < 0 || dtype > 3) {
     throw py::value_error("dtype: expected 0 (uint8), 1 (float32), 2 (float16) or 3 (bfloat16)");
   }
-  if (filter < 0 || filter > 5) throw py::value_error("filter: expected 0 up to 5, see resample.h");
+  if (filter < 0 || filter >= kFilters) throw py::value_error("filter: expected 0 up to 7, see resample.h");
   if (order < 0 || order > 2) throw py::value_error("order: expected 0 to 2, see PassOrder in resample.h");
   if (py::len(fill) != 3) throw py::value_error("fill: expected three levels");
   Output output{};

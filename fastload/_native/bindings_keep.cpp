@@ -98,7 +98,7 @@ std::shared_ptr<Keep> make_keep(const std::shared_ptr<Arena>& arena, int form, c
                                 const std::array<uint8_t, 3>& fill) {
   if (!arena) throw py::type_error("arena: expected an Arena, got None");
   if (form < 0 || form > 2) throw py::value_error("form: expected 0 (bytes), 1 (DCT) or 2 (pixels)");
-  if (filter < 0 || filter > 5) throw py::value_error("filter: expected 0 up to 5, see resample.h");
+  if (filter < 0 || filter >= kFilters) throw py::value_error("filter: expected 0 up to 7, see resample.h");
   if (order < 0 || order > 2) throw py::value_error("order: expected 0 to 2, see PassOrder in resample.h");
   if ((form == 2) == stage.is_none()) throw py::value_error("stage: expected with form 2, and only there");
   const Buffer record_array(records, "records", 'i', 8, false);

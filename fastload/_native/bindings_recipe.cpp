@@ -75,7 +75,7 @@ Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h
   for (py::ssize_t f = 0; f < count; f++) {
     const int32_t* row = settings.data<int32_t>() + 5 * f;
     const bool levels = std::all_of(row + 2, row + 5, [](int32_t v) { return v >= 0 && v <= 255; });
-    if (row[0] < 0 || row[1] < 0 || row[1] > 5 || !levels) {
+    if (row[0] < 0 || row[1] < 0 || row[1] >= kFilters || !levels) {
       throw py::value_error("settings: expected a number of operations, a filter and three levels");
     }
     operations += row[0];

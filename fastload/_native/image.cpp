@@ -190,7 +190,7 @@ bool read_bmp_header(const uint8_t* data, size_t nbytes, BmpHeader* bmp) {
 
 int scale_of(const Placement& placement) {
   const Resize& r = placement.resize;
-  if (!placement.scaled || r.filter == Filter::kNearest) return 1;
+  if (!placement.scaled || r.filter == Filter::kNearest || r.filter > Filter::kLanczos) return 1;
   for (const int scale : {8, 4, 2}) {
     if (r.box_w >= 2 * scale * r.resized_w && r.box_h >= 2 * scale * r.resized_h) return scale;
   }

@@ -23,7 +23,8 @@ struct Placement {
 };
 
 // One of 8, 4, 2 and 1: a part of its size that a JPEG is decoded at, where it is at least twice as large as
-// what it is resized to even so. 1 where `scaled` is not asked for, and with kNearest, which picks pixels.
+// what it is resized to even so. 1 where `scaled` is not asked for, with kNearest, which picks pixels, and
+// with torch's filters, which know no fractions of a pixel.
 int scale_of(const Placement& placement);
 
 // The same sample of the image at 1 / `scale` of its size. The image's size must have been checked before.

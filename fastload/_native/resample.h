@@ -10,7 +10,20 @@
 
 namespace fastload {
 
-enum class Filter : int { kNearest = 0, kBox = 1, kBilinear = 2, kHamming = 3, kBicubic = 4, kLanczos = 5 };
+// kTorchBilinear and kTorchBicubic: what torch gives for antialiased uint8 tensors. Its weights are rounded
+// to 16 bits and its first pass is always the horizontal one; all else is Pillow's arithmetic. Source: ATen,
+// native/cpu/UpSampleKernel.cpp, "Weights computation for uint8_t and multiplication trick".
+enum class Filter : int {
+  kNearest = 0,
+  kBox = 1,
+  kBilinear = 2,
+  kHamming = 3,
+  kBicubic = 4,
+  kLanczos = 5,
+  kTorchBilinear = 6,
+  kTorchBicubic = 7,
+};
+constexpr int kFilters = 8;
 
 // Which pass comes first; the versions of Pillow differ, and so do their results by a level here and there.
 // kPillow12: always horizontal. kPillow13: vertical where the height shrinks much more than the width.

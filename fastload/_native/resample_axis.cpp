@@ -42,6 +42,15 @@ double bicubic(double x) {
   return 0.0;
 }
 
+// The same with ATen's order of operations.
+double torch_bicubic(double x) {
+  constexpr double a = -0.5;
+  x = std::fabs(x);
+  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0;
+  if (x < 2.0) return ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a;
+  return 0.0;
+}
+
 double sinc(double x) {
   if (x == 0.0) return 1.0;
   x *= kPi;
@@ -65,6 +74,8 @@ Kernel kernel_of(Filter filter) {
       return {hamming, 1.0};
     case Filter::kBicubic:
       return {bicubic, 2.0};
+    case Filter::kTorchBicubic:
+      return {torch_bicubic, 2.0};
     case Filter::kLanczos:
       return {lanczos, 3.0};
     default:
@@ -88,9 +99,16 @@ void nearest_weights(int in, int out, Weights* weights) {
   }
 }
 
-int32_t fixed_point(double value) {
-  const double scaled = value * (1 << kPrecisionBits);
+int32_t fixed_point(double value, int bits) {
+  const double scaled = value * (1 << bits);
   return static_cast<int32_t>(value < 0 ? scaled - 0.5 : scaled + 0.5);
+}
+
+// The most bits with which torch's weights, of which `most` is the largest, stay within 16 bits.
+int torch_bits(double most) {
+  int bits = 0;
+  while (bits < kPrecisionBits && static_cast<int>(0.5 + most * (1 << (bits + 1))) < 1 << 15) ++bits;
+  return bits;
 }
 
 }  // namespace
@@ -144,8 +162,10 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
   }
   weights->taps = taps;
   int32_t* values = weights->values.room_for<int32_t>(static_cast<size_t>(out) * taps);
-  std::vector<double> row(taps);
-  for (int x = 0; x < out; ++x, values += taps) {
+  std::vector<double> rows(static_cast<size_t>(out) * taps);
+  double most = 0.0;
+  double* row = rows.data();
+  for (int x = 0; x < out; ++x, row += taps) {
     const double center = origin + (x + 0.5) * scale;
     double sum = 0.0;
     for (int i = 0; i < count[x]; ++i) {
@@ -153,8 +173,16 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
       sum += row[i];
     }
     for (int i = 0; i < count[x]; ++i) {
-      values[i] = fixed_point(sum != 0.0 ? row[i] / sum : row[i]);
+      if (sum != 0.0) row[i] /= sum;
+      most = std::max(most, row[i]);
     }
+  }
+  const bool torch = filter == Filter::kTorchBilinear || filter == Filter::kTorchBicubic;
+  const int bits = torch ? torch_bits(most) : kPrecisionBits;
+  // With weights of fewer bits shifted up, sums and their rounding are the same.
+  row = rows.data();
+  for (int x = 0; x < out; ++x, values += taps, row += taps) {
+    for (int i = 0; i < count[x]; ++i) values[i] = fixed_point(row[i], bits) * (1 << (kPrecisionBits - bits));
   }
 }
 

@@ -19,7 +19,7 @@ namespace fastload::resampling {
 namespace {
 
 bool vertical_first(const Resize& r) {
-  if (r.resized_h >= r.box_h) return false;
+  if (r.resized_h >= r.box_h || r.filter > Filter::kLanczos) return false;
   switch (r.order) {
     case PassOrder::kPillow12:
       return false;

@@ -1,0 +1,51 @@
+"""The presets that come with torchvision's weights."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import numpy as np
+import torch
+from torchvision import models
+
+import torchvision_oracle
+from fastload._engine.python import fill
+from fastload._recipe import draw
+from fastload._transforms import Plan, recognise
+
+STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
+
+
+def presets() -> list[Any]:
+    """What ``transforms()`` of every weight of the installed torchvision gives."""
+    return [
+        weight.transforms()
+        for name in models.list_models()
+        for weight in models.get_model_weights(name)
+    ]
+
+
+def test_every_preset_of_still_images_is_recognised() -> None:
+    found = collections.Counter[tuple[str, bool]]()
+    for preset in presets():
+        found[type(preset).__name__, isinstance(recognise(preset), Plan)] += 1
+    # Those of videos and of pairs of images are no transforms of an image.
+    assert {name for name, recognised in found if not recognised}.isdisjoint(STILL)
+    assert found["ImageClassification", True] >= 100
+    assert found["ObjectDetection", True] >= 10
+    assert found["SemanticSegmentation", True] >= 5
+
+
+def test_every_different_preset_is_torchvisions() -> None:
+    image = torchvision_oracle.picture(173, 140)
+    different = {str(preset): preset for preset in presets() if type(preset).__name__ in STILL}
+    assert len(different) > 20
+    for words, preset in different.items():
+        plan = recognise(preset)
+        assert isinstance(plan, Plan)
+        sizes = np.array([image.size], np.int32)
+        geometry, recipe = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
+        out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
+        fill(image, 0, geometry, plan, out, recipe)
+        assert torch.equal(torch.from_numpy(out[0]), preset(image)), words
