@@ -1,5 +1,5 @@
-// The Python module fastload._native._core: what works on one buffer, and the module itself. With
-// bindings_batch.cpp and bindings_recipe.cpp the only file that includes Python.
+// The Python module fastload._native._core: what works on one buffer, and the module itself. With the
+// other bindings_*.cpp the only file that includes Python.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -115,6 +115,7 @@ PYBIND11_MODULE(_core, m) {
   m.doc() = "fastload's native core. Private: see _core.pyi for what each function takes.";
 
   bind_keeping(m);
+  bind_files(m);
   bind_batches(m);
   bind_recipes(m);
   bind_scans(m);

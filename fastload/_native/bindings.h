@@ -1,4 +1,4 @@
-// What the two binding files share: the caller's buffers, checked and held, and the GIL. Included by
+// What the binding files share: the caller's buffers, checked and held, and the GIL. Included by
 // bindings*.cpp alone, the only files that include Python.
 #pragma once
 
@@ -152,19 +152,25 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
 // What `stages` and `erase` of submit hold, checked for n samples; see _core.pyi. None: an empty one.
 Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h);
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const Output& output);
+
 // What a Files object of Python holds; TypeError for another object, ValueError for a closed one.
 std::shared_ptr<Files> core_of(const py::object& files);
 
-// Arena and Keep. Before bind_batches, which takes them.
+// Arena and Keep. Before bind_files and bind_batches, which take them.
 void bind_keeping(py::module_& m);
 
-// Files, Job, submit and probe.
+// Files.
+void bind_files(py::module_& m);
+
+// Job, submit and probe.
 void bind_batches(py::module_& m);
 
 // pixels.
 void bind_recipes(py::module_& m);
+
 // gather and start_writeback.
 void bind_packing(py::module_& m);
+
 // find_features, find_datums and tar_members.
 void bind_scans(py::module_& m);
 

@@ -69,7 +69,6 @@ struct Resampler::Impl {
   AlignedBytes pointers_bytes;
   size_t row_stride = 0, group_bytes = 0, planes_stride = 0;
   int ring_groups = 0, plane_lanes = 0;
-
   bool measured = false;
   int64_t spent_ns = 0;
 
@@ -299,7 +298,6 @@ struct Resampler::Lap {
     if (begin_ != 0) impl_->spent_ns += now_ns() - begin_;
   }
   Lap(const Lap&) = delete;
-  Lap& operator=(const Lap&) = delete;
 
  private:
   Impl* const impl_;
