@@ -9,6 +9,7 @@ import torch
 
 from . import _decode_device, _runs, _scaled
 from ._engine import chosen
+from ._held import REMEDY, held
 from ._source import Source, begun
 from ._verdict import verdict
 from ._views import Views
@@ -60,6 +61,10 @@ def _workers(loader: Any, reason: str) -> list[str]:
     ]
     if loader.num_workers:
         lines.append("transport: " + _runs.transport(loader))
+        # What an engine begins in the workers it finds by arrays.
+        objects = None if _split(loader) else held(loader.dataset, loader.num_workers)
+        if objects is not None:
+            lines.append(f"memory: {objects.words(loader.num_workers)}; {REMEDY}")
     elif loader.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
     elif loader.engine != "workers":

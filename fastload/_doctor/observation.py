@@ -28,6 +28,7 @@ class LoaderSeen:
         grad, train_mode, autocast, channels_last: with gradients, in training mode, under autocast,
             with channels_last images.
         items: calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the loop.
+        held: Python objects of the dataset that workers come to copy, in words; or "".
     """
 
     dataset: str = ""
@@ -52,6 +53,7 @@ class LoaderSeen:
     autocast: int = 0
     channels_last: int = 0
     items: int = 0
+    held: str = ""
 
     @property
     def wait_s(self) -> float:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from fastload._held import REMEDY
+
 from .observation import LoaderSeen, Observation
 
 _PART = 0.1  # of the loop's time: less is not worth a word
@@ -323,14 +325,13 @@ def _memory_format(seen: Observation) -> Finding | None:
 
 
 def _growing_workers(seen: Observation) -> Finding | None:
-    if seen.growth_nbytes < _GROWTH:
+    objects = "" if seen.training is None else seen.training.held
+    grow = f"the worker processes grow by {seen.growth_nbytes / 1024:,.0f} KiB with every batch"
+    what = [grow] * (seen.growth_nbytes >= _GROWTH) + [objects] * bool(objects)
+    if not what:
         return None
-    return Finding(
-        name="workers-grow",
-        what=f"the worker processes grow by {seen.growth_nbytes / 1024:,.0f} KiB with every batch",
-        change="keep no lists of Python objects in the dataset: NumPy arrays, or a packed store",
-        gain=1.02,
-    )
+    change = f"keep no lists of Python objects in the dataset: {REMEDY}"
+    return Finding(name="workers-grow", what="; ".join(what), change=change, gain=1.02)
 
 
 def _oversubscribed(seen: Observation) -> Finding | None:

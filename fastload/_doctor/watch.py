@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
+from fastload._held import held
 from fastload._trace import batch_length
 
 from .observation import LoaderSeen, Observation
@@ -85,6 +86,8 @@ class Watch:
     def _of(self, loader: Any) -> LoaderSeen:
         if id(loader) not in self._loaders:
             self._kept.append(loader)
+            workers = 0 if getattr(loader, "_native", False) else loader.num_workers
+            objects = held(loader.dataset, workers) if workers else None
             seen = LoaderSeen(
                 dataset=type(loader.dataset).__name__,
                 samples=len(loader.dataset) if hasattr(loader.dataset, "__len__") else 0,
@@ -93,6 +96,7 @@ class Watch:
                 pin_memory=bool(loader.pin_memory),
                 persistent_workers=bool(loader.persistent_workers),
                 shuffled=isinstance(getattr(loader, "sampler", None), RandomSampler),
+                held="" if objects is None else objects.words(workers),
             )
             self._loaders[id(loader)] = seen
             self.seen.loaders.append(seen)
