@@ -155,8 +155,8 @@ class ShardedWriter(PartialWriter):
         """The shard that is being written, whole; noted in the journal."""
         if self._shard is None:
             return
-        shard, self._shard = self._shard, None
-        shard.commit()
+        self._shard.commit()  # where that fails, ``abort`` lets go of it
+        self._shard = None
         if self._columns:
             try:
                 self._partial.add(join(self._columns))

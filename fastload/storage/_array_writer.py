@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.errors import StoreError, UsageError
+from fastload.errors import UsageError
 
 from ._columns import Columns, join
 from ._writer import PartialWriter
@@ -109,13 +109,6 @@ class ArrayWriter(PartialWriter):
                 f"{int(columns.nbytes[wrong[0]]) if len(wrong) else 0}"
             )
         return width, height
-
-    def _failed(self, error: Exception) -> StoreError:
-        return StoreError(
-            f"writing failed: {error}; if the disk is full make room, and run the same command "
-            "again",
-            path=self._partial.folder,
-        )
 
     def sync(self) -> None:
         """Does nothing: a store of this format is begun again after a crash."""

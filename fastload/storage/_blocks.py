@@ -13,6 +13,7 @@ from fastload.errors import StoreError
 
 from ._partial import sync_folder
 from ._shards import Sharding
+from ._writes import write_all
 
 # A block: large enough that a store of a terabyte stays below the 65,530 maps of a process, and
 # few enough images that the index of a Zarr shard is read quickly by others.
@@ -52,7 +53,7 @@ class BlockWriter:
         self._head = head
         self._tail = tail
         self._blocks = 0
-        self._inside = 0
+        self._inside = self._end = 0  # records and bytes in the open block
         self._file: Any = None
 
     def write(self, data: Sequence[bytes | memoryview]) -> None:
@@ -62,20 +63,24 @@ class BlockWriter:
             if self._file is None:
                 path = self._path_of(self._blocks)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                self._file = open(path, "wb", buffering=1 << 20)
-                self._file.write(self._head(self._per_block))
-                self._inside = 0
+                self._file = open(path, "wb", buffering=0)
+                self._inside = self._end = 0
+                self._append([self._head(self._per_block)])
             many = min(self._per_block - self._inside, len(data) - at)
-            self._file.writelines(data[at : at + many])
+            self._append(data[at : at + many])
             self._inside += many
             at += many
             if self._inside == self._per_block:
-                self._end()
+                self._end_block()
+
+    def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
+        write_all(self._file.fileno(), pieces, self._end)
+        self._end += sum(map(len, pieces))
 
     def finish(self) -> None:
         """End the last block."""
         if self._file is not None:
-            self._end()
+            self._end_block()
 
     def abandon(self) -> None:
         """Close what is open."""
@@ -83,12 +88,10 @@ class BlockWriter:
         if file is not None:
             file.close()
 
-    def _end(self) -> None:
-        self._file.write(self._tail(self._inside))
+    def _end_block(self) -> None:
+        self._append([self._tail(self._inside)])
         if self._inside < self._per_block:
-            self._file.seek(0)
-            self._file.write(self._head(self._inside))
-        self._file.flush()
+            write_all(self._file.fileno(), [self._head(self._inside)], 0)
         os.fsync(self._file.fileno())
         self.abandon()
         self._blocks += 1

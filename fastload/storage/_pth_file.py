@@ -10,6 +10,7 @@ stand-ins for them; it calls nothing of what a pickle asks for. Sources: the zip
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import io
 import os
@@ -296,10 +297,12 @@ class PthWriter:
         self._archive.close()
 
     def abandon(self) -> None:
-        """Stop: what was written is no archive."""
+        """Stop: what was written is no archive, and what cannot be written any more is of none."""
         if self._stream is not None:
-            self._stream.close()
-        self._archive.close()
+            with contextlib.suppress(OSError, ValueError):
+                self._stream.close()
+        with contextlib.suppress(OSError, ValueError):
+            self._archive.close()
 
 
 @dataclasses.dataclass(frozen=True)

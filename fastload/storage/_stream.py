@@ -27,12 +27,12 @@ from ._shards import Sharding
 from ._sidecar import is_manifest, sidecar_of, write_sidecar
 from ._table import Table
 from ._writer import PartialWriter
+from ._writes import write_all
 from .base import Batch
 
 # What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
 _WRITEBACK_NBYTES = 4 << 20  # the disk is told of so much at a time
-_BUFFERS = 1024  # IOV_MAX of Linux: of one system call
 
 
 class StreamWriter(PartialWriter):
@@ -145,7 +145,7 @@ class StreamWriter(PartialWriter):
         if found is None:
             found = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._open[number] = found
-            _write_all(found, [self.header()], 0)
+            write_all(found, [self.header()], 0)
         return found
 
     def extend(self, batch: Batch) -> None:
@@ -174,7 +174,7 @@ class StreamWriter(PartialWriter):
                     for piece in (before[i], batch.data[i], after[i])
                     if len(piece)
                 ]
-                _write_all(self._descriptor(number), pieces, int(begin[start]))
+                write_all(self._descriptor(number), pieces, int(begin[start]))
                 self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
         except OSError as error:
             raise self._failed(error) from error
@@ -297,18 +297,5 @@ class StreamWriter(PartialWriter):
         """Cut a data file to its records, and give it its trailer."""
         descriptor = self._descriptor(number)
         os.ftruncate(descriptor, end)
-        _write_all(descriptor, [self.trailer()], end)
+        write_all(descriptor, [self.trailer()], end)
         self._release()
-
-
-def _write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int) -> None:
-    """Write ``pieces`` one after the other from ``offset`` on."""
-    for start in range(0, len(pieces), _BUFFERS):
-        some = pieces[start : start + _BUFFERS]
-        nbytes = sum(map(len, some))
-        done = os.pwritev(descriptor, some, offset)
-        if done < nbytes:  # a signal, or the limit of 2 GiB of one call
-            left = memoryview(b"".join(some))
-            while done < nbytes:
-                done += os.pwrite(descriptor, left[done:], offset + done)
-        offset += nbytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from fastload.errors import StoreError
 from ._columns import Columns, Schema, of_batch
 from ._partial import Partial
 from .base import Batch, Writer
+
+_FULL_NBYTES = 1 << 20  # a disk with less room is full
 
 
 class PartialWriter(Writer):
@@ -58,11 +61,23 @@ class PartialWriter(Writer):
         return columns
 
     def _failed(self, error: Exception) -> StoreError:
+        kept = "; what was written is kept" if self._partial.chunks else ""
+        full = (
+            "the disk is full: make room" if self._full(error) else "if the disk is full make room"
+        )
         return StoreError(
-            f"writing failed: {error}; what was written is kept: if the disk is full make room, "
-            "and run the same command again",
+            f"writing failed: {error}{kept}; {full}, and run the same command again",
             path=self._partial.folder,
         )
+
+    def _full(self, error: Exception) -> bool:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+            return True
+        try:  # libraries say "input/output error"
+            disk = os.statvfs(self._partial.folder)
+        except OSError:
+            return False
+        return disk.f_bavail * disk.f_frsize < _FULL_NBYTES
 
     @property
     def _pending_records(self) -> int:

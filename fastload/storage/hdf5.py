@@ -15,8 +15,11 @@ sparse); what it wrote before and behind the records is copied around them.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -32,9 +35,11 @@ from ._hdf5_layout import FORMAT, VERSION, Layout, library, opened
 from ._joined import read_shards
 from ._shards import Sharding
 from ._table import Table, TableStore
+from ._writes import write_all
 from .base import Writer
 
 COMPRESSIONS = ("gzip", "lzf")
+_SPARE_NBYTES = 4 << 20  # of the disk: the library's own tables, and what it caches
 _PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least an image
 
 
@@ -131,13 +136,14 @@ class Hdf5Writer(ArrayWriter):
         library()
         self._compression = compression
         self._file: Any = None
+        self._data: Any = None  # the dataset of a compressed store
         super().__init__(path, **options)
 
     def _begin(self) -> None:
         data = self._partial.file("data")
         if self._compression is None:
-            self._file = open(data, "wb", buffering=1 << 20)
-            self._file.seek(self._first_offset())
+            self._at = self._first_offset()
+            self._file = open(data, "wb", buffering=0)
             return
         self._file = library().File(data, "w", libver=("earliest", "v110"))
         width, height = self._size or (1, 1)
@@ -158,8 +164,20 @@ class Hdf5Writer(ArrayWriter):
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
         if self._compression is None:
-            self._file.writelines(data)
+            write_all(self._file.fileno(), data, self._at)
+            self._at += sum(map(len, data))
             return
+        self._check_room(sum(map(len, data)))
+        with _as_os_errors():
+            self._add_chunks(data)
+
+    def _check_room(self, nbytes: int) -> None:
+        """Before the library finds the disk full, which it does not survive (HDF5 2.0)."""
+        disk = os.statvfs(self._partial.folder)
+        if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _add_chunks(self, data: Sequence[bytes | memoryview]) -> None:
         new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
         at = len(self._data)
         self._data.resize(at + len(new), axis=0)
@@ -175,18 +193,22 @@ class Hdf5Writer(ArrayWriter):
             "classes": [encode_text(name) for name in self._classes],
             "keys": columns.keys.take(np.arange(len(columns))),
         }
+        self._check_room(sum(array.nbytes for array in arrays.values()) + len(columns.keys.data))
         if self._compression is not None and self._file is not None:
-            _add(self._file, arrays, texts)
-            self._release()
+            with _as_os_errors():
+                _add(self._file, arrays, texts)
+                file, self._file = self._file, None
+                file.close()
             return "data"
         width, height = self._size or (1, 1)
         nbytes = int(columns.nbytes.sum())
         name, shape = ("images", (len(columns), height, width, 3)) if raw else ("bytes", (nbytes,))
         head = self._partial.file("head")
-        offset = _create(head, name, shape, arrays, texts)
+        with _as_os_errors():
+            offset = _create(head, name, shape, arrays, texts)
         if offset is None:  # nothing was written
             return "head"
-        begin = self._file.tell() - nbytes
+        begin = self._at - nbytes
         self._release()
         return _splice(self._partial.file("data"), begin, head, offset, nbytes)
 
@@ -197,9 +219,23 @@ class Hdf5Writer(ArrayWriter):
             raise StoreError(f"expected {count} records, found {found}", path=path)
 
     def _release(self) -> None:
-        file, self._file = self._file, None
+        file, self._file, self._data = self._file, None, None
         if file is not None:
-            file.close()
+            # What the library cannot write any more belongs to a file that is thrown away.
+            with contextlib.suppress(OSError, RuntimeError):
+                file.close()
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """What the system said, out of the library's lines of text; it also raises RuntimeError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise OSError(f"HDF5 says {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
 
 
 _DTYPES = "bool i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8"

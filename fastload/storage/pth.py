@@ -7,6 +7,7 @@ tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -243,4 +244,5 @@ class PthStoreWriter(ArrayWriter):
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
-            self._file.close()
+            with contextlib.suppress(OSError):  # of what was buffered for a file thrown away
+                self._file.close()
