@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -11,6 +12,8 @@ import torch
 from bench.loaders._torchvision import transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
+
+_LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # that formats are written with
 
 
 class _Fastload(Loader):
@@ -84,6 +87,8 @@ class Lmdb(_Fastload):
         from fastload.storage import FORMATS, format_of
 
         FORMATS[str(format_of(f"images{self.suffix}"))].load_writer()
+        if self.suffix in _LIBRARIES:
+            importlib.import_module(_LIBRARIES[self.suffix])
 
     def pack(self, work: Workload, folder: Path) -> None:
         from fastload import UsageError, pack

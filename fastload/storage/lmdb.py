@@ -25,9 +25,9 @@ from ._writer import PartialWriter
 from .base import Batch, Spans, Store
 
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
-# A transaction: large enough that its two syncs (some ms) do not count, small enough that Ctrl-C
-# waits for it less than a second on a disk that writes 50 MB/s.
-_FLUSH_NBYTES = 32 << 20
+# A transaction: large enough that its three syncs (10 ms and more) do not count, small enough that
+# Ctrl-C waits for it about a second on a disk that writes 50 MB/s.
+_FLUSH_NBYTES = 64 << 20
 _FLUSH_RECORDS = 20_000
 _INITIAL_MAP = 64 << 20  # grows by doubling
 _PAGE = 4096
