@@ -34,6 +34,7 @@ class ArrayWriter(PartialWriter):
 
     format: ClassVar[str]
     version: ClassVar[int] = 1
+    _resumes: ClassVar[bool] = False
     only_raw: ClassVar[bool] = True  # the format has no place for image files
 
     def __init__(

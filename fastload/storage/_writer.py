@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from fastload.errors import StoreError
 
@@ -25,6 +25,8 @@ class PartialWriter(Writer):
         classes, metadata, settings: as for ``open_writer``.
         mark: the file whose existence means that the store exists; None: ``path``.
     """
+
+    _resumes: ClassVar[bool] = True  # what is synced need not be done again
 
     def __init__(
         self,
@@ -61,7 +63,7 @@ class PartialWriter(Writer):
         return columns
 
     def _failed(self, error: Exception) -> StoreError:
-        kept = "; what was written is kept" if self._partial.chunks else ""
+        kept = "; what was written is kept" if self._resumes and len(self) else ""
         full = (
             "the disk is full: make room" if self._full(error) else "if the disk is full make room"
         )
