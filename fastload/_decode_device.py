@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from ._engine import chosen, dali_graph
+from ._buffers import SlabRing
+from ._engine import chosen, dali_graph, make_decoder
 from ._engine.decoder import Decoder, Ticket
+from ._plan import Plan
 from ._source import Source
 from .errors import DataError, UsageError
 
@@ -35,6 +37,9 @@ _MARGIN = 1.1
 
 # Batches that a rate is taken over, behind the first ones, and the seconds that end it earlier.
 _BATCHES, _WARM_UP, _SECONDS = 16, 3, 2.0
+
+# Images of a batch where the loader's size is not known: a sampler of the user's makes the batches.
+_BATCH = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,42 +118,60 @@ def check(loader: Any) -> None:
 
 def decoding(loader: Any, source: Source) -> Decoding:
     """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
-    on_cpu = "dali" if loader.engine == "dali" else chosen(loader.engine, source.store)
-    cpu, cuda, where = torch.device("cpu"), _cuda(loader), loader.decode_device
-    load, why = None, ""
-    if loader.engine != "dali":
-        if where == "cpu":
-            return Decoding(engine=on_cpu, device=cpu)
-        if where == "auto":
-            reason = _why_not_measured(loader, cuda)
-            if reason:
-                return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU, as {reason}")
-            if loader._choice is None:
-                return Decoding(
-                    engine=on_cpu, device=cpu, why="measured before the first batch, CPU and GPU"
-                )
-            why = f"measured: {loader._choice}"
-            if loader._choice.device == "cpu":
-                return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU; {why}")
-            load = loader._choice.hw_decoder_load
-    reason = _why_not_dali(source)
+    cuda, where = _cuda(loader), loader.decode_device
+    engine = chosen("auto" if loader.engine == "dali" else loader.engine, source.store)
+    on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
+    if loader.engine != "dali" and where == "cpu":
+        return on_cpu
+    reason = ""
+    if loader.engine != "dali" and where == "auto":
+        reason = _why_not_measured(loader, cuda)
+    reason = reason or _why_not_dali(source)
     if reason:
-        on_cpu = chosen("auto", source.store)
-        return Decoding(engine=on_cpu, device=cpu, why=f"on the CPU, as {reason}")
-    where = "its CPU back end" if cuda is None else str(cuda)
-    why = f"by DALI {dali_graph.version()} on {where}" + (f"; {why}" if why else "")
-    return Decoding(engine="dali", device=cuda or cpu, why=why, hw_decoder_load=load)
+        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reason}")
+    load, why = None, f"by DALI {dali_graph.version()} on {cuda or 'its CPU back end'}"
+    if loader.engine != "dali" and where == "auto":
+        choice = loader._choice
+        if choice is None:
+            return dataclasses.replace(on_cpu, why="measured before the first batch, CPU and GPU")
+        if choice.device == "cpu":
+            return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
+        load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
+    return Decoding(engine="dali", device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
-def to_measure(loader: Any, source: Source) -> bool:
-    """Whether "auto" has to measure before ``loader`` iterates."""
-    return (
-        loader.decode_device == "auto"
-        and loader.engine == "auto"
-        and loader._choice is None
-        and not _why_not_measured(loader, _cuda(loader))
-        and not _why_not_dali(source)
-    )
+def settle(loader: Any, source: Source) -> None:
+    """Let "auto" choose, where ``loader`` is about to iterate and has not chosen yet."""
+    device = _cuda(loader)
+    if loader.decode_device != "auto" or loader.engine != "auto" or loader._choice is not None:
+        return
+    if device is None or _why_not_measured(loader, device) or _why_not_dali(source):
+        return
+    from ._tuning.result import decoding_in, keep_decoding  # which needs FastLoader
+
+    if loader.tuned is not None:
+        loader._choice = choice_of(decoding_in(loader.tuned, loader.dataset))
+        if loader._choice is not None:
+            return
+    assert isinstance(source.plan, Plan)  # views are not for DALI
+    levels = source.plan.levels()
+
+    def make(decoding: Decoding) -> Decoder:
+        return make_decoder(
+            decoding.engine,
+            source.store,
+            levels,
+            threads=loader.num_workers,
+            ring=SlabRing(3),
+            channels_last=True,
+            check_crc="never",  # the loop does it
+            device=decoding.device,
+            hw_decoder_load=decoding.hw_decoder_load,
+        )
+
+    loader._choice = measure(make, source, loader.batch_size or _BATCH, device)
+    if loader.tuned is not None:
+        keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
 
 
 def measure(

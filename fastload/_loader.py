@@ -206,7 +206,6 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self.cache_limit = cache_limit
         self.decode_device = decode_device
         self._choice: _decode_device.Choice | None = None
-        _decode_device.check(self)
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
@@ -215,6 +214,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._ring: SharedRing | None = None
         self._warm: SlabRing | None = None
         self._own_order = sampler is None and batch_sampler is None
+        _decode_device.check(self)
         source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
         self._native = not isinstance(source, str)
         self._governor: Governor | None = None

@@ -312,6 +312,7 @@ def _pinned(loader: Any) -> bool:
 def _decoder(loader: Any, source: Source) -> Decoder:
     """The decoder of this process for ``source``; kept from epoch to epoch."""
     # Not one that was made before a fork: its threads are the parent's.
+    _decode_device.settle(loader, source)
     decoding = _decode_device.decoding(loader, source)
     key = (os.getpid(), source.parts, decoding.engine, decoding.device)
     if loader._made is not None:

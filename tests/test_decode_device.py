@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 import time
 from pathlib import Path
@@ -11,10 +13,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torchvision import transforms
 
 from batches import TRAIN, same
-from fastload import FastLoader, MissingDependencyError, UsageError, _decode_device
+from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError, _decode_device
 from fastload._decode_device import Choice, choice_of, measure, rate, state_of
+from fastload._engine import chosen
+from fastload._source import resolve
+from fastload._tuning import result
+from fastload._tuning.point import Point
+from fastload._tuning.target import Target
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
@@ -158,3 +166,88 @@ def test_a_state_carries_the_choice(store: Path) -> None:
     assert plain._choice is None
     older = {key: value for key, value in state.items() if key != "decode"}
     other.load_state_dict(older)
+
+
+class _OnGpu:
+    """A loader with decode_device="auto" where there is a GPU, as far as ``settle`` looks at it."""
+
+    decode_device, engine, cache, device = "auto", "auto", None, "cuda"
+    num_workers, batch_size = 1, 8
+
+    def __init__(self, dataset: Any, tuned: Any = None) -> None:
+        self.dataset, self.tuned, self._choice = dataset, tuned, None
+
+
+@pytest.fixture
+def pretended(monkeypatch: Any) -> list[Choice]:
+    """A GPU that is said to be there, and DALI; what is measured is in the list, and CHOICE."""
+    measured: list[Choice] = []
+
+    def measure(*given: Any) -> Choice:
+        measured.append(CHOICE)
+        return CHOICE
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "pretended")
+    monkeypatch.setattr(_decode_device.dali_graph, "absent", lambda: None)
+    monkeypatch.setattr(_decode_device.dali_graph, "version", lambda: "2.4.0")
+    monkeypatch.setattr(_decode_device, "measure", measure)
+    return measured
+
+
+def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
+    dataset = PackedDataset(store, transform=TRAIN)
+    source = resolve(dataset)
+    loader = _OnGpu(dataset)
+    for _ in range(3):
+        _decode_device.settle(loader, source)
+    assert loader._choice == CHOICE
+    assert len(pretended) == 1
+    found = _decode_device.decoding(loader, source)
+    assert (found.engine, found.device) == ("dali", torch.device("cuda:0"))
+    assert found.hw_decoder_load == 0.85
+    loader._choice = dataclasses.replace(CHOICE, device="cpu")
+    found = _decode_device.decoding(loader, source)
+    assert (found.engine, found.device) == (chosen("auto"), torch.device("cpu"))
+    assert "on the CPU; measured: 100 images/s decoded on the CPU, 250 on the GPU" in found.why
+
+
+@pytest.mark.parametrize("change", ["cache", "device", "plan"])
+def test_auto_measures_nothing_where_only_the_cpu_can_do_it(
+    store: Path, pretended: list[Choice], change: str
+) -> None:
+    chain = [TRAIN, transforms.ColorJitter(0.4)] if change == "plan" else [TRAIN]
+    dataset = PackedDataset(store, transform=transforms.Compose(chain[::-1]))
+    loader = _OnGpu(dataset)
+    if change != "plan":
+        setattr(loader, change, "ram" if change == "cache" else None)
+    source = resolve(dataset)
+    _decode_device.settle(loader, source)
+    assert not pretended
+    found = _decode_device.decoding(loader, source)
+    assert found.engine == chosen("auto") and found.why.startswith("on the CPU, as ")
+
+
+def test_a_tuning_file_remembers_it(store: Path, tmp_path: Path, pretended: list[Choice]) -> None:
+    dataset = PackedDataset(store, transform=TRAIN)
+    path = tmp_path / "tune.json"
+    target = Target(name="", dataset=dataset, plain=dataset)
+    here = result.machine()
+    written = {
+        "format": result.FORMAT,
+        "version": result.VERSION,
+        "chosen": dataclasses.asdict(Point(num_workers=1, batch_size=8, prefetch_factor=2)),
+        "machine": {"cpu": "another"},
+        "dataset": target.fingerprint(),
+    }
+    source = resolve(dataset)
+    for number, machine in enumerate(({"cpu": "another"}, here, here)):
+        if number < 2:
+            path.write_text(json.dumps({**written, "machine": machine}))
+        loader = _OnGpu(dataset, path)
+        _decode_device.settle(loader, source)
+        assert loader._choice == CHOICE
+        assert ("decoding" in json.loads(path.read_text())) == (number > 0)
+    assert len(pretended) == 2  # the third one read it
+    assert json.loads(path.read_text())["dataset"] == written["dataset"]

@@ -87,9 +87,7 @@ class Tuning:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all."""
-        partial = f"{os.fspath(path)}.{os.getpid()}.partial"
-        Path(partial).write_text(json.dumps(self.as_json(), indent=1), encoding="utf-8")
-        os.replace(partial, path)
+        _write(path, self.as_json())
 
 
 def machine() -> dict[str, Any]:
@@ -147,13 +145,7 @@ def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int
         DataError: it is no tuning file.
     """
     content = load(path)
-    target = Target(name="", dataset=dataset, plain=dataset)
-    differ = [
-        f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
-        for kind, here in (("machine", machine()), ("dataset", target.fingerprint()))
-        for name in sorted({*content[kind], *here} - {"fastload"})
-        if content[kind].get(name) != here.get(name)
-    ]
+    differ = _differences(content, dataset)
     if differ:
         warnings.warn(
             f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
@@ -164,3 +156,46 @@ def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int
     arguments = Point(**content["chosen"]).arguments()
     del arguments["batch_size"]
     return arguments
+
+
+def decoding_in(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any] | None:
+    """What ``keep_decoding`` put into a tuning file for this machine and dataset, or None.
+
+    Raises:
+        DataError: it is no tuning file.
+    """
+    content = load(path)
+    found = content.get("decoding")
+    return found if isinstance(found, dict) and not _differences(content, dataset) else None
+
+
+def keep_decoding(path: str | os.PathLike[str], dataset: Any, found: Mapping[str, Any]) -> None:
+    """Add to a tuning file of this machine and dataset where images are decoded faster.
+
+    Any other file is left as it is; so is one that cannot be written.
+
+    Raises:
+        DataError: it is no tuning file.
+    """
+    content = load(path)
+    if _differences(content, dataset) or not os.access(path, os.W_OK):
+        return
+    _write(path, {**content, "decoding": dict(found)})
+
+
+def _differences(content: Mapping[str, Any], dataset: Any) -> list[str]:
+    """In what a file's machine and dataset are not these, in words."""
+    target = Target(name="", dataset=dataset, plain=dataset)
+    return [
+        f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
+        for kind, here in (("machine", machine()), ("dataset", target.fingerprint()))
+        for name in sorted({*content[kind], *here} - {"fastload"})
+        if content[kind].get(name) != here.get(name)
+    ]
+
+
+def _write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a file, whole or not at all."""
+    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    Path(partial).write_text(json.dumps(content, indent=1), encoding="utf-8")
+    os.replace(partial, path)
