@@ -63,7 +63,8 @@ def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
     """
     samples, classes = work.samples()
     seen = Seen()
-    for batch in loader.epoch():
+    for images, labels in loader.epoch():
+        batch = images.cpu(), labels.cpu()
         _check_batch(batch, loader, work, len(classes))
         seen.add(batch)
     _check_epoch(seen, [label for _, label in samples], work)

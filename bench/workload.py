@@ -31,6 +31,7 @@ class Workload:
         dtype: "float32" (divided by 255, normalised by MEAN and STD) or "uint8".
         memory_format: "contiguous" (NCHW) or "channels_last".
         stores: folder where packed copies are kept between runs.
+        device: where batches have to be in the end: "cpu" or "cuda".
         masks: folder with a mask for each image, a gray PNG at the same place; "" without masks. A
             batch then is images and masks (n, size, size), uint8.
     """
@@ -47,6 +48,7 @@ class Workload:
     dtype: str
     memory_format: str
     stores: str
+    device: str = "cpu"
     masks: str = ""
 
     @property

@@ -50,9 +50,18 @@ SCALED = {
     "fastload-lmdb-dct-scaled": "fastload:LmdbDctScaled",
 }
 
+# Batches on a GPU: the gpu-decode suite's.
+GPU = {
+    "fastload-dali": "gpu:FastloadDali",
+    "fastload-native-cuda": "gpu:FastloadNative",
+    "fastload-native-dct-cuda": "gpu:FastloadNativeDct",
+    "torch-pil-cuda": "gpu:TorchPilCuda",
+    "dali-reader": "gpu:DaliReader",
+}
+
 
 def make(name: str) -> Loader:
     """The loader called ``name``; KeyError where there is none."""
-    module, cls = (WHERE | FORMATS | SCALED)[name].split(":")
+    module, cls = (WHERE | FORMATS | SCALED | GPU)[name].split(":")
     loader: Loader = getattr(importlib.import_module(f"bench.loaders.{module}"), cls)(name)
     return loader

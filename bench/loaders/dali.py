@@ -79,11 +79,12 @@ def _pipeline(work: Workload, setting: Setting) -> Any:
     from nvidia.dali import fn, pipeline_def, types
 
     channels_last = work.memory_format == "channels_last"
+    decodes = "cpu" if work.device == "cpu" else "mixed"
 
     @pipeline_def(
         batch_size=work.batch,
         num_threads=setting["num_threads"],
-        device_id=None,
+        device_id=None if work.device == "cpu" else 0,
         prefetch_queue_depth=setting["prefetch"],
         seed=0,
     )
@@ -100,18 +101,18 @@ def _pipeline(work: Workload, setting: Setting) -> Any:
         if work.recipe == "train":
             images = fn.decoders.image_random_crop(
                 files,
-                device="cpu",
+                device=decodes,
                 random_aspect_ratio=[3 / 4, 4 / 3],
                 random_area=[0.08, 1.0],
                 num_attempts=10,
             )
             images = fn.resize(images, size=[work.size, work.size], antialias=False)
         elif work.recipe == "eval":
-            images = fn.decoders.image(files, device="cpu")
+            images = fn.decoders.image(files, device=decodes)
             images = fn.resize(images, resize_shorter=work.resize, antialias=False)
             crop = {"crop": (work.size, work.size)}
         else:
-            images = fn.decoders.image(files, device="cpu")
+            images = fn.decoders.image(files, device=decodes)
             places = [float(shift) for shift in range(-4, 5)]
             images = fn.slice(
                 images,
@@ -135,6 +136,6 @@ def _pipeline(work: Workload, setting: Setting) -> Any:
                 std=[255 * value for value in STD],
                 **crop,
             )
-        return images, labels
+        return images, labels if work.device == "cpu" else labels.gpu()
 
     return pipeline()

@@ -8,6 +8,7 @@ from bench.suites.base import Suite
 from bench.suites.cache import Cache
 from bench.suites.cold import Cold
 from bench.suites.formats import Formats
+from bench.suites.gpu_decode import GpuDecode
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
 from bench.suites.overhead import Overhead
@@ -36,5 +37,6 @@ SUITES: dict[str, Suite] = {
         Auto(),
         Overhead(),
         AnyDataset(),
+        GpuDecode(),
     )
 }

@@ -8,11 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner, Result
 
 from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
+from fastload._engine import dali_graph
 
 pytest.importorskip("torchvision")
 KEYS = ["suite", "variant", "loader", "metric", "unit", "median", "min", "max", "rounds", "setting"]
@@ -139,7 +141,7 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
 
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
-    elsewhere = {"any-dataset", "auto", "autotune", "formats", "overhead"}
+    elsewhere = {"gpu-decode", "any-dataset", "auto", "autotune", "formats", "overhead"}
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
@@ -177,11 +179,11 @@ def test_data_without_images_is_a_clear_error(cache: Path, tmp_path: Path) -> No
 
 
 def test_list_names_every_suite_and_loader() -> None:
-    from bench.loaders import FORMATS, SCALED, WHERE
+    from bench.loaders import FORMATS, GPU, SCALED, WHERE
 
     done = CliRunner().invoke(main, ["list"], terminal_width=200, env={"COLUMNS": "200"})
     assert done.exit_code == 0, done.output
-    for name in (*SUITES, *WHERE, *FORMATS, *SCALED):
+    for name in (*SUITES, *WHERE, *FORMATS, *SCALED, *GPU):
         assert name in done.output
 
 
@@ -238,3 +240,18 @@ def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engi
         low, high = row["setting"]["interval_95"]
         assert low <= row["setting"]["mean"] <= high
         assert row["setting"]["engine"] == engine or engine == "native"
+
+
+def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
+    names = ["fastload-native-cuda", *["fastload-dali"] * (dali_graph.absent() is None)]
+    rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
+    assert [row["loader"] for row in rows] == names
+    assert all(row["device"] for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_decoding_for_a_gpu_is_not_measured_without_one(cache: Path) -> None:
+    words = ["run", "gpu-decode", "--cache", str(cache)]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1
+    assert "expected a CUDA device, found none" in done.output
