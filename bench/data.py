@@ -126,6 +126,7 @@ def masks(cache: Path, images: Path, *, say: Say) -> Path:
                 patches = small.resize(gray.size, Image.Resampling.BILINEAR).point(
                     [v // 43 for v in range(256)]
                 )
+                patches.info.clear()  # a colour profile is not for masks
                 patches.save(folder / label / f"{path.stem}.png")
 
     return _cached(cache / "images" / f"{images.name}-masks", draw)

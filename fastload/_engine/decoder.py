@@ -162,6 +162,39 @@ class Decoder(abc.ABC):
         ``seed``, ``epoch`` and ``repeats`` are for ``_recipe.draw``; ``timed`` gives the ticket
         the times of its samples.
         """
+        batch, moves = self.prepare(records, seed=seed, epoch=epoch, repeats=repeats, timed=timed)
+        ticket = self._start(batch)
+        if self.plan.joint is not None and moves is not None:
+            ticket.moving = Moving(
+                self.plan.joint,
+                self.origin,
+                records,
+                batch.sizes,
+                moves,
+                batch.geometry.out_h,
+                batch.geometry.out_w,
+                self.pool() if self.threads else None,
+            )
+        return self.counted(ticket, batch)
+
+    @staticmethod
+    def counted(ticket: Ticket, batch: Batch) -> Ticket:
+        """The ticket of ``batch``, with its figures."""
+        ticket.nbytes = int(batch.spans.nbytes.clip(0).sum())
+        if batch.kept is not None:
+            ticket.hits = int(batch.kept.sum())
+        return ticket
+
+    def prepare(
+        self,
+        records: np.ndarray,
+        *,
+        seed: int,
+        epoch: int,
+        repeats: np.ndarray | None = None,
+        timed: bool = False,
+    ) -> tuple[Batch, Moves | None]:
+        """The batch that ``submit`` begins to fill, and the steps of what moves along."""
         found = self.store.locate(records)
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
@@ -172,8 +205,9 @@ class Decoder(abc.ABC):
         drawn: dict[str, Any] = {
             "seed": seed, "epoch": epoch, "indices": records, "repeats": repeats
         }  # fmt: skip
-        if self.plan.joint is not None:
-            drawn["moves"] = Moves(len(records))
+        moves = None if self.plan.joint is None else Moves(len(records))
+        if moves is not None:
+            drawn["moves"] = moves
         sizes, geometry, recipe = self._draw(found, keep, drawn)
         images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
@@ -192,22 +226,7 @@ class Decoder(abc.ABC):
             kept=found.kept,
             keep=keep,
         )
-        ticket = self._start(batch)
-        if self.plan.joint is not None:
-            ticket.moving = Moving(
-                self.plan.joint,
-                self.origin,
-                records,
-                found.sizes,
-                drawn["moves"],
-                geometry.out_h,
-                geometry.out_w,
-                self.pool() if self.threads else None,
-            )
-        ticket.nbytes = int(batch.spans.nbytes.clip(0).sum())
-        if found.kept is not None:
-            ticket.hits = int(found.kept.sum())
-        return ticket
+        return batch, moves
 
     def _draw(
         self, found: Located, keep: Keep | None, drawn: dict[str, Any]

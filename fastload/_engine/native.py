@@ -18,7 +18,7 @@ import torch
 from .. import _native
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
-from ..storage.base import Spans, Store
+from ..storage.base import DCT, ENCODED, Spans, Store
 from .decoder import Batch, Decoder, Ticket
 from .python import REPLACED, PythonTicket
 
@@ -70,6 +70,27 @@ class NativeDecoder(Decoder):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
     def _start(self, batch: Batch) -> Ticket:
+        return self._begin(batch)
+
+    def start_views(
+        self, others: Sequence[NativeDecoder], batches: Sequence[Batch]
+    ) -> list[Ticket]:
+        """Begin to fill a batch for each view: this decoder's, and those of ``others``.
+
+        ``batches`` are of the same records. Each is read once, and decoded once where that is less
+        work than a decoding for each view.
+        """
+        followers = [
+            other._begin(batch, begin=False)
+            for other, batch in zip(others, batches[1:], strict=True)
+        ]
+        jobs = [ticket.job for ticket in followers]
+        first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
+        for ticket in followers:
+            ticket.job = _Led(ticket.job, first.job)
+        return [first, *followers]
+
+    def _begin(self, batch: Batch, **how: Any) -> _NativeTicket:
         n = len(batch.records)
         geometry, recipe = batch.geometry, batch.recipe
         status = np.zeros(n, np.int32)
@@ -105,6 +126,7 @@ class NativeDecoder(Decoder):
             keep=self._keep(batch),
             channels=self.plan.channels,
             scaled=self.plan.scaled,
+            **how,
         )
         return _NativeTicket(self, batch, job, status, detail)
 
@@ -126,6 +148,38 @@ class NativeDecoder(Decoder):
         )
 
 
+class _Led:
+    """The job of a view that another job fills."""
+
+    def __init__(self, job: Any, leader: Any) -> None:
+        self._job = job
+        self.wait, self.cancel = leader.wait, leader.cancel
+
+    @property
+    def nanoseconds(self) -> Any:
+        """Of this view."""
+        return self._job.nanoseconds
+
+
+def shared_regions(batches: Sequence[Batch]) -> np.ndarray:
+    """What all views of each sample need of its source: int32 (n, 4), x, y, w, h; w 0: nothing.
+
+    Decoding costs the pixels that come out, and for a JPEG, whose Huffman codes come one after the
+    other, the rows down to the last one. It is shared where that is less in all.
+    """
+    first = batches[0]
+    boxes = np.stack([batch.geometry.box for batch in batches]).astype(np.int64)
+    ends = boxes[:, :, :2] + boxes[:, :, 2:]
+    start, end = boxes[:, :, :2].min(axis=0), ends.max(axis=0)
+    regions = np.concatenate([start, end - start], axis=1)
+    rows = first.sizes[:, 0] * (first.kinds == ENCODED)
+    together = regions[:, 2] * regions[:, 3] + rows * end[:, 1]
+    apart = (boxes[:, :, 2] * boxes[:, :, 3] + rows * ends[:, :, 1]).sum(axis=0)
+    alone = (together >= apart) | ~np.isin(first.kinds, (ENCODED, DCT))
+    regions[alone] = 0
+    return np.ascontiguousarray(regions, np.int32)
+
+
 class _NativeTicket(Ticket):
     def __init__(
         self,
@@ -138,14 +192,14 @@ class _NativeTicket(Ticket):
         self._decoder = decoder
         self._batch = batch
         self.times = batch.times
-        self._job = job
+        self.job = job
         self._status = status
         self._detail = detail
         self._rest: PythonTicket | None = None
         self._cancelled = False
 
     def result(self) -> torch.Tensor:
-        self._job.wait()
+        self.job.wait()
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
         if len(failed):
             raise self._error(int(failed[0]))
@@ -159,7 +213,7 @@ class _NativeTicket(Ticket):
         return self._batch.images
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
-        self._job.wait()
+        self.job.wait()
         if self._cancelled:
             raise concurrent.futures.CancelledError("the batch was cancelled")
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
@@ -174,12 +228,12 @@ class _NativeTicket(Ticket):
 
     def cancel(self) -> None:
         self._cancelled = True
-        self._job.cancel()
+        self.job.cancel()
         if self._rest is not None:
             self._rest.cancel()
 
     def stages_ns(self) -> Mapping[str, int]:
-        stages = dict(self._job.nanoseconds)
+        stages = dict(self.job.nanoseconds)
         if self._rest is not None:
             stages["pillow"] = sum(self._rest.stages_ns().values())
         return stages

@@ -12,6 +12,7 @@ from .._views import Views, seed_of
 from ..errors import DataError, InternalError
 from ..storage.base import Spans
 from .decoder import Batch, Decoder, Images, Ticket
+from .native import NativeDecoder
 
 
 class ViewsDecoder(Decoder):
@@ -41,24 +42,26 @@ class ViewsDecoder(Decoder):
         timed: bool = False,
     ) -> Ticket:
         """As in the contract; the result of the ticket is a list of tensors, one for each view."""
-        tickets: list[Ticket] = []
-        try:
-            for view, decoder in enumerate(self._each):
-                decoder.threads = self.threads
-                tickets.append(
-                    decoder.submit(
-                        records,
-                        seed=seed_of(seed, view),
-                        epoch=epoch,
-                        repeats=repeats,
-                        timed=timed and view == 0,
-                    )
-                )
-        except BaseException:
-            for ticket in tickets:
-                ticket.cancel()
-            raise
-        return _ViewsTicket(tickets)
+        batches: list[Batch] = []
+        for view, decoder in enumerate(self._each):
+            decoder.threads = self.threads
+            batch, _ = decoder.prepare(
+                records,
+                seed=seed_of(seed, view),
+                epoch=epoch,
+                repeats=repeats,
+                timed=timed and view == 0,
+            )
+            batches.append(batch)
+        first, *others = self._each
+        tickets = (
+            first.start_views(
+                [other for other in others if isinstance(other, NativeDecoder)], batches
+            )
+            if isinstance(first, NativeDecoder) and not first.plan.scaled
+            else [decoder._start(batch) for decoder, batch in zip(self._each, batches, strict=True)]
+        )
+        return _ViewsTicket(list(map(Decoder.counted, tickets, batches)))
 
     def makes(self, plan: Plan | Views) -> bool:
         """As in the contract."""

@@ -164,8 +164,15 @@ def submit(
     keep: Keep | None = None,
     channels: int = 3,
     scaled: bool = False,
+    begin: bool = True,
+    views: tuple[list[Job], npt.NDArray[np.int32]] | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
+
+    begin: False: only check and keep the arguments, for ``views`` of another call.
+    views: jobs of the same samples that were not begun, which this one fills too (wait for this
+        one); and (n, 4) x, y, w, h of the source: what of it is decoded once for all of them, where
+        w is not 0, and holds their boxes.
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
     kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size), DCT, or 3,

@@ -27,8 +27,23 @@ std::atomic<bool> stamps{true};
 // that has just woken up.
 constexpr int64_t kStampEvery = 16;
 
+// As threading.get_native_id() and the tools of the system number it.
+int64_t thread_id() {
+#ifdef __linux__
+  static thread_local const int64_t mine = syscall(SYS_gettid);
+  return mine;
+#else
+  return 0;
+#endif
+}
+
+// What a thread keeps of the memory for the pixels that views share.
+constexpr size_t kRegionKept = size_t{16} << 20;
+
+}  // namespace
+
 // Reads the clock for the samples that are stamped; 0 for the others.
-class Clock {
+class Batch::Clock {
  public:
   explicit Clock(int64_t weight) : weight_(stamps.load(std::memory_order_relaxed) ? weight : 0) {}
   bool on() const { return weight_ != 0; }
@@ -40,18 +55,6 @@ class Clock {
  private:
   const int64_t weight_;  // samples that this one stands for
 };
-
-// As threading.get_native_id() and the tools of the system number it.
-int64_t thread_id() {
-#ifdef __linux__
-  static thread_local const int64_t mine = syscall(SYS_gettid);
-  return mine;
-#else
-  return 0;
-#endif
-}
-
-}  // namespace
 
 void set_stamps(bool on) {
   stamps.store(on, std::memory_order_relaxed);
@@ -95,40 +98,105 @@ Batch::Batch(std::shared_ptr<Files> files, std::vector<Sample> samples, Output o
 
 void Batch::run(int64_t item) noexcept {
   int error = 0;
-  Status status;
   try {
-    status = decode(samples_[static_cast<size_t>(item)], item, &error);
+    const Status status = decode(item, &error);
+    if (status != Status::kOk || others_.empty()) note(item, status, error);
+    if (status != Status::kOk) {
+      for (const auto& other : others_) other->note(item, status, error);
+    }
   } catch (const std::bad_alloc&) {
-    status = Status::kIo;
-    error = ENOMEM;
+    note(item, Status::kIo, ENOMEM);
+    for (const auto& other : others_) other->note(item, Status::kIo, ENOMEM);
   }
-  detail_[item] = error;
-  status_[item] = static_cast<int32_t>(status);
 }
 
-Status Batch::decode(const Sample& sample, int64_t item, int* error) {
+Status Batch::decode(int64_t item, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
   Worker& mine = worker();
-  const int64_t count = static_cast<int64_t>(samples_.size());
-  const int64_t first = item - item % kStampEvery, neighbours = std::min(kStampEvery, count - first);
+  const int64_t first = item - item % kStampEvery, neighbours = std::min(kStampEvery, count() - first);
   const int64_t stands_for = item == first + neighbours / 2 ? neighbours : 0;
   const Clock clock(times_ != nullptr ? 1 : stands_for);
-  const int64_t begin = clock.now();
   Span span;
+  int64_t at = 0;
+  Status status = read(item, clock, &span, &at, error);
+  if (status == Status::kOk) {
+    if (others_.empty()) {
+      status = make(sample, item, span, sample.kind, clock, at, error);
+    } else {
+      status = make_views(item, span, clock, at, error);
+    }
+  }
+  mine.scratch.trim();
+  return status;
+}
+
+Status Batch::read(int64_t item, const Clock& clock, Span* span, int64_t* at, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
+  const int64_t begin = clock.now();
   Status status =
-      files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &mine.scratch, &span, error);
-  int64_t at = clock.now();
-  clock.add(&stages_.read, at - begin);
-  const int64_t read = at;
+      files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &worker().scratch, span, error);
+  *at = clock.now();
+  clock.add(&stages_.read, *at - begin);
+  const int64_t read = *at;
   if (status == Status::kOk && sample.check) {
-    const bool same = crc32c(0, span.data, span.nbytes) == sample.checksum;
+    const bool same = crc32c(0, span->data, span->nbytes) == sample.checksum;
     const int64_t checked = clock.now();
-    clock.add(&stages_.check, checked - at);
-    at = checked;
+    clock.add(&stages_.check, checked - *at);
+    *at = checked;
     if (!same) status = Status::kChecksum;
   }
-  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, at, 0, at, at};
-  if (status != Status::kOk) return status;
+  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, *at, 0, *at, *at};
+  return status;
+}
 
+Status Batch::make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
+  Worker& mine = worker();
+  const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
+  const Region region = keeping ? Region{} : regions_[static_cast<size_t>(item)];
+  Span source = span;
+  Kind kind = sample.kind;
+  if (region.w > 0) {
+    const size_t nbytes = size_t{3} * static_cast<size_t>(region.w) * static_cast<size_t>(region.h);
+    if (mine.region.size() < nbytes + Scratch::kSlack) mine.region.resize(nbytes + Scratch::kSlack);
+    Placement pixels{};
+    pixels.source_w = sample.source_w;
+    pixels.source_h = sample.source_h;
+    pixels.box_x = region.x;
+    pixels.box_y = region.y;
+    pixels.resize = Resize{region.w, region.h, region.w, region.h,       0,
+                           0,        region.w, region.h, output_.filter, output_.order};
+    pixels.target.data = mine.region.data();
+    pixels.target.dtype = Dtype::kUint8;
+    pixels.target.row_stride = int64_t{3} * region.w;
+    pixels.target.pixel_stride = 3;
+    pixels.target.channel_stride = 1;
+    const Status status = decode_span(span, kind, pixels, &mine);
+    if (status != Status::kOk) return status;
+    source = Span{mine.region.data(), nbytes, mine.region.size()};
+    kind = Kind::kRaw;
+  }
+  for (size_t view = 0; view <= others_.size(); ++view) {
+    Batch& batch = view == 0 ? *this : *others_[view - 1];
+    Sample moved = batch.samples_[static_cast<size_t>(item)];
+    if (region.w > 0) {
+      moved.source_w = region.w;
+      moved.source_h = region.h;
+      moved.box_x -= region.x;
+      moved.box_y -= region.y;
+    }
+    *error = 0;
+    const Status status = batch.make(moved, item, source, kind, clock, at, error);
+    batch.note(item, status, *error);
+    at = clock.now();
+  }
+  if (mine.region.capacity() > kRegionKept) std::vector<uint8_t>().swap(mine.region);
+  return Status::kOk;
+}
+
+Status Batch::make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock,
+                   int64_t at, int* error) {
+  Worker& mine = worker();
   const int64_t w = output_.out_w, h = output_.out_h;
   Placement placement;
   placement.source_w = sample.source_w;
@@ -158,8 +226,8 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
   mine.resampler.measure(clock.on());
   const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
-  status = keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), span, sample.kind, placement, &mine)
-                   : decode_span(span, sample.kind, placement, &mine);
+  Status status = keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), span, kind, placement, &mine)
+                          : decode_span(span, kind, placement, &mine);
   const bool augmented = !recipe_.empty() || !erasing_.fills.empty();
   const int64_t resized = mine.resampler.spent_ns();
   int64_t decoded = augmented ? clock.now() : 0;
@@ -173,7 +241,6 @@ Status Batch::decode(const Sample& sample, int64_t item, int* error) {
   }
   std::atomic_thread_fence(std::memory_order_seq_cst);  // resample_avx512_store.cpp, Note [Past the cache]
   if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
-  mine.scratch.trim();
   const int64_t end = clock.now();
   if (!augmented) decoded = end;
   clock.add(&stages_.decode, decoded - at - resized);

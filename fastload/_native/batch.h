@@ -60,6 +60,11 @@ struct Times {
   int64_t thread, begin, read, checked, resized, decoded, end;
 };
 
+// What all views of a sample need of its source, in pixels. None where w is 0: each decodes for itself.
+struct Region {
+  int32_t x, y, w, h;
+};
+
 // The caller keeps output.data, status, detail and times alive until the job is done.
 class Batch final : public Job {
  public:
@@ -68,12 +73,41 @@ class Batch final : public Job {
         Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads,
         std::shared_ptr<const Keep> keep);
 
+  // Before it is submitted: fills `others` too, batches of the same records that are never submitted
+  // themselves. Each sample is read once, and decoded once where it has a region (regions: one a sample).
+  void lead(std::vector<std::shared_ptr<Batch>> others, std::vector<Region> regions) {
+    others_ = std::move(others);
+    regions_ = std::move(regions);
+  }
+
   void run(int64_t item) noexcept override;
 
+  // Whether the region lies in the image of sample `item` and holds its box.
+  bool within(size_t item, const Region& region) const {
+    const Sample& s = samples_[item];
+    return region.x <= s.box_x && region.y <= s.box_y && s.box_x + s.box_w <= region.x + region.w &&
+           s.box_y + s.box_h <= region.y + region.h && region.x + region.w <= s.source_w &&
+           region.y + region.h <= s.source_h;
+  }
+
+  int64_t count() const { return static_cast<int64_t>(samples_.size()); }
   const Stages& stages() const { return stages_; }
 
  private:
-  Status decode(const Sample& sample, int64_t item, int* error);
+  class Clock;
+
+  // The status of the sample, or, where it leads others, of what came before its views.
+  Status decode(int64_t item, int* error);
+  Status read(int64_t item, const Clock& clock, Span* span, int64_t* at, int* error);
+  // The sample out of the bytes in `span`; `at`: when that begins.
+  Status make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock, int64_t at,
+              int* error);
+  // All views of a sample, whose outcomes it notes. Another status than kOk: none of them was made.
+  Status make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error);
+  void note(int64_t item, Status status, int error) {
+    detail_[item] = error;
+    status_[item] = static_cast<int32_t>(status);
+  }
 
   std::shared_ptr<Files> files_;
   std::vector<Sample> samples_;
@@ -88,6 +122,8 @@ class Batch final : public Job {
     std::shared_ptr<const resampling::SharedAxis> x, y;
   };
   std::vector<Axes> axes_;  // one per sample, or none where nothing is resized
+  std::vector<std::shared_ptr<Batch>> others_;
+  std::vector<Region> regions_;
   Stages stages_;
 };
 

@@ -50,6 +50,10 @@ class PyJob {
     pool::cancel(*batch_);
   }
   bool done() const { return batch_->done(); }
+  const std::shared_ptr<Batch>& batch() const { return batch_; }
+  bool begun() const { return begun_; }
+  void begin() { begun_ = true; }
+  void keep_alive(std::vector<py::object> others) { others_ = std::move(others); }
   py::dict nanoseconds() const {
     const Stages& stages = batch_->stages();
     py::dict result;
@@ -65,6 +69,8 @@ class PyJob {
   std::shared_ptr<Batch> batch_;
   py::object files_;             // owns the arrays that the core's Files borrows
   std::vector<Buffer> written_;  // what the batch writes into
+  std::vector<py::object> others_;
+  bool begun_ = false;
 };
 
 std::string at(const char* name, size_t i) {
@@ -136,6 +142,38 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
 
 namespace {
 
+// Lets `batch` fill the batches of `views` too: jobs that were not begun, and a region for each sample.
+void lead(const py::object& views, py::ssize_t n, Batch* batch, PyJob* job) {
+  const py::tuple both(views);
+  if (both.size() != 2) throw py::value_error("views: expected jobs and their regions");
+  std::vector<py::object> jobs;
+  for (const py::handle& each : py::list(both[0])) jobs.push_back(py::reinterpret_borrow<py::object>(each));
+  const Buffer array = read_array(both[1], "views", 'i', 4, n, 4);
+  std::vector<std::shared_ptr<Batch>> others;
+  for (const py::object& each : jobs) {
+    const auto& other = each.cast<const PyJob&>();
+    if (other.batch()->count() != n || other.begun()) {
+      throw py::value_error("views: expected jobs of as many samples that were not begun");
+    }
+    others.push_back(other.batch());
+  }
+  std::vector<Region> regions(static_cast<size_t>(n));
+  for (size_t i = 0; i < regions.size(); i++) {
+    const int32_t* r = array.data<int32_t>() + 4 * i;
+    regions[i] = {r[0], r[1], r[2], r[3]};
+    if (r[2] == 0) continue;
+    require(r[0] >= 0 && r[1] >= 0 && r[2] >= 1 && r[3] >= 1 && r[0] <= kMaxSide && r[1] <= kMaxSide &&
+                r[2] <= kMaxSide && r[3] <= kMaxSide,
+            "views", i, "a region in pixels");
+    require(batch->within(i, regions[i]), "views", i, "a region inside the image that holds the box");
+    for (const auto& other : others) {
+      require(other->within(i, regions[i]), "views", i, "a region that holds the box of each view");
+    }
+  }
+  batch->lead(std::move(others), std::move(regions));
+  job->keep_alive(jobs);
+}
+
 std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, const py::object& offset,
                               const py::object& nbytes, const py::object& kind, const py::object& size,
                               const py::object& checksum, const py::object& check, const py::object& box,
@@ -144,7 +182,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               bool channels_last, int filter, int order, const py::sequence& fill,
                               const py::object& status, const py::object& detail, int threads,
                               const py::object& times, const py::object& stages, const py::object& erase,
-                              const std::shared_ptr<Keep>& keep, int channels, bool scaled) {
+                              const std::shared_ptr<Keep>& keep, int channels, bool scaled, bool begin,
+                              const py::object& views) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -226,7 +265,11 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     written.push_back(std::move(*each));
   }
   auto job = std::make_unique<PyJob>(batch, files, std::move(written));
-  pool::submit(batch);
+  if (!views.is_none()) lead(views, n, batch.get(), job.get());
+  if (begin) {
+    job->begin();
+    pool::submit(batch);
+  }
   return job;
 }
 
@@ -285,7 +328,8 @@ void bind_batches(py::module_& m) {
         "check"_a, "box"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(), "out_h"_a,
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
-        "keep"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "Start filling a batch; see _core.pyi.");
+        "keep"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true, "views"_a = py::none(),
+        "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

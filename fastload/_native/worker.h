@@ -20,7 +20,8 @@ struct Worker {
   Resampler resampler;
   JpegDecoder jpeg;
   Kitchen kitchen;
-  std::vector<uint8_t> made;  // a record in the form that a cache keeps
+  std::vector<uint8_t> made;    // a record in the form that a cache keeps
+  std::vector<uint8_t> region;  // pixels that several views are made of, RGB
 };
 
 // Made by the first sample of a thread, freed with the thread. Throws std::bad_alloc.
