@@ -181,3 +181,51 @@ def test_views_in_another_dtype_and_layout(store: Path) -> None:
         assert ours.is_contiguous(memory_format=torch.channels_last)
         assert torch.equal(ours, other.half())
     assert np.isfinite(views[0].float().numpy()).all()
+
+
+@pytest.mark.native
+def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None:
+    from fastload._engine.native import shared_regions
+    from fastload._geometry import Geometry
+
+    class Drawn:
+        def __init__(self, boxes: list[list[int]], kinds: list[int]) -> None:
+            n = len(boxes)
+            none = np.zeros((n, 2), np.int32)
+            self.geometry = Geometry(np.array(boxes, np.int32), none, none, np.zeros(n), 1, 1)
+            self.sizes = np.full((n, 2), 100, np.int32)
+            self.kinds = np.array(kinds, np.uint8)
+
+    # close together; far apart in a JPEG; far apart in a DCT record; raw pixels
+    one = [[0, 0, 40, 40], [0, 0, 10, 90], [0, 0, 10, 10], [0, 0, 40, 40]]
+    other = [[10, 5, 40, 40], [90, 0, 10, 90], [90, 90, 10, 10], [10, 5, 40, 40]]
+    kinds = [0, 0, 2, 1]
+    batches: Any = [Drawn(one, kinds), Drawn(other, kinds)]
+    assert shared_regions(batches).tolist() == [[0, 0, 50, 45], [0, 0, 100, 90], [0] * 4, [0] * 4]
+
+
+@pytest.mark.native
+def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
+    from fastload._buffers import SlabRing
+    from fastload._engine import make_decoder
+    from fastload._transforms import Plan, recognise
+
+    plan = recognise(SMALL)
+    assert isinstance(plan, Plan)
+    decoder: Any = make_decoder(
+        "native", PackedDataset(store).store, plan, threads=1, ring=SlabRing(4)
+    )
+    records = np.arange(4)
+    batch, _ = decoder.prepare(records, seed=1, epoch=0)
+    fewer, _ = decoder.prepare(records[:3], seed=1, epoch=0)
+    whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
+    begun = decoder._begin(batch)
+    with pytest.raises(ValueError, match="not begun"):
+        decoder._begin(batch, views=([begun.job], whole))
+    begun.result()
+    with pytest.raises(ValueError, match="as many samples"):
+        decoder._begin(batch, views=([decoder._begin(fewer, begin=False).job], whole))
+    later = decoder._begin(batch, begin=False)
+    for region in (whole + [1, 0, 0, 0], whole // 9):
+        with pytest.raises(ValueError, match="a region"):
+            decoder._begin(batch, views=([later.job], np.ascontiguousarray(region, np.int32)))
