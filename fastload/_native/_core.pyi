@@ -175,8 +175,7 @@ def submit(
         w is not 0, and holds their boxes.
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
-    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size), DCT, or 3,
-        which is UNSUPPORTED always.
+    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size) or DCT.
     size: (n, 2) width, height of the source image, 0, 0 where unknown.
     checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).

@@ -5,7 +5,6 @@
 
 namespace fastload {
 
-// kOther is left to Pillow.
-enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2, kOther = 3 };
+enum class Kind : uint8_t { kEncoded = 0, kRaw = 1, kDct = 2 };
 
 }  // namespace fastload

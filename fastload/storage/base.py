@@ -29,7 +29,6 @@ __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store"
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
 RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
-TURNED = 3  # an image file to be turned as its EXIF orientation says; in no store on a disk
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
