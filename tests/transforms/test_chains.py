@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,12 @@ ENDS: dict[str, Make] = {
     "RandomErasing": lambda v, r: [v1.ToTensor(), v.RandomErasing(0.7, value=[0.1, 0.2, 0.3])],
     "random RandomErasing": lambda v, r: [v1.ToTensor(), v.RandomErasing(0.7, value="random")],
     "GaussianBlur": lambda v, r: [v.GaussianBlur((5, 9)), v.PILToTensor()],
+    "resized tensor": lambda v, r: [
+        v2.ToImage(),
+        v2.RandomResizedCrop((side(r), side(r)), interpolation=MODES[1 + int(r.integers(2))]),
+        v2.RandomInvert(),
+        v2.ConvertImageDtype(torch.float32),
+    ],
 }
 
 
@@ -142,6 +149,22 @@ def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> Non
         made = decoder.submit(np.arange(len(PICTURES)), seed=1, epoch=2).result()
         for index, image in enumerate(PICTURES):
             assert torch.equal(made[index], ours(plan, image, index)), number
+
+
+def test_random_chains_on_photos_are_torchvisions(
+    test_data: Path, count: Callable[[int, int], int]
+) -> None:
+    photos = [Image.open(path).convert("RGB") for path in sorted(test_data.glob("*/*"))[::75]]
+    for number in range(0, CHAINS, count(10, 1)):
+        chain, _, end = chain_of(number)
+        plan = recognise(chain)
+        for index, image in enumerate(photos):
+            theirs = torchvision_oracle.sample(chain, image, index, seed=1, epoch=2)
+            found, theirs = ours(plan, image, index), theirs.as_subclass(torch.Tensor)
+            if end == "GaussianBlur":
+                assert (found.int() - theirs.int()).abs().max() <= 1
+            else:
+                assert torch.equal(found, theirs), (number, index)
 
 
 def test_each_transform_is_in_ten_chains_at_least() -> None:
