@@ -69,7 +69,7 @@ WRONG = {
     "another result": ({"frames": frame(out_w=W - 1)}, "a last frame of out_w x out_h"),
     "operations left over": ({"settings": [[0, 2, 0, 0, 0]]}, "all operations"),
     "operations not there": ({"settings": [[2, 2, 0, 0, 0]]}, "all operations"),
-    "an unknown filter": ({"settings": [[1, 6, 0, 0, 0]]}, "a filter and three levels"),
+    "an unknown filter": ({"settings": [[1, 8, 0, 0, 0]]}, "a filter and three levels"),
     "a fill of 256": ({"settings": [[1, 2, 0, 256, 0]]}, "a filter and three levels"),
     "too few values": ({"codes": [[1]], "values": np.zeros((1, 1, 0))}, "values: sample 0"),
     "not a number": ({"codes": [[1]], "values": [[[np.nan] * 10]]}, "values: sample 0"),
