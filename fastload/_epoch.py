@@ -135,8 +135,28 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         seed=loader.seed,
         generators=[generator.get_state() for generator in _generators(loader)],
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
+        sampler_epoch=getattr(_told(loader), "epoch", None),
         base_seed=loader._base_seed,
     )
+
+
+def tell(loader: Any, epoch: int | None) -> None:
+    """Tell the user's sampler which epoch it had been told when a state was taken.
+
+    A trainer may ask for the order of the epoch it goes on with before it says which one that is.
+    """
+    sampler = _told(loader)
+    if sampler is not None and epoch is not None:
+        sampler.set_epoch(epoch)
+
+
+def _told(loader: Any) -> Any:
+    """The user's sampler that keeps an epoch; None for ours, which is told each time."""
+    for part in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
+        known = isinstance(getattr(part, "epoch", None), int) and hasattr(part, "set_epoch")
+        if known and not isinstance(part, SeededSampler):
+            return part
+    return None
 
 
 def _check(resume: Progress, now: Progress) -> None:

@@ -26,7 +26,7 @@ from ._policy import BadSample, OnError
 from ._shared import Mapped
 from ._tasks import Outcome, Position, Positions, Task
 from ._trace import Clock
-from ._transport import Packer, warm_collate
+from ._transport import Packer, sweep, warm_collate
 
 # Bad samples of an iterable dataset after which one batch is not filled up any more, where
 # max_errors is a share: the stream may be endless, and all of it bad.
@@ -102,6 +102,7 @@ class Fetcher(Dataset[Outcome]):
             memory = None if task.slot is None else self._mapped.memory(task.slot)
             return self._outcome(task, info.id, Packer(memory))
         except Exception:  # noqa: BLE001 - raised in the training process, at this batch
+            sweep()
             where = f"in DataLoader worker process {info.id}"
             return Outcome(task.number, info.id, error=_wrapped(where))
 

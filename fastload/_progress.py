@@ -37,6 +37,7 @@ class Progress:
         batch_size, world_size, seed: of this iteration.
         generators: states of torch's generators before the epoch drew from them.
         sampler: state of the user's sampler then, where it has one.
+        sampler_epoch: that the user's sampler had been told, such as a DistributedSampler.
         base_seed: what persistent workers had been seeded with before, or None.
         workers: of an iterable dataset, one a worker.
         turn: whose batch comes next.
@@ -55,6 +56,7 @@ class Progress:
     seed: int | None = None
     generators: list[torch.Tensor] = dataclasses.field(default_factory=list)
     sampler: Any = None
+    sampler_epoch: int | None = None
     base_seed: int | None = None
     workers: list[Position] = dataclasses.field(default_factory=list)
     turn: int = 0
@@ -87,6 +89,7 @@ class Progress:
             "seed": self.seed,
             "generators": self.generators,
             "sampler": self.sampler,
+            "sampler_epoch": self.sampler_epoch,
             "base_seed": self.base_seed,
             "workers": [(worker.batches, worker.state, worker.ended) for worker in self.workers],
             "turn": self.turn,
@@ -115,6 +118,7 @@ def read(state: Mapping[str, Any]) -> Progress:
         seed=state["seed"],
         generators=list(state["generators"]),
         sampler=state["sampler"],
+        sampler_epoch=state.get("sampler_epoch"),
         base_seed=state["base_seed"],
         workers=[Position(int(b), s and tuple(s), bool(e)) for b, s, e in state["workers"]],
         turn=int(state["turn"]),

@@ -74,6 +74,7 @@ class Resumable:
         """
         self._resume = _progress.read(state)
         self._next_epoch = self._resume.epoch
+        _epoch.tell(self, self._resume.sampler_epoch)
         self._base_seed = self._resume.base_seed
         self._inner = None  # persistent workers stand elsewhere
         _decode_device.resume(self, state.get("decode"))

@@ -11,9 +11,12 @@ does everything where the worker cannot reach the slab. Whatever pickle can carr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import glob
 import io
 import math
+import os
 import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -35,6 +38,12 @@ _SHARED_NBYTES = 1 << 20
 # As long as there is no slab, up to so much of a batch is sent with the message: a pipe takes it
 # faster than a file of shared memory is made, and it arrives even if its worker dies.
 _INLINE_NBYTES = 1 << 18
+
+# Where torch's files of shared memory lie. With less than so much room there, as in a container
+# with Docker's 64 MB, batches go with their messages until there are slabs: slower, but a full file
+# system would end the epoch.
+_SHARED_FILES = "/dev/shm"
+_SHORT_NBYTES = 1 << 30
 
 # Batches collated in the training process are worth a slab from here on: below, malloc reuses warm
 # memory by itself.
@@ -68,7 +77,7 @@ class Packer:
 
     def __init__(self, memory: np.ndarray | None) -> None:
         self._slab = memory is not None
-        self._memory = np.empty(_INLINE_NBYTES, np.uint8) if memory is None else memory
+        self._memory = _inline() if memory is None else memory
         self._end = 0
         self._nbytes = 0
         self._left = 0
@@ -132,6 +141,31 @@ class Packer:
         tensor = _tensor(self._memory, (offset, shape, strides, dtype))
         self._places[id(tensor)] = tensor, (offset, shape, strides, dtype)
         return tensor
+
+
+def _inline() -> np.ndarray:
+    """Memory for a batch that goes with its message; pages that are not written do not exist."""
+    try:
+        found = os.statvfs(_SHARED_FILES)
+        if found.f_bavail * found.f_frsize < _SHORT_NBYTES:
+            return np.empty(_SHORT_NBYTES, np.uint8)
+    except (OSError, MemoryError):
+        return np.empty(_INLINE_NBYTES, np.uint8)  # no such files here, or a limit on addresses
+    return np.empty(_INLINE_NBYTES, np.uint8)
+
+
+def sweep() -> None:
+    """Remove what torch left behind where it could not share a tensor of this process.
+
+    A file whose space cannot be had keeps its name. With descriptors for handles no other has one:
+    torch removes the name before it writes.
+    """
+    strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
+    if strategy != "file_descriptor":
+        return
+    for name in glob.glob(f"{_SHARED_FILES}/torch_{os.getpid()}_*"):
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(name)
 
 
 def unpack(message: Message, memory: np.ndarray | None, *, copy: bool = False) -> Any:

@@ -57,35 +57,55 @@ def threads_end(count: int, *, timeout_s: float = 30) -> bool:
 
 
 def wait_for(before: Held, *, timeout_s: float) -> list[str]:
-    """Return what is held beyond ``before``, once nothing is or ``timeout_s`` has passed."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        left = snapshot().since(before)
-        if not left or time.monotonic() > deadline:
-            return left
+    """Return what is held beyond ``before``, once nothing is or ``timeout_s`` has passed.
+
+    What comes and goes meanwhile is not left behind: names in /dev/shm are everybody's, and a
+    semaphore of a neighbour's has one for the moment in which it is made.
+    """
+    left = snapshot().since(before)
+    deadline = time.monotonic() + timeout_s  # behind the first look: there is a second one
+    while left and time.monotonic() < deadline:
         time.sleep(0.05)
+        now = set(snapshot().since(before))
+        left = [line for line in left if line in now]
+    return left
 
 
-def _children() -> list[str]:
+def _children(process: str = "self") -> list[str]:
+    """The processes that ``process`` started, and those that they did."""
     found = []
-    for task in Path("/proc/self/task").iterdir():
-        for pid in _read(task / "children").split():
-            command = _read(Path("/proc") / pid / "cmdline").replace("\0", " ")
-            found.append(f"{pid} {command[:120]}")
+    for pid in _children_of(process):
+        command = _read(Path("/proc") / pid / "cmdline").replace("\0", " ")
+        found += [f"{pid} {command[:120]}", *_children(pid)]
     return found
 
 
+def _children_of(process: str) -> list[str]:
+    try:
+        tasks = list(Path(f"/proc/{process}/task").iterdir())
+    except FileNotFoundError:
+        return []  # it has ended
+    return [pid for task in tasks for pid in _read(task / "children").split()]
+
+
 def _shared_memory() -> list[str]:
-    """Entries of /dev/shm that no process outside of our family has mapped or open."""
+    """Entries of /dev/shm that are ours, or that nobody outside of our family holds any more."""
     names = {entry.name for entry in SHM.iterdir()} if SHM.is_dir() else set()
     if not names:
         return []
     family = {str(os.getpid()), *(child.split()[0] for child in _children())}
-    for process in Path("/proc").iterdir():
-        if process.name.isdigit() and process.name not in family:
-            maps = _read(process / "maps")
-            names -= {name for name in names if f"{SHM}/{name}" in maps}
+    others = {p.name for p in Path("/proc").iterdir() if p.name.isdigit()} - family
+    # What torch makes says who made it.
+    names = {name for name in names if not _maker(name) & others}
+    for process in others:
+        maps = _read(Path("/proc") / process / "maps")
+        names -= {name for name in names if f"{SHM}/{name}" in maps}
     return sorted(names)
+
+
+def _maker(name: str) -> set[str]:
+    """The process in a name that torch gave, such as torch_1234_567_0."""
+    return set(name.split("_")[1:2]) if name.startswith("torch_") else set()
 
 
 def _descriptors() -> list[str]:

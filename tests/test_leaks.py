@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
+import time
 from multiprocessing import shared_memory
 
 import leaks
@@ -17,7 +19,7 @@ def left_since(before: leaks.Held) -> str:
 
 def test_nothing_is_left_by_nothing() -> None:
     before = leaks.snapshot()
-    assert left_since(before) == ""
+    assert leaks.wait_for(before, timeout_s=5) == []
 
 
 def test_a_running_thread_is_seen() -> None:
@@ -28,7 +30,7 @@ def test_a_running_thread_is_seen() -> None:
     assert "threads: forgotten" in left_since(before)
     stop.set()
     thread.join()
-    assert left_since(before) == ""
+    assert leaks.wait_for(before, timeout_s=5) == []
 
 
 def test_a_running_child_is_seen() -> None:
@@ -36,7 +38,7 @@ def test_a_running_child_is_seen() -> None:
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert "children: " in left_since(before)
     child.communicate(b"\n")
-    assert left_since(before) == ""
+    assert leaks.wait_for(before, timeout_s=5) == []
 
 
 def test_shared_memory_is_seen() -> None:
@@ -45,7 +47,7 @@ def test_shared_memory_is_seen() -> None:
     assert f"shared_memory: {block.name}" in left_since(before)
     block.close()
     block.unlink()
-    assert left_since(before) == ""
+    assert leaks.wait_for(before, timeout_s=5) == []
 
 
 def test_an_open_descriptor_is_seen() -> None:
@@ -53,4 +55,42 @@ def test_an_open_descriptor_is_seen() -> None:
     descriptor = os.open(os.devnull, os.O_RDONLY)
     assert f"descriptors: {descriptor} -> /dev/null" in left_since(before)
     os.close(descriptor)
-    assert left_since(before) == ""
+    assert leaks.wait_for(before, timeout_s=5) == []
+
+
+def test_what_a_neighbour_makes_and_removes_is_not_ours() -> None:
+    code = """
+import os, sys
+number = 0
+while True:
+    name = f"/dev/shm/sem.mp-neighbour{os.getpid()}-{number}"
+    open(name, "w").close()
+    os.remove(name)
+    number += 1
+"""
+    before = leaks.snapshot()
+    # started by a process that has ended: no child of ours
+    start = """
+import subprocess, sys
+nothing = subprocess.DEVNULL
+print(subprocess.Popen([sys.executable, "-c", sys.argv[1]], stdout=nothing, stderr=nothing).pid)
+"""
+    neighbour = int(subprocess.check_output([sys.executable, "-c", start, code], timeout=60))
+    try:
+        assert leaks.wait_for(before, timeout_s=1) == []
+    finally:
+        os.kill(neighbour, signal.SIGKILL)
+        for left in leaks.SHM.glob(f"sem.mp-neighbour{neighbour}-*"):
+            left.unlink()
+
+
+def test_a_child_of_a_child_is_seen() -> None:
+    before = leaks.snapshot()
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while len(leaks.snapshot().since(before)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert left_since(before).count("children: ") == 2
+    child.communicate(b"\n")
+    assert leaks.wait_for(before, timeout_s=5) == []

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch.utils.data import (
     Dataset,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     WeightedRandomSampler,
     get_worker_info,
 )
 
-from batches import TRAIN
+from batches import EVAL, TRAIN
 from fastload import FastLoader, UsageError
 from sides import assert_same
 
@@ -342,3 +343,20 @@ def test_a_sampler_that_repeats_augments_each_time_anew_after_resuming_too(store
     expected, got = resumed(make, 2, epochs=1)
     assert_same(got, expected)
     assert not torch.equal(expected[0][0][0], expected[1][0][1])
+
+
+def test_a_distributed_sampler_is_told_the_epoch_that_it_had(store):
+    """Lightning asks for the order of the epoch it goes on with before it tells the sampler."""
+
+    def make():
+        sampler = DistributedSampler(range(24), 2, 1, seed=4)
+        return FastLoader(store, 3, transform=EVAL, sampler=sampler)
+
+    loader = make()
+    loader.sampler.set_epoch(7)
+    iterator = iter(loader)
+    next(iterator)
+    other = make()
+    other.load_state_dict(loader.state_dict())
+    assert other.sampler.epoch == 7
+    assert_same(list(other), list(iterator))

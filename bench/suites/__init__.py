@@ -16,6 +16,7 @@ from bench.suites.pack import Pack
 from bench.suites.scaling import Scaling
 from bench.suites.small import SmallImages
 from bench.suites.startup import Startup
+from bench.suites.state import State
 from bench.suites.tuning import Auto, Autotune
 
 SUITES: dict[str, Suite] = {
@@ -28,6 +29,7 @@ SUITES: dict[str, Suite] = {
         Augment(),
         Pack(),
         Startup(),
+        State(),
         Memory(),
         Cold(),
         Cache(),

@@ -139,12 +139,20 @@ def test_dropped_pages_are_gone_even_where_a_file_is_mapped(tmp_path: Path) -> N
     assert coldness.resident([path]) == 1
 
 
+@pytest.mark.parametrize("variant", ["small", "arrays"])
+def test_the_cost_of_states_is_a_share_of_the_loop(cache: Path, variant: str) -> None:
+    (row,) = rows_of_any(cache, "state", variant)
+    assert 0 < row["median"] < 1
+    assert row["setting"]["call_us"] > 0
+
+
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
     elsewhere = {"gpu-decode", "any-dataset", "auto", "autotune", "formats", "overhead"}
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
+        "state",
         "memory",
         "scaling",
         "cold",

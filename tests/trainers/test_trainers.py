@@ -5,17 +5,13 @@ Lightning, accelerate and transformers come with the extra ``trainers``; their t
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-import textwrap
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from batches import EVAL
+from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset
+from torchrun import torchrun
 
 KINDS = [DataLoader, FastLoader]
 
@@ -23,26 +19,6 @@ KINDS = [DataLoader, FastLoader]
 def regression():
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     return TensorDataset(x, x.sum(1, keepdim=True))
-
-
-def torchrun(code, tmp_path, ranks=2):
-    """Run ``code`` on so many ranks; what each rank passed to ``report``."""
-    script = tmp_path / "job.py"
-    script.write_text(
-        "import json, os, sys\n"
-        "def report(value):\n"
-        "    path = os.path.join(os.path.dirname(__file__), os.environ['RANK'] + '.json')\n"
-        "    with open(path, 'w') as file: json.dump(value, file)\n" + textwrap.dedent(code)
-    )
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-        + [str(ranks), str(script)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(ranks)]
 
 
 def test_a_torchrun_job_with_two_ranks_shards_by_itself(tmp_path):
@@ -194,3 +170,60 @@ def test_hugging_faces_trainer_has_the_same_curve(tmp_path):
         curves.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert len(curves[0]) == 8
     assert curves[0] == curves[1]
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
+    tmp_path, store, shuffle, monkeypatch
+):
+    """With random transforms: HF leaves out the batches it has had, by the sampler alone."""
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3 * 64 * 64, 1)
+
+        def forward(self, image, label):
+            output = self.layer(image.flatten(1)).squeeze(1)
+            return {"loss": torch.nn.functional.mse_loss(output, label.float())}
+
+    batches = []
+    whole_batch = PackedDataset.__getitems__
+    monkeypatch.setattr(
+        PackedDataset,
+        "__getitems__",
+        lambda self, indices: batches.append(len(indices)) or whole_batch(self, indices),
+    )
+    monkeypatch.delattr(PackedDataset, "__getitem__")
+
+    class Trained(Trainer):
+        def get_train_dataloader(self):
+            loader = FastLoader(
+                store, 4, shuffle=shuffle, transform=TRAIN, seed=5, fields=(), num_workers=0
+            )
+            return self.accelerator.prepare(loader)
+
+    def curve(folder, checkpoint=None):
+        torch.manual_seed(0)
+        arguments = TrainingArguments(
+            str(folder),
+            max_steps=15,
+            logging_steps=1,
+            save_steps=8,
+            learning_rate=1e-3,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        trainer = Trained(Model(), arguments, train_dataset=PackedDataset(store, fields=()))
+        trainer.train(resume_from_checkpoint=checkpoint)
+        return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+
+    expected = curve(tmp_path / "whole")
+    assert len(expected) == 15
+    assert set(batches) == {4}
+    resumed = curve(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-8"))
+    assert resumed == expected
