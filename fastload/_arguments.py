@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from . import _policy, _shard
+from . import _accelerator, _policy, _shard
 from ._collate import collate
 from .errors import UsageError
 
@@ -40,6 +40,17 @@ def check(arguments: dict[str, Any]) -> None:
             "shard=True is for map-style datasets: an IterableDataset decides by itself what each "
             "rank and worker reads (torch.distributed.get_rank, torch.utils.data.get_worker_info)"
         )
+    device, ahead, transform = (
+        arguments[name] for name in ("device", "prefetch_device", "batch_transform")
+    )
+    if device is not None:
+        _device(device)
+    if not isinstance(ahead, int) or ahead < 0:
+        raise UsageError(f"prefetch_device: expected batches ahead, 0 or more, got {ahead!r}")
+    if transform is not None and not callable(transform):
+        raise UsageError(
+            f"batch_transform: expected something to call with a batch, got {transform!r}"
+        )
     if arguments["rank"] is not None or arguments["world_size"] is not None:
         _shard.resolve(arguments["rank"], arguments["world_size"])
 
@@ -51,6 +62,17 @@ def check_cache(cache: str | None, decode: str) -> None:
             "cache='decoded' keeps images of their whole size, and decode='scaled' makes smaller "
             "ones: take cache='dct' or 'ram', or decode='exact'"
         )
+
+
+def _device(device: Any) -> None:
+    """Raise UsageError for what is no device of this machine."""
+    try:
+        known = torch.device(device)
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise UsageError(
+            f"device: expected such as 'cuda', 'cuda:1' or torch.device('cuda'), got {device!r}"
+        ) from error
+    _accelerator.check(known)
 
 
 def collate_for(

@@ -95,6 +95,13 @@ class SlabRing:
                     return
             time.sleep(1e-4)
 
+    def memory_at(self, address: int) -> np.ndarray | None:
+        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        for slab in list(self._slabs):
+            if slab.address <= address < slab.address + slab.memory.nbytes:
+                return slab.memory
+        return None
+
     def in_use(self) -> int:
         """Number of slabs that somebody still refers to."""
         with self._lock:
@@ -127,6 +134,7 @@ class _Slab:
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
+        self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
 
     def free(self) -> bool:

@@ -158,6 +158,21 @@ def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations
     return images if labels is None else [images, labels]
 
 
+def images_of(batch: Any) -> torch.Tensor:
+    """The images of what ``batch_of`` made."""
+    if isinstance(batch, dict):
+        batch = batch["image"]
+    images: torch.Tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
+    return images
+
+
+def with_images(batch: Any, images: torch.Tensor) -> Any:
+    """What ``batch_of`` made, with other images."""
+    if isinstance(batch, dict):
+        return {**batch, "image": images}
+    return images if isinstance(batch, torch.Tensor) else [images, *batch[1:]]
+
+
 def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
     """The samples one by one."""
     fields = annotations.fields

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from . import _decode_device, _runs, _scaled
+from . import _decode_device, _delivery, _runs, _scaled
 from ._engine import chosen
 from ._held import REMEDY, held
 from ._source import Source, begun
@@ -19,6 +19,7 @@ def explain(loader: Any) -> str:
     """Which engine of ``loader``, a FastLoader, runs and why, and what would be faster."""
     source = loader._resolve(loader.dataset, single=loader.batch_sampler is None)
     lines = _workers(loader, source) if isinstance(source, str) else _native(loader, source)
+    lines += _delivery.explain(loader, source)
     if loader.shard and not loader._own_order:
         lines.append("shard: not here, since the sampler that was given decides what is read")
     return "\n".join(lines)
@@ -41,7 +42,8 @@ def _native(loader: Any, source: Source) -> list[str]:
         lines += [f"view {number}:"] * (len(views) > 1)
         lines.append("fused: " + " -> ".join(plan.steps))
         if not source.tensors:
-            lines += [f"split: {plan.split}", f"batch: {plan.dtype}, {layout}"]
+            split = _delivery.split(loader, source, plan)
+            lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")

@@ -29,12 +29,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sized
-from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from ._engine.decoder import Decoder, Images
+from ._erasing import Drawn
 from ._governor import Governor, Pace
 from ._policy import BadSamples, OnError
 from ._progress import Progress
@@ -45,6 +45,8 @@ from ._sampler import Batches, Order
 from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
+
+_E = TypeVar("_E", bound=BaseException)
 
 # How long the exit of the interpreter waits for a producer.
 _EXIT_S = 5.0
@@ -62,7 +64,7 @@ class BatchIterator(Iterator[Any]):
         decoder: what fills the batches.
         order: index batches, iterated on the consumer's thread.
         sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
-        assemble: (images, record numbers, fields that moved) -> the batch the caller gets.
+        assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
         prefetch: batches ahead of the consumer; 0 works without a thread.
         timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
         seed, epoch: of the augmentation.
@@ -81,7 +83,7 @@ class BatchIterator(Iterator[Any]):
         decoder: Decoder,
         order: Order,
         sized: Sized,
-        assemble: Callable[[Images, np.ndarray, dict[str, Any]], Any],
+        assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
         prefetch: int,
         timeout_s: float,
         seed: int,
@@ -137,7 +139,9 @@ class BatchIterator(Iterator[Any]):
                     raise StopIteration
                 if not filled.empty:
                     got = time.perf_counter_ns()
-                    batch = self._assemble(filled.images, filled.records, filled.moved)
+                    batch = self._assemble(
+                        filled.images, filled.records, filled.moved, filled.drawn
+                    )
                     self._stamps.stage("collate", got)
                     break
             finally:  # last: see above
@@ -149,6 +153,11 @@ class BatchIterator(Iterator[Any]):
             self._pipeline.use_threads(setting.workers)
             self._prefetch = setting.prefetch
         return batch
+
+    def ready(self) -> bool:
+        """Whether a batch lies ready, or is made in the call that asks for it."""
+        results = self._pipeline.results()
+        return results is None or not results.empty()
 
     def _filled(self) -> Filled | None:
         """The next batch from the engine; one that failed is behind us, as in torch."""
@@ -188,7 +197,7 @@ class BatchIterator(Iterator[Any]):
             self._pipeline.put(next(self._order, None))
         except Exception as error:  # noqa: BLE001 - raised at its batch; those before it come first
             # without this frame: it holds the iterator, which has to be able to go
-            self._pipeline.put(error.with_traceback(_below(error)))
+            self._pipeline.put(below(error))
         self._stamps.stage("order", begin)
 
 
@@ -257,6 +266,10 @@ class _Pipeline:
             raise outcome
         finally:
             del outcome  # its traceback holds this frame: the cycle would keep the thread
+
+    def results(self) -> Any:
+        """The queue of batches that are ready; None where each is made when it is asked for."""
+        return None if self._results is None else self._results.queue
 
     def _make(self) -> Filled | BaseException | None:
         """The next batch, made here."""
@@ -363,9 +376,10 @@ class _Pipeline:
         return filled
 
 
-def _below(error: BaseException) -> TracebackType | None:
-    """The traceback of ``error`` without the frame that caught it."""
-    return None if error.__traceback__ is None else error.__traceback__.tb_next
+def below(error: _E) -> _E:
+    """``error`` without the frame that caught it in its traceback."""
+    trace = error.__traceback__
+    return error.with_traceback(None if trace is None else trace.tb_next)
 
 
 def _cancel(filling: _Filling) -> None:

@@ -10,13 +10,14 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _arguments, _cpu, _decode_device, _epoch, _runs, _shard
+from . import _arguments, _cpu, _decode_device, _delivery, _epoch, _runs, _shard
 from ._buffers import SlabRing
 from ._cache import Cache
 from ._dataset import PackedDataset, open_dataset
 from ._engine import chosen
 from ._engine.decoder import Decoder
 from ._governor import Governor
+from ._mover import Mover
 from ._policy import BadSamples, OnError
 from ._reports import Reports
 from ._resumable import Resumable
@@ -112,6 +113,18 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         cache_limit: bytes, or a string such as "8GB"; default half of the memory that is available
             (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as without
             a cache.
+        device: where batches arrive: "cuda", "cuda:1", an index, a ``torch.device``, also "mps" and
+            "xpu"; whatever their structure. On CUDA they are copied on a stream of their own while
+            the caller computes, and are whole when his current stream comes to them. Where an
+            engine of fastload runs and no ``collate_fn`` was given, levels (uint8) are copied, and
+            the device does the table, the cast and RandomErasing, with the same result. None and
+            "cpu" leave batches in host memory.
+        prefetch_device: batches ahead on the device, beside the one in use. 0: each is copied when
+            it is asked for.
+        batch_transform: called with each whole batch, on the device where there is one, such as
+            torchvision's ``v2.MixUp(num_classes=10)``. Its random numbers (Python's, NumPy's and
+            torch's global generators) are a function of (seed, epoch, number of the batch), drawn
+            apart from the caller's.
         decode_device: "cpu"; "gpu": JPEGs are decoded by DALI on ``device``, and levels come out a
             little different (docs/gpu.md); "auto": some of the data is decoded both ways before the
             first batch, and the faster way is taken for good.
@@ -119,9 +132,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
     All other arguments are torch's.
 
     Yields:
-        What DataLoader would: ``[images, labels]`` with images (n, 3, h, w), RGB, in host memory
-        (pinned with ``pin_memory=True`` where CUDA is there), or a dict with ``fields``. A batch is
-        the caller's for as long as anything refers to its memory.
+        What DataLoader would: ``[images, labels]`` with images (n, 3, h, w), RGB, on ``device`` or
+        in host memory (pinned with ``pin_memory=True`` where CUDA is there), or a dict with
+        ``fields``. A batch is the caller's for as long as anything refers to its memory.
 
     Raises:
         UsageError: arguments that cannot work together.
@@ -169,6 +182,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         trace: str | os.PathLike[str] | None = None,
         cache: str | None = None,
         cache_limit: int | str | None = None,
+        device: str | int | torch.device | None = None,
+        prefetch_device: int = 2,
+        batch_transform: Callable[[Any], Any] | None = None,
         decode_device: str = "cpu",
     ) -> None:
         _arguments.check(locals())
@@ -204,6 +220,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._timeline = None if trace is None else lasting(trace)
         self.cache = cache
         self.cache_limit = cache_limit
+        self.device = device
+        self.prefetch_device = prefetch_device
+        self.batch_transform = batch_transform
+        self._mover: tuple[int, Mover] | None = None
         self.decode_device = decode_device
         self._choice: _decode_device.Choice | None = None
         self._cache = Cache.of(cache, cache_limit, engine)
@@ -344,16 +364,19 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._padding = epoch.padding
         self._bad = BadSamples(self.max_errors, epoch.progress.length)
         with epoch.drawing():
+            inner: Iterator[Any]
             if not isinstance(source, str):
-                return _runs.native(self, source, epoch)
-            if _runs.plain(self):
+                inner = _runs.native(self, source, epoch)
+            elif _runs.plain(self):
                 if self.on_error != "raise":
                     raise UsageError(
                         f"on_error={self.on_error!r} needs in_order=True, and a dataset that is no "
                         "DataPipe: there torch's own iterator runs, which raises what is raised"
                     )
-                return Observed(super().__iter__(), self._stamps)
-            return _runs.workers(self, epoch)
+                inner = Observed(super().__iter__(), self._stamps)
+            else:
+                inner = _runs.workers(self, epoch)
+            return _delivery.deliver(self, source, epoch, inner)
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
@@ -363,5 +386,5 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         # Files, threads, processes and shared memory: another process makes its own.
-        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_warm", "_progress")
+        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_warm", "_progress", "_mover")
         return {**self.__dict__, **dict.fromkeys(alive)}

@@ -7,19 +7,25 @@ some 6 us a sample, most of it Python's own generator.
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import random
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from . import _philox
 
+if TYPE_CHECKING:
+    from ._accelerator import Accelerator
+
 _SAMPLE = 0x7361_6D70  # stream of samples, apart from the order's and every transform's
 _BATCH = 0x6261_7463  # stream of an iterable dataset's batches
+
+_TRANSFORM = 0x7472_616E  # stream of transforms of whole batches
 
 _REPEAT_BITS = 40  # as in _geometry: indices take the bits below, repeats those above
 
@@ -46,6 +52,30 @@ def batch_seed(seed: int, epoch: int, worker: int, batch: int) -> int:
     """A seed (63 bits) for a batch of an iterable dataset."""
     counter = np.array([(worker << _REPEAT_BITS) + batch], np.int64)
     return _seeds(seed, epoch, counter, _BATCH)[0]
+
+
+def transform_seed(seed: int, epoch: int, batch: int) -> int:
+    """A seed (63 bits) for ``batch_transform`` of a batch."""
+    return _seeds(seed, epoch, np.array([batch], np.int64), _TRANSFORM)[0]
+
+
+@contextlib.contextmanager
+def seeded(seed: int, accelerator: Accelerator | None) -> Iterator[None]:
+    """Within it, the global generators are seeded; afterwards they stand where they stood.
+
+    Python's, NumPy's, torch's of the CPU, and that of ``accelerator``.
+    """
+    before = get()
+    state = None if accelerator is None else accelerator.random_state()
+    try:
+        seed_all(seed)
+        if accelerator is not None:
+            accelerator.seed(seed)
+        yield
+    finally:
+        put(before)
+        if accelerator is not None and state is not None:
+            accelerator.set_random_state(state)
 
 
 def seed_all(seed: int) -> None:

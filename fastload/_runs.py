@@ -23,12 +23,13 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _cpu, _decode_device, _memory, _sampler
+from . import _cpu, _decode_device, _delivery, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._engine import chosen, make_decoder
 from ._engine.decoder import Decoder, Images
 from ._epoch import Epoch
+from ._erasing import Drawn
 from ._fetch import Fetcher, WorkerInit, same
 from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._halves import Halves
@@ -162,7 +163,8 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
     count = loader.num_workers
     if count and loader._ring is None:
         # what is ahead, the one the consumer works on, the one it just let go of
-        loader._ring = SharedRing(count * loader.prefetch_factor + 2)
+        held = _delivery.slabs_held(loader)
+        loader._ring = SharedRing(count * loader.prefetch_factor + 2 + held)
     if not count and loader._warm is None:
         loader._warm = SlabRing(_WARM_SLABS)
     batched = loader.batch_sampler is not None
@@ -205,7 +207,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
             sampler=tasks,
             num_workers=count,
             collate_fn=same,  # type: ignore[arg-type]
-            pin_memory=loader.pin_memory,
+            pin_memory=loader.pin_memory and not _delivery.accelerated(loader),
             pin_memory_device=loader.pin_memory_device,
             timeout=loader.timeout,
             generator=loader.generator,
@@ -273,7 +275,13 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
         decoder=_decoder(loader, source),
         order=order,
         sized=loader,
-        assemble=functools.partial(_assemble, source, loader.collate_fn, _pinned(loader)),
+        assemble=functools.partial(
+            _assemble,
+            source,
+            loader.collate_fn,
+            _pinned(loader),
+            _delivery.rest(loader, source) is not None,
+        ),
         prefetch=_batches_ahead(loader) if loader.num_workers else 0,
         timeout_s=loader.timeout,
         seed=seed,
@@ -300,6 +308,8 @@ def _augmentation(loader: Any, source: Source, epoch: int, persistent: bool) -> 
 
 
 def _pinned(loader: Any) -> bool:
+    if _delivery.accelerated(loader):
+        return False  # the transfer stage pins by itself
     if loader.pin_memory and not torch.cuda.is_available():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
@@ -315,12 +325,15 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     _decode_device.settle(loader, source)
     decoding = _decode_device.decoding(loader, source)
     key = (os.getpid(), source.parts, decoding.engine, decoding.device)
+    rest = _delivery.rest(loader, source)
+    plan = source.plan if rest is None else rest.levels()
     if loader._made is not None:
         made_for, decoder = loader._made
-        if made_for == key and decoder.makes(source.plan):
+        if made_for == key and decoder.makes(plan):
             decoder.threads = loader.num_workers
+            decoder.rest = rest
             return decoder  # type: ignore[no-any-return]
-    pinned = loader.pin_memory and torch.cuda.is_available()
+    pinned = loader.pin_memory and not _delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
     store = source.store
@@ -328,22 +341,27 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         store = loader._cache.before(
             store,
             source.parts,
-            source.plan,
+            plan,
             engine=chosen(loader.engine, store),
             checked=loader.check_crc != "never",
         )
     decoder = make_decoder(
         decoding.engine,
         store,
-        source.plan,
+        plan,
         threads=loader.num_workers,
-        # what is ahead, and the one the consumer works on
-        ring=None if pinned else SlabRing(ahead + 1, _PATIENCE_S if loader.num_workers else 0),
+        # what is ahead, the one the consumer works on, and what is being copied to a device
+        ring=None
+        if pinned
+        else SlabRing(
+            ahead + 1 + _delivery.slabs_held(loader), _PATIENCE_S if loader.num_workers else 0
+        ),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,
         device=decoding.device,
         hw_decoder_load=decoding.hw_decoder_load,
     )
+    decoder.rest = rest
     loader._made = key, decoder
     return decoder
 
@@ -352,11 +370,13 @@ def _assemble(
     source: Source,
     collate_fn: Callable[[list[Any]], Any],
     pinned: bool,
+    levels: bool,
     images: Images,
     records: np.ndarray,
     moved: dict[str, Any],
+    drawn: Drawn | None = None,
 ) -> Any:
-    """The batch as the caller gets it."""
+    """The batch as the caller gets it, or as the device stage does (``levels``)."""
     if source.tensors:
         columns = [images, *Rows.of(source.store).others(records)]
         rows: Any = columns if collate_fn is collate else collate_fn(list(zip(*columns)))
@@ -366,6 +386,8 @@ def _assemble(
     )
     if collate_fn is collate:
         batch = batch_of(images, annotations)
+        if levels:
+            return _delivery.Levels(batch, drawn)
     else:
         # of views, those of each sample
         each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import _policy
+from . import _policy, _recipe
 from ._engine.decoder import Decoder, Images, Ticket
+from ._erasing import Drawn
 from ._policy import BadSample, OnError
 from ._refill import Refill
 from ._sampler import Repeats
@@ -71,6 +72,8 @@ class Filled:
         empty: there is no batch, since no sample is left for it.
         refilled: samples taken from the order's end so far.
         moved: the fields that moved along with the images, by name.
+        repeats: int64 (n,), how often each came before; None: nothing is random.
+        drawn: rectangles of these images for the device stage, or None.
     """
 
     records: np.ndarray
@@ -79,6 +82,8 @@ class Filled:
     empty: bool = False
     refilled: int = 0
     moved: dict[str, Any] = dataclasses.field(default_factory=dict)
+    repeats: np.ndarray | None = None
+    drawn: Drawn | None = None
 
 
 class Filler:
@@ -154,18 +159,35 @@ class Filler:
             DataError: a sample failed that is not to be skipped or replaced.
             concurrent.futures.CancelledError: it was cancelled.
         """
-        records = filling.records
+        filled, rest = self._finished(filling), self._decoder.rest
+        if rest is None or not rest.erasing or filled.empty or isinstance(filled.images, list):
+            return filled
+        height, width = filled.images.shape[2:]
+        drawn = _recipe.rectangles(
+            rest,
+            width,
+            height,
+            seed=self._seed,
+            epoch=self._epoch,
+            indices=filled.records,
+            repeats=filled.repeats,
+        )
+        return dataclasses.replace(filled, drawn=drawn)
+
+    def _finished(self, filling: Filling) -> Filled:
+        records, repeats = filling.records, filling.repeats
         if self._on_error == "raise":
             assert filling.ticket is not None
             images, moving = filling.ticket.result(), filling.ticket.moving
-            return Filled(records, images, moved={} if moving is None else moving.result())
+            moved = {} if moving is None else moving.result()
+            return Filled(records, images, moved=moved, repeats=repeats)
         if self._refill is not None:
             self._number += 1
             return self._fill_up(filling, self._refill, self._number - 1)
         n = len(records)
         made, failed = self._settled(filling)
         if not failed:
-            return Filled(records, made.images, moved=made.moved)
+            return Filled(records, made.images, moved=made.moved, repeats=repeats)
         actions: dict[int, str] = {}
         bad = []
         for i, error in sorted(failed.items()):
@@ -178,12 +200,14 @@ class Filler:
         rows = {int(position): row for row, position in enumerate(filling.tried)}
         # A copy: these batches are few.
         made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64))
+        which = np.array(kept, np.int64)
         return Filled(
-            records[np.array(kept, np.int64)],
+            records[which],
             made.images,
             tuple(bad),
             empty=not kept,
             moved=made.moved,
+            repeats=None if repeats is None else repeats[which],
         )
 
     def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
@@ -225,7 +249,12 @@ class Filler:
             return Filled(_NONE, torch.empty(0), tuple(bad), empty=True, refilled=refill.spent)
         made = made.of(slice(n))
         return Filled(
-            filling.records[:n], made.images, tuple(bad), refilled=refill.spent, moved=made.moved
+            filling.records[:n],
+            made.images,
+            tuple(bad),
+            refilled=refill.spent,
+            moved=made.moved,
+            repeats=None if filling.repeats is None else filling.repeats[:n],
         )
 
     def _again(self, positions: list[int], repeats: dict[int, int]) -> Filling:

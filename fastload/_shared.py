@@ -59,6 +59,7 @@ class _Slab:
         except BaseException:
             os.close(descriptor)
             raise
+        self.address: int = self.memory.ctypes.data
         self.slot = Slot(os.getpid(), descriptor, os.fstat(descriptor).st_ino, nbytes)
         self._lease: weakref.ref[np.ndarray] | None = None
 
@@ -121,6 +122,13 @@ class SharedRing:
                 self._slabs += fitting
                 self.allocations += 1
             return fitting[0].slot, fitting[0].lease()
+
+    def memory_at(self, address: int) -> np.ndarray | None:
+        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        for slab in list(self._slabs):
+            if slab.address <= address < slab.address + slab.slot.nbytes:
+                return slab.memory
+        return None
 
     @property
     def crowded(self) -> bool:

@@ -28,6 +28,9 @@ _LIMIT = 2_000_000
 TIMES = 7
 """Fields of a sample's times, as the native core writes them (_core.pyi, submit)."""
 
+# Where the numbers of tracks that are no threads begin: Linux numbers threads below 2**22.
+_TRACKS = 1 << 30
+
 # What a track shows from the outside in: of what begins at the same time, the longer comes first.
 _Event = tuple[str, int, int, int, Mapping[str, Any] | None]  # name, thread, begin, end, args
 
@@ -46,6 +49,7 @@ class Timeline:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._names: dict[int, str] = {}
+        self._tracks: dict[str, int] = {}
         self._events: list[_Event] = []
         self._samples: list[np.ndarray] = []
         self._counters: list[tuple[str, int, float]] = []
@@ -74,6 +78,14 @@ class Timeline:
                 if process != self._pid:
                     self._names.setdefault(process, "worker process")
                 self._events.append((name, process, begin_ns, end_ns, None))
+
+    def track(self, track: str, name: str, begin_ns: int, end_ns: int) -> None:
+        """``track``, which is no thread of this system (a device's stream), did ``name``."""
+        with self._lock:
+            if self._room(1):
+                number = self._tracks.setdefault(track, _TRACKS + len(self._tracks))
+                self._names[number] = track
+                self._events.append((name, number, begin_ns, end_ns, None))
 
     def samples(self, times: np.ndarray) -> None:
         """Samples that the native core worked on: int64 (n, TIMES), as ``submit`` writes them."""

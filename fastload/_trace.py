@@ -67,6 +67,8 @@ class Stamps:
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.timeline = timeline
+        self.held: list[int] | None = None
+        """Images of batches that were made but not handed over, where a delivery does that."""
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
         self._hits = self._misses = self._read_nbytes = 0
@@ -113,6 +115,13 @@ class Stamps:
         self._read_nbytes += nbytes
 
     def batch(self, images: int, begin_ns: int) -> None:
+        """A batch of ``images`` is made; the consumer asked for it at ``begin_ns``."""
+        if self.held is None:
+            self.handed(images, begin_ns)
+        else:
+            self.held.append(images)
+
+    def handed(self, images: int, begin_ns: int) -> None:
         """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
         end_ns = time.perf_counter_ns()
         self._mark(begin_ns, end_ns, images)
@@ -122,6 +131,11 @@ class Stamps:
         self._end = end_ns
 
     def ended(self, begin_ns: int) -> None:
+        """No more batches are made; the consumer asked for one at ``begin_ns``."""
+        if self.held is None:
+            self.exhausted(begin_ns)
+
+    def exhausted(self, begin_ns: int) -> None:
         """The consumer asked for one more batch at ``begin_ns``, and there was none."""
         self._mark(begin_ns, time.perf_counter_ns(), 0)
         if self.timeline is not None and self.timeline is not active():

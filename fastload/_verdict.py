@@ -9,6 +9,7 @@ from ._trace import Snapshot
 
 _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short
+_COPIES = 0.9  # share of the time from which on a device that copies can do no more
 _READING = ("read", "check")
 _DECODING = ("decode", "resize", "augment", "pillow", "fields")
 _OURS = ("order", "prepare", "collate")
@@ -20,8 +21,9 @@ class Verdict:
 
     Attributes:
         bound: "compute" (the training step), "reading", "decoding", "python" (the dataset's own
-            code), "transport" (batches on their way from worker processes) or "loader" (drawing the
-            order and handing batches over); "unknown" before the first batches.
+            code), "transport" (batches on their way from worker processes), "copy" (to the device)
+            or "loader" (drawing the order and handing batches over); "unknown" before the first
+            batches.
         why: the figures behind it, in words.
     """
 
@@ -39,10 +41,16 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
     if figures.batches < 2 or not figures.elapsed_s:
         return Verdict(bound="unknown", why="too few batches so far")
     waiting = figures.wait_s / figures.elapsed_s
+    copying = figures.stages_s.get("copy", 0.0) / figures.elapsed_s
+    if copying >= _COPIES:
+        return Verdict(bound="copy", why=f"copies to the device take {copying:.0%} of its time")
     if waiting < _WAITS:
         return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
     stages = figures.stages_s
-    if native:
+    moving = stages.get("move", 0.0) / figures.wait_s
+    if moving > 0.5:
+        bound, why = "copy", f"{moving:.0%} of that moves batches to the device"
+    elif native:
         bound, why = _engine(stages)
     else:
         bound, why = _dataset(figures)

@@ -142,6 +142,8 @@ class Decoder(abc.ABC):
         self.plan = plan
         self.channels_last = channels_last
         self.threads = threads
+        self.rest: Plan | None = None
+        """The whole plan, where the device stage does what ``plan`` leaves of it."""
         self._check_crc = check_crc
         self._checked: np.ndarray | None = None
         self._ring = ring
@@ -286,6 +288,11 @@ class Decoder(abc.ABC):
         flat = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
         images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
         return images, flat.numpy()
+
+    @property
+    def ring(self) -> SlabRing | None:
+        """Where batches are allocated; None where torch does."""
+        return self._ring
 
     def slabs_in_use(self) -> int:
         """Batches in memory that somebody refers to; 0 where torch allocates them."""
