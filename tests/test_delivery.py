@@ -23,8 +23,6 @@ from fastload._trace import Snapshot
 from fastload._verdict import verdict
 from sides import assert_same
 
-pytestmark = pytest.mark.usefixtures("no_leaks")
-
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
 
 
@@ -163,6 +161,7 @@ def test_errors_come_in_the_place_of_their_batch(devices):
     assert next(iterator)["i"].tolist() == [10, 11, 12, 13, 14]
 
 
+@pytest.mark.usefixtures("no_leaks")
 def test_leaving_early_ends_workers_and_engines(store, devices):
     for loader in (
         FastLoader(Arrays(), 4, num_workers=2, device="cuda"),
