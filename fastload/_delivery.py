@@ -88,7 +88,8 @@ def deliver(loader: Any, source: Source | str, epoch: Epoch, inner: Iterator[Any
         stage = _stage(loader, plan, mover)
     if mover is not None:
         made = [] if loader._made is None else [loader._made[1].ring]
-        mover.rings = tuple(ring for ring in (*made, loader._ring) if ring is not None)
+        rings = (*made, loader._ring, loader._warm)
+        mover.rings = tuple(ring for ring in rings if ring is not None)
     finisher = _Finisher(loader, epoch.progress, inner, mover, stage)
     return Delivery(inner, mover, finisher, loader._stamps)
 

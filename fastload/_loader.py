@@ -383,8 +383,3 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         if self._timeline is not None:
             self._timeline.update()
         return active() or self._timeline
-
-    def __getstate__(self) -> dict[str, Any]:
-        # Files, threads, processes and shared memory: another process makes its own.
-        alive = ("_made", "_base_seed", "_iterator", "_inner", "_ring", "_warm", "_progress", "_mover")
-        return {**self.__dict__, **dict.fromkeys(alive)}

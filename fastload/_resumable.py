@@ -78,3 +78,17 @@ class Resumable:
         self._base_seed = self._resume.base_seed
         self._inner = None  # persistent workers stand elsewhere
         _decode_device.resume(self, state.get("decode"))
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Files, threads, processes, shared memory, streams: another process makes its own.
+        alive = (
+            "_made",
+            "_iterator",
+            "_inner",
+            "_ring",
+            "_warm",
+            "_progress",
+            "_mover",
+            "_base_seed",
+        )
+        return {**self.__dict__, **dict.fromkeys(alive)}
