@@ -174,6 +174,9 @@ class DaliDecoder(Decoder):
         # Waiting here costs nothing: the batch behind it is in the pipeline already. Afterwards
         # DALI's memory may go, and whoever gets the batch need not know this stream.
         done.synchronize()
+        # Of this stream's memory, which it may write to again as soon as the caller lets go of it:
+        # not before what the caller has put into the stream of the training is done.
+        made.record_stream(torch.cuda.default_stream(self.device))
         return made
 
 
