@@ -64,10 +64,6 @@ def make_decoder(
 
     See ``Decoder`` and ``DaliDecoder`` for the other arguments; ``device`` None is the CPU.
     """
-    from .gather import GatherDecoder
-    from .native import NativeDecoder
-    from .python import PythonDecoder
-
     if isinstance(plan, Views):
         from .views import ViewsDecoder
 
@@ -100,12 +96,7 @@ def make_decoder(
             channels_last=channels_last,
             check_crc=check_crc,
         )
-    kinds: dict[str, type[Decoder]] = {
-        "native": NativeDecoder,
-        "python": PythonDecoder,
-        "gather": GatherDecoder,
-    }
-    return kinds[chosen(engine, store)](
+    return _kind(chosen(engine, store))(
         store,
         plan,
         threads=threads,
@@ -113,6 +104,21 @@ def make_decoder(
         channels_last=channels_last,
         check_crc=check_crc,
     )
+
+
+def _kind(engine: str) -> type[Decoder]:
+    """An engine's class. The others are not imported: that would take 10 ms of the first batch."""
+    if engine == "native":
+        from .native import NativeDecoder
+
+        return NativeDecoder
+    if engine == "gather":
+        from .gather import GatherDecoder
+
+        return GatherDecoder
+    from .python import PythonDecoder
+
+    return PythonDecoder
 
 
 def images_of(

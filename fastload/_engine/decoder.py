@@ -28,6 +28,9 @@ from ..storage.base import Located, Spans, Store
 Images = torch.Tensor | list[torch.Tensor]
 """The images of a batch, (n, 3, h, w), or those of each view of it."""
 
+REPLACED = "was the file replaced? Make the dataset anew to have its size read again"
+"""What to do about an image whose size is not what it was."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:

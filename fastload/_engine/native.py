@@ -19,8 +19,7 @@ from .. import _native
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage.base import DCT, ENCODED, Spans, Store
-from .decoder import Batch, Decoder, Ticket
-from .python import REPLACED, PythonTicket
+from .decoder import REPLACED, Batch, Decoder, Ticket
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -34,6 +33,13 @@ def _pass_order() -> int:
     if major >= 13:
         return 1
     return 2 if (major, minor) >= (12, 2) else 0
+
+
+def _by_pillow(decoder: Decoder, batch: Batch, which: np.ndarray) -> Ticket:
+    """The samples ``which`` of a batch, which the core has left to Pillow."""
+    from .python import PythonTicket  # most loops never need it
+
+    return PythonTicket(decoder, batch, which)
 
 
 class NativeDecoder(Decoder):
@@ -195,7 +201,7 @@ class _NativeTicket(Ticket):
         self.job = job
         self._status = status
         self._detail = detail
-        self._rest: PythonTicket | None = None
+        self._rest: Ticket | None = None
         self._cancelled = False
 
     def result(self) -> torch.Tensor:
@@ -207,7 +213,7 @@ class _NativeTicket(Ticket):
         if self._cancelled:
             raise concurrent.futures.CancelledError("the batch was cancelled")
         if len(left):
-            self._rest = PythonTicket(self._decoder, self._batch, left)
+            self._rest = _by_pillow(self._decoder, self._batch, left)
             self._rest.result()
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -220,7 +226,7 @@ class _NativeTicket(Ticket):
         errors = {i: self._error(i) for i in failed}
         left = np.flatnonzero(self._status == _native.UNSUPPORTED)
         if len(left):
-            self._rest = PythonTicket(self._decoder, self._batch, left)
+            self._rest = _by_pillow(self._decoder, self._batch, left)
             errors |= self._rest.settle()[1]
         if not errors:
             self._decoder.checked(self._batch)

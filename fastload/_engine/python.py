@@ -32,13 +32,11 @@ from fastload.storage._crc import crc32c
 from fastload.storage._read import bytes_of
 from fastload.storage.base import DCT, RAW, Spans, Store
 
-from .decoder import Batch, Decoder, Ticket
+from .decoder import REPLACED, Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
 from .pillow import Decoded, begun, decode, decode_scaled, fill, from_pixels
 
 __all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
-
-REPLACED = "was the file replaced? Make the dataset anew to have its size read again"
 
 
 class PythonDecoder(Decoder):

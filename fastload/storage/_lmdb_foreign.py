@@ -128,18 +128,3 @@ def _are_images(pages: Pages, values: Values) -> bool:
     step = max(1, len(values.offset) // _SAMPLED)
     starts = [pages.bytes[at : at + 12].tobytes() for at in values.offset[::step].tolist()]
     return bool(starts) and all(image_format(start) != "other" for start in starts)
-
-
-def is_foreign(path: str) -> bool:
-    """Whether the LMDB file ``path`` is there, and lacks the sub-databases of a store of ours.
-
-    Raises:
-        StoreError: it is no LMDB file.
-    """
-    from ._lmdb_layout import COLUMNS, RECORDS
-
-    try:
-        pages = Pages(path)
-    except OSError:
-        return False  # opening it as ours says what is wrong
-    return pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None

@@ -213,3 +213,16 @@ class _Reader:
                 f"the column {name.decode()!r} is no valid JSON: {error}", path=self._pages.path
             ) from error
         return decoded
+
+
+def is_foreign(path: str) -> bool:
+    """Whether the LMDB file ``path`` is there, and lacks the sub-databases of a store of ours.
+
+    Raises:
+        StoreError: it is no LMDB file.
+    """
+    try:
+        pages = Pages(path)
+    except OSError:
+        return False  # opening it as ours says what is wrong
+    return pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None

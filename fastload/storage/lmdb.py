@@ -18,8 +18,7 @@ from fastload.errors import MissingDependencyError, StoreError, UsageError
 
 from . import _columns
 from ._fields import Blobs, Field
-from ._lmdb_foreign import ForeignLmdbStore, is_foreign
-from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, open_layout
+from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
 from ._lmdb_pages import Pages
 from ._writer import PartialWriter
 from .base import Batch, Spans, Store
@@ -42,8 +41,11 @@ def open_lmdb(path: str | os.PathLike[str]) -> Store:
     """
     path = os.path.abspath(os.fspath(path))
     inside = os.path.join(path, "data.mdb")
-    foreign = is_foreign(inside if os.path.isdir(path) else path)
-    return ForeignLmdbStore(path) if foreign else LmdbStore(path)
+    if not is_foreign(inside if os.path.isdir(path) else path):
+        return LmdbStore(path)
+    from ._lmdb_foreign import ForeignLmdbStore  # half of what opening a store of ours would import
+
+    return ForeignLmdbStore(path)
 
 
 class LmdbStore(Store):

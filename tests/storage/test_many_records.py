@@ -1,0 +1,81 @@
+"""A store of ten million records: opening it, and the first batch of a shuffled epoch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastload import open_writer
+from fastload.storage._crc import crc32c
+from fastload.storage.base import RAW, Batch
+
+SIDE = 4  # pixels; what a record holds does not matter here
+
+# In a process of its own, so that what is measured is the store's and the loader's.
+READER = """
+import json, sys, time
+import torch
+import fastload
+fastload.FastLoader
+import fastload.storage.lmdb
+
+def anonymous():
+    for line in open("/proc/self/smaps_rollup"):
+        if line.startswith("Pss_Anon:"):
+            return int(line.split()[1]) * 1024
+
+begin, before = time.perf_counter(), anonymous()
+store = fastload.open_store(sys.argv[1])
+opened, held = time.perf_counter(), anonymous()
+loader = fastload.FastLoader(sys.argv[1], batch_size=256, shuffle=True, seed=1, num_workers=1)
+batches = iter(loader)
+images, labels = next(batches)
+ready, in_all = time.perf_counter(), anonymous()
+print(json.dumps({
+    "records": len(store), "shape": list(images.shape), "labels": sorted(set(labels.tolist())),
+    "open_s": opened - begin, "first_batch_s": ready - opened,
+    "open_nbytes": held - before, "nbytes": in_all - before,
+}))
+"""
+
+
+def write(path: Path, records: int) -> None:
+    chunk = 20_000
+    with open_writer(path, classes=["a", "b", "c"]) as writer:
+        for first in range(0, records, chunk):
+            numbers = range(first, min(first + chunk, records))
+            n = len(numbers)
+            data = [number.to_bytes(SIDE * SIDE * 3, "little") for number in numbers]
+            writer.extend(
+                Batch(
+                    data=data,
+                    keys=[f"{number:08d}" for number in numbers],
+                    labels=np.fromiter(numbers, np.int64, n) % 3,
+                    sizes=np.full((n, 2), SIDE, np.int32),
+                    kinds=np.full(n, RAW, np.uint8),
+                    crc32c=np.fromiter(map(crc32c, data), np.uint32, n),
+                )
+            )
+
+
+@pytest.mark.native
+def test_memory_of_a_store_is_bounded(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+    """Within 200 MB for 10 million records: columns stay in the file until they are read."""
+    records = count(50_000, 10_000_000)
+    write(tmp_path / "many.lmdb", records)
+    command = [sys.executable, "-c", READER, str(tmp_path / "many.lmdb")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    print(done.stdout)  # the seconds too, for whoever looks (-s); no test asserts a time
+    found = json.loads(done.stdout)
+    assert found["records"] == records
+    assert found["shape"] == [256, 3, SIDE, SIDE]
+    assert found["labels"] == [0, 1, 2]
+    # The order of the epoch is 8 bytes a record; a loader by itself is some MB.
+    assert found["open_nbytes"] < 2e6
+    assert found["nbytes"] < 18 * records + 20e6
