@@ -67,7 +67,7 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
 def large(cache: Path, *, toy: bool, say: Say) -> Path:
     """A folder of 64 JPEGs of 12 megapixels, 16 pictures copied; 16 of 1 megapixel as a toy."""
     kind = dataclasses.replace(LARGE, sizes=((1152, 864), (864, 1152))) if toy else LARGE
-    count, wanted = (8, 16) if toy else (16, 64)
+    count, wanted = (4, 16) if toy else (16, 64)
 
     def make(folder: Path) -> None:
         say(f"making {count} photo-like images of 12 megapixels" if not toy else "making images")

@@ -60,7 +60,7 @@ def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]
         ("augment", "jitter", "torch-pil,fastload-folder"),
         ("augment", "randaugment", "torch-v2,fastload-lmdb"),
         ("augment", "trivialaugment", "fastload-lmdb"),
-        ("augment", "large", "torch-pil,fastload-folder,fastload-folder-scaled"),
+        ("augment", "large", "fastload-folder-scaled"),
         ("augment", "segmentation", "torch-v2,fastload-lmdb"),
     ],
 )
