@@ -14,9 +14,11 @@ from torch.utils.data import (
     DataLoader,
     RandomSampler,
     SequentialSampler,
+    Subset,
     WeightedRandomSampler,
 )
 
+from fastload import FastLoader
 from fastload._sampler import Batches, SeededSampler, index_batches
 
 
@@ -145,3 +147,14 @@ def test_an_epoch_of_single_samples_begins_without_an_object_for_each():
     next(order)
     assert len(gc.get_objects()) < before + 1000
     assert len(order.known) == 1_000_000
+
+
+def test_the_dataset_follows_the_epoch_of_its_sampler(store):
+    """A trainer that rebuilt the loader tells the sampler alone; so what is augmented differs."""
+    loader = FastLoader(store, 4, shuffle=True, seed=3)
+    dataset = loader.dataset
+    loader.sampler.set_epoch(5)
+    assert dataset.draw() == (3, 5)
+    part = SeededSampler(Subset(dataset, range(7)), 3)
+    part.set_epoch(6)
+    assert dataset.draw() == (3, 6)

@@ -20,6 +20,8 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     WeightedRandomSampler,
+    default_collate,
+    default_convert,
     get_worker_info,
 )
 
@@ -268,6 +270,29 @@ def test_an_error_brings_the_workers_traceback():
             r"\d.*Original Traceback.*in __getitem__.*sample",
         ):
             list(kind(Broken(11), sampler=[1, 5], num_workers=1))
+
+
+class Slow(Samples):
+    def __getitem__(self, i):
+        import time
+
+        if i == 3 and get_worker_info() is not None:
+            time.sleep(60)
+        return super().__getitem__(i)
+
+
+def test_a_timeout_is_told_in_the_same_words():
+    for kind in (DataLoader, FastLoader):
+        iterator = iter(kind(Slow(), 2, num_workers=1, timeout=1))
+        with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 1 seconds$"):
+            list(iterator)
+        del iterator
+
+
+@pytest.mark.parametrize("given", [default_collate, default_convert])
+def test_torchs_collate_functions_by_name(given):
+    side_by_side(Samples(), 1, batch_size=4, collate_fn=given)
+    side_by_side(Samples(), 1, batch_size=None, collate_fn=given)
 
 
 BAD = [
