@@ -78,6 +78,12 @@ class _Session:
             "memory_format": self._loader.memory_format(self._work),
         }
 
+    def train(self) -> None:
+        """Make an optimizer, as every training script does: it imports torch._dynamo, 86 MB."""
+        import torch
+
+        torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
+
     def prepare(self, fresh: bool) -> dict[str, Any]:
         from bench.loaders.base import NotAvailable
 

@@ -64,6 +64,7 @@ class Memory(Suite):
 
 def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:
     process.call("make", work=work.to_json())
+    process.call("train")  # all loaders in the same surroundings: some import what others leave out
     imported = memory.tree(process.pid)["anon_shmem"]
     process.call("open", setting=0)
     process.send("run", seconds=options.seconds)
