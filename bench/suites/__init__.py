@@ -9,6 +9,7 @@ from bench.suites.cache import Cache
 from bench.suites.cold import Cold
 from bench.suites.formats import Formats
 from bench.suites.gpu_decode import GpuDecode
+from bench.suites.gpu_transfer import GpuTransfer
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
 from bench.suites.overhead import Overhead
@@ -40,5 +41,6 @@ SUITES: dict[str, Suite] = {
         Overhead(),
         AnyDataset(),
         GpuDecode(),
+        GpuTransfer(),
     )
 }

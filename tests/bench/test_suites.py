@@ -148,7 +148,16 @@ def test_the_cost_of_states_is_a_share_of_the_loop(cache: Path, variant: str) ->
 
 def test_every_suite_has_a_toy_test() -> None:
     tested = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment"}
-    elsewhere = {"gpu-decode", "any-dataset", "auto", "autotune", "formats", "overhead"}
+    elsewhere = {
+        "gpu-transfer",
+        "gpu-decode",
+        "any-dataset",
+        "auto",
+        "autotune",
+        "formats",
+        "overhead",
+    }
+    elsewhere |= {"gpu-transfer"}
     assert set(SUITES) - elsewhere == tested | {
         "pack",
         "startup",
@@ -255,6 +264,13 @@ def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
     rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
     assert [row["loader"] for row in rows] == names
     assert all(row["device"] for row in rows)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_transfer_to_a_gpu_is_not_measured_without_one(cache: Path) -> None:
+    done = run(cache, "gpu-transfer")
+    assert done.exit_code == 1
+    assert "expected a CUDA device, found none" in done.output
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
