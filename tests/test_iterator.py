@@ -51,7 +51,8 @@ def test_one_iterator_shared_by_threads_mixes_up_nothing_and_ends(store):
             if filled is None:
                 iterator.close()
                 return
-            got.append(iterator._assemble(filled.images, filled.records))
+            parts = filled.images, filled.records, filled.moved, filled.drawn
+            got.append(iterator._assemble(*parts))
 
     threads = [threading.Thread(target=pull) for _ in range(4)]
     for thread in threads:

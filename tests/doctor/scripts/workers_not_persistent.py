@@ -3,4 +3,4 @@
 from common import Ready, loader, train
 
 if __name__ == "__main__":
-    train(loader(Ready(160), persistent_workers=False), epochs=12, work_s=0.01)
+    train(loader(Ready(64), persistent_workers=False), epochs=30, work_s=0.01)
