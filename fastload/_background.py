@@ -81,6 +81,10 @@ class Background(Iterator[Outcome]):
             raise StopIteration
         return outcome
 
+    def ready(self) -> bool:
+        """Whether ``next`` would not wait."""
+        return self._producer.ready()
+
     def __len__(self) -> int:
         return len(self._wrapped)
 
@@ -121,6 +125,10 @@ class _Producer:
             return outcome  # type: ignore[no-any-return]
         self._ended = True
         return outcome if isinstance(outcome, BaseException) else None  # it ends with a type
+
+    def ready(self) -> bool:
+        """Whether ``next`` would not wait."""
+        return self._ended or not self._thread.queue.empty()
 
     def close(self) -> None:
         """End the thread, and wait for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import mmap
 import os
+import sys
 import time
 import weakref
 from typing import Any
@@ -85,6 +87,8 @@ class Cuda:
         self._events: dict[int, Event] = {}
         self._pins: dict[int, bool] = {}  # by address, whether it could be pinned
         self._pinned_nbytes = 0
+        # To be unregistered: the address, and what keeps the memory mapped until then.
+        self._gone: collections.deque[tuple[int, Any]] = collections.deque()
         self._pid = os.getpid()
 
     def pin(self, memory: np.ndarray) -> bool:
@@ -109,14 +113,27 @@ class Cuda:
                 with contextlib.suppress(RuntimeError):
                     torch.zeros(1, device=self.device)
             self._pinned_nbytes += memory.nbytes * self._pins[address]
-            gone = weakref.finalize(memory, self._unpin, address, memory.nbytes)
+            gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
             gone.atexit = False  # the process's end is the end of it
         return self._pins[address]
 
-    def _unpin(self, address: int, nbytes: int) -> None:
+    def _unpin(self, address: int, nbytes: int, base: Any) -> None:
+        # In any thread, and CUDA is only called in the consumer's: ``follow`` does it.
         if self._pins.pop(address) and os.getpid() == self._pid:
             self._pinned_nbytes -= nbytes
-            cudart().cudaHostUnregister(address)
+            self._gone.append((address, base))
+
+    def _unregister(self) -> None:
+        """Tell CUDA of the memory that is gone."""
+        while self._gone:
+            address, base = self._gone.popleft()
+            with torch.cuda.device(self.device):
+                cudart().cudaHostUnregister(address)
+            del base  # not before
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and os.getpid() == self._pid:
+            self._unregister()
 
     def pinned(self, tensor: torch.Tensor) -> bool:
         """As in the contract."""
@@ -124,11 +141,14 @@ class Cuda:
 
     def follow(self) -> None:
         """As in the contract."""
-        if torch.cuda.is_current_stream_capturing():
+        with torch.cuda.device(self.device):
+            captured = torch.cuda.is_current_stream_capturing()
+        if captured:
             raise UsageError(
                 "a batch was asked for while a CUDA graph is captured: take it before, and copy it "
                 "into the tensor that the graph reads"
             )
+        self._unregister()
         current = torch.cuda.current_stream(self.device)
         self._home, self._caller = self._home or current, current
         for stream in {self._home, current}:
@@ -154,6 +174,7 @@ class Cuda:
         """As in the contract: what follows ``follow`` does not order its stream."""
         tensor.record_stream(self._side)
         if self._caller is not None:
+            self._side.wait_stream(self._caller)  # what made it may still be running there
             tensor.record_stream(self._caller)
 
     def mark(self, *, timed: bool = False) -> Mark:

@@ -98,7 +98,8 @@ def _stage(loader: Any, plan: Plan, mover: Mover) -> DeviceStage:
     """The device stage of ``plan``, kept from epoch to epoch."""
     known: tuple[Plan, DeviceStage] | None = mover.kept
     if known is None or not known[0].same_as(plan):
-        known = plan, DeviceStage(plan, mover.accelerator.device, loader.memory_format)
+        with mover.accelerator.side():  # where its table is made and used
+            known = plan, DeviceStage(plan, mover.accelerator.device, loader.memory_format)
         mover.kept = known
     return known[1]
 

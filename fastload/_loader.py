@@ -115,7 +115,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             a cache.
         device: where batches arrive: "cuda", "cuda:1", an index, a ``torch.device``, also "mps" and
             "xpu"; whatever their structure. On CUDA they are copied on a stream of their own while
-            the caller computes, and are whole when his current stream comes to them. Where an
+            the caller computes (objects with a ``to`` of their own: by it, without overlap), and
+            are whole when his current stream comes to them; ``next`` is for the thread that
+            trains, and never while a CUDA graph is captured. Where an
             engine of fastload runs and no ``collate_fn`` was given, levels (uint8) are copied, and
             the device does the table, the cast and RandomErasing, with the same result. None and
             "cpu" leave batches in host memory.

@@ -112,7 +112,8 @@ class Mover:
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
     """The tensor without the class of tv_tensors; None where only its own ``to`` can move it."""
     kind = type(tensor)
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
+    odd = tensor.is_nested or tensor.layout != torch.strided or tensor.requires_grad
+    if tensor.device.type != "cpu" or odd:
         return None
     if kind is torch.Tensor and not tensor.is_quantized:
         return tensor

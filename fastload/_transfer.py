@@ -141,9 +141,9 @@ class Delivery(Iterator[Any]):
                 raise UsageError(
                     "the iterator is of the process before the fork; make one in this one"
                 )
+            self._mover.accelerator.follow()  # first: it refuses where a graph is captured
             # The loop's own time: what is waited for is its earlier steps.
             self._flights.settle(self._ahead + 1)
-            self._mover.accelerator.follow()
         begin = time.perf_counter_ns()
         while self._wants():
             self._pull()

@@ -95,6 +95,21 @@ class WorkerIterator(Iterator[Any]):
         self._stamps.batch(outcome.samples, begin)
         return batch
 
+    def ready(self) -> bool:
+        """Whether ``next`` would not wait, as far as can be told.
+
+        True where a batch is made in the call that asks for it.
+        """
+        wrapped = self._wrapped
+        if isinstance(wrapped, Background):
+            return wrapped.ready()
+        arrived = getattr(wrapped, "_data_queue", None)
+        if arrived is None:
+            return True
+        # As torch keeps what came before its turn: (worker, data) in the place of (worker,).
+        known = wrapped._task_info.get(wrapped._rcvd_idx, ())
+        return len(known) == 2 or not arrived.empty()
+
     def start(self) -> None:
         """Draw the beginning of the order now, where torch's iterator waits for the first batch."""
         self._tasks.start()

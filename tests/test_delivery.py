@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import multiprocessing
 import pickle
 import random
 
@@ -149,6 +150,32 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     assert set(devices[0].pins) >= {slab.address for slab in loader._made[1].ring._slabs}
     assert mover.staged <= 3  # labels
     assert loader._made[1].ring.allocations <= 2 + 1 + 4
+
+
+class Gated(Dataset):
+    """From the second sample on each waits for the gate."""
+
+    def __init__(self):
+        self.gate, self.late = multiprocessing.Event(), multiprocessing.Event()
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, i):
+        if i and not self.gate.wait(20):
+            self.late.set()
+        return torch.full((70, 70), float(i))
+
+
+@pytest.mark.parametrize("options", [{"num_workers": 1}, {"prefetch_thread": True}])
+@pytest.mark.usefixtures("devices")
+def test_a_batch_that_is_there_does_not_wait_for_those_behind_it(options):
+    dataset = Gated()
+    batches = iter(FastLoader(dataset, 1, device="cuda", **options))
+    assert next(batches)[0, 0, 0] == 0
+    assert not dataset.late.is_set()
+    dataset.gate.set()
+    assert [int(batch[0, 0, 0]) for batch in batches] == [1, 2, 3, 4, 5]
 
 
 def test_errors_come_in_the_place_of_their_batch(devices):

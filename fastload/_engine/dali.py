@@ -169,7 +169,8 @@ class DaliDecoder(Decoder):
             return batch.images.copy_(self._made(pixels, batch))
         with torch.cuda.stream(self.stream):
             made = self._made(pixels.clone(), batch)
-            done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            # blocking: a host that spins takes a core from DALI's threads
+            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self.stream)
         # Waiting here costs nothing: the batch behind it is in the pipeline already. Afterwards
         # DALI's memory may go, and whoever gets the batch need not know this stream.
