@@ -44,8 +44,9 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
 def summary(rows: Sequence[Row]) -> str:
     """One line for each form of fastload in each workload, against the best other loader."""
+    named = {suite for suite, _ in _SHORT}
     lines = [
-        _conditions(rows[0]),
+        _conditions([row for row in rows if row["suite"] in named] or rows),
         "",
         "| workload | FastLoader on | | the best other loader | times better | torch, Pillow |",
         "|---|---|---:|---:|---:|---:|",
@@ -60,7 +61,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> str:
     """Every table, and why loaders have no figure in it."""
-    lines = [_conditions(rows[0]), "", report.markdown(rows).rstrip()]
+    lines = [_conditions(rows), "", report.markdown(rows).rstrip()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["median"] is None:
@@ -98,12 +99,21 @@ def _lines(workload: str, group: Sequence[Row]) -> list[str]:
     return lines
 
 
-def _conditions(row: Row) -> str:
-    machine, versions = row["machine"], row["shared_versions"]
+def _conditions(rows: Sequence[Row]) -> str:
+    machine, versions = rows[0]["machine"], rows[0]["shared_versions"]
+    suites: dict[str, list[str]] = {}  # by commit
+    for row in rows:
+        known = suites.setdefault(row["machine"]["commit"], [])
+        if row["suite"] not in known:
+            known.append(row["suite"])
+    if len(suites) == 1:
+        commits = f"commit {machine['commit']}"
+    else:
+        commits = "commits " + "; ".join(f"{one} ({', '.join(of)})" for one, of in suites.items())
     text = (
-        f"{machine['cpu']}, {machine['cpus']} CPUs, {row['threads']} threads or workers for each "
-        f"loader; torch {versions['torch']}, Pillow {versions['pillow']}; commit "
-        f"{machine['commit']}. Medians of the rounds, measured in turn."
+        f"{machine['cpu']}, {machine['cpus']} CPUs, {rows[0]['threads']} threads or workers for "
+        f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
+        "Medians of the rounds, measured in turn."
     )
     return textwrap.fill(text, 100)
 
