@@ -93,9 +93,10 @@ class Auto(Suite):
         batch = 16 if variant in ("slow disk", "little memory") else 32
         fixed = [Point(num_workers=w, batch_size=batch) for w in _WORKERS if 0 < w <= most]
         best = _best(target, fixed, visit_s, step)
-        loader = FastLoader(
-            target.dataset, num_workers="auto", **{**target.options, **_order(target, batch)}
-        )
+        # Epochs of one length for both: processes are started anew for each.
+        order = {**target.options, **_order(target, batch)}
+        loader = FastLoader(target.dataset, num_workers="auto", **order)
+        constant = FastLoader(target.dataset, **{**order, **best.arguments()})
         governor = loader._governor
         assert governor is not None
         if most < max(_WORKERS):
@@ -106,7 +107,7 @@ class Auto(Suite):
         ratios: list[float] = []
         for _ in range(max(2, options.rounds)):
             for automatic in random.sample((True, False), 2):
-                made = loader if automatic else target.loader(best)
+                made = loader if automatic else constant
                 setting = Point(num_workers=loader.num_workers or 1, batch_size=batch)
                 rate = statistics.median(rates_of(made, step, setting, visit_s))
                 if automatic:
