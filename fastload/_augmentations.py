@@ -18,7 +18,12 @@ from fastload._policies import NAMES, RELATIVE, Policies, Step, Uniform
 
 PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-_MODULES = ("torchvision.transforms", "torchvision.transforms.v2", "torch.nn")
+_MODULES = (
+    "torchvision.transforms",
+    "torchvision.transforms.v2",
+    "torch.nn",
+    "torchvision.transforms._presets",
+)
 _TIMM = ("timm.data.transforms", "timm.data.random_erasing")
 
 
@@ -45,8 +50,6 @@ def kind_of(transform: Any) -> str:
     name = type(transform).__name__
     if any(is_of(transform, module, name) for module in _TIMM):
         return f"timm.{name}"
-    if is_of(transform, "torchvision.transforms._presets", name):
-        return name
     if not any(is_of(transform, module, name) for module in _MODULES):
         raise Stop(f"{name_of(transform)} is not a transform fastload knows")
     state = vars(transform)

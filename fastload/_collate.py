@@ -7,6 +7,7 @@ for, a dict of "image", "label" (in a store with labels) and the fields.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -109,6 +110,9 @@ def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list
 class ReadyBatch(list[Any]):
     """A list of samples that were made together and carries their images as one batch.
 
+    Whoever gets it may change it, as any list, and the values of its dicts. ``untouched`` says
+    whether that batch is still what the samples are.
+
     Args:
         samples: as ``samples_of`` gives them.
         images: (n, 3, h, w); its slices are the images of the samples.
@@ -121,6 +125,20 @@ class ReadyBatch(list[Any]):
         super().__init__(samples)
         self.images = images
         self.annotations = annotations
+        self._given = _parts(self)
+
+    def untouched(self) -> bool:
+        """Whether it holds the very objects that it was made with, in their order."""
+        parts = _parts(self)
+        return len(parts) == len(self._given) and all(map(operator.is_, parts, self._given))
+
+
+def _parts(samples: list[Any]) -> list[Any]:
+    """The samples themselves; of dicts all keys and values."""
+    parts: list[Any] = []
+    for sample in samples:
+        parts += [*sample, *sample.values()] if isinstance(sample, dict) else [sample]
+    return parts
 
 
 def collate(samples: Any) -> Any:
@@ -129,7 +147,7 @@ def collate(samples: Any) -> Any:
     FastLoader uses it wherever no ``collate_fn`` was given, so that a loader which a trainer
     rebuilt around a PackedDataset does not stack what the core wrote as one tensor.
     """
-    if type(samples) is not ReadyBatch or len(samples) != len(samples.images):
+    if type(samples) is not ReadyBatch or not samples.untouched():
         return default_collate(samples)
     images, annotations = samples.images, samples.annotations
     if annotations.fields is not None:

@@ -107,7 +107,7 @@ class PackedDataset(Dataset[Any]):
         self.classes = list(self.store.classes)
         self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
         # Shared memory, so that persistent workers see the epoch that the main process sets.
-        self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64)
+        self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._made: tuple[int, list[Decoder]] | None = None
 

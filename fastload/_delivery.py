@@ -87,7 +87,7 @@ def deliver(loader: Any, source: Source | str, epoch: Epoch, inner: Iterator[Any
     if mover is not None and plan is not None:
         stage = _stage(loader, plan, mover)
     if mover is not None:
-        made = [] if loader._made is None else [loader._made[1].ring]
+        made = () if loader._made is None else loader._made[1].rings
         rings = (*made, loader._ring, loader._warm)
         mover.rings = tuple(ring for ring in rings if ring is not None)
     finisher = _Finisher(loader, epoch.progress, inner, mover, stage)

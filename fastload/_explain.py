@@ -17,7 +17,7 @@ from ._views import Views
 
 def explain(loader: Any) -> str:
     """Which engine of ``loader``, a FastLoader, runs and why, and what would be faster."""
-    source = loader._resolve(loader.dataset, single=loader.batch_sampler is None)
+    source = loader._source()
     lines = _workers(loader, source) if isinstance(source, str) else _native(loader, source)
     lines += _delivery.explain(loader, source)
     if loader.shard and not loader._own_order:
@@ -28,9 +28,9 @@ def explain(loader: Any) -> str:
 def _native(loader: Any, source: Source) -> list[str]:
     decoding = _decode_device.decoding(loader, source)
     threads = f"{loader.num_workers or 'the calling'} thread{'s' * (loader.num_workers != 1)}"
+    rows = f"{'one' if loader.num_workers else 'the calling'} thread copies rows"
     lines = [
-        f"engine: {decoding.engine} "
-        f"({threads if not source.tensors else 'one thread copies rows'})",
+        f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     if decoding.why:

@@ -28,8 +28,8 @@ def fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     if isinstance(padded, torch.Tensor):
         values, table = padded[:, 0, 0], ramp.reshape(len(ramp), 256)
     else:
-        values = torch.tensor(padded.getpixel((0, 0))).reshape(-1)
-        table = torch.arange(256).expand(len(values), 256)
+        values = torch.tensor(padded.getpixel((0, 0)), device="cpu").reshape(-1)
+        table = torch.arange(256, device="cpu").expand(len(values), 256)
     equal = table == values.reshape(-1, 1)
     if not bool(equal.any(dim=1).all()):
         raise Stop(
@@ -44,7 +44,7 @@ def mask_fill(kind: str, transform: Any) -> int:
     """The level that padding has in a mask."""
     from torchvision import tv_tensors
 
-    mask = tv_tensors.Mask(torch.zeros((1, 256), dtype=torch.int64))
+    mask = tv_tensors.Mask(torch.zeros((1, 256), dtype=torch.int64, device="cpu"))
     try:
         return int(_padding(kind, transform)(mask)[0, 0])
     except Exception as error:  # the user's own chain fails so on every mask that is padded

@@ -15,7 +15,7 @@ from ._collate import annotations_of, samples_of
 from ._dataset import PackedDataset
 from ._engine import images_of, make_decoder
 from ._engine.decoder import Decoder
-from ._sampler import repeats_within
+from ._sampler import as_indices, repeats_within
 from ._source import Source, nested
 from ._tail import Parts
 from ._views import seed_of
@@ -53,7 +53,7 @@ class Halves:
         """The samples ``indices`` of the dataset.
 
         Args:
-            indices: ints.
+            indices: ints; TypeError for anything else, as of a list.
             seed, epoch: of the engine's random numbers; without a seed torch's generator draws one.
             repeats: how often each index came before in this epoch; None: never.
             seeds: of Python's part, one for each sample: the global generators are seeded with it.
@@ -61,7 +61,7 @@ class Halves:
         Raises:
             DataError: a sample cannot be read; or whatever the transforms raise.
         """
-        records = self._source.lookup(np.asarray(indices, np.int64))
+        records = self._source.lookup(as_indices(indices))
         counts = None if repeats is None else np.asarray(repeats, np.int64)
         if seed is None:
             draw = self._packed[0].draw() if self._packed else None

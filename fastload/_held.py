@@ -72,7 +72,7 @@ def _attributes(dataset: Any, depth: int) -> Iterator[Held]:
 
 
 def _count(value: Any) -> int:
-    objects = isinstance(value, np.ndarray) and value.dtype == object
+    objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
     return len(value) if isinstance(value, (list, tuple, dict, set)) or objects else 0
 
 

@@ -195,7 +195,7 @@ class Moving:
         return found
 
     def _numbers(self, name: str, width: int) -> list[Array]:
-        """float32 (..., width) for each sample; (0, width) where there is nothing."""
+        """float32 for each sample: boxes (k, 4), points (..., 2); k is 0 where there is nothing."""
         found: list[Array] = []
         for i, value in enumerate(self._decoded(name)):
             try:
@@ -204,7 +204,8 @@ class Moving:
                     array = np.zeros((0, width), np.float32)
                 if array.shape[-1:] != (width,):
                     raise ValueError(f"an array of shape {array.shape}")
-                found.append(array)
+                # one box by itself is an array of one, as it is for BoundingBoxes
+                found.append(array.reshape(-1, 4) if width == 4 else array)
             except (TypeError, ValueError) as error:
                 self._fail(i, name, f"expected {width} numbers each, found {error}", error)
                 found.append(np.zeros((0, width), np.float32))
@@ -214,7 +215,12 @@ class Moving:
         """One value for each box, of the boxes that are left."""
         found = []
         for i, value in enumerate(self._decoded(name)):
-            labels = torch.as_tensor(np.asarray(value) if len(value) else np.zeros(0, np.int64))
+            try:
+                array = np.atleast_1d(np.asarray(value))
+                labels = torch.from_numpy(array if len(array) else np.zeros(0, np.int64))
+            except (TypeError, ValueError) as error:
+                self._fail(i, name, f"expected a number for each box, found {error}", error)
+                labels = torch.from_numpy(np.zeros(0, np.int64))
             if kept is not None and len(labels):
                 if int(kept[i].max(initial=-1)) >= len(labels):
                     self._fail(i, name, f"expected a label for each box, found {len(labels)}")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
 
 from . import _arguments, _cpu, _decode_device, _delivery, _epoch, _runs, _shard
 from ._buffers import SlabRing
@@ -53,11 +53,12 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
     Args:
         dataset: any Dataset, the path of a packed store, or a list of such paths, which are read as
             one store.
-        num_workers: unset: native threads follow the CPU quota, a user's Dataset gets torch's 0.
-            A number means that many threads in the native engine (0: the calling thread makes the
-            batches) and that many processes in torch's machinery. "auto" begins with the CPUs and
-            adjusts to what the loop shows: threads and batches ahead while it runs, processes
-            between epochs (one for an IterableDataset). The attribute is always an int.
+        num_workers: unset: native threads follow the CPU quota; a user's Dataset and a
+            TensorDataset get torch's 0. A number means that many threads in the native engine (0:
+            the calling thread makes the batches) and that many processes in torch's machinery.
+            "auto" begins with the CPUs and adjusts to what the loop shows: threads and batches
+            ahead while it runs, processes between epochs (one for an IterableDataset). The
+            attribute is always an int.
         prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
             Default 2.
         transform, target_transform: for a path or a PackedDataset without transforms of its own.
@@ -237,7 +238,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._warm: SlabRing | None = None
         self._own_order = sampler is None and batch_sampler is None
         _decode_device.check(self)
-        source = self._resolve(opened, single=batch_size is None and batch_sampler is None)
+        single = batch_size is None and batch_sampler is None
+        drawn = sampler if batch_sampler is None else getattr(batch_sampler, "sampler", None)
+        source = self._resolve(opened, drawn, single=single)
         self._native = not isinstance(source, str)
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
@@ -245,7 +248,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             self._governor = _runs.governor(source, opened, batch_size)
             num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:
-            num_workers = _cpu.available() if self._native else 0
+            # Rows of tensors are copied when they are asked for, as torch's 0 does: a loop that
+            # changes its tensors between two batches sees that in the next one.
+            ahead = not isinstance(source, str) and not source.tensors
+            num_workers = _cpu.available() if ahead else 0
         if shuffle and self._own_order and (shard or seed is not None):
             # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
             sampler, shuffle = SeededSampler(opened, seed or 0), None
@@ -265,7 +271,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             sampler,
             batch_sampler,
             num_workers,
-            _arguments.collate_for(collate_fn, single=batch_size is None and batch_sampler is None),
+            _arguments.collate_for(collate_fn, single=single),
             pin_memory,
             drop_last,
             timeout,
@@ -277,13 +283,15 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
 
     # --- what is chosen ---------------------------------------------------------------------------
 
-    def _resolve(self, dataset: Any, *, single: bool) -> Source | str:
+    def _resolve(self, dataset: Any, sampler: Any, *, single: bool) -> Source | str:
         """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
         source: Source | str
         if self.engine == "workers":
             source = "engine='workers' was asked for"
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
+        if not isinstance(source, str) and source.tensors and isinstance(sampler, BatchSampler):
+            source = "the sampler gives lists of indices, each of which is one sample"
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
@@ -358,7 +366,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         if resume is not None and resume.epoch != number:
             resume = None  # set_epoch chose another one since the state was loaded
         figures, self._stamps = self._stamps.snapshot(), Stamps(self._observer())
-        source = self._resolve(self.dataset, single=self.batch_sampler is None)
+        source = self._source()
         self._native = not isinstance(source, str)
         _runs.adjust(self, figures)
         epoch = _epoch.begin(self, number, resume, shard)
@@ -379,6 +387,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             else:
                 inner = _runs.workers(self, epoch)
             return _delivery.deliver(self, source, epoch, inner)
+
+    def _source(self) -> Source | str:
+        single = self.batch_sampler is None
+        return self._resolve(self.dataset, self._epoch_sampler(), single=single)
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""

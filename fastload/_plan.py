@@ -206,7 +206,7 @@ class Plan:
                 "uint8) and normalise on the device"
             )
         if self.lut is None:
-            table = torch.arange(256, dtype=torch.uint8).expand(3, 256)
+            table = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
         else:
             table = as_torch(self.lut, self.dtype)
         erasing = tuple(

@@ -166,7 +166,7 @@ class Reader:
         """Whether the image is a tensor of the levels themselves."""
         if not self._is_tensor or self._ramp.dtype != torch.uint8:
             return False
-        levels = torch.arange(256, dtype=torch.uint8).expand(self._channels, 256)
+        levels = torch.arange(256, dtype=torch.uint8, device="cpu").expand(self._channels, 256)
         return torch.equal(self._ramp.as_subclass(torch.Tensor).reshape(-1, 256), levels)
 
     def _tensor_filter(self, kind: str, transform: Any) -> int:
@@ -254,7 +254,8 @@ class Reader:
         else:
             if len(value) not in (1, self._channels):
                 raise Stop(f"RandomErasing with value={value}: expected one, or one a channel")
-            values = torch.tensor(value).reshape(-1, 1, 1).expand(self._channels, 1, 1)
+            values = torch.tensor(value, device="cpu").reshape(-1, 1, 1)
+            values = values.expand(self._channels, 1, 1)
             if not self._ramp.is_floating_point() and not ((values >= 0) & (values <= 255)).all():
                 raise Stop(f"RandomErasing with value={value} on levels of 0 to 255")
         p, scale, ratio = rectangle
@@ -271,7 +272,7 @@ class Reader:
 
     def plan(self, *, whole: bool = True) -> Plan:
         """The plan of what was read. ``whole``: nothing follows, so it has to end in a tensor."""
-        levels = torch.arange(256, dtype=torch.uint8).expand(3, 256)
+        levels = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
         if self._is_tensor:
             table = self._ramp.as_subclass(torch.Tensor).detach()
             table = table.reshape(self._channels, 256).expand(3, 256)

@@ -40,7 +40,6 @@ from ._sampler import Order
 from ._shared import SharedRing
 from ._source import Source, begun
 from ._tasks import Outcome, Tasks
-from ._tensors import Rows
 from ._trace import Snapshot
 from ._workers import WorkerIterator
 
@@ -378,8 +377,7 @@ def _assemble(
 ) -> Any:
     """The batch as the caller gets it, or as the device stage does (``levels``)."""
     if source.tensors:
-        columns = [images, *Rows.of(source.store).others(records)]
-        rows: Any = columns if collate_fn is collate else collate_fn(list(zip(*columns)))
+        rows: Any = images if collate_fn is collate else collate_fn(list(zip(*images)))
         return pin_memory(rows) if pinned else rows  # type: ignore[no-untyped-call]
     annotations = annotations_of(
         source.store, records, source.labels, source.target_transform, source.fields, moved

@@ -199,7 +199,7 @@ class Filler:
         kept = _policy.kept([i for i in range(n) if i not in failed], n, actions)
         rows = {int(position): row for row, position in enumerate(filling.tried)}
         # A copy: these batches are few.
-        made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64))
+        made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64, device="cpu"))
         which = np.array(kept, np.int64)
         return Filled(
             records[which],

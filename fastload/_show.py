@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Subset
 
 from ._dataset import PackedDataset, open_dataset
-from ._source import resolve
+from ._source import nested, resolve
 from ._views import Views
 from .errors import MissingDependencyError, UsageError
 
@@ -114,7 +114,14 @@ def show(
     if isinstance(opened, PackedDataset):
         opened = opened.replaced()  # the epoch of the caller's stays as it is
     indices = _indices(samples, opened)
-    made, engine, words = _made(opened, indices, list(range(epoch, epoch + views)), seed, decode)
+    # A copy has an epoch of its own; what a Subset is of has the caller's.
+    before = [(one, one._epoch.clone()) for one in nested(opened) if isinstance(one, PackedDataset)]
+    try:
+        epochs = list(range(epoch, epoch + views))
+        made, engine, words = _made(opened, indices, epochs, seed, decode)
+    finally:
+        for one, number in before:
+            one._epoch.copy_(number)
     rows = []
     for at, index in enumerate(indices):
         name, original = _original(opened, index)
@@ -216,7 +223,8 @@ def _levels(image: Any, plan: Plan | None) -> tuple[_Levels, str]:
 
 def _of_tensor(image: torch.Tensor, plan: Plan | None) -> tuple[torch.Tensor, str]:
     if plan is not None and plan.lut is not None:
-        return plan.levels_of(image), "through the inverse of the transform's table"
+        levels = plan.levels_of(image[: plan.channels]).expand(3, -1, -1)
+        return levels, "through the inverse of the transform's table"
     if image.dtype == torch.uint8:
         return image, "as they are"
     values = image.double()

@@ -9,7 +9,10 @@ Note [What Pillow remembers]
     A PIL image carries what stood beside the pixels in its file (``Image.info``: EXIF, ICC profile,
     resolution), through every crop and resize, and a user's function may read it
     (``ImageOps.exif_transpose`` does). So the image that a tail gets has it too: the file's header
-    is read again by Pillow, which decodes nothing.
+    is read again by Pillow, which decodes nothing but files with transparent colours.
+
+    torchvision loses it where it makes a new image: in Pad, crops that pad, brightness, contrast
+    and hue, Grayscale(3), GaussianBlur. Which of these happen may be chance, so here it is kept.
 """
 
 from __future__ import annotations
@@ -134,7 +137,9 @@ def infos_of(store: Store, records: np.ndarray) -> list[dict[Any, Any]]:
             infos.append({})
             continue
         with Image.open(io.BytesIO(next(files))) as image:
-            infos.append(dict(image.info))
+            # What of a palette is transparent is another value among colours, which Pillow finds.
+            found = image.convert("RGB") if "transparency" in image.info else image
+            infos.append(dict(found.info))
     return infos
 
 

@@ -42,8 +42,12 @@ class TensorStore(Store):
 
     def same_as(self, other: TensorStore) -> bool:
         """Whether both are over the same memory, of the same shapes and types."""
+        # Both may hold one tensor whose shape was changed in place: rows are as it was before.
         mine, theirs = (
-            [(t.dtype, t.shape, rows.__array_interface__["data"]) for t, rows in store.columns()]
+            [
+                (t.dtype, t.shape, rows.shape, rows.__array_interface__["data"])
+                for t, rows in store.columns()
+            ]
             for store in (self, other)
         )
         return mine == theirs
@@ -125,7 +129,8 @@ class Rows:
         """The rows ``records`` of all tensors but the first, in new memory."""
         made = []
         for column, tensor in enumerate(self.first[1:], 1):
-            rows = torch.empty((len(records), *tensor.shape[1:]), dtype=tensor.dtype)
+            shape = len(records), *tensor.shape[1:]
+            rows = torch.empty(shape, dtype=tensor.dtype, device="cpu")
             self.gather(column, records, _rows(rows))
             made.append(rows)
         return made

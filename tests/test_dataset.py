@@ -66,6 +66,34 @@ def test_a_ready_batch_is_not_copied_and_a_changed_one_is_collated_anew(store):
     same([collate(samples)], [torch.utils.data.default_collate(list(samples))])
 
 
+def test_samples_put_in_place_of_others_are_collated(store):
+    dataset = PackedDataset(store, EVAL, fields=["key"])
+    plain = PackedDataset(store, EVAL)
+
+    def put_one(samples):
+        samples[1] = (torch.zeros_like(samples[1][0]), 9)
+
+    def change_dict(samples):
+        samples[1]["image"] = torch.zeros_like(samples[1]["image"])
+
+    for given, change in (
+        (plain, put_one),
+        (plain, lambda samples: samples.reverse()),
+        (plain, lambda samples: samples.insert(0, samples.pop())),
+        (dataset, lambda samples: samples.reverse()),
+        (dataset, change_dict),
+        (dataset, lambda samples: samples[2].update(key="other")),
+    ):
+        samples = given.__getitems__([3, 1, 2])
+        change(samples)
+        theirs = torch.utils.data.default_collate(list(samples))
+        ours = collate(samples)
+        if isinstance(theirs, dict):
+            assert ours["key"] == theirs["key"]
+            ours, theirs = ([batch["image"], batch["label"]] for batch in (ours, theirs))
+        same([ours], [theirs])
+
+
 def test_a_target_transform_is_called_once_for_each_sample(store):
     calls = []
 

@@ -147,9 +147,19 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     for _ in range(3):
         list(loader)
     _, mover = loader._mover
-    assert set(devices[0].pins) >= {slab.address for slab in loader._made[1].ring._slabs}
+    (ring,) = loader._made[1].rings
+    assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert mover.staged <= 3  # labels
-    assert loader._made[1].ring.allocations <= 2 + 1 + 4
+    assert ring.allocations <= 2 + 1 + 4
+
+
+def test_views_arrive_as_they_would_in_host_memory(store, devices):
+    def batches(**more):
+        loader = FastLoader(store, 8, seed=3, transform=[TRAIN, EVAL], **more)
+        return [batch for _ in range(3) for batch in loader]
+
+    assert_same(batches(device="cuda"), batches())
+    assert devices[0].copies > 0
 
 
 class Gated(Dataset):
@@ -443,4 +453,5 @@ def test_a_normalised_batch_crosses_in_one_byte_a_value(store, devices):
     transform = v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.Normalize(MEAN, STD)])
     loader = FastLoader(store, 8, transform=transform, device="cuda")
     list(loader)
-    assert {slab.memory.nbytes for slab in loader._made[1].ring._slabs} == {8 * 3 * 32 * 32}
+    (ring,) = loader._made[1].rings
+    assert {slab.memory.nbytes for slab in ring._slabs} == {8 * 3 * 32 * 32}

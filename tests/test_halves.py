@@ -146,6 +146,24 @@ def test_what_pillow_remembers_of_a_file_is_there(tmp_path: Path) -> None:
     assert seen == [dict(dataset.loader(path).info) for path, _ in dataset.samples]
 
 
+def test_what_is_transparent_in_a_palette_is_a_colour_in_rgb(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    palette = torchvision_oracle.picture(40, 30).quantize(16)
+    palette.save(tmp_path / "a" / "0.png", transparency=3)
+    seen: list[Any] = []
+    dataset = ImageFolder(tmp_path, v1.Compose([v1.CenterCrop(9), lambda im: seen.append(im.info)]))
+    list(FastLoader(dataset, collate_fn=len))
+    assert seen == [dict(dataset.loader(dataset.samples[0][0]).info)]
+    assert isinstance(seen[0]["transparency"], tuple)
+
+
+def test_an_index_that_is_no_int_is_refused_as_by_a_list(store: Path) -> None:
+    chain = v1.Compose([*BEGIN, negative, v1.ToTensor()])
+    for kind in (FastLoader, DataLoader):
+        with pytest.raises(TypeError):
+            list(kind(PackedDataset(store, chain), sampler=[0.0, 1.7]))
+
+
 def test_packed_datasets_are_begun_in_torchs_loader_too(store: Path, photos: Path) -> None:
     chain = v1.Compose([v1.Resize((21, 20)), negative, v1.ToTensor()])
     theirs = ImageFolder(photos, chain)

@@ -76,6 +76,10 @@ def test_nothing_is_said_where_nothing_is_copied(many: list[str]) -> None:
         assert "memory:" not in FastLoader(dataset, num_workers=workers).explain()
 
 
+def test_an_array_of_one_object_is_no_list_of_them() -> None:
+    assert held(Listed(np.array({"a": 1}, object)), 4) is None
+
+
 def test_doctor_says_the_same(many: list[str]) -> None:
     words = held(Listed(many), 2).words(2)  # type: ignore[union-attr]
     loader = LoaderSeen(num_workers=2, held=words, steps_s=[0.1], waits_s=[0.0], backwards=1)

@@ -381,3 +381,46 @@ def test_a_mask_that_cannot_be_is_an_error_of_its_record(path: str, tmp_path: Pa
     assert len(batch["mask"]) == len(batch["image"]) == 2
     assert [entry["index"] for entry in loader.stats()["errors"]] == [1, 2, 3]
     assert store.fields["mask"].kind == "bytes"
+
+
+def detection(path: Path, fields: list[dict[str, Any]]) -> Path:
+    """A store of 20 x 10 images with these fields."""
+    buffer = io.BytesIO()
+    torchvision_oracle.picture(20, 10).save(buffer, "BMP")
+    with open_writer(path, classes=[]) as writer:
+        writer.append([
+            Record(
+                data=buffer.getvalue(), label=0, key=f"{i}", width=20, height=10, fields=given
+            )
+            for i, given in enumerate(fields)
+        ])  # fmt: skip
+    return path
+
+
+@pytest.mark.parametrize("kind", ["array", "JSON"])
+def test_one_box_by_itself_moves_as_a_list_of_one(tmp_path: Path, kind: str) -> None:
+    boxes = np.array([[2, 3, 12, 8], [0, 1, 5, 9]], np.float32)
+    path = detection(
+        tmp_path / "a.lmdb",
+        [
+            {"boxes": box if kind == "array" else box.tolist(), "classes": 4 + i}
+            for i, box in enumerate(boxes)
+        ],
+    )
+    chain = v2.Compose([v2.RandomHorizontalFlip(1.0), v2.SanitizeBoundingBoxes(), v2.ToImage()])
+    joint = {"boxes": "xyxy", "classes": "labels"}
+    (batch,) = FastLoader(path, batch_size=2, transform=chain, joint=joint)
+    assert [found.tolist() for found in batch["boxes"]] == [[[8, 3, 18, 8]], [[15, 1, 20, 9]]]
+    assert [found.tolist() for found in batch["classes"]] == [[4], [5]]
+
+
+@pytest.mark.parametrize("labels", [["cat"], {"a": 1}, None, [[1], [2, 3]]])
+def test_labels_that_are_no_numbers_are_an_error_of_their_record(
+    tmp_path: Path, labels: Any
+) -> None:
+    good = {"boxes": [[2, 3, 12, 8]], "classes": [1]}
+    path = detection(tmp_path / "a.lmdb", [good, {**good, "classes": labels}])
+    joint = {"boxes": "xyxy", "classes": "labels"}
+    with pytest.raises(DataError, match="a number for each box") as caught:
+        list(FastLoader(path, batch_size=2, transform=FIXED, joint=joint))
+    assert caught.value.record == 1

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset, random_split
+from torch.utils.data import (
+    BatchSampler,
+    ConcatDataset,
+    DataLoader,
+    SequentialSampler,
+    Subset,
+    TensorDataset,
+    random_split,
+)
 
 from fastload import FastLoader
+from fastload._buffers import SlabRing
+from fastload._plan import Plan
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -131,3 +143,63 @@ def test_a_cache_keeps_nothing() -> None:
     loader = FastLoader(dataset((3, 4, 4), ()), batch_size=6, cache="ram")
     list(loader)
     assert "in memory already" in loader.explain()
+
+
+def test_rows_are_copied_when_they_are_asked_for_as_with_torchs_default() -> None:
+    data = dataset((3, 4), (), n=40)
+    loader = FastLoader(data, batch_size=20)
+    assert loader.num_workers == 0
+    assert "the calling thread copies rows" in loader.explain()
+    iterator = iter(loader)
+    next(iterator)
+    for tensor in data.tensors:
+        tensor += 1
+    same([next(iterator)], [[tensor[20:] for tensor in data.tensors]])
+
+
+def test_rows_copied_ahead_belong_together() -> None:
+    data = dataset((3, 4), (), (2,), n=40)
+    iterator: Any = iter(FastLoader(data, batch_size=20, num_workers=1))
+    next(iterator)
+    while not iterator.ready():
+        time.sleep(0.001)
+    before = [tensor[20:].clone() for tensor in data.tensors]
+    for tensor in data.tensors:
+        tensor += 1
+    same([next(iterator)], [before])
+
+
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_shape_changed_in_place_is_seen(threads: int) -> None:
+    data = TensorDataset(torch.arange(12).reshape(4, 3))
+    loader = FastLoader(data, batch_size=2, num_workers=threads)
+    list(loader)
+    data.tensors[0].unsqueeze_(0)
+    same(list(loader), list(DataLoader(data, batch_size=2)))
+
+
+@pytest.mark.parametrize("batches", [False, True])
+def test_a_sampler_of_lists_gives_samples_of_many_rows(batches: bool) -> None:
+    data = dataset((3, 4), ())
+    lists = BatchSampler(SequentialSampler(data), 6, drop_last=False)
+    given: dict[str, Any] = {"sampler": lists}
+    if batches:
+        given = {"batch_sampler": BatchSampler(lists, 1, drop_last=False)}  # type: ignore[arg-type]
+    loader = FastLoader(data, **given)
+    same(list(loader), list(DataLoader(data, **given)))
+    assert "lists of indices" in loader.explain()
+
+
+def test_another_default_device_changes_no_memory_of_batches() -> None:
+    from fastload._engine.gather import GatherDecoder
+    from fastload._source import Source, resolve
+
+    source = resolve(dataset((3, 4), (), n=5))
+    assert isinstance(source, Source) and isinstance(source.plan, Plan)
+    decoder = GatherDecoder(
+        source.store, source.plan, channels_last=False, threads=0, check_crc="never",
+        ring=SlabRing(2),
+    )  # fmt: skip
+    with torch.device("meta"):
+        columns = decoder.submit(np.arange(3), seed=0, epoch=0).result()
+    assert [column.device.type for column in columns] == ["cpu", "cpu"]

@@ -320,3 +320,15 @@ def test_any_chain_is_equal_or_declined(
 
 def test_a_padding_mode_without_padding_does_not_matter() -> None:
     check_equal(v1.Compose([v1.RandomCrop(30, padding_mode="reflect"), v1.ToTensor()]))
+
+
+def test_another_default_device_changes_no_plan() -> None:
+    chain = v1.Compose([v1.Pad(2, 7), v1.ToTensor(), NORMALIZE, v1.RandomErasing(value=0.5)])
+    plan = plan_of(chain)
+    with torch.device("meta"):
+        assert plan_of(chain).same_as(plan)
+        assert (
+            plan_of(None)
+            .with_output(torch.float32)
+            .same_as(plan_of(None).with_output(torch.float32))
+        )

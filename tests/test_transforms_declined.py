@@ -12,6 +12,7 @@ import pytest
 import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
+from torchvision.transforms._presets import ImageClassification
 
 from fastload._transforms import Unrecognised, recognise
 
@@ -40,11 +41,25 @@ def patched() -> Any:
     return resize
 
 
+def hooked_preset() -> Any:
+    preset = ImageClassification(crop_size=8)
+    preset.register_forward_pre_hook(lambda module, args: args)
+    return preset
+
+
+def patched_preset() -> Any:
+    preset = ImageClassification(crop_size=8)
+    preset.forward = lambda image: image
+    return preset
+
+
 DECLINED = {
     "a subclass": ([MyResize(8), v1.ToTensor()], "MyResize is not a transform fastload knows"),
     "a function": ([lambda image: image, v1.ToTensor()], "<lambda> is not a transform"),
     "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook or a forward of its own"),
     "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
+    "a hook of a preset": ([hooked_preset()], "this ImageClassification has a hook"),
+    "another forward of a preset": ([patched_preset()], "this ImageClassification has a hook"),
     "not yet known": ([v1.FiveCrop(8), v1.ToTensor()], "FiveCrop is not a transform"),
     "a colour after the tensor": (
         [v1.ToTensor(), v1.ColorJitter(0.1)],

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import struct
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 import torchvision_oracle
-from fastload import DataError, FastLoader, PackedDataset, UsageError
+from fastload import DataError, FastLoader, PackedDataset, UsageError, open_writer
 from fastload._views import seed_of
+from fastload.storage import Record
 
 LARGE = v1.Compose(
     [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip(), v1.ColorJitter(0.4), v1.ToTensor()]
@@ -229,3 +233,39 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     for region in (whole + [1, 0, 0, 0], whole // 9):
         with pytest.raises(ValueError, match="a region"):
             decoder._begin(batch, views=([later.job], np.ascontiguousarray(region, np.int32)))
+
+
+def test_views_of_different_sizes_have_all_their_slabs_named(store: Path) -> None:
+    loader: FastLoader[Any] = FastLoader(store, batch_size=4, transform=[LARGE, SMALL])
+    list(loader)
+    assert loader._made is not None
+    rings = loader._made[1].rings
+    assert len(rings) == 2
+    assert all(ring.allocations > 0 for ring in rings)
+
+
+@pytest.mark.native
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_header_that_promises_too_many_pixels_is_refused_without_memory_for_them(
+    tmp_path: Path,
+) -> None:
+    import resource
+
+    buffer = io.BytesIO()
+    torchvision_oracle.picture(40, 30).save(buffer, "JPEG")
+    data = bytearray(buffer.getvalue())
+    at = data.index(b"\xff\xc0") + 5
+    data[at : at + 4] = struct.pack(">HH", 65000, 65000)
+    with open_writer(tmp_path / "a.lmdb", classes=["a"]) as writer:
+        writer.append([Record(data=bytes(data), label=0, key="0", width=65000, height=65000)])
+    whole = v1.Compose([v1.Resize((8, 8)), v1.ToTensor()])
+    loader = FastLoader(tmp_path / "a.lmdb", transform=[whole, whole], num_workers=0)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    limit = pages * resource.getpagesize() + (4 << 30)  # pixels would take 12 GB
+    resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    try:
+        with pytest.raises(DataError, match="decompression bomb"):
+            list(loader)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -288,14 +288,15 @@ class Decoder(abc.ABC):
             return self._ring.lease(shape, dtype, strides)
         # torch's own pinned memory: its allocator alone knows when a copy by the caller has ended
         nbytes = n * channels * area * dtype.itemsize
-        flat = torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
-        images = torch.empty(0, dtype=dtype).set_(flat.untyped_storage(), 0, shape, strides)
+        flat = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        images = torch.empty(0, dtype=dtype, device="cpu")
+        images.set_(flat.untyped_storage(), 0, shape, strides)
         return images, flat.numpy()
 
     @property
-    def ring(self) -> SlabRing | None:
-        """Where batches are allocated; None where torch does."""
-        return self._ring
+    def rings(self) -> tuple[SlabRing, ...]:
+        """Where batches are allocated; none where torch does."""
+        return () if self._ring is None else (self._ring,)
 
     def slabs_in_use(self) -> int:
         """Batches in memory that somebody refers to; 0 where torch allocates them."""

@@ -17,7 +17,7 @@ from .decoder import Batch, Decoder, Ticket
 
 
 class GatherDecoder(Decoder):
-    """Copies rows of a store's first tensor into batches. See ``Decoder`` for the arguments.
+    """Copies rows of a store's tensors into batches. See ``Decoder`` for the arguments.
 
     ``threads`` does not matter: one thread copies as fast as memory takes it.
     """
@@ -40,18 +40,18 @@ class GatherDecoder(Decoder):
         """As in the contract; the copying is done by ``result``."""
         return _GatherTicket(self, records)
 
-    def gather(self, records: np.ndarray) -> torch.Tensor:
-        """A batch of the rows ``records``."""
+    def gather(self, records: np.ndarray) -> list[torch.Tensor]:
+        """A batch of the rows ``records``, of all tensors at once: rows belong together."""
         first = self._rows.first[0]
         shape = (len(records), *first.shape[1:])
         flat = torch.empty(shape, dtype=first.dtype, device="meta")
         if self._ring is None:
-            batch = torch.empty(shape, dtype=first.dtype, pin_memory=True)
+            batch = torch.empty(shape, dtype=first.dtype, device="cpu", pin_memory=True)
             memory = batch.view(-1).view(torch.uint8).numpy()
         else:
             batch, memory = self._ring.lease(shape, first.dtype, flat.stride())
         self._rows.gather(0, records, memory.reshape(len(records), -1))
-        return batch
+        return [batch, *self._rows.others(records)]
 
     def _start(self, batch: Batch) -> Ticket:
         raise InternalError("rows of tensors are not decoded")
@@ -65,14 +65,14 @@ class _GatherTicket(Ticket):
         self._records = records
         self._nanoseconds = 0
 
-    def result(self) -> torch.Tensor:
+    def result(self) -> list[torch.Tensor]:
         begin = time.perf_counter_ns()
-        batch = self._decoder.gather(self._records)
+        columns = self._decoder.gather(self._records)
         self._nanoseconds = time.perf_counter_ns() - begin
-        self.nbytes = batch.nbytes
-        return batch
+        self.nbytes = sum(column.nbytes for column in columns)
+        return columns
 
-    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
+    def settle(self) -> tuple[list[torch.Tensor], dict[int, DataError]]:
         return self.result(), {}
 
     def cancel(self) -> None:

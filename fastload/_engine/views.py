@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from .._buffers import SlabRing
 from .._plan import Plan
 from .._views import Views, seed_of
 from ..errors import DataError, InternalError
@@ -75,6 +76,11 @@ class ViewsDecoder(Decoder):
         """As in the contract; the views read the same."""
         self._each[0].threads = self.threads
         self._each[0].readahead(spans, wait=wait)
+
+    @property
+    def rings(self) -> tuple[SlabRing, ...]:
+        """As in the contract, of all views."""
+        return tuple(ring for decoder in self._each for ring in decoder.rings)
 
     def slabs_in_use(self) -> int:
         """As in the contract, of all views."""

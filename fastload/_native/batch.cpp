@@ -11,6 +11,7 @@
 #include "clock.h"
 #include "crc32c.h"
 #include "dct.h"
+#include "image.h"
 #include "resample_shared.h"
 #include "worker.h"
 
@@ -39,6 +40,14 @@ int64_t thread_id() {
 
 // What a thread keeps of the memory for the pixels that views share.
 constexpr size_t kRegionKept = size_t{16} << 20;
+
+// Gives back what is more, however the sample ended.
+struct RegionTrim {
+  std::vector<uint8_t>* region;
+  ~RegionTrim() {
+    if (region->capacity() > kRegionKept) std::vector<uint8_t>().swap(*region);
+  }
+};
 
 }  // namespace
 
@@ -153,7 +162,11 @@ Status Batch::make_views(int64_t item, const Span& span, const Clock& clock, int
   const Sample& sample = samples_[static_cast<size_t>(item)];
   Worker& mine = worker();
   const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
-  const Region region = keeping ? Region{} : regions_[static_cast<size_t>(item)];
+  // A header may promise any size. Decoders refuse what is above kMaxPixels, so that each view is left to do
+  // it before memory is taken for all of them.
+  const bool larger = int64_t{sample.source_w} * sample.source_h > kMaxPixels;
+  const Region region = keeping || larger ? Region{} : regions_[static_cast<size_t>(item)];
+  const RegionTrim trim{&mine.region};
   Span source = span;
   Kind kind = sample.kind;
   if (region.w > 0) {
@@ -172,6 +185,7 @@ Status Batch::make_views(int64_t item, const Span& span, const Clock& clock, int
     pixels.target.pixel_stride = 3;
     pixels.target.channel_stride = 1;
     const Status status = decode_span(span, kind, pixels, &mine);
+    if (status == Status::kIo) *error = ENOMEM;
     if (status != Status::kOk) return status;
     source = Span{mine.region.data(), nbytes, mine.region.size()};
     kind = Kind::kRaw;
@@ -190,7 +204,6 @@ Status Batch::make_views(int64_t item, const Span& span, const Clock& clock, int
     batch.note(item, status, *error);
     at = clock.now();
   }
-  if (mine.region.capacity() > kRegionKept) std::vector<uint8_t>().swap(mine.region);
   return Status::kOk;
 }
 

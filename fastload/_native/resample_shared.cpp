@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -77,7 +78,11 @@ SharedAxes::SharedAxes() {
 }
 
 SharedAxes::~SharedAxes() {
-  shelf().trim();
+  try {
+    shelf().trim();
+  } catch (const std::bad_alloc&) {
+    // There is no memory to sort by age: what is old goes when the next batch ends.
+  }
   shelf().mutex.unlock();
 }
 

@@ -15,6 +15,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import v2
 
+import array_datasets
 import fastload
 from fastload import FastLoader, UsageError, pack
 from fastload.cli import main
@@ -129,6 +130,19 @@ def test_datasets_are_shown_and_left_as_they_are(photos: Path, store: Path) -> N
         else:
             np.testing.assert_array_equal(found, levels.numpy())
     assert packed.draw() is None
+
+
+def test_the_epoch_below_a_subset_is_left_as_it_is(store: Path) -> None:
+    packed = fastload.PackedDataset(store, TRAIN, seed=3)
+    packed.set_epoch(4)
+    fastload.show(torch.utils.data.Subset(packed, [5, 7]), samples=[0], views=1, epoch=1)
+    assert packed.draw() == (3, 4)
+
+
+def test_gray_datasets_are_refused_by_name() -> None:
+    chain = v1.Compose([v1.ToTensor(), v1.Normalize((0.5,), (0.5,))])
+    with pytest.raises(UsageError, match="got MNIST, whose images"):
+        fastload.show(array_datasets.mnist(chain), samples=1, views=1)
 
 
 def test_a_transform_that_only_python_can_run(photos: Path, tmp_path: Path) -> None:
