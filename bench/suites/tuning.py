@@ -30,6 +30,7 @@ from fastload._tuning.target import Target, target_of
 _WORKERS = (0, 1, 2, 3, 4, 8)
 _BATCHES = (16, 32, 64, 128, 256, 512)
 _PREFETCH = (2, 4)
+_VISITS_S = {"photos": 0.5, "small": 0.15}  # a batch takes 16 ms, and one of small images 1 ms
 _SETTLED = 200  # batches after which num_workers="auto" has found its setting
 
 
@@ -40,7 +41,7 @@ class Autotune(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         target = target_of(str(packed(variant, options)))
-        visit_s = 0.02 if options.toy else 0.5
+        visit_s = 0.02 if options.toy else _VISITS_S[variant]
         begun = time.perf_counter()
         best = _best(target, _grid(options), visit_s)
         sweep_s = time.perf_counter() - begun
