@@ -5,7 +5,8 @@
 #
 # Uses .venv-gpu, which it makes; with --wheels everything comes out of that folder, offline.
 # GPU_VENV=FOLDER takes an environment that is there already and installs nothing.
-# DALI is part of it, for CUDA 12; DALI=dali-cuda13 takes the one for CUDA 13 (torch.version.cuda).
+# DALI is part of it, for CUDA 13, as torch's own wheels are (torch.version.cuda); DALI=dali takes the
+# one for CUDA 12.
 set -eu
 HERE=$PWD
 cd "$(dirname "$0")/.."
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
 done
 VENV=${GPU_VENV:-$PWD/.venv-gpu}
 PY=$VENV/bin/python
-EXTRAS=test,${DALI:-dali}
+EXTRAS=test,${DALI:-dali-cuda13}
 if [ -z "${GPU_VENV:-}" ]; then
     [ -x "$PY" ] || "${PYTHON:-python3}" -m venv "$VENV"
     if [ -n "$WHEELS" ]; then

@@ -313,7 +313,8 @@ def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
         append(tmp_path / "none.lmdb", tmp_path / "more.lmdb")
     write(tmp_path / "b.tar")
     names = sorted(os.listdir(tmp_path))
-    for name, value in {"shards": 2, "shard_nbytes": 1000, "split": "val=0.5"}.items():
+    refused: dict[str, Any] = {"shards": 2, "shard_nbytes": 1000, "split": "val=0.5"}
+    for name, value in refused.items():
         with pytest.raises(UsageError, match=f"expected no {name} "):
             append(tmp_path / "b.tar", tmp_path / "more.lmdb", **{name: value})
     assert sorted(os.listdir(tmp_path)) == names
