@@ -5,26 +5,31 @@
 #
 # Uses .venv-gpu, which it makes; with --wheels everything comes out of that folder, offline.
 # GPU_VENV=FOLDER takes an environment that is there already and installs nothing.
+# DALI is part of it, for CUDA 13, as torch's own wheels are (torch.version.cuda); DALI=dali takes the
+# one for CUDA 12.
 set -eu
+HERE=$PWD
 cd "$(dirname "$0")/.."
-WHEELS= OUT=bench/results/local/gpu.json
+WHEELS= OUT=$PWD/bench/results/local/gpu.json
+from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
     case $1 in
-    --wheels) WHEELS=$2 && shift 2 ;;
-    --out) OUT=$2 && shift 2 ;;
+    --wheels) WHEELS=$(from_here "$2") && shift 2 ;;
+    --out) OUT=$(from_here "$2") && shift 2 ;;
     *) echo "gpu: expected --wheels FOLDER or --out FILE, got $1" >&2 && exit 2 ;;
     esac
 done
 VENV=${GPU_VENV:-$PWD/.venv-gpu}
 PY=$VENV/bin/python
+EXTRAS=test,${DALI:-dali-cuda13}
 if [ -z "${GPU_VENV:-}" ]; then
     [ -x "$PY" ] || "${PYTHON:-python3}" -m venv "$VENV"
     if [ -n "$WHEELS" ]; then
         "$PY" -m pip install -q --no-index --find-links "$WHEELS" setuptools wheel pybind11
         FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q --no-index --find-links "$WHEELS" \
-            --no-build-isolation -e '.[test]'
+            --no-build-isolation -e ".[$EXTRAS]"
     else
-        FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e '.[test]'
+        FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e ".[$EXTRAS]"
     fi
 fi
 "$PY" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || {

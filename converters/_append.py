@@ -72,7 +72,8 @@ def append(
         path: a store of one file.
         source: as for ``pack``; with the same classes, type of labels and fields.
         progress: as for ``pack``.
-        options: other arguments of ``pack``: what becomes of the new images.
+        options: other arguments of ``pack``, but shards, shard_nbytes and split: what becomes of
+            the new images.
 
     Raises:
         UsageError: a set of shards, or a format of several files (pack into another store, and read
@@ -86,6 +87,12 @@ def append(
             f"expected a store of one file, got {path!r}: pack the new images into another store, "
             "and read both as one, FastLoader([a, b])"
         )
+    for name in ("shards", "shard_nbytes", "split"):
+        if options.get(name) is not None:
+            raise UsageError(
+                f"expected no {name} where a store of one file is appended to, got "
+                f"{options[name]!r}: pack the new images into another store with it"
+            )
     stem, suffix = os.path.splitext(path)
     new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
     _remove(stem)  # what a run that was killed left

@@ -29,6 +29,8 @@ class Chunk:
         annotations: labels and fields.
         failed: (index in the source, reason) of each sample that cannot be read or is no image.
         kept: reason -> records that keep their bytes although another encoding was asked for.
+        left: int64, what of the indices asked for was not read, the last ones: they would have been
+            too many bytes.
     """
 
     indices: np.ndarray
@@ -39,6 +41,7 @@ class Chunk:
     annotations: Annotations
     failed: list[tuple[int, str]]
     kept: collections.Counter[str]
+    left: np.ndarray = dataclasses.field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def read_chunk(
@@ -62,6 +65,7 @@ def read_chunk(
     if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
         return _one_by_one(source, indices, encoder, stop, samples)
     found = gatherer.read(indices)
+    indices, left = np.split(indices, [len(found.known)])
     mine = indices[found.known]
     whole = Chunk(
         indices=mine,
@@ -72,6 +76,7 @@ def read_chunk(
         annotations=source.annotate(mine, ()) if len(mine) else Annotations(),
         failed=[],
         kept=collections.Counter(),
+        left=left,
     )
     if bool(found.known.all()):
         return whole
@@ -93,6 +98,7 @@ def _merged(source: Source, some: Chunk, others: Chunk) -> Chunk:
         annotations=source.annotate(both[order], ()) if len(both) else Annotations(),
         failed=others.failed,
         kept=others.kept,
+        left=some.left,
     )
 
 
@@ -148,6 +154,10 @@ def _encode(encoder: Encoder, sample: Sample) -> Encoded:
     """``sample`` as a record. A record of a store stays as it is where that is what is wanted."""
     data, size = sample.data, sample.size
     if not isinstance(data, bytes):
+        try:
+            data.load()  # of a file that a Dataset opened, all but the header is still to be read
+        except (OSError, SyntaxError, ValueError) as error:
+            raise DecodeError(f"the image cannot be decoded: {error}") from error
         return encoder.image(data if data.mode in ("L", "RGB") else data.convert("RGB"))
     if size is not None and sample.kind in encoder.keeps:
         return Encoded(data, sample.kind, *size)

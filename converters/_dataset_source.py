@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
-import os
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fastload._named import named
 from fastload.errors import DataError, DecodeError, UsageError
 from fastload.storage import RAW
 from fastload.storage._fields import gather_fields, label_column
@@ -112,7 +110,8 @@ def dataset_source(dataset: Any, name: str) -> DatasetSource:
     from torch.utils.data import IterableDataset
 
     # torch's IterableDataset inherits a __getitem__ that does not work
-    iterable = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+    iterable = isinstance(dataset, IterableDataset) or not sized
     if iterable and hasattr(dataset, "__iter__"):
         return IterableSource(dataset, name)
     return DatasetSource(dataset, name)
@@ -124,18 +123,7 @@ def named_source(text: str) -> DatasetSource:
     Raises:
         UsageError: no such module or object.
     """
-    module, _, name = text.partition(":")
-    here = os.getcwd()
-    sys.path.insert(0, here)  # as `python -m` has it
-    try:
-        found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        message = f"expected a Dataset as module:object, got {text!r}: {error}"
-        raise UsageError(message) from error
-    finally:
-        sys.path.remove(here)
+    found = named(text)
     made = isinstance(found, type) or not (
         hasattr(found, "__getitem__") or hasattr(found, "__iter__")
     )
@@ -147,10 +135,10 @@ def _sample(item: Any) -> Sample | DataError:
     fields: Mapping[str, Any] = {}
     label = None
     if isinstance(item, Mapping):
-        fields = {str(name): _plain(value) for name, value in item.items()}
-        item, label = fields.pop("image", None), fields.pop("label", None)
+        fields = {str(name): _kept(value) for name, value in item.items() if name != "image"}
+        item, label = item.get("image"), fields.pop("label", None)
     elif isinstance(item, (tuple, list)) and len(item) == 2:
-        item, label = item[0], _plain(item[1])
+        item, label = item[0], _kept(item[1])
     try:
         return Sample(_image(item), label=label, fields=fields)
     except DecodeError as error:
@@ -165,6 +153,12 @@ def _plain(value: Any) -> Any:
         value = value.detach().cpu().numpy()
         return value[()] if value.ndim == 0 else value
     return value
+
+
+def _kept(value: Any) -> Any:
+    """As ``_plain``, in memory of its own: a dataset may fill one array for every sample."""
+    value = _plain(value)
+    return np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def _image(item: Any) -> Any:
@@ -184,7 +178,7 @@ def _image(item: Any) -> Any:
         if array.ndim == 3 and array.shape[2] == 1:
             array = array[:, :, 0]
         if array.ndim == 2 or (array.ndim == 3 and array.shape[2] == 3):
-            return Image.fromarray(np.ascontiguousarray(array))
+            return Image.fromarray(np.array(array, order="C"))  # a copy, as in ``_kept``
     what = type(item).__name__
     if isinstance(array, np.ndarray):
         what = f"{array.dtype} of {array.shape}"

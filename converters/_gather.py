@@ -17,6 +17,7 @@ import numpy as np
 from fastload import _native
 
 MEMORY_NBYTES = 8 << 20  # of one piece of memory; a larger file gets one of its own
+CHUNK_NBYTES = 32 << 20  # of the pieces of one call; a larger file comes alone
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -24,7 +25,8 @@ class Gathered:
     """Files that were read.
 
     Attributes:
-        known: bool (n,), which of the files asked for; the other arrays have an item for each True.
+        known: bool (n,), which of the first n files asked for: as many as CHUNK_NBYTES hold, at
+            least one. The other arrays have an item for each True.
         data: their bytes.
         sizes: int32 (m, 2), width and height.
         crc32c: uint32 (m,).
@@ -50,27 +52,29 @@ class Gatherer:
         self._memory = _Memory()
 
     def read(self, indices: np.ndarray) -> Gathered:
-        """The files ``indices``, as far as the core knows them."""
+        """The first of the files ``indices``, as far as the core knows them."""
         count = len(indices)
         numbers = np.ascontiguousarray(indices, np.int32)
         offset, nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
         crc32c, sizes = np.zeros(count, np.uint32), np.zeros((count, 2), np.int32)
         status, detail = np.zeros(count, np.int32), np.zeros(count, np.int32)
         data: list[memoryview] = []
-        done, wanted = 0, MEMORY_NBYTES
-        while done < count:
+        done, wanted, held = 0, MEMORY_NBYTES, 0
+        while done < count and (not done or held + wanted <= CHUNK_NBYTES):
             memory = self._memory.take(wanted)
             taken = self._core.gather(
                 self._files, numbers[done:], memory, offset[done:], nbytes[done:], crc32c[done:],
                 sizes[done:], status[done:], detail[done:],
             )  # fmt: skip
             view, stop = memory.data, done + taken
+            held += len(memory) if taken else 0
             begins = offset[done:stop]
             ends = (begins + nbytes[done:stop]).tolist()
             data += [view[begin:end] for begin, end in zip(begins.tolist(), ends)]
             if stop < count:
                 wanted = max(MEMORY_NBYTES, int(nbytes[stop]))
             done = stop
+        status, sizes, crc32c = status[:done], sizes[:done], crc32c[:done]
         known = (status == _native.OK) & (sizes.prod(axis=1, dtype=np.int64) <= _most_pixels())
         if known.all():
             return Gathered(known=known, data=data, sizes=sizes, crc32c=crc32c)

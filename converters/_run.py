@@ -23,8 +23,8 @@ Progress = Callable[[int, "int | None", int], None]
 
 _Part = tuple[np.ndarray, "list[Sample | DataError] | None"]
 
-# Files a thread reads at a time: 7 MB of photos. Where their bytes are kept, more of small ones, so
-# that what is done once a chunk does not count.
+# Files a thread reads at a time: 7 MB of photos. More of small ones, so that what is done once a
+# chunk does not count, where a gatherer stops before they become too many bytes.
 _CHUNK = 64
 _CHUNK_MOST = 1024
 _CHUNK_NBYTES = 4 << 20
@@ -48,6 +48,7 @@ class Run:
         self._workers = workers
         self._progress = progress
         self._stop = threading.Event()
+        self._writing = False  # a call of the writer has begun and not returned
         self._synced = time.monotonic()
         self._done = 0
         self._nbytes = 0
@@ -60,8 +61,12 @@ class Run:
         try:
             for chunk in self._chunks(left):
                 self._take(writer, chunk)
-        except (KeyboardInterrupt, DataError):
+        except DataError:
             writer.sync()  # what is done need not be done again
+            raise
+        except KeyboardInterrupt:
+            if not self._writing:  # one that was interrupted may have written without noting it
+                writer.sync()
             raise
 
     def _take(self, writer: Writer, chunk: Chunk) -> None:
@@ -75,6 +80,7 @@ class Run:
                 )
             self.skipped.append(Skipped(path=path, reason=reason))
         if chunk.data:
+            self._writing = True
             writer.extend(
                 Batch(
                     data=chunk.data,
@@ -87,11 +93,14 @@ class Run:
                     field_kinds=chunk.annotations.field_kinds,
                 )
             )
+            self._writing = False
         self.kept += chunk.kept
         self._nbytes += sum(map(len, chunk.data))
         self._report(len(chunk.data) + len(chunk.failed))
         if time.monotonic() - self._synced > _SYNC_S:
+            self._writing = True
             writer.sync()
+            self._writing = False
             self._synced = time.monotonic()
 
     def _report(self, done: int) -> None:
@@ -122,10 +131,10 @@ class Run:
         self._report(end)
         return indices[end:]
 
-    def _parts(self, indices: np.ndarray) -> Iterator[_Part]:
+    def _parts(self, indices: np.ndarray, *, grows: bool) -> Iterator[_Part]:
         """``indices`` in pieces, each for a thread, with their samples where it may not read them.
 
-        The user's code stays in the thread that called.
+        The user's code stays in the thread that called. ``grows``: more of small samples at a time.
         """
         at = 0
         if self._source.streamed:
@@ -136,7 +145,7 @@ class Run:
             return
         while at < len(indices):
             count = _CHUNK
-            if self._encoder.as_is and self._nbytes:
+            if grows and self._nbytes:
                 few = _CHUNK_NBYTES * self._done // self._nbytes
                 count = min(max(few, _CHUNK), max(_CHUNK_MOST, _CHUNK))
             part = indices[at : at + count]
@@ -145,23 +154,24 @@ class Run:
 
     def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
         """Chunks in order, read and encoded by the threads a few chunks ahead."""
-        parts = self._parts(indices)
         gatherer = self._source.gatherer() if self._encoder.as_is else None
+        parts = self._parts(indices, grows=gatherer is not None)
         ahead: collections.deque[Future[Chunk]] = collections.deque()
         pool = ThreadPoolExecutor(self._workers, thread_name_prefix="fastload-pack")
 
-        def submit() -> None:
-            part = next(parts, None)
-            if part is not None:
-                given = self._source, part[0], self._encoder, self._stop, part[1], gatherer
-                ahead.append(pool.submit(read_chunk, *given))
+        def submit(part: _Part) -> Future[Chunk]:
+            given = self._source, part[0], self._encoder, self._stop, part[1], gatherer
+            return pool.submit(read_chunk, *given)
 
         try:
-            for _ in range(2 * self._workers):
-                submit()
+            for part in itertools.islice(parts, 2 * self._workers):
+                ahead.append(submit(part))
             while ahead:
                 chunk = ahead.popleft().result()
-                submit()
+                if len(chunk.left):
+                    ahead.appendleft(submit((chunk.left, None)))
+                elif (following := next(parts, None)) is not None:
+                    ahead.append(submit(following))
                 yield chunk
         finally:
             self._stop.set()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -173,10 +175,18 @@ class FolderSource(Source):
 
 
 def read_file(path: bytes) -> bytes:
-    """A whole file. (Three system calls less than ``open``: it counts for small files.)"""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    """A whole file. (Three system calls less than ``open``: it counts for small files.)
+
+    Raises:
+        OSError: it cannot be read, or is a pipe, a device or a folder.
+    """
+    # Non-blocking, so that a pipe to which nobody writes is refused rather than waited for.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        size = os.fstat(descriptor).st_size
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", os.fsdecode(path))
+        size = status.st_size
         data = os.read(descriptor, size + 1)
         if len(data) == size:
             return data

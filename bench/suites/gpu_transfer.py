@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from itertools import chain, repeat
+from pathlib import Path
 from typing import Any
 
 import click
@@ -35,8 +36,11 @@ class GpuTransfer(Suite):
             raise click.ClickException("gpu-transfer: expected a CUDA device, found none")
         work = imagenet(self.name, "train", variant, Variant(pixels="raw"), options)
         batch = 8 if options.toy else 256
-        path = options.cache / "gpu-transfer.lmdb"
-        if options.fresh or not path.exists():
+        path = Path(work.stores) / f"gpu-transfer-{Path(work.images).name}.lmdb"
+        if options.fresh:
+            path.unlink(missing_ok=True)
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
             pack(work.images, path)
         transform = v1.Compose(
             [

@@ -13,9 +13,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fastload._named import named
 from fastload.errors import UsageError
-
-from ._named import named
 
 _SHOWN = 10  # settings in the table
 

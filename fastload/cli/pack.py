@@ -127,7 +127,8 @@ def command(
     module:object. The suffix of DESTINATION names the format: .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
-    lies in DESTINATION.partial, and the same command goes on from there.
+    lies in DESTINATION.partial, and the same command goes on from there. (A single .h5 or .pth
+    file, .n5, .zarr and what comes out of an iterable Dataset begin again.)
     """
     from fastload.converters import estimate, pack
 

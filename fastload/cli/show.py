@@ -7,7 +7,7 @@ import json
 
 import click
 
-from ._named import named
+from fastload._named import named
 
 
 @click.command(

@@ -38,6 +38,7 @@ def joined(tables: Sequence[Table]) -> Table:
     Raises:
         StoreError: they differ in classes, labels or fields.
     """
+    tables = [table for table in tables if len(table)] or tables[:1]  # empty ones lack fields
     first = tables[0]
     for other in tables[1:]:
         mine, theirs = _facts(first), _facts(other)

@@ -154,14 +154,20 @@ class Partial:
         self._journal.seek(end)
 
     def add(self, columns: Columns) -> None:
-        """Append to the journal, durably."""
+        """Append to the journal, durably; where that fails or is interrupted, not at all."""
         chunk = memoryview(pack_chunk(columns))
-        written = 0
-        while written < len(chunk):
-            written += self._journal.write(chunk[written:])
-        os.fsync(self._journal.fileno())
+        begin = self._ends[-1] if self._ends else 0
+        try:
+            written = 0
+            while written < len(chunk):
+                written += self._journal.write(chunk[written:])
+            os.fsync(self._journal.fileno())
+        except BaseException:  # a Ctrl-C too: whoever adds these records again adds them once
+            self._journal.truncate(begin)
+            self._journal.seek(begin)
+            raise
         self.chunks.append(columns)
-        self._ends.append((self._ends[-1] if self._ends else 0) + len(chunk))
+        self._ends.append(begin + len(chunk))
 
     def finish(self, name: str) -> None:
         """Sync the finished data file ``name`` of the partial and give it the store's name."""

@@ -214,7 +214,7 @@ class LmdbWriter(PartialWriter):
         self._partial.keep(self._durable)
 
     def extend(self, batch: Batch) -> None:
-        """Add records; every 32 MB they are made durable.
+        """Add records; every 64 MB or 20,000 records they are made durable.
 
         Raises:
             UsageError: the records differ from earlier ones in the type of labels or in fields.

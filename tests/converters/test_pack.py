@@ -11,14 +11,18 @@ import time
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from fastload.converters import pack
+from fastload.converters._chunk import Chunk
 from PIL import Image
 
 from fastload.errors import DecodeError, StoreError, UsageError
-from fastload.storage import RAW, Store, open_store
+from fastload.storage import RAW, Batch, Store, open_store
+from fastload.storage._columns import Columns, of_batch
+from fastload.storage._partial import Partial
 from fastload.storage._read import read_records
 from fastload.storage.folder import FolderStore
 from storage.formats import picture
@@ -329,6 +333,49 @@ def test_files_read_by_the_core_are_those_that_python_reads(
 
 
 @pytest.mark.native
+def test_small_files_before_large_ones_do_not_make_large_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.converters import _chunk, _gather, _run
+
+    monkeypatch.setattr(_gather, "MEMORY_NBYTES", 20_000)
+    monkeypatch.setattr(_gather, "CHUNK_NBYTES", 40_000)
+    root = tmp_path / "in"
+    root.mkdir()
+    small = picture(1, 8, 8)
+    files = [small + b"%03d" % i + bytes(7_000 if i >= 300 else 0) for i in range(360)]
+    files[330] += bytes(50_000)  # larger than a chunk
+    for index, data in enumerate(files):
+        (root / f"{index:03d}.jpg").write_bytes(data)
+    found: list[int] = []
+
+    def read(*given: Any) -> Chunk:
+        chunk = _chunk.read_chunk(*given)
+        found.append(sum(map(len, chunk.data)))
+        return chunk
+
+    monkeypatch.setattr(_run, "read_chunk", read)
+    pack(root, tmp_path / "x.lmdb", workers=2)
+    assert data_of(open_store(tmp_path / "x.lmdb")) == files
+    assert sorted(found)[-2] <= 40_000 and max(found) == len(files[330])
+
+
+@pytest.mark.timeout(30)
+def test_pipe_among_the_files_is_skipped(tmp_path: Path) -> None:
+    from fastload.converters import _store_source
+
+    root = tmp_path / "in" / "class"
+    root.mkdir(parents=True)
+    (root / "a.jpg").write_bytes(picture(1, 8, 8))
+    os.mkfifo(root / "b.jpg")
+    with pytest.raises(OSError, match="no regular file"):
+        _store_source.read_file(os.fsencode(root / "b.jpg"))
+    report = pack(root.parent, tmp_path / "x.lmdb", on_error="skip")
+    assert report.records == 1
+    assert [Path(one.path).name for one in report.skipped] == ["b.jpg"]
+
+
+@pytest.mark.native
 def test_memory_is_used_again_once_nothing_refers_to_it() -> None:
     from fastload.converters import _gather
 
@@ -376,6 +423,57 @@ def test_interrupt_keeps_the_work_and_ends_the_threads(
     assert report.parts[0].resumed >= 100
     pack(images, tmp_path / "y.lmdb")
     assert data_of(open_store(tmp_path / "x.lmdb")) == data_of(open_store(tmp_path / "y.lmdb"))
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".tar", ".rec", ".lmdb"])
+def test_interrupt_of_the_journal_duplicates_no_record(
+    images: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C when the journal is on the disk, and before the writer knows it."""
+    from fastload.converters import _run
+
+    def interrupted(self: Partial, columns: Columns) -> None:
+        add(self, columns)
+        self.chunks.pop()
+        self._ends.pop()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_run, "_SYNC_S", 0.0)
+    add = Partial.add
+    with monkeypatch.context() as patch:
+        patch.setattr(Partial, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            pack(images, tmp_path / f"x{suffix}")
+    assert pack(images, tmp_path / f"x{suffix}").records == 300
+    pack(images, tmp_path / f"y{suffix}")
+    mine, other = open_store(tmp_path / f"x{suffix}"), open_store(tmp_path / f"y{suffix}")
+    assert mine.keys(np.arange(300)) == other.keys(np.arange(300))
+    assert data_of(mine) == data_of(other)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+def test_journal_that_was_not_synced_is_as_it_was(
+    tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(descriptor: int) -> None:
+        raise error
+
+    batch = Batch(
+        data=[b"x"], keys=["a"], labels=None, sizes=np.ones((1, 2), np.int32),
+        kinds=np.zeros(1, np.uint8), crc32c=np.zeros(1, np.uint32),
+    )  # fmt: skip
+    columns = of_batch(batch)
+    partial = Partial(str(tmp_path / "a"), {})
+    partial.add(columns)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(error):
+            partial.add(columns)
+    partial.add(columns)
+    partial.close()
+    again = Partial(str(tmp_path / "a"), {})
+    assert len(again.chunks) == 2
+    again.close()
 
 
 def test_resumed_run_remembers_what_was_skipped(images: Path, tmp_path: Path) -> None:

@@ -311,6 +311,13 @@ def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
         append(tmp_path / "a.zarr", tmp_path / "more.lmdb")
     with pytest.raises(StoreNotFoundError):
         append(tmp_path / "none.lmdb", tmp_path / "more.lmdb")
+    write(tmp_path / "b.tar")
+    names = sorted(os.listdir(tmp_path))
+    refused: dict[str, Any] = {"shards": 2, "shard_nbytes": 1000, "split": "val=0.5"}
+    for name, value in refused.items():
+        with pytest.raises(UsageError, match=f"expected no {name} "):
+            append(tmp_path / "b.tar", tmp_path / "more.lmdb", **{name: value})
+    assert sorted(os.listdir(tmp_path)) == names
 
 
 # --- datasets -------------------------------------------------------------------------------------
@@ -364,6 +371,60 @@ def test_dataset_of_files_keeps_their_bytes_and_dicts_give_fields(tmp_path: Path
     assert found["data"] == [row["image"] for row in rows]
     assert found["labels"] == [[i, 0.5] for i in range(5)]
     assert found["text"] == ["ü".encode()] * 5 and found["n"] == list(range(5))
+
+
+@pytest.mark.parametrize("shape", [(4, 6), (4, 6, 3)])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_dataset_that_fills_one_array_again_keeps_every_value(
+    tmp_path: Path, shape: tuple[int, ...], streamed: bool
+) -> None:
+    image, label, box = np.zeros(shape, np.uint8), torch.zeros(2), np.zeros(4, np.float32)
+
+    class Refilled(Numbers):
+        classes = []
+
+        def __getitem__(self, i: int) -> Any:
+            image[:], label[:], box[:] = i, i, i
+            return {"image": image, "label": label, "box": box}
+
+    one = Refilled()
+    source = (one[i] for i in range(150)) if streamed else one
+    pack(source, tmp_path / "a.lmdb")
+    found = columns_of(tmp_path / "a.lmdb")
+    assert [int(pixels.max()) for pixels in decoded(tmp_path / "a.lmdb")] == list(range(150))
+    assert found["labels"] == [[i, i] for i in range(150)]
+    assert found["box"] == [[i] * 4 for i in range(150)]
+
+
+def test_dicts_may_hold_their_image_as_a_tensor(tmp_path: Path) -> None:
+    rows = [{"image": torch.full((3, 4, 6), i, dtype=torch.uint8), "label": i} for i in range(3)]
+    pack(rows, tmp_path / "a.lmdb")
+    assert [one.shape for one in decoded(tmp_path / "a.lmdb")] == [(4, 6, 3)] * 3
+
+
+def test_damaged_image_that_a_dataset_opened_is_skipped(tmp_path: Path) -> None:
+    data = [picture(i, 40, 40) for i in range(3)]
+    data[1] = data[1][: len(data[1]) // 2]
+
+    def opened() -> list[Any]:
+        return [(Image.open(io.BytesIO(one)), i) for i, one in enumerate(data)]
+
+    with pytest.raises(DecodeError, match="the image cannot be decoded: "):
+        pack(opened(), tmp_path / "a.lmdb")
+    report = pack(opened(), tmp_path / "a.lmdb", on_error="skip")
+    assert [one.reason[:27] for one in report.skipped] == ["the image cannot be decoded"]
+    assert columns_of(tmp_path / "a.lmdb")["labels"] == [0, 2]
+
+
+def test_dataset_that_has_items_but_no_length_is_read_to_its_end(tmp_path: Path) -> None:
+    class Endless:
+        def __getitem__(self, i: int) -> Any:
+            raise AssertionError("has no length")
+
+        def __iter__(self) -> Iterator[Any]:
+            return iter([(np.full((2, 2, 3), i, np.uint8), i) for i in range(3)])
+
+    assert pack(Endless(), tmp_path / "a.lmdb").records == 3
 
 
 def test_dataset_of_no_images_says_so(tmp_path: Path) -> None:
@@ -462,8 +523,28 @@ def test_dataset_by_name_is_imported_from_here(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["parts"][0]["records"] == 3
     assert columns_of(tmp_path / "a.lmdb")["labels"] == [0, 1, 2]
-    with pytest.raises(UsageError, match="module:object, got 'nowhere_at_all:Data'"):
+    with pytest.raises(UsageError, match="cannot find 'nowhere_at_all:Data'"):
         pack("nowhere_at_all:Data", tmp_path / "b.lmdb")
+
+
+def test_dataset_by_name_may_import_its_neighbours_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "beside.py").write_text("SIDE = 2\n")
+    (tmp_path / "late.py").write_text(
+        "import numpy as np\n"
+        "class Data:\n"
+        "    def __init__(self):\n"
+        "        import beside\n"
+        "        self.side = beside.SIDE\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, i):\n"
+        "        return np.full((self.side, 2, 3), i, np.uint8), i\n"
+    )
+    code = "import sys; from fastload.converters import pack; "
+    code += "sys.path = [path for path in sys.path if path]; pack('late:Data', 'a.lmdb')"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert columns_of(tmp_path / "a.lmdb")["labels"] == [0, 1, 2]
 
 
 # --- MNIST and CIFAR ------------------------------------------------------------------------------

@@ -111,6 +111,13 @@ def test_without_the_manifest_the_shards_say_all(suffix: str, tmp_path: Path) ->
         open_store(path)
 
 
+def test_shards_without_a_record_lack_nothing(suffix: str, tmp_path: Path) -> None:
+    path = write(tmp_path / f"a{suffix}", given(suffix, 3), shards=5, total=3)
+    expected = content(path)
+    os.remove(f"{path}.fastload")
+    assert content(path) == expected
+
+
 def test_shards_that_do_not_fit_together_are_refused(suffix: str, tmp_path: Path) -> None:
     write(tmp_path / f"a-0{suffix}", given(suffix, 3))
     write(tmp_path / f"a-1{suffix}", FORMATS[suffix](3))
