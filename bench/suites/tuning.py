@@ -1,6 +1,6 @@
 """autotune and auto: what fastload chooses by itself, against every setting there is.
 
-``autotune`` measures all settings of a grid, runs autotune ten times in a fifth of that time, and
+``autotune`` measures all settings of a grid, runs autotune ten times in a sixth of that time, and
 then measures each of its choices and the grid's best again, side by side. ``auto`` does the same
 with ``num_workers="auto"`` after 200 batches, on loops that wait for different things.
 """
@@ -48,7 +48,7 @@ class Autotune(Suite):
         choices: list[Point] = []
         spent: list[float] = []
         for number in range(1 if options.toy else 10):
-            found = autotune(target.name, budget_s=1 if options.toy else sweep_s / 5)
+            found = autotune(target.name, budget_s=1 if options.toy else sweep_s / 6)
             choices.append(found.chosen)
             spent.append(found.seconds)
             options.say(f"autotune {number + 1}: {found.chosen} in {found.seconds:.1f} s")
