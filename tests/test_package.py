@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import importlib
 import importlib.metadata
 import inspect
 import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import fastload
+from fastload import _native
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -150,3 +155,18 @@ def test_the_converters_are_a_part_of_the_package() -> None:
 @pytest.mark.parametrize("first", ["torchvision", "torchvision.io", "cv2", "PIL.Image"])
 def test_the_core_loads_after_a_package_that_brings_its_own_libjpeg(first: str) -> None:
     assert run(f"import {first}; import fastload._native._core as core; print(core.simd())").strip()
+
+
+@pytest.mark.native
+def test_threads_that_need_the_core_first_all_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def slowly(name: str) -> ModuleType:
+        time.sleep(0.05)
+        return found(name)
+
+    found = importlib.import_module
+    monkeypatch.setattr(_native, "_tried", False)
+    monkeypatch.setattr(_native, "_module", None)
+    monkeypatch.setattr(_native.importlib, "import_module", slowly)
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        cores = [task.result() for task in [pool.submit(_native.load) for _ in range(4)]]
+    assert None not in cores

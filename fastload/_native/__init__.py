@@ -48,11 +48,11 @@ def load() -> ModuleType | None:
     if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
         return None
     if not _tried:
-        _tried = True
         try:
             _module = importlib.import_module("fastload._native._core")
         except ImportError as error:
             _reason = str(error)
+        _tried = True  # last: another thread that comes meanwhile waits in its own import
     return _module
 
 
