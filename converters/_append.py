@@ -13,7 +13,13 @@ import numpy as np
 from fastload.errors import UsageError
 from fastload.storage import format_of, open_store
 from fastload.storage._partial import sync_folder
-from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
+from fastload.storage._sidecar import (
+    SUFFIX,
+    next_sidecar_of,
+    read_sidecar,
+    sidecar_of,
+    write_sidecar,
+)
 from fastload.storage.concat import ConcatStore
 
 from ._pack import pack
@@ -95,7 +101,8 @@ def append(
             )
     stem, suffix = os.path.splitext(path)
     new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
-    _remove(stem)  # what a run that was killed left
+    _settle(path, store.format)  # what a run that was killed left
+    _remove(stem)
     try:
         pack(source, more, **options)
         both = ConcatStore.checked([store, open_store(more)])
@@ -113,18 +120,37 @@ def append(
 
 
 def _replace(new: str, path: str, format: str) -> None:
-    """Give the files of the store ``new`` the names of those of ``path``, the data file last."""
-    folder, name = os.path.split(new)
-    stem, wanted = os.path.splitext(name)[0], os.path.splitext(os.path.basename(path))[0]
+    """Give the files of the store ``new`` the names of those of ``path``.
+
+    The rename of the data file decides. A sidecar waits beside the old one until then, and readers
+    take that of the two which fits.
+    """
     table = read_sidecar(new, format) if os.path.exists(sidecar_of(new)) else None
     if table is not None:
-        # Until the data file has its name the sidecar does not fit, and the old file is scanned.
-        write_sidecar(path, table, names=[os.path.basename(path)])
-    for other in set(os.listdir(folder)) - {name, os.path.basename(sidecar_of(new))}:
-        if other.startswith(stem + "."):
-            target = os.path.join(folder, wanted + other[len(stem) :])
-            os.replace(os.path.join(folder, other), target)
+        waiting = next_sidecar_of(path)
+        write_sidecar(path, table, names=[os.path.basename(path)], place=waiting)
     os.replace(new, path)
+    sync_folder(os.path.dirname(path))
+    _settle(path, format)
+
+
+def _settle(path: str, format: str) -> None:
+    """Do what is to be done once the data file has its name: index files, then the sidecar.
+
+    A sidecar that waits for a data file which never got its name is deleted.
+    """
+    waiting = next_sidecar_of(path)
+    if not os.path.exists(waiting):
+        return
+    if read_sidecar(path, format, place=waiting) is None:
+        os.remove(waiting)
+        return
+    stem = os.path.splitext(path)[0]
+    folder, begin = os.path.split(f"{stem}{_MARK}.")
+    for name in os.listdir(folder):
+        if name.startswith(begin) and not name.endswith(SUFFIX):
+            os.replace(os.path.join(folder, name), f"{stem}.{name.removeprefix(begin)}")
+    os.replace(waiting, sidecar_of(path))
     sync_folder(folder)
 
 

@@ -81,7 +81,9 @@ class StoreSource(Source):
         digest = hashlib.blake2b(digest_size=16)
         for path in self.store.files:
             status = os.stat(path)
-            digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\0".encode(*_UTF8))
+            # The inode's time too: who replaces a file may keep its size and its own time.
+            known = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            digest.update(f"{path}\0{known}\0".encode(*_UTF8))
         _update(digest, self.store)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()
@@ -166,8 +168,9 @@ class FolderSource(Source):
         return self.store.files[index]
 
     def changed(self, index: int, since_ns: int) -> bool:
-        """By the file's time."""
-        return os.stat(self.store.files[index]).st_mtime_ns > since_ns
+        """By the times of the file and of its inode: who replaces a file may keep the first."""
+        status = os.stat(self.store.files[index])
+        return max(status.st_mtime_ns, status.st_ctime_ns) > since_ns
 
     def sizes(self) -> np.ndarray:
         """Out of the files' headers."""

@@ -212,6 +212,7 @@ def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None
 def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     from fastload._buffers import SlabRing
     from fastload._engine import make_decoder
+    from fastload._engine.decoder import Draws
     from fastload._transforms import Plan, recognise
 
     plan = recognise(SMALL)
@@ -220,8 +221,8 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
         "native", PackedDataset(store).store, plan, threads=1, ring=SlabRing(4)
     )
     records = np.arange(4)
-    batch, _ = decoder.prepare(records, seed=1, epoch=0)
-    fewer, _ = decoder.prepare(records[:3], seed=1, epoch=0)
+    batch, _ = decoder.prepare(records, Draws(seed=1, epoch=0))
+    fewer, _ = decoder.prepare(records[:3], Draws(seed=1, epoch=0))
     whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
     begun = decoder._begin(batch)
     with pytest.raises(ValueError, match="not begun"):

@@ -33,6 +33,21 @@ REPLACED = "was the file replaced? Make the dataset anew to have its size read a
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Draws:
+    """What the random parameters of a batch come from.
+
+    Attributes:
+        seed, epoch, repeats: for ``_recipe.draw``.
+        timed: the ticket gets the times of its samples.
+    """
+
+    seed: int
+    epoch: int
+    repeats: np.ndarray | None = None
+    timed: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
     """One batch on its way through an engine.
 
@@ -162,12 +177,12 @@ class Decoder(abc.ABC):
         repeats: np.ndarray | None = None,
         timed: bool = False,
     ) -> Ticket:
-        """Begin to fill a batch with ``records`` (int64, in range).
+        """Begin to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest."""
+        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed)
+        return self._submit(records, draws)
 
-        ``seed``, ``epoch`` and ``repeats`` are for ``_recipe.draw``; ``timed`` gives the ticket
-        the times of its samples.
-        """
-        batch, moves = self.prepare(records, seed=seed, epoch=epoch, repeats=repeats, timed=timed)
+    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+        batch, moves = self.prepare(records, draws)
         ticket = self._start(batch)
         if self.plan.joint is not None and moves is not None:
             ticket.moving = Moving(
@@ -190,15 +205,7 @@ class Decoder(abc.ABC):
             ticket.hits = int(batch.kept.sum())
         return ticket
 
-    def prepare(
-        self,
-        records: np.ndarray,
-        *,
-        seed: int,
-        epoch: int,
-        repeats: np.ndarray | None = None,
-        timed: bool = False,
-    ) -> tuple[Batch, Moves | None]:
+    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[Batch, Moves | None]:
         """The batch that ``submit`` begins to fill, and the steps of what moves along."""
         found = self.store.locate(records)
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
@@ -208,7 +215,7 @@ class Decoder(abc.ABC):
         if self.cache is not None and self.keeps:
             keep = self.cache.to_keep(records, found)
         drawn: dict[str, Any] = {
-            "seed": seed, "epoch": epoch, "indices": records, "repeats": repeats
+            "seed": draws.seed, "epoch": draws.epoch, "indices": records, "repeats": draws.repeats
         }  # fmt: skip
         moves = None if self.plan.joint is None else Moves(len(records))
         if moves is not None:
@@ -227,7 +234,7 @@ class Decoder(abc.ABC):
             recipe=recipe,
             images=images,
             memory=memory,
-            times=np.zeros((len(records), TIMES), np.int64) if timed else None,
+            times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
             kept=found.kept,
             keep=keep,
         )

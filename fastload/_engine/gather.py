@@ -13,7 +13,7 @@ from .._plan import Plan
 from .._tensors import Rows
 from ..errors import DataError, InternalError
 from ..storage.base import Store
-from .decoder import Batch, Decoder, Ticket
+from .decoder import Batch, Decoder, Draws, Ticket
 
 
 class GatherDecoder(Decoder):
@@ -28,16 +28,8 @@ class GatherDecoder(Decoder):
         super().__init__(store, plan, **options)
         self._rows = Rows.of(store)
 
-    def submit(
-        self,
-        records: np.ndarray,
-        *,
-        seed: int,
-        epoch: int,
-        repeats: np.ndarray | None = None,
-        timed: bool = False,
-    ) -> Ticket:
-        """As in the contract; the copying is done by ``result``."""
+    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+        """The copying is done by ``result``."""
         return _GatherTicket(self, records)
 
     def gather(self, records: np.ndarray) -> list[torch.Tensor]:

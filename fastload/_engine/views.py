@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from .._plan import Plan
 from .._views import Views, seed_of
 from ..errors import DataError, InternalError
 from ..storage.base import Spans
-from .decoder import Batch, Decoder, Images, Ticket
+from .decoder import Batch, Decoder, Draws, Images, Ticket
 from .native import NativeDecoder
 
 
@@ -33,27 +34,15 @@ class ViewsDecoder(Decoder):
         for other in self._each[1:]:
             other.keeps = False
 
-    def submit(
-        self,
-        records: np.ndarray,
-        *,
-        seed: int,
-        epoch: int,
-        repeats: np.ndarray | None = None,
-        timed: bool = False,
-    ) -> Ticket:
-        """As in the contract; the result of the ticket is a list of tensors, one for each view."""
+    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+        """The result of the ticket is a list of tensors, one for each view."""
         batches: list[Batch] = []
         for view, decoder in enumerate(self._each):
             decoder.threads = self.threads
-            batch, _ = decoder.prepare(
-                records,
-                seed=seed_of(seed, view),
-                epoch=epoch,
-                repeats=repeats,
-                timed=timed and view == 0,
+            its = dataclasses.replace(
+                draws, seed=seed_of(draws.seed, view), timed=draws.timed and view == 0
             )
-            batches.append(batch)
+            batches.append(decoder.prepare(records, its)[0])
         first, *others = self._each
         tickets = (
             first.start_views(

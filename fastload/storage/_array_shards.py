@@ -179,22 +179,10 @@ class ShardedWriter(PartialWriter):
                 self._begin_shard(number)  # without a record
                 self._finish_shard()
             paths = [self._partial.file(self._inner(number)) for number in range(count)]
-            offset = self._offsets(paths, columns)
-            table = Table(
-                format=self._made.format,
-                files=paths,
-                file=file,
-                offset=offset,
-                nbytes=columns.nbytes,
-                keys=columns.keys,
-                labels=columns.labels,
-                sizes=columns.sizes,
-                kinds=columns.kinds,
-                crc32c=columns.crc32c,
-                fields=columns.fields,
-                classes=self._classes,
-                metadata=self._metadata,
-            ).checked()
+            table = Table.of(
+                columns, self._offsets(paths, columns), format=self._made.format, files=paths,
+                classes=self._classes, metadata=self._metadata,
+            )  # fmt: skip
             names = [self._final(number, count) for number in range(count)]
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             folder = os.path.dirname(self.path)

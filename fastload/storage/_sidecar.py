@@ -1,6 +1,7 @@
 """The sidecar ``NAME.fastload``: the columns of a store whose own format has no place for them.
 
-The layout is in docs/formats.md. It is mapped when read; every length is checked first.
+The layout is in docs/formats.md, and what ``append`` does with it. It is mapped when read; every
+length is checked first.
 """
 
 from __future__ import annotations
@@ -40,8 +41,18 @@ def sidecar_of(path: str) -> str:
     return path + SUFFIX
 
 
+def next_sidecar_of(path: str) -> str:
+    """Where the sidecar waits that fits ``path`` only after its data file was replaced."""
+    return sidecar_of(path) + "-next"
+
+
 def write_sidecar(
-    path: str, table: Table, *, names: Sequence[str] | None = None, target: str | None = None
+    path: str,
+    table: Table,
+    *,
+    names: Sequence[str] | None = None,
+    target: str | None = None,
+    place: str | None = None,
 ) -> None:
     """Write the sidecar of the store ``path``, whole or not at all.
 
@@ -50,6 +61,7 @@ def write_sidecar(
         table: what goes in; its files are read for their fingerprints.
         names: what the sidecar calls the files, relative to its folder; None: where they lie now.
         target: write this file instead, without a rename.
+        place: the name that it gets; None: ``sidecar_of(path)``.
     """
     folder = os.path.dirname(path)
     if names is None:
@@ -69,7 +81,7 @@ def write_sidecar(
                   for name, numbers in zip(names, prints, strict=True)],
         "fields": [column.field.as_json() for column in table.fields.values()],
     }  # fmt: skip
-    final = sidecar_of(path)
+    final = sidecar_of(path) if place is None else place
     temporary = f"{final}.partial" if target is None else target
     with open(temporary, "wb") as file:
         _write(file, header, arrays)
@@ -100,21 +112,40 @@ def _write(file: Any, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) 
         at += padding + len(view)
 
 
-def read_sidecar(path: str, format: str) -> Table | None:
+def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table | None:
     """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
 
     None, with a warning, where the files are not those that it was written for; None where there is
-    no sidecar.
+    no sidecar. Where another one waits (``next_sidecar_of``), that which fits the files counts.
 
     Args:
         path: of the store.
         format: name of the format it must be of.
+        place: only this sidecar, and None without a warning where it does not fit.
 
     Raises:
         StoreNotFoundError: a data file is missing.
         StoreError: the sidecar is damaged, or of a version or format that is not expected.
     """
-    place = sidecar_of(path)
+    changed = None
+    for one in [sidecar_of(path), next_sidecar_of(path)] if place is None else [place]:
+        table = _read(path, one, format)
+        wrong = None if table is None else _changed(table)
+        if table is not None and wrong is None:
+            return table
+        changed = changed or wrong
+    if changed is not None and place is None:
+        warnings.warn(
+            f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is left "
+            "aside and the files are read from their beginning each time; pack the store again, "
+            "or delete the sidecar if the change was meant",
+            stacklevel=5,
+        )
+    return None
+
+
+def _read(path: str, place: str, format: str) -> Table | None:
+    """The table in the file ``place``, whether it fits or not; None where there is none."""
     try:
         with open(place, "rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -137,21 +168,19 @@ def read_sidecar(path: str, format: str) -> Table | None:
             f"expected the sidecar of a store of format {format}, found {table.format[:100]}",
             path=place,
         )
+    return table
+
+
+def _changed(table: Table) -> str | None:
+    """A file that is not the one that ``table`` was written for; None where all are."""
     expected = table.fingerprints or ()
     found = [fingerprint(file) for file in table.files]
     changed = [
         i for i, (one, other) in enumerate(zip(found, expected, strict=True)) if one != other
     ]
-    if not all(found[i][0] == expected[i][0] and _only_damaged(table, i) for i in changed):
-        wrong = changed[0]
-        warnings.warn(
-            f"{table.files[wrong]!r} has changed since {place!r} was written: the sidecar is left "
-            "aside and the files are read from their beginning each time; pack the store again, "
-            "or delete the sidecar if the change was meant",
-            stacklevel=5,
-        )
+    if all(found[i][0] == expected[i][0] and _only_damaged(table, i) for i in changed):
         return None
-    return table
+    return table.files[changed[0]]
 
 
 def is_manifest(path: str) -> bool:

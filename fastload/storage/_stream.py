@@ -262,21 +262,10 @@ class StreamWriter(PartialWriter):
                     with open(self._partial.file(inner), "wb") as file:
                         file.write(content)
                     renames.append((inner, self._beside(extra)))
-            table = Table(
-                format=self.format,
-                files=paths,
-                file=columns.places[:, 0].astype(np.int32),
-                offset=np.ascontiguousarray(columns.places[:, 2]),
-                nbytes=columns.nbytes,
-                keys=columns.keys,
-                labels=columns.labels,
-                sizes=columns.sizes,
-                kinds=columns.kinds,
-                crc32c=columns.crc32c,
-                fields=columns.fields,
-                classes=self._classes,
-                metadata=self._metadata,
-            ).checked()  # no store gets its name before that
+            table = Table.of(  # checked: no store gets its name before that
+                columns, columns.places[:, 2], format=self.format, files=paths,
+                classes=self._classes, metadata=self._metadata,
+            )  # fmt: skip
             write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
             sidecar = ("sidecar", sidecar_of(self.path))
             if self._sharded:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fastload.errors import StoreError, StoreNotFoundError
 
+from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, is_label_dtype
 from ._probe import UNKNOWN, probe_sizes
@@ -62,6 +63,39 @@ class Table:
 
     def __len__(self) -> int:
         return len(self.nbytes)
+
+    @classmethod
+    def of(
+        cls,
+        columns: Columns,
+        offset: np.ndarray,
+        *,
+        format: str,
+        files: Sequence[str],
+        classes: Sequence[str],
+        metadata: Mapping[str, Any],
+    ) -> Table:
+        """The table, checked, of records that a writer has placed in ``files``.
+
+        Raises:
+            StoreError: a record is not where its columns say.
+        """
+        assert columns.places is not None  # every writer of several files has them
+        return cls(
+            format=format,
+            files=files,
+            file=columns.places[:, 0].astype(np.int32),
+            offset=np.ascontiguousarray(offset),
+            nbytes=columns.nbytes,
+            keys=columns.keys,
+            labels=columns.labels,
+            sizes=columns.sizes,
+            kinds=columns.kinds,
+            crc32c=columns.crc32c,
+            fields=columns.fields,
+            classes=classes,
+            metadata=metadata,
+        ).checked()
 
     def checked(self) -> Table:
         """This table with fingerprints, if every column is as described and inside its file.

@@ -20,7 +20,7 @@ from fastload.converters._chunk import Chunk
 from PIL import Image
 
 from fastload.errors import DecodeError, StoreError, UsageError
-from fastload.storage import RAW, Batch, Store, open_store
+from fastload.storage import RAW, Batch, Record, Store, open_store, open_writer
 from fastload.storage._columns import Columns, of_batch
 from fastload.storage._partial import Partial
 from fastload.storage._read import read_records
@@ -465,10 +465,15 @@ def test_journal_that_was_not_synced_is_as_it_was(
     columns = of_batch(batch)
     partial = Partial(str(tmp_path / "a"), {})
     partial.add(columns)
+    before = os.path.getsize(partial.file("journal"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fails)
         with pytest.raises(error):
             partial.add(columns)
+    assert os.path.getsize(partial.file("journal")) == before
+    partial.close()
+    partial = Partial(str(tmp_path / "a"), {})
+    assert len(partial.chunks) == 1
     partial.add(columns)
     partial.close()
     again = Partial(str(tmp_path / "a"), {})
@@ -516,9 +521,35 @@ def test_other_options_or_another_source_do_not_resume(images: Path, tmp_path: P
         pack(root, tmp_path / "x.lmdb")
     (root / "new.jpg").unlink()
     time.sleep(0.02)
+    before = os.stat(root / "000.jpg")
     (root / "000.jpg").write_bytes(picture(77, 8, 8))
     with pytest.raises(UsageError, match=r"000\.jpg.* has changed"):
         pack(root, tmp_path / "x.lmdb")
+    os.utime(root / "000.jpg", ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UsageError, match=r"000\.jpg.* has changed"):  # with its old time, too
+        pack(root, tmp_path / "x.lmdb")
+
+
+def test_store_replaced_by_one_of_its_size_and_time_does_not_resume(tmp_path: Path) -> None:
+    def stop(done: int, total: int, nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    def write(name: str, value: int) -> Path:
+        with open_writer(tmp_path / name) as writer:
+            record = Record(bytes([value]) * 100, None, "a", width=1, height=1)
+            writer.append([record])
+        return tmp_path / name
+
+    path, other = write("a.tar", 1), write("b.tar", 2)
+    before = os.stat(path)
+    assert other.stat().st_size == before.st_size
+    with pytest.raises(KeyboardInterrupt):
+        pack(path, tmp_path / "x.lmdb", progress=stop)
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    os.replace(other, path)
+    os.replace(f"{other}.fastload", f"{path}.fastload")
+    with pytest.raises(UsageError, match="source_digest"):
+        pack(path, tmp_path / "x.lmdb")
 
 
 def test_split_whose_first_part_is_done_goes_on_with_the_second(

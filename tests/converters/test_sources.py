@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import io
+import itertools
 import json
 import os
 import pickle
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastload.converters import append, concat, estimate, pack
+from fastload.converters import _append, append, concat, estimate, pack
 from PIL import Image
 from torchvision import datasets
 
@@ -301,6 +302,68 @@ def test_append_puts_records_behind_those_that_are_there(tmp_path: Path, suffix:
     with pytest.raises(UsageError, match="already has a record called"):
         append(path, tmp_path / "more.lmdb")
     assert columns_of(path) == after
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".tar"])
+def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fields(
+    tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before each rename in turn: no reader ever misses a field, and the next run settles."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed_at(moment: int) -> bool:
+        moments = itertools.count()
+
+        def counted(source: Any, target: Any) -> None:
+            if next(moments) == moment:
+                raise Killed
+            rename(source, target)
+
+        def last_steps(*arguments: Any) -> None:
+            monkeypatch.setattr(os, "replace", counted)
+            replace(*arguments)
+
+        rename, replace, remove = os.replace, _append._replace, _append._remove
+        with monkeypatch.context() as patch:
+            patch.setattr(_append, "_replace", last_steps)
+            patch.setattr(_append, "_remove", lambda stem: None)  # who is killed clears nothing up
+            try:
+                append(path, tmp_path / f"more{suffix}")
+            except Killed:
+                return True
+            finally:
+                patch.setattr(os, "replace", rename)
+        remove(str(path.with_suffix("")))
+        return False
+
+    write(tmp_path / f"more{suffix}", [{"key": f"neu {i}"} for i in range(12)])
+    whole = write(tmp_path / f"whole{suffix}")
+    old = columns_of(whole)
+    append(whole, tmp_path / f"more{suffix}")
+    new, found = columns_of(whole), []
+    for moment in itertools.count():
+        folder = tmp_path / str(moment)
+        folder.mkdir()
+        path = write(folder / f"a{suffix}")
+        names = sorted(os.listdir(folder))
+        if not killed_at(moment):
+            break
+        now = columns_of(path)
+        found.append(len(now["keys"]))
+        assert now == (old if found[-1] == 12 else new)
+        if found[-1] == 12:
+            append(path, tmp_path / f"more{suffix}")
+        else:
+            with pytest.raises(UsageError, match="already has a record called"):
+                append(path, tmp_path / f"more{suffix}")
+        assert columns_of(path) == new and sorted(os.listdir(folder)) == names
+        for name in names:  # the index files, too
+            if not name.endswith(".fastload"):
+                there = tmp_path / f"whole{name.removeprefix('a')}"
+                assert (folder / name).read_bytes() == there.read_bytes(), name
+    assert {12, 24} == set(found) and found == sorted(found)
 
 
 def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
