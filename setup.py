@@ -191,6 +191,8 @@ setup(
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
         "dali-cuda13": ["nvidia-dali-cuda130"],
+        "nvimgcodec": ["nvidia-nvimgcodec-cu12[nvjpeg]>=0.9"],
+        "nvimgcodec-cuda13": ["nvidia-nvimgcodec-cu13[nvjpeg]>=0.9"],
         "plot": ["matplotlib"],
         "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
@@ -202,6 +204,7 @@ setup(
             "psutil",
             "fsspec",
             "s3fs",
+            "nvidia-nvimgcodec-cu13; platform_machine == 'x86_64'",  # its CPU back end, 25 MB
             "moto",  # an S3 server, which needs the next two
             "flask",
             "flask-cors",

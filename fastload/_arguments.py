@@ -13,7 +13,7 @@ from . import _accelerator, _policy, _shard
 from ._collate import collate
 from .errors import UsageError
 
-_ENGINES = ("auto", "native", "python", "dali", "workers")
+_ENGINES = ("auto", "native", "python", "dali", "nvimgcodec", "workers")
 _CHECKS = ("first", "always", "never")
 _DECODES = ("exact", "scaled")
 

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from ._buffers import SlabRing
-from ._engine import chosen, dali_graph, make_decoder
+from ._engine import FOREIGN, chosen, dali_graph, make_decoder, nvimages
 from ._engine.decoder import Decoder, Ticket
 from ._plan import Plan
 from ._source import Source
@@ -31,6 +31,9 @@ DEVICES = ("cpu", "gpu", "auto")
 HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
 found best on an A100, and all."""
+
+_LIBRARIES: dict[str, Any] = {"dali": dali_graph, "nvimgcodec": nvimages}
+_NAMES = {"dali": "DALI", "nvimgcodec": "nvImageCodec"}
 
 # The GPU has to win by so much: on the CPU levels are exact.
 _MARGIN = 1.1
@@ -69,7 +72,7 @@ class Decoding:
     """What a loader decodes with.
 
     Attributes:
-        engine: "native", "python" or "dali".
+        engine: "native", "python" or one of ``FOREIGN``.
         device: where: a CUDA device or the CPU.
         why: in words, for ``explain()``; "" where nothing else was asked for.
         hw_decoder_load: of Choice, or None for the engine's default.
@@ -86,21 +89,21 @@ def check(loader: Any) -> None:
 
     Raises:
         UsageError: two of them contradict each other, or a device is not there.
-        MissingDependencyError: engine="dali" without DALI.
+        MissingDependencyError: engine="dali" or "nvimgcodec" without that library.
     """
     where, engine = loader.decode_device, loader.engine
     if where not in DEVICES:
         names = ", ".join(map(repr, DEVICES))
         raise UsageError(f"decode_device must be one of {names}, got {where!r}")
-    if where != "cpu" and engine not in ("auto", "dali"):
+    if where != "cpu" and engine not in ("auto", *FOREIGN):
         raise UsageError(
             f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
             "on the CPU: leave one of them out"
         )
-    if (engine == "dali" or where == "gpu") and loader.cache is not None:
+    if (engine in FOREIGN or where == "gpu") and loader.cache is not None:
         raise UsageError(
             f"cache={loader.cache!r} is for images that are decoded on the CPU by fastload: leave "
-            "it out, or engine='dali' and decode_device='gpu'"
+            f"it out, or engine={engine!r} and decode_device={where!r}"
         )
     if where == "gpu" and not torch.cuda.is_available():
         raise UsageError(
@@ -112,32 +115,35 @@ def check(loader: Any) -> None:
             "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
             f"it, got device={loader.device!r}"
         )
-    if engine == "dali" and dali_graph.absent():
-        raise dali_graph.missing()
+    if engine in FOREIGN and _LIBRARIES[engine].absent():
+        raise _LIBRARIES[engine].missing()
 
 
 def decoding(loader: Any, source: Source) -> Decoding:
     """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
     cuda, where = _cuda(loader), loader.decode_device
-    engine = chosen("auto" if loader.engine == "dali" else loader.engine, source.store)
+    asked = loader.engine in FOREIGN
+    engine = chosen("auto" if asked else loader.engine, source.store)
     on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
-    if loader.engine != "dali" and where == "cpu":
+    if not asked and where == "cpu":
         return on_cpu
     reason = ""
-    if loader.engine != "dali" and where == "auto":
+    if not asked and where == "auto":
         reason = _why_not_measured(loader, cuda)
-    reason = reason or _why_not_dali(source)
-    if reason:
-        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reason}")
-    load, why = None, f"by DALI {dali_graph.version()} on {cuda or 'its CPU back end'}"
-    if loader.engine != "dali" and where == "auto":
+    library, reasons = _library(loader, source) if not reason else (None, reason)
+    if library is None:
+        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reasons}")
+    name = f"{_NAMES[library]} {_LIBRARIES[library].version()}"
+    load, why = None, f"by {name} on {cuda or 'its CPU back end'}"
+    why += f", as {reasons}" if reasons else ""
+    if not asked and where == "auto":
         choice = loader._choice
         if choice is None:
             return dataclasses.replace(on_cpu, why="measured before the first batch, CPU and GPU")
         if choice.device == "cpu":
             return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
         load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
-    return Decoding(engine="dali", device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
+    return Decoding(engine=library, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
 def settle(loader: Any, source: Source) -> None:
@@ -145,7 +151,10 @@ def settle(loader: Any, source: Source) -> None:
     device = _cuda(loader)
     if loader.decode_device != "auto" or loader.engine != "auto" or loader._choice is not None:
         return
-    if device is None or _why_not_measured(loader, device) or _why_not_dali(source):
+    if device is None or _why_not_measured(loader, device):
+        return
+    library, _ = _library(loader, source)
+    if library is None:
         return
     from ._tuning.result import decoding_in, keep_decoding  # which needs FastLoader
 
@@ -169,13 +178,17 @@ def settle(loader: Any, source: Source) -> None:
             hw_decoder_load=decoding.hw_decoder_load,
         )
 
-    loader._choice = measure(make, source, loader.batch_size or _BATCH, device)
+    loader._choice = measure(make, source, loader.batch_size or _BATCH, device, library)
     if loader.tuned is not None:
         keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
 
 
 def measure(
-    make: Callable[[Decoding], Decoder], source: Source, batch_size: int, device: torch.device
+    make: Callable[[Decoding], Decoder],
+    source: Source,
+    batch_size: int,
+    device: torch.device,
+    library: str,
 ) -> Choice:
     """Decode some of the user's data on the CPU and on ``device``.
 
@@ -183,12 +196,13 @@ def measure(
         make: gives a decoder of ``source``.
         batch_size: images that are decoded at a time.
         device: where batches have to be in the end.
+        library: the engine that decodes there, one of ``FOREIGN``.
     """
     cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
     on_cpu = rate(make(cpu), _some(source, batch_size), device)
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
-        gpu = Decoding(engine="dali", device=device, hw_decoder_load=load)
+        gpu = Decoding(engine=library, device=device, hw_decoder_load=load)
         found = rate(make(gpu), _some(source, batch_size), device)
         if found > best:
             best, best_load = found, load
@@ -297,12 +311,21 @@ def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
     return ""
 
 
-def _why_not_dali(source: Source) -> str:
-    from ._engine.dali import refusal
-
+def _library(loader: Any, source: Source) -> tuple[str | None, str]:
+    """Which of ``FOREIGN`` decodes ``source``, and why none before it; None: why none of them."""
     if source.tensors:
-        return "rows of tensors are not decoded"
-    return dali_graph.absent() or refusal(source.plan, source.store) or ""
+        return None, "rows of tensors are not decoded"
+    from ._engine import dali, nvimgcodec
+
+    refusals = {"dali": dali.refusal, "nvimgcodec": nvimgcodec.refusal}
+    reasons = list[str]()
+    for name in FOREIGN if loader.engine == "auto" else (loader.engine,):
+        reason = _LIBRARIES[name].absent() or refusals[name](source.plan, source.store)
+        if reason is None:
+            return name, "; ".join(reasons)
+        if reason not in reasons:
+            reasons.append(reason)
+    return None, "; ".join(reasons)
 
 
 def _cuda(loader: Any) -> torch.device | None:

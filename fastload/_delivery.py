@@ -12,6 +12,7 @@ import torch
 from . import _accelerator, _decode_device, _randomness
 from ._collate import collate, images_of, with_images
 from ._device import DeviceStage
+from ._engine import FOREIGN
 from ._epoch import Epoch
 from ._erasing import Drawn
 from ._mover import Mover
@@ -43,15 +44,15 @@ def accelerated(loader: Any) -> bool:
 def rest(loader: Any, source: Source) -> Plan | None:
     """The plan that an engine leaves at levels, as the device does what comes then; or None.
 
-    A ``collate_fn`` of the user's is given finished images, and DALI's batches are on the device
-    already.
+    A ``collate_fn`` of the user's is given finished images, and those of DALI and
+    nvImageCodec are on the device already.
     """
     plan = source.plan
     if not accelerated(loader) or loader.collate_fn is not collate or source.tensors:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
-    if _decode_device.decoding(loader, source).engine == "dali":
+    if _decode_device.decoding(loader, source).engine in FOREIGN:
         return None
     return plan if plan.lut is not None or plan.erasing else None
 

@@ -60,10 +60,13 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
     assert "decode_device:" not in FastLoader(store, 8, **given).explain()
 
 
-def test_without_dali_the_engine_names_the_extra(store: Path, monkeypatch: Any) -> None:
-    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
-    with pytest.raises(MissingDependencyError, match=r"pip install fastload\[dali\]"):
-        FastLoader(store, engine="dali")
+@pytest.mark.parametrize("engine", ["dali", "nvimgcodec"])
+def test_without_its_library_an_engine_names_the_extra(
+    store: Path, monkeypatch: Any, engine: str
+) -> None:
+    monkeypatch.setitem(sys.modules, f"nvidia.{engine}", None)
+    with pytest.raises(MissingDependencyError, match=rf"pip install fastload\[{engine}\]"):
+        FastLoader(store, engine=engine)
 
 
 class Timed:
@@ -121,7 +124,7 @@ def test_auto_takes_the_one_that_is_clearly_faster(
         assert decoding.device == torch.device("cuda:1" if decoding.engine == "dali" else "cpu")
         return decoding.hw_decoder_load if decoding.engine == "dali" else decoding.engine
 
-    choice = measure(make, Source(), 8, torch.device("cuda:1"))  # type: ignore[arg-type]
+    choice = measure(make, Source(), 8, torch.device("cuda:1"), "dali")  # type: ignore[arg-type]
     assert choice == Choice(
         device=device,
         cpu_images_per_s=cpu,
@@ -211,6 +214,32 @@ def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
     found = _decode_device.decoding(loader, source)
     assert (found.engine, found.device) == (chosen("auto"), torch.device("cpu"))
     assert "on the CPU; measured: 100 images/s decoded on the CPU, 250 on the GPU" in found.why
+
+
+def test_without_dali_it_is_nvimagecodec_and_without_both_the_cpu(
+    store: Path, pretended: list[Choice], monkeypatch: Any
+) -> None:
+    chain = [transforms.RandomResizedCrop(96), transforms.PILToTensor()]
+    dataset = PackedDataset(store, transform=transforms.Compose(chain))
+    loader = _OnGpu(dataset)
+    loader.decode_device = "gpu"
+    source = resolve(dataset)
+    assert _decode_device.decoding(loader, source).why == "by DALI 2.4.0 on cuda:0"
+    monkeypatch.setattr(_decode_device.dali_graph, "absent", lambda: "there is no DALI")
+    monkeypatch.setattr(_decode_device.nvimages, "absent", lambda: None)
+    monkeypatch.setattr(_decode_device.nvimages, "version", lambda: "0.9.0")
+    found = _decode_device.decoding(loader, source)
+    assert (found.engine, found.device) == ("nvimgcodec", torch.device("cuda:0"))
+    assert found.why == "by nvImageCodec 0.9.0 on cuda:0, as there is no DALI"
+    # a filter that DALI has and torch has not
+    chain[0] = transforms.RandomResizedCrop(96, interpolation=transforms.InterpolationMode.LANCZOS)
+    source = resolve(PackedDataset(store, transform=transforms.Compose(chain)))
+    found = _decode_device.decoding(loader, source)
+    assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
+    assert found.why.startswith("on the CPU, as there is no DALI; torch on a GPU has no filter")
+    monkeypatch.setattr(_decode_device.nvimages, "absent", lambda: "nor the other")
+    found = _decode_device.decoding(loader, source)
+    assert found.why == "on the CPU, as there is no DALI; nor the other"
 
 
 @pytest.mark.parametrize("change", ["cache", "device", "plan"])

@@ -1,14 +1,15 @@
 """The engines: what fills a batch.
 
-``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``dali`` the
-same crops through NVIDIA DALI, ``gather`` copies rows of tensors. They are ``Decoder``s
-(``decoder.py``). Everything else goes through torch's own DataLoader machinery, which FastLoader
-inherits: the ``workers`` engine.
+``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``dali`` and
+``nvimgcodec`` the same crops through NVIDIA's libraries, ``gather`` copies rows of tensors. They
+are ``Decoder``s (``decoder.py``). Everything else goes through torch's own DataLoader machinery,
+which FastLoader inherits: the ``workers`` engine.
 """
 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -22,6 +23,13 @@ from ..errors import UsageError
 from ..storage.base import Store
 from .decoder import Decoder, Ticket
 
+if TYPE_CHECKING:
+    from .foreign import ForeignDecoder
+
+
+FOREIGN = ("dali", "nvimgcodec")
+"""Engines that make batches on a GPU, in this order."""
+
 
 def chosen(engine: str, store: Store | None = None) -> str:
     """What ``engine`` comes to here, "native" or "python"; "auto" prefers the core.
@@ -29,7 +37,7 @@ def chosen(engine: str, store: Store | None = None) -> str:
     The core reads files: a ``store`` whose records do not lie there as they are is for "python".
     Rows of tensors, of which nothing is to be made, are for "gather" in any case.
 
-    "dali" is for what DALI cannot decode, and comes to what "auto" does.
+    One of ``FOREIGN`` is for what its library cannot decode, and comes to what "auto" does.
 
     Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
     Raises UsageError for "native" where it cannot read ``store``.
@@ -60,9 +68,9 @@ def make_decoder(
     device: torch.device | None = None,
     hw_decoder_load: float | None = None,
 ) -> Decoder:
-    """The decoder of ``engine``, or of ``chosen(engine, store)`` where it is not "dali".
+    """The decoder of ``engine``, or of ``chosen(engine, store)`` where it is none of ``FOREIGN``.
 
-    See ``Decoder`` and ``DaliDecoder`` for the other arguments; ``device`` None is the CPU.
+    See ``Decoder`` and ``ForeignDecoder`` for the other arguments; ``device`` None is the CPU.
     """
     if isinstance(plan, Views):
         from .views import ViewsDecoder
@@ -82,10 +90,10 @@ def make_decoder(
                 for number, one in enumerate(plan.each)
             ]
         )
-    if engine == "dali":
-        from .dali import HW_DECODER_LOAD, DaliDecoder
+    if engine in FOREIGN:
+        from .foreign import HW_DECODER_LOAD
 
-        return DaliDecoder(
+        return _foreign(engine)(
             store,
             plan,
             device=device or torch.device("cpu"),
@@ -104,6 +112,16 @@ def make_decoder(
         channels_last=channels_last,
         check_crc=check_crc,
     )
+
+
+def _foreign(engine: str) -> type[ForeignDecoder]:
+    if engine == "dali":
+        from .dali import DaliDecoder
+
+        return DaliDecoder
+    from .nvimgcodec import NvimgcodecDecoder
+
+    return NvimgcodecDecoder
 
 
 def _kind(engine: str) -> type[Decoder]:

@@ -1,86 +1,41 @@
 """The DALI engine: JPEGs through NVIDIA DALI, on a GPU or on DALI's CPU back end.
 
-Order, crops, sizes, windows and flips are fastload's own, so that each image shows what it shows in
-the other engines; levels differ a little, as DALI's decoder and resize round differently. The table
-and what is erased come behind it, where the images are (``_device.py``).
-
-What DALI is not given: records that are no whole JPEG file, or do not match their checksum. What it
-gives back and we do not take: files of another size than the store says, and CMYK. A batch that it
-fails on is decoded again as a whole. All of these go through the native engine (the
-Python engine where the core was not built), sample by sample, into their places in the batch: the
-same pixels and the same errors as there.
+What it is not given and what is not taken of it is said in ``foreign.py``. A batch that DALI fails
+on is decoded again as a whole, by the engine that decodes what it is not given.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
-import contextlib
-import dataclasses
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from .._buffers import SlabRing
-from .._cache_store import CachedStore
-from .._device import DeviceStage
-from .._erasing import Drawn
 from .._frame import Geometry
-from .._geometry import CenterCrop, Pad, RandomCrop, RandomResizedCrop, Resize
+from .._geometry import CenterCrop, Pad, RandomCrop
 from .._transforms import Plan
 from .._views import Views
-from ..errors import DataError, InternalError
-from ..storage.base import Spans, Store
-from . import dali_graph
+from ..errors import DataError
+from ..storage.base import Store
+from . import dali_graph, foreign
 from .dali_graph import FILTERS, Build, Graph, Work
 from .decoder import Batch, Decoder, Ticket
-from .records import Records
+from .foreign import HW_DECODER_LOAD, ForeignDecoder, ForeignTicket, as_promised, resizes
 
 _log = logging.getLogger("fastload")
-
-HW_DECODER_LOAD = 0.65
-"""DALI's own default: share of the images for the GPU's JPEG engine."""
-
-# So many batches in a row that DALI cannot decode though nothing is wrong with them: it is not the
-# data, and going on would be slow without an end.
-_MOST_FAILURES = 8
 
 
 def refusal(plan: Plan | Views, store: Store) -> str | None:
     """Why DALI cannot make what ``plan`` says of ``store``, in words, or None."""
-    if store.indirect is not None:
-        return f"DALI cannot read this store: {store.indirect}"
-    if isinstance(store, CachedStore):
-        return "a cache is for the other engines"
-    if isinstance(plan, Views):
-        return "several views of an image are decoded once, on the CPU"
-    if plan.channels != 3:
-        return "gray images are for the other engines"
-    if plan.joint is not None:
-        return "masks and boxes that move along are for the other engines"
-    if plan.scaled:
-        return "decode='scaled' is for the other engines"
-    if plan.stages:
-        return "the transform has operations that DALI cannot be given our parameters for"
-    if _resizes(plan) and plan.filter not in FILTERS:
-        return "DALI has no filter like Pillow's box and Hamming, nor its nearest"
-    return None
+    return foreign.refusal(plan, store, "DALI", FILTERS, "box and Hamming, nor its nearest")
 
 
-def _resizes(plan: Plan) -> bool:
-    return any(isinstance(op, (Resize, RandomResizedCrop)) for op in plan.ops)
-
-
-class DaliDecoder(Decoder):
-    """Fills batches with DALI. See ``Decoder`` for the other arguments.
+class DaliDecoder(ForeignDecoder):
+    """Fills batches with DALI. See ``ForeignDecoder`` for the other arguments.
 
     Args:
-        device: where images are decoded and where the batch lies: a CUDA device, or the CPU.
-        fallback: makes the decoder of what DALI is not given, for a plan, a ring, and
-            ``channels_last=True``.
         hw_decoder_load: as in ``Build``.
     """
 
@@ -96,253 +51,65 @@ class DaliDecoder(Decoder):
         hw_decoder_load: float = HW_DECODER_LOAD,
         **options: Any,
     ) -> None:
-        super().__init__(store, plan, **options)
         if dali_graph.absent():
             raise dali_graph.missing()
-        self.device = device
-        self.stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.records = Records(store)
-        self.for_cpu = np.zeros(len(store), bool)  # what DALI failed on: not given to it again
-        self.failures = 0
-        self._fallback: Decoder | None = None
-        self._stage: DeviceStage | None = None
-        self._make_fallback = fallback
+        super().__init__(store, plan, device=device, fallback=fallback, **options)
         build = Build(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
-            filter=plan.filter if _resizes(plan) else None,
+            filter=plan.filter if resizes(plan) else None,
             windowed=any(isinstance(op, (Pad, RandomCrop, CenterCrop)) for op in plan.ops),
             fill=plan.fill,
             hw_decoder_load=hw_decoder_load,
         )
         self.graph = Graph(build, self.stream)
 
-    def fallback(self) -> Decoder:
-        """The decoder of what DALI is not given: uint8, NHWC in memory."""
-        if self._fallback is None:
-            self._fallback = self._make_fallback(
-                self.store,
-                self.plan.levels(),
-                threads=self.threads,
-                ring=SlabRing(dali_graph.DEPTH + 1),
-                channels_last=True,
-                check_crc=self._check_crc,
-            )
-        self._fallback.threads = self.threads
-        return self._fallback
-
-    def _made(self, pixels: torch.Tensor, batch: Batch) -> torch.Tensor:
-        levels = pixels.permute(0, 3, 1, 2)
-        if self._stage is None:
-            order = torch.channels_last if self.channels_last else torch.contiguous_format
-            self._stage = DeviceStage(self.plan, self.device, order)
-        recipe = batch.recipe
-        drawn = None if recipe is None else Drawn(recipe.boxes, recipe.keys)
-        return self._stage(levels, drawn)
-
-    def on_stream(self) -> contextlib.AbstractContextManager[object]:
-        """Where this decoder's work on a GPU is queued; on the CPU nothing."""
-        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
-
-    def release(self, user: object) -> None:
-        """As in the contract."""
-        super().release(user)
-        if not self._users and self._fallback is not None:
-            self._fallback.release(user)
-
-    def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
-        if self.stream is None:
-            return super()._allocate(n, height, width)
-        return torch.empty(0), np.empty(0, np.uint8)  # the batch is made on the device
+    def kept(self, pixels: torch.Tensor) -> torch.Tensor:
+        """As in ``ForeignDecoder``: DALI writes the next batch where this one was."""
+        return pixels.clone()
 
     def _start(self, batch: Batch) -> Ticket:
         return _DaliTicket(self, batch)
 
-    def finished(self, pixels: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """The batch, made of its uint8 pixels (n, h, w, 3): table, erasing, layout.
 
-        In memory of torch's that nothing else refers to, and complete when this returns.
-        """
-        if self.stream is None:
-            return batch.images.copy_(self._made(pixels, batch))
-        with torch.cuda.stream(self.stream):
-            made = self._made(pixels.clone(), batch)
-            # blocking: a host that spins takes a core from DALI's threads
-            done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
-            done.record(self.stream)
-        # Waiting here costs nothing: the batch behind it is in the pipeline already. Afterwards
-        # DALI's memory may go, and whoever gets the batch need not know this stream.
-        done.synchronize()
-        # Of this stream's memory, which it may write to again as soon as the caller lets go of it:
-        # not before what the caller has put into the stream of the training is done.
-        made.record_stream(torch.cuda.default_stream(self.device))
-        return made
+class _DaliTicket(ForeignTicket):
+    _decoder: DaliDecoder
+    _work: Work | None = None
 
+    def begin(self, data: list[np.ndarray | None]) -> None:
+        self._work = Work(_inputs(self.batch.geometry, self.given, data))
+        self._decoder.graph.put(self._work)
 
-class _DaliTicket(Ticket):
-    def __init__(self, decoder: DaliDecoder, batch: Batch) -> None:
-        begin = time.perf_counter_ns()
-        self.times = None  # of its samples DALI does not tell
-        self._decoder = decoder
-        self._batch = batch
-        self._cancelled = False
-        self._parts: list[_Part] = []
-        wanted = ~decoder.for_cpu[batch.records]
-        data = decoder.records.read(batch, wanted, decoder.pool, decoder.threads)
-        self._read_ns = time.perf_counter_ns() - begin
-        self._wait_ns = 0
-        self._given = np.array([i for i, found in enumerate(data) if found is not None], np.int64)
-        self._work = None
-        if len(self._given):
-            self._work = Work(_inputs(batch.geometry, self._given, data))
-            decoder.graph.put(self._work)
-        left = np.setdiff1d(np.arange(len(batch.records)), self._given)
-        if len(left):
-            self._parts.append(_Part(decoder, batch, left))
+    def wait(self) -> tuple[torch.Tensor | None, np.ndarray]:
+        work = self._work
+        assert work is not None
+        self._decoder.graph.take(work)
+        if work.failure is not None or work.found is None:
+            return None, np.empty(0, np.int64)
+        self._decoder.failures = 0
+        good, images = as_promised(self.batch, self.given, work.found), work.images
+        if images is not None and len(good) < len(self.given):
+            with self._decoder.on_stream():
+                images = images[torch.from_numpy(good).to(images.device)]
+        return images, good
 
-    def result(self) -> torch.Tensor:
-        pixels, errors = self._pixels()
-        if errors:
-            raise errors[min(errors)]
-        return self._finished(pixels, errors)
-
-    def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
-        pixels, errors = self._pixels()
-        return self._finished(pixels, errors), errors
-
-    def cancel(self) -> None:
-        self._cancelled = True
+    def drop(self) -> None:
         if self._work is not None:
             self._decoder.graph.drop(self._work)
-        for part in list(self._parts):
-            part.ticket.cancel()
 
-    def stages_ns(self) -> Mapping[str, int]:
-        stages = {"read": self._read_ns, "dali": self._wait_ns}
-        for part in self._parts:
-            for name, nanoseconds in part.ticket.stages_ns().items():
-                stages[name] = stages.get(name, 0) + nanoseconds
-        return stages
-
-    def _finished(self, pixels: torch.Tensor, errors: Mapping[int, DataError]) -> torch.Tensor:
-        if not errors:
-            self._decoder.checked(self._batch)
-        return self._decoder.finished(pixels, self._batch)
-
-    def _pixels(self) -> tuple[torch.Tensor, dict[int, DataError]]:
-        """Uint8 pixels (n, h, w, 3) on the decoder's device, and what failed, by position."""
-        decoder, batch, work = self._decoder, self._batch, self._work
-        failure = images = None
-        good = np.empty(0, np.int64)
-        if work is not None:
-            begin = time.perf_counter_ns()
-            decoder.graph.take(work)
-            self._wait_ns = time.perf_counter_ns() - begin
-            self._refuse_cancelled()
-            left = self._given
-            failure, images = work.failure, work.images
-            if failure is None:
-                decoder.failures = 0
-                good = _as_promised(batch, self._given, work.found)
-                left = np.setdiff1d(self._given, self._given[good])
-            if len(left):
-                self._parts.append(_Part(decoder, batch, left))
-        errors: dict[int, DataError] = {}
-        for part in self._parts:
-            part.settle()
-            errors |= part.errors
-        self._refuse_cancelled()
-        if failure is not None:
-            self._note(failure, errors)
-        if images is not None and not self._parts:
-            return images, errors
-        return self._joined(images, good), errors
-
-    def _joined(self, images: torch.Tensor | None, good: np.ndarray) -> torch.Tensor:
-        """The pixels of DALI and of the other decoder, each in its place."""
-        decoder, geometry = self._decoder, self._batch.geometry
-        shape = len(self._batch.records), geometry.out_h, geometry.out_w, 3
-        with decoder.on_stream():
-            pixels = torch.empty(shape, dtype=torch.uint8, device=decoder.device)
-            if images is not None:
-                theirs = torch.from_numpy(self._given[good]).to(decoder.device)
-                pixels[theirs] = images[torch.from_numpy(good).to(decoder.device)]
-            for part in self._parts:
-                at = torch.from_numpy(part.which).to(decoder.device)
-                pixels[at] = part.pixels().to(decoder.device)
-        return pixels
-
-    def _note(self, failure: BaseException, errors: Mapping[int, DataError]) -> None:
+    def failed(self, errors: Mapping[int, DataError]) -> None:
         """Remember what DALI failed on, so that it fails once."""
-        decoder, batch = self._decoder, self._batch
-        bad = [i for i in errors if i in set(self._given.tolist())]
-        decoder.for_cpu[batch.records[bad if bad else self._given]] = True
+        if self._work is None or self._work.failure is None:
+            return
+        decoder, batch, failure = self._decoder, self.batch, self._work.failure
+        bad = [i for i in errors if i in set(self.given.tolist())]
+        decoder.for_cpu[batch.records[bad if bad else self.given]] = True
         reason = " ".join(str(failure).split())[:300]
         if bad:
             decoder.failures = 0
             _log.info("a broken image ended DALI's batch, which the CPU has decoded: %s", reason)
             return
-        decoder.failures += 1
-        if decoder.failures >= _MOST_FAILURES:
-            raise InternalError(
-                f"DALI failed on {_MOST_FAILURES} batches in a row in which every image can be "
-                f"decoded; take decode_device='cpu'. DALI says: {reason}"
-            ) from failure
-        _log.warning("DALI failed on a batch, which the CPU has decoded instead: %s", reason)
-
-    def _refuse_cancelled(self) -> None:
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
-
-
-class _Part:
-    """Samples ``which`` of a batch, through the decoder beside DALI."""
-
-    def __init__(self, decoder: DaliDecoder, batch: Batch, which: np.ndarray) -> None:
-        self.which = which
-        self.errors: dict[int, DataError] = {}
-        other = decoder.fallback()
-        geometry = batch.geometry
-        images, memory = other._allocate(len(which), geometry.out_h, geometry.out_w)
-        self.ticket = other._start(_part_of(batch, which, images, memory))
-
-    def settle(self) -> None:
-        """Wait; ``errors`` are by position in the batch then."""
-        images, errors = self.ticket.settle()
-        assert isinstance(images, torch.Tensor)
-        self._images = images
-        self.errors = {int(self.which[i]): error for i, error in errors.items()}
-
-    def pixels(self) -> torch.Tensor:
-        """Uint8 (n, h, w, 3); what failed holds nothing."""
-        return self._images.permute(0, 2, 3, 1)
-
-
-def _part_of(batch: Batch, which: np.ndarray, images: torch.Tensor, memory: np.ndarray) -> Batch:
-    spans, geometry = batch.spans, batch.geometry
-    return dataclasses.replace(
-        batch,
-        records=batch.records[which],
-        spans=Spans(file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]),
-        kinds=batch.kinds[which],
-        sizes=batch.sizes[which],
-        checksums=None if batch.checksums is None else batch.checksums[which],
-        check=None if batch.check is None else batch.check[which],
-        geometry=Geometry(
-            geometry.box[which],
-            geometry.resized[which],
-            geometry.window[which],
-            geometry.flip[which],
-            geometry.out_h,
-            geometry.out_w,
-        ),
-        recipe=None,
-        images=images,
-        memory=memory,
-        times=None,
-    )
+        decoder.failed(reason, failure)
 
 
 def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]) -> Any:
@@ -359,11 +126,3 @@ def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]
         "out": size,
         "flip": geometry.flip[which].astype(np.int32),
     }
-
-
-def _as_promised(batch: Batch, given: np.ndarray, found: np.ndarray | None) -> np.ndarray:
-    """Which of ``given`` have the size that the store says, and one or three channels."""
-    assert found is not None
-    promised = batch.sizes[given]
-    right = (found[:, 0] == promised[:, 1]) & (found[:, 1] == promised[:, 0])
-    return np.flatnonzero(right & np.isin(found[:, 2], (1, 3)))

@@ -1,4 +1,4 @@
-"""The DALI engine on DALI's CPU back end: the native engine's crops and verdicts on bad data."""
+"""DALI and nvImageCodec on their CPU back ends: the native engine's crops and verdicts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from batches import MEAN, STD
-from fastload import DecodeError, FastLoader, UsageError, pack
-from fastload._engine import dali_graph
+from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
+from fastload._decode_device import _LIBRARIES, _NAMES
+from fastload._engine import nvimages
+from fastload._engine.windows import windows
+from fastload._frame import Geometry
 
-if dali_graph.absent():
-    pytest.skip("nvidia-dali is not installed", allow_module_level=True)
+
+@pytest.fixture(params=["dali", "nvimgcodec"])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    if _LIBRARIES[name].absent():
+        pytest.skip(f"{'nvidia-dali' if name == 'dali' else 'nvidia-nvimgcodec'} is not installed")
+    return name
+
 
 UINT8 = [
     v1.Compose([v1.RandomResizedCrop(96), v1.RandomHorizontalFlip(), v1.PILToTensor()]),
@@ -61,19 +70,21 @@ def close(theirs: list[Any], ours: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("transform", UINT8, ids=NAMES)
-def test_the_images_are_those_of_the_native_engine(store: Path, transform: Any) -> None:
+def test_the_images_are_those_of_the_native_engine(
+    engine: str, store: Path, transform: Any
+) -> None:
     given = {"transform": transform, "shuffle": True}
-    close(batches(store, "dali", **given), batches(store, "native", **given))
+    close(batches(store, engine, **given), batches(store, "native", **given))
 
 
 @pytest.mark.parametrize("transform", UINT8[:2], ids=NAMES[:2])
-def test_real_photos_too(test_data: Path, transform: Any, count: Any) -> None:
+def test_real_photos_too(engine: str, test_data: Path, transform: Any, count: Any) -> None:
     dataset = ImageFolder(str(test_data), transform=transform)
     some = torch.utils.data.Subset(dataset, range(0, len(dataset), len(dataset) // count(48, 400)))
-    close(batches(some, "dali"), batches(some, "native"))
+    close(batches(some, engine), batches(some, "native"))
 
 
-def test_a_window_is_exact_to_the_pixel(tmp_path: Path) -> None:
+def test_a_window_is_exact_to_the_pixel(engine: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for i in range(8):
         gray = rng.integers(0, 256, (90 + i, 101), np.uint8)
@@ -82,7 +93,7 @@ def test_a_window_is_exact_to_the_pixel(tmp_path: Path) -> None:
     for transform in (v1.RandomCrop(64), v1.RandomCrop(100, padding=30, pad_if_needed=True)):
         chain = v1.Compose([transform, v1.RandomHorizontalFlip(), v1.PILToTensor()])
         dataset = ImageFolder(str(tmp_path), transform=chain)
-        ((theirs, _),), ((ours, _),) = batches(dataset, "dali"), batches(dataset, "native")
+        ((theirs, _),), ((ours, _),) = batches(dataset, engine), batches(dataset, "native")
         off = (theirs.int() - ours.int()).abs()
         assert off.max() <= 2
         # noise: a window that lies elsewhere by a pixel is another image
@@ -91,10 +102,12 @@ def test_a_window_is_exact_to_the_pixel(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16])
-def test_table_and_erasing_come_behind_it(store: Path, dtype: Any, memory_format: Any) -> None:
+def test_table_and_erasing_come_behind_it(
+    engine: str, store: Path, dtype: Any, memory_format: Any
+) -> None:
     given = {"transform": FLOAT, "dtype": dtype, "memory_format": memory_format}
     for (theirs, _), (ours, _) in zip(
-        batches(store, "dali", **given), batches(store, "native", **given), strict=True
+        batches(store, engine, **given), batches(store, "native", **given), strict=True
     ):
         assert theirs.dtype == ours.dtype and theirs.stride() == ours.stride()
         assert (theirs.float() - ours.float()).abs().mean() < 0.5 / 255 / min(STD)
@@ -143,11 +156,11 @@ KINDS = {
 }  # fmt: skip
 
 
-def test_what_dali_is_not_given_joins_the_batch(folder: Path) -> None:
+def test_what_the_library_is_not_given_joins_the_batch(engine: str, folder: Path) -> None:
     for name, data in KINDS.items():
         (folder / "x" / name).write_bytes(data)
     dataset = ImageFolder(str(folder), transform=UINT8[0])
-    theirs, ours = (batches(dataset, e, batch_size=27) for e in ("dali", "native"))
+    theirs, ours = (batches(dataset, e, batch_size=27) for e in (engine, "native"))
     close(theirs, ours)
     exact = [os.path.basename(path) for path, _ in dataset.samples]
     for name in ("cmyk.jpg", "alpha.png", "palette.png", "pixels.bmp", "lossless.webp"):
@@ -157,12 +170,12 @@ def test_what_dali_is_not_given_joins_the_batch(folder: Path) -> None:
 
 @pytest.mark.parametrize("encode", ["dct", "raw"])
 def test_stores_without_jpegs_are_decoded_natively(
-    photos: Path, tmp_path: Path, encode: str
+    engine: str, photos: Path, tmp_path: Path, encode: str
 ) -> None:
     pack(photos, tmp_path / "s.lmdb", encode=encode, resize=128)
     given = {"transform": UINT8[0]}
     for (theirs, _), (ours, _) in zip(
-        batches(tmp_path / "s.lmdb", "dali", **given),
+        batches(tmp_path / "s.lmdb", engine, **given),
         batches(tmp_path / "s.lmdb", "native", **given),
         strict=True,
     ):
@@ -171,11 +184,13 @@ def test_stores_without_jpegs_are_decoded_natively(
 
 @pytest.mark.parametrize("broken", ["damaged", "cut short", "gone"])
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
-def test_a_broken_image_is_what_the_policy_says(folder: Path, broken: str, on_error: str) -> None:
+def test_a_broken_image_is_what_the_policy_says(
+    engine: str, folder: Path, broken: str, on_error: str
+) -> None:
     dataset = ImageFolder(str(folder), transform=UINT8[0])
     given = {"on_error": on_error, "max_errors": 4, "batch_size": 4}
     loaders = [FastLoader(dataset, engine=e, seed=1, num_workers=1, **given)
-               for e in ("dali", "native")]  # fmt: skip
+               for e in (engine, "native")]  # fmt: skip
     for loader in loaders:
         assert len(list(loader)) == 4  # sizes are known from now on
     path = folder / "x" / "05.jpg"
@@ -205,7 +220,7 @@ def test_a_broken_image_is_what_the_policy_says(folder: Path, broken: str, on_er
     assert len(theirs) == len(ours) == 4
     if on_error == "raise":
         assert theirs.pop(1) == ours.pop(1)
-    elif broken == "damaged":
+    elif broken == "damaged" and engine == "dali":
         assert torch.equal(theirs[1][0], ours[1][0])  # decoded by the CPU as a whole
     close(theirs, ours)
     path.write_bytes(whole)
@@ -221,22 +236,40 @@ def _damaged(data: bytes) -> bytes:
     return bytes(found)
 
 
-def test_a_spoiled_pipeline_is_built_once_again_and_others_not_at_all(folder: Path) -> None:
+def test_what_it_failed_on_is_not_given_to_it_again(engine: str, folder: Path) -> None:
     dataset = ImageFolder(str(folder), transform=UINT8[0])
-    loader = FastLoader(dataset, 4, engine="dali", seed=1, num_workers=1, on_error="skip")
+    loader = FastLoader(dataset, 4, engine=engine, seed=1, num_workers=1, on_error="skip")
     list(loader)
-    graph = loader._made[1].graph
-    assert graph.builds == 1
+    decoder = loader._made[1]
+    assert engine != "dali" or decoder.graph.builds == 1
     path = folder / "x" / "05.jpg"
     path.write_bytes(_damaged(jpeg(size=(85, 75))))
     for _ in range(3):
         assert sum(len(labels) for _, labels in loader) == 15
-    assert graph.builds == 2  # what DALI failed on is not given to it again
+    assert np.flatnonzero(decoder.for_cpu).tolist() == [5]
+    assert engine != "dali" or decoder.graph.builds == 2  # one that was spoiled is built again
 
 
-def test_a_file_replaced_by_a_larger_one_is_an_error(folder: Path) -> None:
+def test_failing_without_a_reason_is_not_gone_on_with(
+    folder: Path, monkeypatch: Any, caplog: Any
+) -> None:
+    """As where the library is there and what it decodes with is not."""
+    if _LIBRARIES["nvimgcodec"].absent():
+        pytest.skip("nvidia-nvimgcodec is not installed")
+    monkeypatch.setattr(nvimages.Codec, "decode", lambda *given: (None, np.empty(0, np.int64)))
     dataset = ImageFolder(str(folder), transform=UINT8[0])
-    loader = FastLoader(dataset, 4, engine="dali", seed=1, num_workers=1)
+    loader = FastLoader(dataset, 2, engine="nvimgcodec", seed=1, num_workers=1)
+    iterator = iter(loader)
+    ours = batches(dataset, "native", batch_size=2, seed=1)
+    close([next(iterator) for _ in range(7)], ours[:7])
+    assert "nvimgcodec failed on a batch, which the CPU has decoded" in caplog.text
+    with pytest.raises(InternalError, match="8 batches in a row in which every image can be"):
+        next(iterator)
+
+
+def test_a_file_replaced_by_a_larger_one_is_an_error(engine: str, folder: Path) -> None:
+    dataset = ImageFolder(str(folder), transform=UINT8[0])
+    loader = FastLoader(dataset, 4, engine=engine, seed=1, num_workers=1)
     list(loader)
     (folder / "x" / "05.jpg").write_bytes(jpeg(size=(200, 300)))
     iterator = iter(loader)
@@ -246,7 +279,7 @@ def test_a_file_replaced_by_a_larger_one_is_an_error(folder: Path) -> None:
     assert len(list(iterator)) == 2
 
 
-def test_a_wrong_checksum_is_an_error(photos: Path, tmp_path: Path) -> None:
+def test_a_wrong_checksum_is_an_error(engine: str, photos: Path, tmp_path: Path) -> None:
     pack(photos, tmp_path / "s.tar")
     files = FastLoader(tmp_path / "s.tar").dataset.store
     span = files.spans(np.array([5]))
@@ -255,14 +288,14 @@ def test_a_wrong_checksum_is_an_error(photos: Path, tmp_path: Path) -> None:
         byte = file.read(1)
         file.seek(-1, os.SEEK_CUR)
         file.write(bytes([byte[0] ^ 1]))
-    loader = FastLoader(tmp_path / "s.tar", 8, engine="dali", transform=UINT8[0], num_workers=2,
+    loader = FastLoader(tmp_path / "s.tar", 8, engine=engine, transform=UINT8[0], num_workers=2,
                         on_error="skip", max_errors=1)  # fmt: skip
     assert [len(labels) for _, labels in loader] == [7, 8, 8]
     assert loader.stats()["errors"][0]["error"].startswith("ChecksumError")
 
 
-def test_batches_stay_as_they_were(store: Path) -> None:
-    loader = FastLoader(store, 2, engine="dali", transform=UINT8[0], num_workers=2, seed=1)
+def test_batches_stay_as_they_were(engine: str, store: Path) -> None:
+    loader = FastLoader(store, 2, engine=engine, transform=UINT8[0], num_workers=2, seed=1)
     kept, sums = [], []
     for _ in range(3):
         for images, _ in loader:
@@ -272,8 +305,10 @@ def test_batches_stay_as_they_were(store: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1, 3])
-def test_leaving_early_twice_and_a_second_loader(store: Path, workers: int, no_leaks: None) -> None:
-    given = {"engine": "dali", "transform": UINT8[0], "num_workers": workers, "seed": 1}
+def test_leaving_early_twice_and_a_second_loader(
+    engine: str, store: Path, workers: int, no_leaks: None
+) -> None:
+    given = {"engine": engine, "transform": UINT8[0], "num_workers": workers, "seed": 1}
     loader = FastLoader(store, 2, **given)
     expected = [images.clone() for images, _ in FastLoader(store, 2, **given)]
     for _ in range(2):
@@ -286,24 +321,27 @@ def test_leaving_early_twice_and_a_second_loader(store: Path, workers: int, no_l
     assert all(torch.equal(a[0], b) for a, b in zip(second, expected, strict=True))
     loader.set_epoch(0)
     assert all(torch.equal(a[0], b) for a, b in zip(loader, expected, strict=True))
-    assert loader._made[1].graph.builds == 1
+    if engine == "dali":
+        assert loader._made[1].graph.builds == 1
 
 
-def test_two_iterators_of_one_loader_at_once(store: Path) -> None:
-    loader = FastLoader(store, 4, engine="dali", transform=UINT8[1], num_workers=1)
+def test_two_iterators_of_one_loader_at_once(engine: str, store: Path) -> None:
+    loader = FastLoader(store, 4, engine=engine, transform=UINT8[1], num_workers=1)
     one, other = [list(pair) for pair in zip(*zip(loader, loader, strict=True), strict=True)]
     assert all(torch.equal(a[0], b[0]) for a, b in zip(one, other, strict=True))
 
 
-def test_batches_of_several_lengths(store: Path) -> None:
+def test_batches_of_several_lengths(engine: str, store: Path) -> None:
     order = [[0, 1], list(range(2, 14)), [14], list(range(15, 24))]
     given = {"batch_sampler": order, "transform": UINT8[1], "num_workers": 1}
-    close(list(FastLoader(store, engine="dali", **given)),
+    close(list(FastLoader(store, engine=engine, **given)),
           list(FastLoader(store, engine="native", **given)))  # fmt: skip
 
 
-def test_a_loader_can_be_pickled_and_a_fork_of_its_process_is_told(store: Path) -> None:
-    loader = FastLoader(store, 8, engine="dali", transform=UINT8[1], num_workers=1)
+def test_a_loader_can_be_pickled_and_a_fork_of_its_process_is_told(
+    engine: str, store: Path
+) -> None:
+    loader = FastLoader(store, 8, engine=engine, transform=UINT8[1], num_workers=1)
     first = list(loader)
     again = list(pickle.loads(pickle.dumps(loader)))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, again, strict=True))
@@ -314,15 +352,15 @@ def test_a_loader_can_be_pickled_and_a_fork_of_its_process_is_told(store: Path) 
         try:
             list(loader)
         except UsageError as error:
-            code = 0 if "DALI does not survive a fork" in str(error) else 2
+            code = 0 if "does not survive a fork" in str(error) else 2
         finally:
             os._exit(code)
     assert os.waitpid(child, 0)[1] == 0
     assert all(torch.equal(a[0], b[0]) for a, b in zip(first, loader, strict=True))
 
 
-def test_resumes_at_the_next_sample(store: Path) -> None:
-    given = {"engine": "dali", "transform": UINT8[0], "num_workers": 1, "seed": 5, "shuffle": True}
+def test_resumes_at_the_next_sample(engine: str, store: Path) -> None:
+    given = {"engine": engine, "transform": UINT8[0], "num_workers": 1, "seed": 5, "shuffle": True}
     loader = FastLoader(store, 4, **given)
     expected = list(loader)
     loader = FastLoader(store, 4, **given)
@@ -348,39 +386,79 @@ def memory_after(loader: Any, batches: int) -> int:
 @pytest.mark.parametrize(
     "total", [60, pytest.param(1000, marks=pytest.mark.long)], ids=["short", "a thousand"]
 )
-def test_memory_stays_flat(store: Path, total: int) -> None:
-    loader = FastLoader(store, 8, engine="dali", transform=UINT8[0], num_workers=2, seed=1)
+def test_memory_stays_flat(engine: str, store: Path, total: int) -> None:
+    loader = FastLoader(store, 8, engine=engine, transform=UINT8[0], num_workers=2, seed=1)
     before = memory_after(loader, 40)
     assert memory_after(loader, total) - before < 24 << 20
-    assert loader._made[1].graph.builds == 1
+    if engine == "dali":
+        assert loader._made[1].graph.builds == 1
 
 
-def test_explain_says_what_decodes(store: Path) -> None:
-    said = FastLoader(store, engine="dali", transform=UINT8[0]).explain()
-    assert said.startswith("engine: dali")
-    assert "by DALI" in said and "CPU back end" in said
+def test_explain_says_what_decodes(engine: str, store: Path) -> None:
+    said = FastLoader(store, engine=engine, transform=UINT8[0]).explain()
+    assert said.startswith(f"engine: {engine}")
+    assert f"by {_NAMES[engine]}" in said and "CPU back end" in said
     jitter = v1.Compose([v1.RandomResizedCrop(64), v1.ColorJitter(0.4), v1.ToTensor()])
-    loader = FastLoader(store, 8, engine="dali", transform=jitter, seed=1, num_workers=1)
+    loader = FastLoader(store, 8, engine=engine, transform=jitter, seed=1, num_workers=1)
     assert loader.explain().startswith("engine: native")
-    assert "operations that DALI cannot be given our parameters for" in loader.explain()
+    assert "cannot be given our parameters for" in loader.explain()
     ours = FastLoader(store, 8, engine="native", transform=jitter, seed=1, num_workers=1)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(loader, ours, strict=True))
     assert loader.stats()["engine"] == "native"
 
 
-def test_stats_say_dali(store: Path) -> None:
-    loader = FastLoader(store, 8, engine="dali", transform=UINT8[0], num_workers=1)
+def test_stats_name_it(engine: str, store: Path) -> None:
+    loader = FastLoader(store, 8, engine=engine, transform=UINT8[0], num_workers=1)
     list(loader)
     stats = loader.stats()
-    assert stats["engine"] == "dali"
-    assert set(stats["stages_s"]) >= {"read", "dali"}
+    assert stats["engine"] == engine
+    assert set(stats["stages_s"]) >= {"read", engine}
 
 
-def test_a_cache_is_refused(store: Path) -> None:
+def test_a_cache_is_refused(engine: str, store: Path) -> None:
     with pytest.raises(UsageError, match="cache='ram' is for images"):
-        FastLoader(store, engine="dali", cache="ram")
+        FastLoader(store, engine=engine, cache="ram")
 
 
-def test_a_dataset_of_the_users_is_refused(store: Path) -> None:
-    with pytest.raises(UsageError, match="engine='dali' cannot read this dataset"):
-        FastLoader([1, 2, 3], engine="dali")
+def test_a_dataset_of_the_users_is_refused(engine: str, store: Path) -> None:
+    with pytest.raises(UsageError, match=f"engine={engine!r} cannot read this dataset"):
+        FastLoader([1, 2, 3], engine=engine)
+
+
+@pytest.mark.parametrize("filter", [2, 4])
+def test_windows_resized_by_torch_are_pillows_within_rounding(filter: int) -> None:
+    rng = np.random.default_rng(1)
+    small = Image.fromarray(rng.integers(0, 256, (12, 15, 3), np.uint8))
+    sizes = [(90, 70), (300, 200), (61, 64), (64, 64), (5, 640)]
+    images = [small.resize(size, Image.Resampling.BICUBIC) for size in sizes]
+    box = np.array([(0, 0, w, h) for w, h in sizes], np.int32)
+    resized = np.array([(96, 64), (40, 90), (64, 64), (64, 64), (130, 20)], np.int32)
+    window = np.array([(16, 0), (-12, 20), (0, 0), (-70, 3), (40, -40)], np.int32)
+    flip = np.array([0, 1, 1, 0, 1], np.uint8)
+    geometry = Geometry(box, resized, window, flip, 60, 64)
+    fill = torch.tensor([9, 99, 199], dtype=torch.uint8).view(3, 1, 1)
+    crops = [torch.from_numpy(np.array(image)) for image in images]
+    found = windows(crops, geometry, np.arange(5), filter, fill).numpy()
+    kind = Image.Resampling(filter if filter == 2 else 3)
+    for i, image in enumerate(images):
+        whole = Image.new("RGB", (64, 60), (9, 99, 199))
+        at = (-int(window[i, 0]), -int(window[i, 1]))
+        whole.paste(image.resize(tuple(resized[i].tolist()), kind), at)
+        expected = np.asarray(whole)[:, :: -1 if flip[i] else 1]
+        off = np.abs(found[i].astype(int) - expected.astype(int))
+        # Pillow rounds between its two passes, and cuts off what overshoots
+        assert off.max() <= (1 if filter == 2 else 8)
+        assert off.mean() < 0.25
+
+
+def test_windows_that_are_not_resized_are_exact() -> None:
+    rng = np.random.default_rng(2)
+    crops = [torch.from_numpy(rng.integers(0, 256, (50, 40, 3), np.uint8)) for _ in range(2)]
+    size = np.array([(40, 50)] * 2, np.int32)
+    window = np.array([(4, 5), (-3, 30)], np.int32)
+    geometry = Geometry(np.zeros((2, 4), np.int32), size, window, np.zeros(2, np.uint8), 30, 20)
+    fill = torch.zeros(3, 1, 1, dtype=torch.uint8)
+    found = windows(crops, geometry, np.arange(2), None, fill)
+    assert torch.equal(found[0], crops[0][5:35, 4:24])
+    assert torch.equal(found[1, :20, 3:], crops[1][30:, :17])
+    assert not found[1, 20:].any() and not found[1, :, :3].any()
