@@ -18,6 +18,8 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from fastload import _native
+
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two key words grow by from round to round
 ROUNDS = 10
@@ -56,6 +58,18 @@ def words(
     Returns:
         uint64 (2, 2, b, n), values below 2**32. Word ``2 * i + j`` of the block is at ``[i, j]``.
     """
+    core = _native.load()
+    if core is not None:
+        stream = np.ascontiguousarray(streams, dtype=np.uint64)
+        out = np.empty((4 * len(stream), len(indices)), np.uint64)
+        core.random_words(
+            int(seed) & 0xFFFFFFFFFFFFFFFF,
+            int(epoch) & 0xFFFFFFFF,
+            np.ascontiguousarray(indices, dtype=np.int64),
+            stream,
+            out,
+        )
+        return out.reshape(2, 2, len(stream), len(indices))
     index = np.asarray(indices, dtype=np.int64).view(np.uint64)
     stream = np.asarray(streams, dtype=np.uint64).reshape(-1, 1)
     # even: counter words 0 and 2, the ones that are multiplied; odd: words 1 and 3.

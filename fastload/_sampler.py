@@ -191,15 +191,19 @@ class Repeats:
 
     def count(self, records: np.ndarray) -> np.ndarray:
         """How often each of the batch ``records`` was drawn before: int64 (n,)."""
-        before: np.ndarray = self._times[records] + repeats_within(records)
-        np.add.at(self._times, records, 1)
+        within = repeats_within(records)
+        before: np.ndarray = self._times[records] + within
+        # of several entries for one record the last stays, and it is the one that counts them all
+        self._times[records] = before + 1
         return before
 
 
 def repeats_within(records: np.ndarray) -> np.ndarray:
     """How often each of ``records`` stands before in the same array: int64 (n,)."""
+    ranked = np.sort(records)
+    if not (ranked[1:] == ranked[:-1]).any():
+        return np.zeros(len(records), np.int64)
     order = np.argsort(records, kind="stable")
-    ranked = records[order]
     place = np.arange(len(records), dtype=np.int64)
     first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
     repeats = np.empty(len(records), np.int64)

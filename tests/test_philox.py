@@ -71,6 +71,22 @@ def test_numbers_do_not_depend_on_the_batch_they_are_drawn_in() -> None:
         assert together[row, :3].tolist() == alone[0].tolist()
 
 
+@pytest.mark.parametrize("count", [0, 1, 15, 16, 17, 300])
+def test_the_core_and_numpy_give_the_same_words(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    indices = np.arange(count, dtype=np.int64) * 0x123456789 - 5
+    streams = np.array([0, 65536, 2**32 - 1], np.uint64)
+    # every other one: arrays need not be contiguous
+    given = (-3, 2**32 + 9, np.repeat(indices, 2)[::2], np.repeat(streams, 2)[::2])
+    one = _philox.words(*given)
+    monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+    other = _philox.words(*given)
+    assert one.shape == other.shape == (2, 2, 3, count)
+    assert one.dtype == other.dtype == np.uint64
+    assert np.array_equal(one, other)
+
+
 @pytest.mark.parametrize("change", ["seed", "epoch", "index", "position"])
 def test_every_argument_changes_the_numbers(change: str) -> None:
     arguments = {"seed": 1, "epoch": 2, "index": 3, "position": 4}

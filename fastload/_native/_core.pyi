@@ -269,6 +269,22 @@ def start_writeback(descriptor: int, offset: int, nbytes: int) -> None:
     Only advice, and no promise that anything is durable: fsync is what waits.
     """
 
+def random_words(
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    streams: npt.NDArray[np.uint64],
+    out: npt.NDArray[np.uint64],
+) -> None:
+    """Fill ``out`` with what ``_philox.words`` returns, for n indices and b streams.
+
+    Args:
+        seed: below 2**64.
+        epoch: below 2**32.
+        indices, streams: (n,) and (b,).
+        out: (4 * b, n): word k of stream j in row ``k * b + j``.
+    """
+
 def crc32c(buffer: Any, crc: int = 0) -> int:
     """CRC32C of a bytes-like object, going on from ``crc``."""
 

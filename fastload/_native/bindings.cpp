@@ -13,6 +13,7 @@
 #include "dct.h"
 #include "image.h"
 #include "jpeg.h"
+#include "philox.h"
 #include "pool.h"
 #include "resample.h"
 
@@ -92,6 +93,20 @@ bool own_entropy(const py::object& jpeg) {
   return decoder.own_entropy();
 }
 
+// Microseconds: the GIL is kept, as getting it back would take longer.
+void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, const py::object& streams,
+                  const py::object& out) {
+  const Buffer index_array(indices, "indices", 'i', 8, false), stream_array(streams, "streams", 'u', 8, false);
+  const py::ssize_t n = index_array.length(), b = stream_array.length();
+  index_array.expect_shape("indices", n);
+  stream_array.expect_shape("streams", b);
+  if (n == 0 || b == 0) return;
+  const Buffer words(out, "out", 'u', 8, true);
+  words.expect_shape("out", 4 * b, n);
+  philox_words(seed, epoch, index_array.data<const int64_t>(), static_cast<size_t>(n),
+               stream_array.data<const uint64_t>(), static_cast<size_t>(b), words.data<uint64_t>());
+}
+
 template <typename Codec>
 py::bytes convert(const py::object& buffer, Codec codec) {
   const Bytes bytes(buffer);
@@ -130,6 +145,8 @@ PYBIND11_MODULE(_core, m) {
       "_crc32c_portable",
       [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); }, "buffer"_a,
       "crc"_a = 0, "The same without SSE4.2, for the tests.");
+  m.def("random_words", &random_words, "seed"_a, "epoch"_a, "indices"_a, "streams"_a, "out"_a,
+        "Philox words; see _core.pyi.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a,

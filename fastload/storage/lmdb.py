@@ -126,7 +126,7 @@ class LmdbStore(Store):
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract; always known."""
-        sizes: np.ndarray = self._columns.sizes[indices]
+        sizes: np.ndarray = self._columns.sizes.take(indices, axis=0)  # rows, faster than by []
         return sizes
 
     @property
