@@ -96,7 +96,8 @@ bool own_entropy(const py::object& jpeg) {
 // Microseconds: the GIL is kept, as getting it back would take longer.
 void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, const py::object& streams,
                   const py::object& out) {
-  const Buffer index_array(indices, "indices", 'i', 8, false), stream_array(streams, "streams", 'u', 8, false);
+  const Buffer index_array(indices, "indices", 'i', 8, false),
+      stream_array(streams, "streams", 'u', 8, false);
   const py::ssize_t n = index_array.length(), b = stream_array.length();
   index_array.expect_shape("indices", n);
   stream_array.expect_shape("streams", b);
