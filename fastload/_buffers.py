@@ -5,8 +5,9 @@ tensor, view, or NumPy array over that storage is gone, the array dies, which a 
 shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
 caller keeps is simply never reused.
 
-The ring looks at the weak references when it leases; it does not use their callbacks. A callback
-would run in the middle of the training loop, and Python swallows a Ctrl-C that arrives in it.
+The ring looks at the weak references when it leases. A callback in Python would run in the middle of
+the training loop, and Python swallows a Ctrl-C that arrives in it; whoever waits for a slab is told by
+a C function (``tell``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import mmap
 import threading
 import time
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +25,9 @@ import torch
 # Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh huge
 # page costs one fault instead of 512.
 _HUGE_PAGE = 2 << 20
+
+# Slabs of less are never missed: with small batches the loop would wait for Python between two of them.
+LARGE_NBYTES = 8 << 20
 
 # A slab that was not needed in so many leases is given back.
 _WINDOW = 32
@@ -48,11 +54,15 @@ class SlabRing:
         patience_s: where ``keep`` slabs are all in use, wait so long for one before another is
             allocated. For a ring that is leased from by another thread than the consumer's, which
             may be about to let go.
+        few: how many large slabs there are to be until ``more`` is called; None: as many as are
+            leased. It is for who leases to ask whether the ring is ``crowded``.
     """
 
-    def __init__(self, keep: int, patience_s: float = 0.0) -> None:
+    def __init__(self, keep: int, patience_s: float = 0.0, few: int | None = None) -> None:
         self._keep = keep
         self._patience_s = patience_s
+        self._few = few
+        self._told: Callable[[Any], Any] | None = None
         self._slabs: list[_Slab] = []
         self._leases = 0
         self._unused = keep  # slabs left free by each of the last leases
@@ -62,7 +72,7 @@ class SlabRing:
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
-        return SlabRing(self._keep, self._patience_s)
+        return SlabRing(self._keep, self._patience_s, self._few)
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -81,7 +91,7 @@ class SlabRing:
         if self._patience_s:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes)
+            view = self._free(nbytes).lease(nbytes, self._told)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
@@ -94,6 +104,26 @@ class SlabRing:
                 if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
                     return
             time.sleep(1e-4)
+
+    def crowded(self) -> bool:
+        """Whether a lease would allocate one more large slab than there are to be."""
+        if self._few is None:
+            return False
+        with self._lock:
+            large = [slab for slab in self._slabs if slab.memory.nbytes >= LARGE_NBYTES]
+            return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
+
+    def more(self) -> None:
+        """Let there be one large slab more, up to those that are kept."""
+        if self._few is not None:
+            self._few = min(self._few + 1, max(self._keep, self._few))
+
+    def tell(self, told: Callable[[Any], Any]) -> None:
+        """Call ``told``, a C function, whenever a slab is let go from now on."""
+        with self._lock:
+            self._told = told
+            for slab in self._slabs:
+                slab.tell(told)
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that ``address`` lies in; None where it is in none of these."""
@@ -136,11 +166,19 @@ class _Slab:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
+        self._told: weakref.ref[np.ndarray] | None = None
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int) -> np.ndarray:
+    def lease(self, nbytes: int, told: Callable[[Any], Any] | None = None) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
+        if told is not None:
+            self.tell(told)
         return view
+
+    def tell(self, told: Callable[[Any], Any]) -> None:
+        view = None if self._lease is None else self._lease()
+        if view is not None:
+            self._told = weakref.ref(view, told)

@@ -16,14 +16,15 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from fastload._moves import Moves
 
-Array = npt.NDArray[Any]
+Array = np.ndarray[Any, np.dtype[Any]]  # numpy.typing's NDArray, whose import takes 20 ms
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
 

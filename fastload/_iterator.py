@@ -6,7 +6,8 @@ How it runs
     them into tickets of the engine, waits for each in order, and passes the images on, together
     with the record numbers they belong to. At every ``next`` the consumer takes one batch of images
     and adds one index batch. In that order: by the time the engine wants memory for the added one,
-    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do.
+    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Large ones are fewer:
+    an index batch waits in the producer until there is one for it (``_gate``).
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, the sampler's too, travels in the place of its batch and is raised at that
@@ -35,6 +36,7 @@ import numpy as np
 
 from ._engine.decoder import Decoder, Images
 from ._erasing import Drawn
+from ._gate import Gate
 from ._governor import Governor, Pace
 from ._policy import BadSamples, OnError
 from ._progress import Progress
@@ -202,8 +204,9 @@ class BatchIterator(Iterator[Any]):
 
 
 # Indices of a batch, or what the sampler raised instead; None after the last one; the weak
-# reference to an iterator that is gone.
-_Task = np.ndarray | BaseException | weakref.ref[BatchIterator] | None
+# reference to an iterator that is gone; that to memory that was let go; _WAITS: the consumer does.
+_WAITS = "the consumer waits"
+_Task = np.ndarray | BaseException | weakref.ref[Any] | str | None
 _Filling = Filling | BaseException
 
 
@@ -227,7 +230,9 @@ class _Pipeline:
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: weakref.ref[BatchIterator] | None = None
+        self._ordered: collections.deque[np.ndarray | BaseException] = collections.deque()
         self._filling: collections.deque[_Filling] = collections.deque()
+        self._gate: Gate | None = None
         self._results: Any = None
         self._closing = threading.Event()
 
@@ -241,6 +246,7 @@ class _Pipeline:
         # producer to end. The callback is a C function on purpose: a finalizer in Python could be
         # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
         self._owner = weakref.ref(owner, self._tasks.put)
+        self._gate = Gate(self._decoder.rings, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
@@ -280,6 +286,9 @@ class _Pipeline:
 
     def _take(self) -> Any:
         """The next batch from the producer."""
+        assert self._gate is not None
+        if self._gate.ask():
+            self._tasks.put(_WAITS)
         try:
             made, outcome = self._results.queue.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -312,24 +321,35 @@ class _Pipeline:
         ended = False
         try:
             while not self._closing.is_set():
-                while not ended and (not self._filling or not self._tasks.empty()):
-                    indices = self._tasks.get()
-                    if self._closing.is_set() or isinstance(indices, weakref.ref):
+                while (self._ordered or not ended) and not (self._filling and self._tasks.empty()):
+                    task = self._tasks.get()
+                    if self._closing.is_set() or task is self._owner:
                         return
-                    if indices is None:
+                    if task is None:
                         ended = True
-                    elif isinstance(indices, BaseException):
-                        self._filling.append(indices)
-                    else:
-                        self._filling.append(self._submit(indices))
+                    elif isinstance(task, (np.ndarray, BaseException)):
+                        self._ordered.append(task)
+                    self._begin()  # also after what says that it may begin now
                 if not self._filling:
                     return
                 yield self._finish_first()
+                self._begin()
         finally:
             for filling in self._filling:
                 _cancel(filling)
             self._decoder.release(self)
             _running.discard(self)
+
+    def _begin(self) -> None:
+        """Give the engine what was ordered and may begin."""
+        assert self._gate is not None
+        while self._ordered and not self._closing.is_set():
+            first = self._ordered[0]
+            if isinstance(first, np.ndarray) and not self._gate.open():
+                return
+            self._ordered.popleft()
+            self._gate.begun()
+            self._filling.append(self._submit(first) if isinstance(first, np.ndarray) else first)
 
     def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
@@ -344,8 +364,13 @@ class _Pipeline:
 
     def _finish_first(self) -> Filled | BaseException:
         # It stays in the queue while it is being filled, where close() finds it.
-        filled = self._finish(self._filling[0])
+        assert self._gate is not None
+        filling = self._filling[0]
+        filled = self._finish(filling)
         self._filling.popleft()
+        count = 0 if isinstance(filling, BaseException) else len(filling.records)
+        # On average a thread that finds nothing more to begin waits for half a sample of another's.
+        self._gate.made(self._decoder.threads / (2 * count) if count else 0.0)
         return filled
 
     def _finish(self, filling: _Filling) -> Filled | BaseException:

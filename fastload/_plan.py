@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fastload._erasing import Erase
@@ -14,6 +13,9 @@ from fastload._geometry import Op
 from fastload._joint import Joint
 from fastload._pixels import PixelOp
 from fastload.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # 20 ms
 
 STORED: dict[torch.dtype, np.dtype[Any]] = {
     torch.uint8: np.dtype(np.uint8),

@@ -47,6 +47,9 @@ from ._workers import WorkerIterator
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
 _PATIENCE_S = 2e-3
 
+# Large slabs that a loop begins with: the batch that it works on, and the one that is being filled.
+_FEW = 2
+
 # Slabs of batches collated in this process: the one that the consumer works on, and the
 # one that is being made.
 _WARM_SLABS = 2
@@ -335,6 +338,9 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     pinned = loader.pin_memory and not _delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
+    # Not where more is known: flights hold on to slabs, DALI's graph has a depth, and the governor tries
+    # what batches ahead are worth.
+    few = not _delivery.accelerated(loader) and adjusted is None and decoding.engine != "dali"
     store = source.store
     if loader._cache is not None and loader._cache.serves(store):
         store = loader._cache.before(
@@ -353,7 +359,9 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         ring=None
         if pinned
         else SlabRing(
-            ahead + 1 + _delivery.slabs_held(loader), _PATIENCE_S if loader.num_workers else 0
+            ahead + 1 + _delivery.slabs_held(loader),
+            _PATIENCE_S if loader.num_workers else 0,
+            few=_FEW if few else None,
         ),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,
