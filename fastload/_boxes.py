@@ -7,16 +7,19 @@ many samples there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload._frame import Array
 from fastload._moves import Clean, Crop, Mirror, Move, Resize
 
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
 FORMATS = ("xyxy", "xywh", "cxcywh")
 
-Float = npt.NDArray[np.float32]
+Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def move_boxes(

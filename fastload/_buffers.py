@@ -5,9 +5,9 @@ tensor, view, or NumPy array over that storage is gone, the array dies, which a 
 shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
 caller keeps is simply never reused.
 
-The ring looks at the weak references when it leases. A callback in Python would run in the middle of
-the training loop, and Python swallows a Ctrl-C that arrives in it; whoever waits for a slab is told by
-a C function (``tell``).
+The ring looks at the weak references when it leases. A callback in Python would run in the middle
+of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits for a slab is told
+by a C function (``tell``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 # page costs one fault instead of 512.
 _HUGE_PAGE = 2 << 20
 
-# Slabs of less are never missed: with small batches the loop would wait for Python between two of them.
+# Smaller slabs are not counted: with small batches a loop waits for Python between two of them.
 LARGE_NBYTES = 8 << 20
 
 # A slab that was not needed in so many leases is given back.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fastload._moves import Moves
 
-Array = np.ndarray[Any, np.dtype[Any]]  # numpy.typing's NDArray, whose import takes 20 ms
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
 

@@ -1,10 +1,10 @@
 """When the next batch may begin: how few large slabs an epoch does with.
 
-Two slabs are enough for most loops: the batch in the caller's hands, and the one that is being filled.
-The next one begins in the first of them at the moment in which the caller lets go of it. More would be
-of use where a loop now waits for batches and now does not, or where threads are so many that what they
-lose between two batches counts. So the loss is measured, and a slab more, up to ``prefetch_factor`` + 1,
-is taken where it is larger than its memory is worth.
+Two slabs are enough for most loops: the batch in the caller's hands, and the one that is being
+filled. The next one begins in the first of them at the moment in which the caller lets go of it.
+More would be of use where a loop now waits for batches and now does not, or where threads are so
+many that what they lose between two batches counts. So the loss is measured, and where it is too
+large a slab more is taken, up to ``prefetch_factor`` + 1.
 """
 
 from __future__ import annotations

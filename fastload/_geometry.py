@@ -15,14 +15,16 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload import _philox
 from fastload._frame import Array, Frame, Geometry, Length, Unfit
 from fastload._moves import Moves
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = [
     "CenterCrop",

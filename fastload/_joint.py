@@ -7,10 +7,9 @@ import dataclasses
 import io
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from fastload import _boxes, _moves
@@ -18,6 +17,9 @@ from fastload._frame import Array, Frame
 from fastload._moves import Moves
 from fastload.errors import DataError, DecodeError, UsageError
 from fastload.storage.base import Store
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 KINDS = ("mask", *_boxes.FORMATS, "points", "labels")
 

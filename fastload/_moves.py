@@ -16,11 +16,14 @@ Note [Masks]
 from __future__ import annotations
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload._frame import Array, Length
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _PADDING = -1
 

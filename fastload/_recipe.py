@@ -10,16 +10,18 @@ Note [Positions]
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from fastload import _geometry, _philox, _pixels
 from fastload._erasing import NUMBERS, Drawn
 from fastload._frame import Array, Frame, Geometry
 from fastload._moves import Moves
 from fastload._plan import Plan
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
 

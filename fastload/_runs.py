@@ -338,8 +338,8 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     pinned = loader.pin_memory and not _delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
-    # Not where more is known: flights hold on to slabs, DALI's graph has a depth, and the governor tries
-    # what batches ahead are worth.
+    # Not where others count: flights hold on to slabs, DALI's graph has a depth, and the governor
+    # tries what batches ahead are worth.
     few = not _delivery.accelerated(loader) and adjusted is None and decoding.engine != "dali"
     store = source.store
     if loader._cache is not None and loader._cache.serves(store):

@@ -11,7 +11,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from . import _recipe
 from ._views import Views
@@ -19,6 +18,8 @@ from .errors import DataError, UsageError
 from .storage.base import RAW
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from ._plan import Plan
     from ._source import Source
 

@@ -41,8 +41,8 @@ from typing import Any, Protocol
 
 from . import _nested
 from ._accelerator import Accelerator, Mark
-from ._iterator import below
 from ._mover import Mover
+from ._pipeline import below
 from ._trace import Stamps
 from .errors import UsageError
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
@@ -20,6 +19,9 @@ from fastload._recipe import Recipe
 from fastload.errors import DataError, DecodeError
 
 from . import pixels
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 # resample.h's Filter -> Pillow's
 _FILTERS = {

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 from PIL import Image, ImageEnhance, ImageOps
 
 from fastload import _pixels
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 _Operation = Callable[[Image.Image, list[float]], Image.Image]
 

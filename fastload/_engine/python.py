@@ -13,10 +13,9 @@ import os
 import threading
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from PIL import Image
 
@@ -35,6 +34,9 @@ from fastload.storage.base import DCT, RAW, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
 from .pillow import Decoded, begun, decode, decode_scaled, fill, from_pixels
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 __all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
 

@@ -1,0 +1,146 @@
+"""How few large slabs an epoch does with."""
+
+import queue
+import threading
+import time
+
+import pytest
+import torch
+from torchvision import transforms as tv
+from torchvision.datasets import ImageFolder
+
+from fastload import FastLoader, _gate
+from fastload._buffers import LARGE_NBYTES, SlabRing
+
+SHAPE = (LARGE_NBYTES,)
+
+
+def lease(ring: SlabRing) -> torch.Tensor:
+    return ring.lease(SHAPE, torch.uint8, (1,))[0]
+
+
+def test_a_ring_is_crowded_while_its_few_large_slabs_are_all_in_use():
+    ring = SlabRing(keep=3, few=2)
+    first, second = lease(ring), lease(ring)
+    assert ring.crowded()
+    del first
+    assert not ring.crowded()
+    third = lease(ring)
+    assert ring.crowded()
+    ring.more()
+    assert not ring.crowded()
+    fourth = lease(ring)
+    ring.more()  # three are kept
+    assert ring.crowded()
+    assert second.nbytes == third.nbytes == fourth.nbytes
+    assert ring.allocations == 3
+
+
+def test_small_slabs_and_rings_without_a_number_are_never_crowded():
+    small = SlabRing(keep=3, few=2)
+    held = [small.lease((100,), torch.uint8, (1,)) for _ in range(5)]
+    assert not small.crowded()
+    ring = SlabRing(keep=3)
+    held += [lease(ring) for _ in range(5)]
+    assert not ring.crowded()
+
+
+def test_whoever_waits_is_told_when_a_slab_is_let_go():
+    ring, told = SlabRing(keep=3, few=2), queue.SimpleQueue()
+    before = lease(ring)
+    ring.tell(told.put)
+    after = lease(ring)
+    assert told.empty()
+    del before
+    assert told.qsize() == 1
+    view = after[3:].numpy()
+    del after
+    assert told.qsize() == 1
+    del view
+    assert told.qsize() == 2
+
+
+def test_the_gate_opens_for_who_waits_while_nothing_is_being_filled():
+    ring = SlabRing(keep=3, few=2)
+    gate = _gate.Gate([ring], print)
+    held = [lease(ring), lease(ring)]
+    gate.begun()
+    assert gate.ask()
+    assert not gate.open()  # what he waits for is being filled
+    gate.made(0.0)
+    assert not gate.open()
+    assert gate.ask()
+    assert gate.open()  # he has two, and wants a third
+    assert len(held) == 2
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_slab_more_is_taken_where_threads_lose_time_that_the_loop_waits_for(monkeypatch, waits):
+    now = [0]
+    monkeypatch.setattr(_gate.time, "perf_counter_ns", lambda: now[0])
+    ring = SlabRing(keep=3, few=2)
+    gate = _gate.Gate([ring], print)
+    held = [lease(ring), lease(ring)]
+    for _ in range(2 * _gate._BATCHES):
+        if waits:
+            gate.ask()
+        now[0] += 100  # the batch before was let go so long after it was taken
+        gate.begun()
+        now[0] += 900
+        gate.made(0.0)
+        if not waits:
+            gate.ask()
+    assert ring.crowded() is not waits
+    assert len(held) == 2
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    from fastload._synthetic import PHOTO, make_images
+
+    folder = tmp_path_factory.mktemp("gate") / "images"
+    make_images(folder, 24, kind=PHOTO)
+    return ImageFolder(folder, tv.Compose([tv.Resize((300, 300)), tv.ToTensor()]))
+
+
+def test_a_loop_takes_two_large_slabs(folder, monkeypatch):
+    monkeypatch.setattr(_gate, "_LOSS", 2.0)  # however busy the machine is
+    loader = FastLoader(folder, batch_size=8, num_workers=2, prefetch_factor=4, seed=0)
+    for _ in range(4):
+        for images, _ in loader:
+            assert images.nbytes >= LARGE_NBYTES
+            time.sleep(0.005)
+    assert loader._made[1]._ring.allocations == 2
+
+
+def test_batches_that_are_kept_are_right_and_never_waited_for(folder):
+    loader = FastLoader(folder, batch_size=8, num_workers=2, seed=0)
+    kept = [images for images, _ in loader]
+    for images, (again, _) in zip(kept, FastLoader(folder, batch_size=8, num_workers=0, seed=0)):
+        assert torch.equal(images, again)
+
+
+def test_iterators_side_by_side_go_on(folder):
+    loader = FastLoader(folder, batch_size=8, num_workers=2, seed=0)
+    expected = [labels.tolist() for _, labels in loader]
+    assert [
+        (a.tolist(), b.tolist()) for (_, a), (_, b) in zip(loader, loader, strict=True)
+    ] == list(zip(expected, expected))
+
+
+def test_a_batch_that_another_thread_lets_go_of_lets_the_next_begin(folder):
+    loader = FastLoader(folder, batch_size=8, num_workers=2, seed=0)
+    taken: queue.Queue[object] = queue.Queue()
+
+    def consume():
+        while taken.get() is not None:
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    for _ in range(3):
+        for batch in loader:
+            taken.put(batch)
+    taken.put(None)
+    thread.join(30)
+    assert not thread.is_alive()
