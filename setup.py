@@ -194,6 +194,7 @@ setup(
         "nvimgcodec": ["nvidia-nvimgcodec-cu12[nvjpeg]>=0.9"],
         "nvimgcodec-cuda13": ["nvidia-nvimgcodec-cu13[nvjpeg]>=0.9"],
         "plot": ["matplotlib"],
+        "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
         "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
         "test": [
@@ -202,6 +203,7 @@ setup(
             "matplotlib",
             "hypothesis",
             "psutil",
+            "datasets",
             "fsspec",
             "s3fs",
             "nvidia-nvimgcodec-cu13; platform_machine == 'x86_64'",  # its CPU back end, 25 MB

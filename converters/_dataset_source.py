@@ -117,7 +117,7 @@ def dataset_source(dataset: Any, name: str) -> DatasetSource:
     return DatasetSource(dataset, name)
 
 
-def named_source(text: str) -> DatasetSource:
+def named_object(text: str) -> Any:
     """The dataset ``module:object``; what is a class or a function is called.
 
     Raises:
@@ -127,7 +127,7 @@ def named_source(text: str) -> DatasetSource:
     made = isinstance(found, type) or not (
         hasattr(found, "__getitem__") or hasattr(found, "__iter__")
     )
-    return dataset_source(found() if made and callable(found) else found, text)
+    return found() if made and callable(found) else found
 
 
 def _sample(item: Any) -> Sample | DataError:

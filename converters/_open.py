@@ -6,14 +6,16 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
+from fastload import _huggingface
 from fastload.storage import Store, open_store
+from fastload.storage.arrow import ArrowStore
 from fastload.storage.folder import FolderStore
 
 from ._array_source import array_source
-from ._dataset_source import dataset_source, is_object_name, named_source
+from ._dataset_source import dataset_source, is_object_name, named_object
 from ._list_source import SUFFIXES, ListSource
 from ._source import Source
-from ._store_source import FolderSource, StoreSource
+from ._store_source import FolderSource, StoreSource, TableSource
 
 
 def open_source(source: Any) -> Source:
@@ -31,17 +33,25 @@ def open_source(source: Any) -> Source:
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
     ):
         return _of_store(open_store(source))
-    return dataset_source(source, type(source).__name__)
+    return _of_object(source, type(source).__name__)
 
 
 def _at(text: str) -> Source:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
-        return named_source(text)
+        return _of_object(named_object(text), text)
     if path.endswith(SUFFIXES) and os.path.isfile(path):
         return ListSource(path)
-    return array_source(path) or _of_store(open_store(text))
+    return array_source(path) or _of_store(open_store(text), path)
 
 
-def _of_store(store: Store) -> Source:
+def _of_object(found: Any, name: str) -> Source:
+    if _huggingface.known(found):
+        return TableSource(ArrowStore(found), name)
+    return dataset_source(found, name)
+
+
+def _of_store(store: Store, name: str | None = None) -> Source:
+    if isinstance(store, ArrowStore):
+        return TableSource(store, name or store.path)
     return FolderSource(store) if isinstance(store, FolderStore) else StoreSource(store)

@@ -11,9 +11,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fastload import _native
+from fastload._engine.python import decode_record
 from fastload.errors import ChecksumError, DataError, StoreError
 from fastload.storage import Store
 from fastload.storage._crc import crc32c
+from fastload.storage.arrow import ArrowStore
+from fastload.storage.base import TURNED
 from fastload.storage.folder import FolderStore
 
 from ._gather import Gatherer
@@ -96,6 +99,38 @@ class StoreSource(Source):
     def sizes(self) -> np.ndarray:
         """Out of the store's table, or of the images' headers."""
         return self.store.sizes(self._everything)
+
+
+class TableSource(StoreSource):
+    """The rows of a Hugging Face dataset; what EXIF turns is decoded, as the dataset does.
+
+    Args:
+        store: over the dataset.
+        name: for settings and messages.
+    """
+
+    def __init__(self, store: ArrowStore, name: str) -> None:
+        super().__init__(store)
+        self.path = name
+
+    def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
+        """As in ``Source``."""
+        for index in indices.tolist():
+            one = np.array([index], np.int64)
+            try:
+                if int(self.store.kinds(one)[0]) == TURNED:
+                    yield Sample(decode_record(self.store, index))
+                else:
+                    yield Sample(self.store.read(one)[0])
+            except DataError as error:
+                yield error
+
+    def digest(self) -> str:
+        """The fingerprint that the package gives its datasets, labels, classes and keys."""
+        digest = hashlib.blake2b(str(self.store.metadata["fingerprint"]).encode(), digest_size=16)
+        _update(digest, self.store)
+        digest.update("\0".join(self.keys).encode(*_UTF8))
+        return digest.hexdigest()
 
 
 _UTF8 = ("utf-8", "surrogateescape")

@@ -27,11 +27,13 @@ class Annotations:
         labels: (n,) or (n, k), the caller's to keep; None: a sample has no label.
         target_transform: called with each label, or None.
         fields: name -> tensor (n, ...), or a list of n values; None: no fields were asked for.
+        names: of the image and of the label in a sample that is a dict.
     """
 
     labels: np.ndarray | None
     target_transform: Callable[[Any], Any] | None
     fields: Mapping[str, torch.Tensor | list[Any]] | None
+    names: tuple[str, str] = ("image", "label")
 
     def targets(self) -> list[Any]:
         """The labels one by one, transformed; only where there are labels.
@@ -86,22 +88,20 @@ def annotations_of(
         else {
             name: moved[name] if name in moved else _values(store, name, records) for name in names
         },
+        store.names,
     )
 
 
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
     if name == "key":
         return list(store.keys(records))
-    field = store.fields[name]
-    if field.kind == "array":
-        return torch.from_numpy(store.column(name)[records])
-    values = store.values(name, records)
     try:
-        return [field.decode(value) for value in values]
+        values = store.batch(name, records)
+        return torch.from_numpy(values) if isinstance(values, np.ndarray) else values
     except (ValueError, RecursionError) as error:
         raise StoreError(
-            f"expected {field.kind} in the field {name!r} of these records, found something else: "
-            f"{error}",
+            f"expected {store.fields[name].kind} in the field {name!r} of these records, found "
+            f"something else: {error}",
             path=store.path,
             record=int(records[0]) if len(records) == 1 else None,
         ) from error
@@ -151,10 +151,11 @@ def collate(samples: Any) -> Any:
         return default_collate(samples)
     images, annotations = samples.images, samples.annotations
     if annotations.fields is not None:
-        label = default_collate([sample["label"] for sample in samples]) if (
+        name = annotations.names[1]
+        label = default_collate([sample[name] for sample in samples]) if (
             annotations.labels is not None
         ) else None  # fmt: skip
-        return _as_dict(images, label, annotations.fields)
+        return _as_dict(images, label, annotations)
     if annotations.labels is None:
         return images
     labels: Any = tuple(label for _, label in samples)
@@ -172,14 +173,14 @@ def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations
         return default_collate([])  # raises, as in torch
     labels = None if annotations.labels is None else annotations.batch()
     if annotations.fields is not None:
-        return _as_dict(images, labels, annotations.fields)
+        return _as_dict(images, labels, annotations)
     return images if labels is None else [images, labels]
 
 
 def images_of(batch: Any) -> torch.Tensor:
     """The images of what ``batch_of`` made."""
     if isinstance(batch, dict):
-        batch = batch["image"]
+        batch = next(iter(batch.values()))  # the first entry, whatever it is called
     images: torch.Tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
     return images
 
@@ -187,7 +188,7 @@ def images_of(batch: Any) -> torch.Tensor:
 def with_images(batch: Any, images: torch.Tensor) -> Any:
     """What ``batch_of`` made, with other images."""
     if isinstance(batch, dict):
-        return {**batch, "image": images}
+        return {**batch, next(iter(batch)): images}
     return images if isinstance(batch, torch.Tensor) else [images, *batch[1:]]
 
 
@@ -198,12 +199,15 @@ def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
         if annotations.labels is None:
             return list(images)
         return list(zip(images, annotations.targets(), strict=True))
-    columns: dict[str, Iterable[Any]] = {"image": images}
+    image, label = annotations.names
+    columns: dict[str, Iterable[Any]] = {image: images}
     if annotations.labels is not None:
-        columns["label"] = annotations.targets()
+        columns[label] = annotations.targets()
     columns |= fields
     return [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
 
 
-def _as_dict(images: Any, labels: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {"image": images, **({} if labels is None else {"label": labels}), **fields}
+def _as_dict(images: Any, labels: Any, annotations: Annotations) -> dict[str, Any]:
+    image, label = annotations.names
+    fields = annotations.fields or {}
+    return {image: images, **({} if labels is None else {label: labels}), **fields}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from . import _cpu
+from . import _cpu, _huggingface
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, annotations_of, samples_of
 from ._engine import images_of, make_decoder
@@ -289,13 +289,15 @@ def _chosen(
 ) -> tuple[str, ...] | None:
     """The names that ``fields`` asks for, each of which ``store`` has, and those that move."""
     if joint is not None:
-        named = () if fields is None else _chosen(store, fields, None) or ()
+        named = _chosen(store, fields, None) or ()
         return tuple(dict.fromkeys((*named, *joint.names)))
     if fields is None:
-        return None
+        return store.sample_fields
     if fields == "all":
         return tuple(store.fields)
     names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if store.sample_fields is not None:  # columns, of which these two come in any case
+        names = tuple(name for name in names if name not in store.names)
     unknown = [name for name in names if name not in store.fields and name != "key"]
     if unknown:
         raise UsageError(
@@ -324,10 +326,13 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     if not given:
         return dataset
     if not isinstance(dataset, PackedDataset):
-        raise UsageError(
-            f"{' and '.join(given)} can be given for a path or a PackedDataset; "
-            f"a {type(dataset).__name__} applies its own"
-        )
+        found = _huggingface.through(dataset, lambda one: _of_table(one, seed, given), _is_table)
+        if found is None:
+            raise UsageError(
+                f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
+                f"dataset; a {type(dataset).__name__} applies its own"
+            )
+        return found
     if "joint" in given:
         given["joint"] = Joint.of(given["joint"])
         given["joint"].check(dataset.store)
@@ -343,6 +348,18 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
             raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
     # A trainer that rebuilds the loader passes what the dataset already has.
     return dataset.replaced(**missing) if missing else dataset
+
+
+def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
+    """A Hugging Face dataset, opened; or one that was, with what is given again."""
+    if _huggingface.known(dataset):
+        return PackedDataset(dataset, seed=seed, **given)
+    return open_dataset(dataset, seed=seed, **given)
+
+
+def _is_table(dataset: Any) -> bool:
+    """Whether it was a Hugging Face dataset, which a trainer gives again with its transform."""
+    return type(dataset) is PackedDataset and dataset.store.format == "arrow"
 
 
 def _are_stores(dataset: Any) -> bool:

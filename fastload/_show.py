@@ -196,7 +196,7 @@ def _same(sample: Any) -> Any:
 def _image_of(batch: Any, *, batched: bool) -> Any:
     """The image out of a sample or a batch of one."""
     if isinstance(batch, Mapping):
-        batch = batch.get("image")
+        batch = batch["image"] if "image" in batch else next(iter(batch.values()), None)
     elif isinstance(batch, (list, tuple)) and len(batch):
         batch = batch[0]
     return batch[0] if batched else batch

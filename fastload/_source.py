@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from . import _arrays
+from . import _arrays, _huggingface
 from ._dataset import PackedDataset
 from ._joint import Joint
 from ._sampler import as_indices
@@ -123,6 +123,8 @@ def _resolve(dataset: Any) -> Source | str:
         return _array_dataset(dataset)
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
+    if _huggingface.known(dataset):
+        return _huggingface.reason(dataset)
     return f"{type(dataset).__name__} is not a dataset fastload can read by itself"
 
 
@@ -193,6 +195,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
             return "only some parts of the ConcatDataset are TensorDatasets"
         if part.fields != first.fields:
             return "the parts of the ConcatDataset give different fields"
+        if part.store.names != first.store.names:
+            return "the parts of the ConcatDataset call their images or labels differently"
         if part.draw != first.draw:
             return "the parts of the ConcatDataset have different seeds or epochs"
     ends = np.cumsum([len(part) for part in parts])

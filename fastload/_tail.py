@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .storage.base import ENCODED, Store
+from .storage.base import ENCODED, TURNED, Store
 
 if TYPE_CHECKING:
     from ._plan import Plan
@@ -126,17 +126,18 @@ class Parts:
 
 def infos_of(store: Store, records: np.ndarray) -> list[dict[Any, Any]]:
     """``Image.info`` of each record. See Note [What Pillow remembers]."""
-    from PIL import Image
+    from PIL import Image, ImageOps
 
     infos: list[dict[Any, Any]] = []
     kinds = store.kinds(records)
-    encoded = records[kinds == ENCODED]
+    encoded = records[(kinds == ENCODED) | (kinds == TURNED)]
     files = iter(store.read(encoded) if len(encoded) else [])
     for kind in kinds.tolist():
-        if kind != ENCODED:
+        if kind not in (ENCODED, TURNED):
             infos.append({})
             continue
-        with Image.open(io.BytesIO(next(files))) as image:
+        with Image.open(io.BytesIO(next(files))) as opened:
+            image = ImageOps.exif_transpose(opened) if kind == TURNED else opened
             # What of a palette is transparent is another value among colours, which Pillow finds.
             found = image.convert("RGB") if "transparency" in image.info else image
             infos.append(dict(found.info))

@@ -351,7 +351,7 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
     for given, message in cases:
         with pytest.raises(UsageError, match=message):
             FastLoader(path, **given)
-    with pytest.raises(UsageError, match="can be given for a path or a PackedDataset"):
+    with pytest.raises(UsageError, match="can be given for a path, a PackedDataset or"):
         FastLoader([1, 2], joint={"mask": "mask"})
 
 

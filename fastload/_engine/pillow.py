@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
 from fastload._cache_prefix import Placed
@@ -69,17 +69,19 @@ def decode_scaled(
     data: bytes | bytearray | memoryview,
     scale: int = 1,
     *,
+    upright: bool = False,
     path: str | None = None,
     record: int | None = None,
     offset: int | None = None,
 ) -> Decoded:
     """An image file, if it is a JPEG at 1 / ``scale`` of its size, rounded up.
 
-    EXIF orientation is left alone; of several frames the first is taken.
+    EXIF orientation is left alone unless ``upright``; of several frames the first is taken.
 
     Args:
         data: the whole file.
         scale: 1, 2, 4 or 8; no side may be shorter.
+        upright: the image, and with it its size, is turned as the file says; not scaled.
         path, record, offset: where it came from, for errors.
 
     Raises:
@@ -95,6 +97,9 @@ def decode_scaled(
                 raise Image.DecompressionBombError(f"{width}x{height} pixels")
             if image.format in _REFUSED:
                 raise DecodeError(f"expected a raster image, got {image.format}", **where)
+            if upright:
+                turned = ImageOps.exif_transpose(image).convert("RGB")
+                return Decoded(turned, turned.size)
             if scale > 1 and isinstance(image, JpegImageFile):
                 # Pillow takes the largest of 8, 4, 2 and 1 that leaves no side shorter than these.
                 image.draft(None, (max(1, width // scale), max(1, height // scale)))

@@ -29,7 +29,7 @@ from fastload.errors import (
 )
 from fastload.storage._crc import crc32c
 from fastload.storage._read import bytes_of
-from fastload.storage.base import DCT, RAW, Spans, Store
+from fastload.storage.base import DCT, RAW, TURNED, Spans, Store
 
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
@@ -175,7 +175,7 @@ def _fill_one(
         checked = time.perf_counter_ns()
     width, height = batch.source_size(i)
     plan, wanted = decoder.plan, 1
-    if plan.scaled:
+    if plan.scaled and int(batch.kinds[i]) != TURNED:
         geometry = batch.geometry
         one = slice(i, i + 1)
         wanted = int(_scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
@@ -213,7 +213,7 @@ def _decode(data: bytes, kind: int, size: tuple[int, int], scale: int = 1, **whe
             data = dct_to_jpeg(data)
         except ValueError as error:
             raise DecodeError(f"the DCT record is damaged: {error}", **where) from error
-    return decode_scaled(data, scale, **where)
+    return decode_scaled(data, scale, upright=kind == TURNED, **where)
 
 
 def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:

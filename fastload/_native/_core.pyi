@@ -33,6 +33,18 @@ class Files:
     ) -> None: ...
     def close(self) -> None:
         """Let go of the maps, once the jobs that read them are done. Idempotent."""
+    def may_be_turned(
+        self,
+        file: npt.NDArray[np.int32],
+        offset: npt.NDArray[np.int64],
+        nbytes: npt.NDArray[np.int64],
+        out: npt.NDArray[np.uint8],
+    ) -> None:
+        """Write 0 into ``out`` (n,) for each JPEG, PNG or BMP that certainly lies upright.
+
+        1: EXIF or XMP says otherwise, or only Pillow can tell; also where it cannot be read. On the
+        caller's thread, without the GIL.
+        """
     def readahead(
         self,
         file: npt.NDArray[np.int32],
@@ -175,7 +187,8 @@ def submit(
         w is not 0, and holds their boxes.
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
-    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size) or DCT.
+    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size),
+        DCT, or TURNED (UNSUPPORTED).
     size: (n, 2) width, height of the source image, 0, 0 where unknown.
     checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).

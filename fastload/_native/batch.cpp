@@ -292,7 +292,7 @@ void Probe::run(int64_t item) noexcept {
       } else if (sample.kind == Kind::kDct) {
         status = dct_size(span.data, span.nbytes, &width, &height) ? Status::kOk : Status::kCorrupt;
       } else {
-        status = Status::kUnsupported;
+        status = Status::kUnsupported;  // raw pixels do not say; what is turned is Pillow's
       }
       const bool jpeg = span.nbytes >= 2 && span.data[0] == 0xFF && span.data[1] == 0xD8;
       if (status == Status::kOk || !jpeg || span.nbytes < limit || limit == SIZE_MAX) break;

@@ -88,7 +88,7 @@ void check_sample(const Sample& s, size_t i, size_t files) {
   require(s.file >= 0 && static_cast<size_t>(s.file) < files, "file", i, "an index of files");
   require(s.offset >= 0, "offset", i, "a value of 0 or more");
   require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
-  require(static_cast<int>(s.kind) <= 2, "kind", i, "0 (encoded), 1 (raw) or 2 (DCT)");
+  require(static_cast<int>(s.kind) < kKinds, "kind", i, "0 (encoded), 1 (raw), 2 (DCT) or 3 (turned)");
   require(s.source_w >= 0 && s.source_h >= 0 && s.source_w <= kMaxSide && s.source_h <= kMaxSide, "size", i,
           "0 (unknown) up to 65,535");
   require((s.source_w == 0) == (s.source_h == 0), "size", i, "width and height, or neither");
@@ -296,7 +296,7 @@ void probe(const py::object& files, const py::object& file, const py::object& of
     require(s.file >= 0 && static_cast<size_t>(s.file) < core->count(), "file", i, "an index of files");
     require(s.offset >= 0, "offset", i, "a value of 0 or more");
     require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
-    require(static_cast<int>(s.kind) <= 2, "kind", i, "0 (encoded), 1 (raw) or 2 (DCT)");
+    require(static_cast<int>(s.kind) < kKinds, "kind", i, "0 (encoded), 1 (raw), 2 (DCT) or 3 (turned)");
   }
   for (size_t i = 0; i < samples.size(); i++) {
     status_array.data<int32_t>()[i] = static_cast<int32_t>(Status::kPending);

@@ -7,6 +7,7 @@
 
 #include "bindings.h"
 #include "files.h"
+#include "orientation.h"
 
 namespace fastload {
 namespace {
@@ -138,6 +139,41 @@ void readahead(const PyFiles& files, const py::object& file, const py::object& o
   core->readahead(&ranges);
 }
 
+void turned(const PyFiles& files, const py::object& file, const py::object& offset, const py::object& nbytes,
+            const py::object& out) {
+  constexpr size_t kBeginning = 1 << 16;  // of a loose file, where what stands before the pixels mostly fits
+  const std::shared_ptr<Files> core = files.core();
+  const Buffer file_array(file, "file", 'i', 4, false);
+  const py::ssize_t n = file_array.length();
+  file_array.expect_shape("file", n);
+  const Buffer offset_array = read_array(offset, "offset", 'i', 8, n);
+  const Buffer nbytes_array = read_array(nbytes, "nbytes", 'i', 8, n);
+  const Buffer out_array(out, "out", 'u', 1, true);
+  out_array.expect_shape("out", n);
+  const int32_t* numbers = file_array.data<int32_t>();
+  for (py::ssize_t i = 0; i < n; i++) {
+    if (numbers[i] < 0 || static_cast<size_t>(numbers[i]) >= core->count()) {
+      throw py::value_error("file: sample " + std::to_string(i) + ": expected an index of files");
+    }
+  }
+  WithoutGil released;
+  Scratch scratch;
+  for (py::ssize_t i = 0; i < n; i++) {
+    bool may_be = true;
+    for (const size_t limit : {kBeginning, SIZE_MAX}) {
+      Span span;
+      int error = 0;
+      if (core->read(numbers[i], offset_array.data<int64_t>()[i], nbytes_array.data<int64_t>()[i], limit,
+                     &scratch, &span, &error) != Status::kOk) {
+        break;
+      }
+      may_be = may_be_turned(span.data, span.nbytes);
+      if (!may_be || span.nbytes < limit) break;
+    }
+    out_array.data<uint8_t>()[i] = may_be;
+  }
+}
+
 }  // namespace
 
 std::shared_ptr<Files> core_of(const py::object& files) {
@@ -152,6 +188,8 @@ void bind_files(py::module_& m) {
                     const py::dict&>(),
            "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none(), "memory"_a = py::dict())
       .def("close", &PyFiles::close, "Let go of the maps, once the jobs that read them are done.")
+      .def("may_be_turned", &turned, "file"_a, "offset"_a, "nbytes"_a, "out"_a,
+           "Which images may say that they lie on their side; see _core.pyi.")
       .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
            "Ask the system to read these spans into the page cache; see _core.pyi.")
       .def("__len__", &PyFiles::length);

@@ -49,7 +49,9 @@ py::ssize_t find(const Arena& arena, const py::object& records, const py::object
 
 bool put(Arena& arena, int64_t record, const py::object& data, int kind, int width, int height,
          bool converted) {
-  if (kind < 0 || kind > 2) throw py::value_error("kind: expected 0 (encoded), 1 (raw) or 2 (DCT)");
+  if (kind < 0 || kind >= kKinds) {
+    throw py::value_error("kind: expected 0 (encoded), 1 (raw), 2 (DCT) or 3 (turned)");
+  }
   const Bytes bytes(data);
   WithoutGil released;
   return arena.claim(record) &&

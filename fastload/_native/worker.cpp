@@ -16,6 +16,8 @@ Status decode_span(const Span& span, Kind kind, const Placement& placement, Work
       return decode_raw(span, placement, &worker->rows, &worker->resampler);
     case Kind::kDct:
       return worker->jpeg.decode_dct(span, placement, &worker->rows, &worker->resampler);
+    case Kind::kTurned:
+      return Status::kUnsupported;
     case Kind::kEncoded:
       break;
   }

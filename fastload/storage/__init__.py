@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fastload import _huggingface
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
@@ -155,7 +156,8 @@ def open_store(
     Args:
         path: a packed store (the format follows the suffix), or a folder of images; a pattern such
             as ``name-*.tar`` or ``name-{000000..000012}.tar`` for the files of one store. An open
-            store is returned. Several in a list are read as one, one after the other.
+            store is returned. Also a Hugging Face ``Dataset`` with an Image column, or the folder
+            that its ``save_to_disk`` wrote. Several in a list are read as one, one after the other.
 
     Raises:
         UsageError: stores that do not fit together.
@@ -164,6 +166,10 @@ def open_store(
     """
     if isinstance(path, Store):
         return path
+    if _huggingface.known(path):
+        from .arrow import ArrowStore
+
+        return ArrowStore(path)
     if isinstance(path, Sequence) and not isinstance(path, str):
         from .concat import ConcatStore
 
@@ -183,6 +189,11 @@ def open_store(
             )
         known = ", ".join(suffix for f in FORMATS.values() for suffix in f.suffixes)
         raise StoreError(f"expected a folder or a file ending in {known}", path=path)
+    if name == "folder":
+        from .arrow import is_saved, open_saved
+
+        if is_saved(path):
+            return open_saved(path)
     store: Store = FORMATS[name].load_store()(path)
     return store
 

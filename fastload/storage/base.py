@@ -29,6 +29,7 @@ __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store"
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
 RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
+TURNED = 3  # as ENCODED, but the image is turned as its file says (EXIF orientation); never written
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,6 +127,8 @@ class Store(abc.ABC):
         indirect: why records do not lie in ``files`` as they are (compressed, another order), and
             what to do about it; then ``read`` alone has their bytes, and spans are empty. None in
             every other store.
+        names: what the image and its label are called in a sample that is a dict.
+        sample_fields: the fields of a sample where none are named; None: it is then no dict.
     """
 
     format: ClassVar[str]
@@ -134,6 +137,8 @@ class Store(abc.ABC):
     metadata: dict[str, Any]
     mapped: bool
     indirect: str | None = None
+    names: tuple[str, str] = ("image", "label")
+    sample_fields: tuple[str, ...] | None = None
 
     @abc.abstractmethod
     def __len__(self) -> int: ...
@@ -208,6 +213,18 @@ class Store(abc.ABC):
             StoreError: the table of values is damaged.
         """
         raise self._no_field(name, "bytes, text or json")
+
+    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
+        """The field ``name`` of ``indices``, as a batch has it: an array (n, ...), or n values.
+
+        Raises:
+            ValueError: a value is not what the field says.
+        """
+        field = self.fields[name]
+        if field.kind == "array":
+            rows: np.ndarray = self.column(name)[indices]
+            return rows
+        return [field.decode(value) for value in self.values(name, indices)]
 
     def _no_field(self, name: str, kind: str) -> UsageError:
         known = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())

@@ -29,6 +29,8 @@ class ConcatStore(Store):
         self.classes = self.stores[0].classes
         self.metadata: dict[str, Any] = {}
         self.mapped = all(store.mapped for store in self.stores)
+        self.names = self.stores[0].names
+        self.sample_fields = self.stores[0].sample_fields
         self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
         self._labels: np.ndarray | None = None
         self._joined: dict[str, np.ndarray] = {}  # columns of fields
@@ -50,6 +52,7 @@ class ConcatStore(Store):
                 ("classes", list(first.classes), list(store.classes)),
                 ("type of labels", _label_type(first), _label_type(store)),
                 ("fields", dict(first.fields), dict(store.fields)),
+                ("names of image and label", first.names, store.names),
             ):
                 if a != b:
                     raise UsageError(
@@ -183,6 +186,21 @@ class ConcatStore(Store):
 
         return list(self._gather(indices, np.empty(len(indices), object), part))
 
+    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
+        field = self.fields[name]
+        if field.kind == "array":
+
+            def rows(number: int, local: np.ndarray) -> np.ndarray:
+                return np.asarray(self.stores[number].batch(name, local))
+
+            empty = np.empty((len(indices), *field.shape), field.dtype)
+            return self._gather(indices, empty, rows)
+
+        def part(number: int, local: np.ndarray) -> np.ndarray:
+            return _objects(list(self.stores[number].batch(name, local)))
+
+        return list(self._gather(indices, np.empty(len(indices), object), part))
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_labels": None, "_joined": {}}
 
@@ -199,7 +217,8 @@ class ConcatStore(Store):
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(values), object)
-    array[:] = values
+    for i, value in enumerate(values):  # array[:] = values would look into lists
+        array[i] = value
     return array
 
 

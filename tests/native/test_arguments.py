@@ -40,7 +40,7 @@ def readonly(array: np.ndarray) -> np.ndarray:
         ("offset", np.zeros(4, np.int64)[::2], TypeError),
         ("offset", np.zeros(2, ">i8"), TypeError),
         ("nbytes", np.array([0, -2], np.int64), ValueError),
-        ("kind", np.array([0, 3], np.uint8), ValueError),
+        ("kind", np.array([0, 4], np.uint8), ValueError),
         ("kind", np.zeros(2, np.int8), TypeError),
         ("size", np.zeros((2, 3), np.int32), ValueError),
         ("size", np.array([[5, 0], [0, 0]], np.int32), ValueError),

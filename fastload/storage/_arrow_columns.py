@@ -1,0 +1,160 @@
+"""Columns of an Arrow table as arrays: where values lie in its buffers, without copying them.
+
+Arrow keeps a column in chunks, and of a chunk of byte strings all bytes one after the other and the
+position where each begins (https://arrow.apache.org/docs/format/Columnar.html).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from fastload.errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Images:
+    """Where the images of a column lie.
+
+    Attributes:
+        buffers: uint8 (n,), over the table's own memory.
+        file: int32 (rows,): number of the buffer, or ``len(buffers)`` + number of the path.
+        none: number of the buffer that rows without an image have; None where there are no such.
+        offset, nbytes: int64 (rows,), as in ``Spans``.
+        paths: one after the other, as bytes; ``ends``: int64, where each ends.
+    """
+
+    buffers: list[np.ndarray]
+    file: np.ndarray
+    none: int | None
+    offset: np.ndarray
+    nbytes: np.ndarray
+    paths: bytes
+    ends: np.ndarray
+
+
+def images_of(column: Any, name: str) -> Images:
+    """The images of a ``ChunkedArray`` of struct<bytes, path>, as datasets.Image keeps them.
+
+    Raises:
+        UsageError: paths that are no local files.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    rows = len(column)
+    file, offset = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
+    nbytes = np.zeros(rows, np.int64)
+    buffers: list[np.ndarray] = []
+    numbers: dict[int, int] = {}
+    paths, loose = [], []
+    begin = 0
+    for chunk in column.chunks:
+        some = slice(begin, begin + len(chunk))
+        begin = some.stop
+        there = _bools(chunk.is_valid())
+        data = chunk.field("bytes")
+        if pa.types.is_null(data.type):
+            data = data.cast(pa.binary())
+        inside = there & _bools(data.is_valid())
+        starts, ends, memory = _strings(data)
+        if inside.any():
+            address = 0 if memory is None else memory.address
+            if address not in numbers:
+                numbers[address] = len(buffers)
+                buffers.append(np.zeros(1, np.uint8) if memory is None else _bytes(memory))
+            file[some][inside] = numbers[address]
+            offset[some][inside] = starts[inside]
+            nbytes[some][inside] = (ends - starts)[inside]
+        path = chunk.field("path")
+        named = there & ~inside & _bools(path.is_valid())
+        if named.any():
+            paths.append(path.filter(pa.array(named)).cast(pa.large_string()))
+            loose.append(np.flatnonzero(named) + some.start)
+    none = None
+    outside = np.concatenate([np.zeros(0, np.int64), *loose])
+    file[outside] = 0
+    if (file < 0).any():
+        none = len(buffers)
+        buffers.append(np.zeros(1, np.uint8))
+        file[file < 0] = none
+    text = pa.concat_arrays([pa.array([], pa.large_string()), *paths])
+    remote = pc.or_(pc.match_substring(text, "://"), pc.match_substring(text, "::"))
+    if pc.any(remote).as_py():
+        raise UsageError(
+            f"the column {name!r} has images that are no local files, such as "
+            f"{text.filter(remote)[0].as_py()!r}: load the dataset with its files, or store the "
+            "bytes in it (dataset.map), and give it again"
+        )
+    starts, ends, memory = _strings(text)
+    blob, path_ends = b"", np.zeros(0, np.int64)
+    if len(text):
+        first = int(starts[0])
+        blob = b"" if memory is None else _bytes(memory)[first : int(ends[-1])].tobytes()
+        path_ends = np.asarray(ends - first, np.int64)
+        file[outside] = len(buffers) + np.arange(len(outside), dtype=np.int32)
+        nbytes[outside] = -1
+    return Images(buffers, file, none, offset, nbytes, blob, path_ends)
+
+
+def numbers_of(column: Any) -> np.ndarray | None:
+    """The numbers of a column, (rows, *shape), in a dtype of theirs; None where it has others.
+
+    A list makes a shape where its type says how long it is.
+    """
+    import pyarrow as pa
+
+    parts = []
+    shape: tuple[int, ...] = ()
+    for chunk in column.chunks:
+        shape = ()
+        if isinstance(chunk, pa.ExtensionArray):  # datasets.Array2D and its kin
+            sides = tuple(getattr(chunk.type, "shape", ()))
+            if not sides or any(side is None for side in sides) or chunk.null_count:
+                return None
+            chunk, shape = chunk.storage, sides
+            for _ in sides:
+                chunk = chunk.flatten()
+        while pa.types.is_fixed_size_list(chunk.type):
+            if chunk.null_count:
+                return None
+            shape = (*shape, chunk.type.list_size)
+            chunk = chunk.flatten()
+        kind = chunk.type
+        numeric = pa.types.is_integer(kind) or pa.types.is_floating(kind)
+        if chunk.null_count or not (numeric or pa.types.is_boolean(kind)):
+            return None
+        part = chunk.to_numpy(zero_copy_only=False)
+        if len(part) % max(1, int(np.prod(shape))):
+            return None
+        parts.append(part.reshape(-1, *shape))
+    if not parts or sum(map(len, parts)) != len(column):
+        return None
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _strings(array: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+    """Where each string of an array begins and ends in its buffer, and the buffer."""
+    import pyarrow as pa
+
+    large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
+    if not large and not (pa.types.is_binary(array.type) or pa.types.is_string(array.type)):
+        array = array.cast(pa.large_binary())
+        large = True
+    _, positions, memory = array.buffers()
+    if not len(array) or positions is None:
+        return np.zeros(len(array), np.int64), np.zeros(len(array), np.int64), memory
+    found = np.frombuffer(positions, np.int64 if large else np.int32)
+    found = found[array.offset : array.offset + len(array) + 1].astype(np.int64)
+    return found[:-1], found[1:], memory
+
+
+def _bytes(memory: Any) -> np.ndarray:
+    return np.frombuffer(memory, np.uint8) if memory.size else np.zeros(1, np.uint8)
+
+
+def _bools(array: Any) -> np.ndarray:
+    values: np.ndarray = array.to_numpy(zero_copy_only=False)
+    return values

@@ -1,0 +1,63 @@
+"""Sizes of images that count as turned, where EXIF or XMP says that they lie on their side.
+
+``datasets.Image`` turns what it decodes (``ImageOps.exif_transpose``); torchvision's loaders do
+not. The core says which files certainly need no turning; of the others Pillow is asked, once.
+"""
+
+from __future__ import annotations
+
+import io
+import warnings
+from typing import Any
+
+import numpy as np
+
+from ._probe import UNREADABLE
+from .base import ENCODED, TURNED, Spans
+
+_ORIENTATION = 0x0112  # the EXIF tag
+_MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp", b"xmp")  # in PNG files
+
+
+def size_and_kind(data: bytes) -> tuple[int, int, int]:
+    """Width, height and ENCODED or TURNED of an image file; (-1, -1, ENCODED) for what is none."""
+    from PIL import Image
+
+    try:
+        with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
+            warnings.simplefilter("ignore")
+            # A PNG may say it behind its pixels, and a TIFF is turned by Pillow itself when it is
+            # loaded; of other formats opening has read it.
+            marked = image.format == "PNG" and any(mark in data for mark in _MARKS)
+            if marked or image.format == "TIFF":
+                image.load()
+            width, height = image.size
+            turn = image.getexif().get(_ORIENTATION)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
+        return UNREADABLE, UNREADABLE, ENCODED
+    if turn not in range(2, 9):
+        return width, height, ENCODED
+    return (height, width, TURNED) if turn >= 5 else (width, height, TURNED)
+
+
+def by_core(files: Any, spans: Spans, sizes: np.ndarray, threads: int) -> np.ndarray:
+    """Fill ``sizes`` (int32 (n, 2)): bool (n,), which images certainly lie upright.
+
+    Args:
+        files: the core's; None without a core, which then knows nothing.
+        spans: of the images.
+        sizes: width and height, written where True comes back.
+        threads: of the core.
+    """
+    from fastload import _native
+
+    core = _native.load()
+    if core is None or files is None:
+        return np.zeros(len(sizes), bool)
+    status, turned = np.zeros(len(sizes), np.int32), np.ones(len(sizes), np.uint8)
+    found, kinds = np.zeros((len(sizes), 2), np.int32), np.full(len(sizes), ENCODED, np.uint8)
+    core.probe(files, spans.file, spans.offset, spans.nbytes, kinds, found, status, threads)
+    files.may_be_turned(spans.file, spans.offset, spans.nbytes, turned)
+    good: np.ndarray = (status == 0) & (found > 0).all(axis=1) & (turned == 0)
+    sizes[good] = found[good]
+    return good

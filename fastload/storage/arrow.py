@@ -1,0 +1,327 @@
+"""A Hugging Face dataset as a store: encoded images are read where they lie in its Arrow table.
+
+See Note [Columns] for what a batch has beside the images.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fastload import _native
+from fastload.errors import MissingDependencyError, StoreError, UsageError
+
+from ._arrow_columns import images_of, numbers_of
+from ._probe import THREADS, UNKNOWN, UNREADABLE
+from ._read import read_records
+from ._upright import by_core, size_and_kind
+from .base import ENCODED, Field, Spans, Store
+from .folder import PathList
+
+# Note [Columns]
+#     A sample is a dict with the columns of the dataset, as a row of it is. Numbers come as
+#     default_collate makes them of Python's (int64, float64, bool), or as the format "torch" has
+#     them (float32). Lists whose type says how long they are make one tensor (n, ...) with them.
+#     Anything else, and what has a None in it, is a list of n values, each as the dataset gives it.
+#     default_collate would transpose lists and fail at None, differently from batch to batch.
+
+SAVED = ("dataset_info.json", "state.json")  # what ``save_to_disk`` leaves in a folder
+
+
+class Column(Field):
+    """A column; it may have any name that a table may."""
+
+    def __post_init__(self) -> None:
+        pass
+
+
+class ArrowStore(Store):
+    """The rows of a ``datasets.Dataset``; a record is a row's image.
+
+    Args:
+        dataset: with an Image column, decoded or not. Of several the one called "image" is taken,
+            or the first one; the others are fields, whose values are the bytes of the files.
+
+    Raises:
+        UsageError: no Image column, one of another mode than RGB, a format other than "torch", or
+            images that are no local files.
+    """
+
+    format = "arrow"
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self._set()
+
+    def _set(self) -> None:
+        dataset = self._dataset
+        kind = dataset.format["type"]
+        if kind not in (None, "torch"):
+            raise UsageError(
+                f"expected a dataset without a format, or with the format 'torch', got {kind!r}, "
+                "whose samples are the work of its own code: give dataset.with_format(None), and "
+                "what to make of its images as transform="
+            )
+        whole = kind is None or dataset.format["output_all_columns"]
+        columns = dataset.column_names if whole else dataset.format["columns"]
+        features = {name: dataset.features[name] for name in columns}
+        self._float = np.dtype(np.float32 if kind == "torch" else np.float64)
+        pictures = [name for name in columns if _is(features[name], "Image")]
+        self._image = _chosen(features, pictures)
+        self._images = images_of(dataset.data.column(self._image), self._image)
+        indices = getattr(dataset, "_indices", None)  # what select() and shuffle() leave
+        self._rows = np.arange(len(dataset), dtype=np.int64)
+        if indices is not None:
+            self._rows = indices.column(0).to_numpy().astype(np.int64)
+        self._name_files()
+        self._numbers: dict[str, np.ndarray] = {}
+        self._single: dict[str, Any] = {}  # datasets of one column
+        rest = [name for name in columns if name != self._image]
+        for name in rest:
+            values = None if name in pictures else numbers_of(dataset.data.column(name))
+            if values is not None:
+                self._numbers[name] = values
+        label = self._label(rest, features)
+        self.names = self._image, label or "label"
+        self._fields = {name: self._field(name, pictures) for name in rest if name != label}
+        self.sample_fields = tuple(name for name in self._fields if name not in pictures)
+        self.metadata = {"fingerprint": str(getattr(dataset, "_fingerprint", ""))}
+        rows = len(self._images.file)
+        self._sizes = np.full((rows, 2), UNKNOWN, np.int32)
+        self._kinds = np.full(rows, ENCODED, np.uint8)
+        self._probing: tuple[int, Any] | None = None
+
+    def _name_files(self) -> None:
+        images = self._images
+        self.path = f"<Dataset, column {self._image!r}>"
+        names = [os.fsencode(self.path)] * len(images.buffers)
+        if images.none is not None:
+            names[images.none] = f"<Dataset, column {self._image!r}, where it is None>".encode()
+        self._paths = PathList(names)
+        ends = images.ends + len(self._paths.blob)
+        self._paths.blob += images.paths
+        self._paths.ends = np.concatenate([self._paths.ends, ends])
+        self.mapped = not len(ends)
+        self._memory = dict(enumerate(images.buffers))
+
+    def _label(self, names: list[str], features: Mapping[str, Any]) -> str | None:
+        """The column of labels, if there is one."""
+        self._labels: np.ndarray | None = None
+        self.classes = []
+        classes = [name for name in names if _is(features[name], "ClassLabel")]
+        named = [name for name in ("label", "labels") if name in names]
+        for name in named[:1] or (classes if len(classes) == 1 else []):
+            values = self._numbers.get(name)
+            if values is not None and values.ndim == 1 and values.dtype.kind in "iuf":
+                self._labels = self._values_of(name, np.arange(len(self), dtype=np.int64))
+                self._labels.flags.writeable = False
+                self.classes = list(features[name].names or []) if name in classes else []
+                return name
+        return None
+
+    def _field(self, name: str, pictures: Sequence[str]) -> Field:
+        values = self._numbers.get(name)
+        if values is not None:
+            return Column(name, "array", self._dtype(values), values.shape[1:])
+        column = self._dataset.data.column(name)
+        if name in pictures:
+            return Column(name, "bytes")
+        kind = {"string": "text", "large_string": "text", "binary": "bytes"}.get(str(column.type))
+        return Column(name, kind if kind and not column.null_count else "json")
+
+    def _dtype(self, values: np.ndarray) -> np.dtype[Any]:
+        """See Note [Columns]."""
+        kinds = {"f": self._float, "b": np.dtype(bool)}
+        return kinds.get(values.dtype.kind, np.dtype(np.int64))
+
+    def _values_of(self, name: str, indices: np.ndarray) -> np.ndarray:
+        values = self._numbers[name]
+        rows: np.ndarray = values[self._rows[indices]]
+        return rows.astype(self._dtype(values), copy=False)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def files(self) -> Sequence[str]:
+        """Names of the table's buffers, which ``memory`` has, and the files of paths."""
+        return self._paths
+
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        return self._paths.blob, self._paths.ends
+
+    def mapped_files(self) -> np.ndarray:
+        mapped = np.zeros(len(self._paths), np.uint8)
+        mapped[: len(self._memory)] = 1
+        return mapped
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return self._memory
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        rows, images = self._rows[indices], self._images
+        return Spans(file=images.file[rows], offset=images.offset[rows], nbytes=images.nbytes[rows])
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        """ENCODED, and TURNED where EXIF says so, as ``datasets.Image`` turns what it decodes."""
+        self._probe(indices)
+        kinds: np.ndarray = self._kinds[self._rows[indices]]
+        return kinds
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """As in the contract, turned. A file's header is read when first asked for."""
+        self._probe(indices)
+        sizes: np.ndarray = np.maximum(self._sizes[self._rows[indices]], 0)
+        return sizes
+
+    def _probe(self, indices: np.ndarray) -> None:
+        rows = self._rows[indices]
+        unknown = self._sizes[rows, 0] == UNKNOWN
+        if not unknown.any():
+            return
+        rows, first = np.unique(rows[unknown], return_index=True)
+        indices = np.asarray(indices, np.int64)[unknown][first]
+        spans, found = self.spans(indices), np.zeros((len(rows), 2), np.int32)
+        good = by_core(self._core_files(), spans, found, THREADS)
+        kinds = np.full(len(rows), ENCODED, np.uint8)
+        for at in np.flatnonzero(~good).tolist():
+            found[at], kinds[at] = UNREADABLE, ENCODED
+            try:
+                (data,) = read_records(self, indices[at : at + 1])
+            except StoreError:
+                continue  # raised again, with its place, where the record is decoded
+            width, height, kinds[at] = size_and_kind(data)
+            found[at] = width, height
+        # Sizes last: another thread that finds one finds the kind too.
+        self._kinds[rows] = kinds
+        self._sizes[rows] = found
+
+    def _core_files(self) -> Any:
+        """The core's view of ``files`` in this process; None without a core."""
+        core = _native.load()
+        if core is None:
+            return None
+        if self._probing is None or self._probing[0] != os.getpid():
+            files = core.Files(*self.file_table(), self.mapped_files(), memory=self._memory)
+            self._probing = os.getpid(), files
+        return self._probing[1]
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        return self._labels
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        """The other columns; other images as the bytes of their files."""
+        return self._fields
+
+    def column(self, name: str) -> np.ndarray:
+        field = self._fields.get(name)
+        if field is None or field.kind != "array":
+            return super().column(name)
+        return self._values_of(name, np.arange(len(self), dtype=np.int64))
+
+    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
+        """As in the contract; what is no number as the dataset gives it."""
+        kind = self._fields[name].kind
+        if kind == "array":
+            return self._values_of(name, indices)
+        return self.values(name, indices) if kind == "bytes" else self._given(name, indices)
+
+    def _given(self, name: str, indices: np.ndarray) -> list[Any]:
+        single = self._single.get(name)
+        if single is None:
+            kind = self._dataset.format["type"]
+            single = self._dataset.with_format(None).select_columns([name]).with_format(kind)
+            if _is(self._dataset.features[name], "Image"):
+                single = single.cast_column(name, sys.modules["datasets"].Image(decode=False))
+            self._single[name] = single
+        return list(single[np.asarray(indices).tolist()][name])
+
+    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+        field = self._fields.get(name)
+        if field is None or field.kind == "array":
+            return super().values(name, indices)
+        values = self._given(name, indices)
+        if field.kind == "text":
+            return [value.encode("utf-8") for value in values]
+        if field.kind == "json":
+            return [json.dumps(value, default=_plain).encode("utf-8") for value in values]
+        return [_file_of(value) if isinstance(value, dict) else bytes(value) for value in values]
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        """Numbers of the rows."""
+        return [f"{index:08d}" for index in np.asarray(indices).tolist()]
+
+    def checksums(self, indices: np.ndarray) -> None:
+        """None: Arrow has none."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_dataset": self._dataset}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._dataset = state["_dataset"]
+        self._set()
+
+
+def is_saved(path: str) -> bool:
+    """Whether a folder is what ``Dataset.save_to_disk`` wrote."""
+    return all(os.path.isfile(os.path.join(path, name)) for name in SAVED)
+
+
+def open_saved(path: str) -> ArrowStore:
+    """The dataset that ``save_to_disk`` wrote into a folder.
+
+    Raises:
+        MissingDependencyError: datasets is not installed.
+        UsageError: as for ``ArrowStore``.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path!r} holds a Hugging Face dataset; reading it needs datasets: "
+            "pip install 'fastload[datasets]'"
+        ) from error
+    return ArrowStore(datasets.load_from_disk(path))
+
+
+def _is(feature: Any, name: str) -> bool:
+    """Whether a feature is of datasets' own class of this name."""
+    return type(feature) is getattr(sys.modules.get("datasets"), name, None)
+
+
+def _chosen(features: Mapping[str, Any], pictures: Sequence[str]) -> str:
+    """The column that holds the images."""
+    decoded = [name for name in pictures if features[name].decode] or list(pictures)
+    if not decoded:
+        raise UsageError(
+            f"expected a dataset with an Image column, found {', '.join(features) or 'nothing'}: "
+            "dataset.cast_column(name, datasets.Image()) makes one of paths or bytes"
+        )
+    name = "image" if "image" in decoded else decoded[0]
+    if features[name].mode not in (None, "RGB"):
+        raise UsageError(
+            f"the column {name!r} has images of the mode {features[name].mode!r}, while fastload "
+            "makes RGB of all images: cast it to datasets.Image(mode='RGB'), and put Grayscale "
+            "into the transform if that is wanted"
+        )
+    return name
+
+
+def _file_of(value: Mapping[str, Any]) -> bytes:
+    """The bytes of an image that is not decoded."""
+    if value["bytes"] is not None:
+        return bytes(value["bytes"])
+    with open(value["path"], "rb") as file:
+        return file.read()
+
+
+def _plain(value: Any) -> Any:
+    """What JSON has in the place of a value that it does not know."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
