@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, SequentialSampler
+from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
 
-from . import _shard
+from . import _sampler, _shard
 from ._policy import OnError
 from ._progress import Progress
 from ._refill import Refill
@@ -43,6 +45,20 @@ class Epoch:
     on_error: OnError
     refill: Refill | None
     _generators: tuple[torch.Generator, ...]
+
+    def order(self, loader: Any) -> Callable[[], Any]:
+        """What gives the iterator over the epoch's indices when called."""
+        known, refill = self.known, self.refill
+        if known is None and refill is not None:
+            return functools.partial(_drawn_at_once, loader.sampler, loader.batch_size, refill)
+        if known is None:
+            sampler = loader._index_sampler  # not the loader: it owns what will hold this
+            return lambda: sampler
+        if refill is not None:
+            refill.order = lambda: known.indices
+        if loader.batch_sampler is None:
+            return lambda: (int(batch[0]) for batch in known)
+        return lambda: map(np.ndarray.tolist, known)
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
@@ -118,6 +134,15 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
     )
 
 
+def counts(loader: Any) -> bool:
+    """Whether it matters, and may be, that an index comes more than once in an epoch."""
+    if loader.seed is None or isinstance(loader.dataset, IterableDataset):
+        return False
+    sampler = loader.sampler
+    once = type(sampler) is RandomSampler and not sampler.replacement
+    return not (loader._own_order or once)
+
+
 def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
     """The progress of an epoch that nothing is consumed of."""
     sampler = loader.sampler
@@ -191,6 +216,14 @@ def _possible(loader: Any, shard: Shard | None) -> OnError:
     if max(there, *(one.world_size for one in ranks)) > 1:
         return "replace"
     return "skip" if loader.batch_size is None else "refill"
+
+
+def _drawn_at_once(sampler: Any, size: int, refill: Refill) -> Iterator[list[Any]]:
+    """The batches of a sampler whose order is known as a whole when the first one is wanted."""
+    indices = _sampler.all_of(sampler)
+    refill.order = lambda: indices
+    for begin in range(0, len(indices), size):
+        yield indices[begin : begin + size]
 
 
 def _stateful(loader: Any) -> Any:

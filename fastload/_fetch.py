@@ -7,7 +7,6 @@ batches that are collated straight into the slab that the task brings.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import itertools
 import os
@@ -49,6 +48,7 @@ class Fetcher(Dataset[Outcome]):
         resume: where an iterable dataset goes on.
         halves: what makes the samples instead of the dataset, where an engine can begin them.
         warm: in this process, slabs that large batches are collated into. They outlive an epoch.
+        waiting: tells how much of its time the dataset's code waits.
     """
 
     def __init__(
@@ -65,11 +65,14 @@ class Fetcher(Dataset[Outcome]):
         resume: Positions | None = None,
         halves: Halves | None = None,
         warm: SlabRing | None = None,
+        waiting: _cpu.Waiting,
     ) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
         self._size = size
-        self._batched = batched
+        self.batched = batched
+        self.iterable = isinstance(dataset, IterableDataset)
+        self.seeds = seed is not None
         self._drop_last = drop_last
         self._on_error = on_error
         self._refill = on_error == "refill"
@@ -79,10 +82,12 @@ class Fetcher(Dataset[Outcome]):
         self._halves = halves
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
+        self.waiting = waiting
         # of an iterable dataset
         self._epoch: int | None = None
         self._iterator: Iterator[Any] = iter(())
         self._drawn = 0  # samples, good and bad
+        self._stateful: tuple[str, Any] | None = None
         self._position = Position()
         self._idle = False
 
@@ -108,19 +113,20 @@ class Fetcher(Dataset[Outcome]):
 
     def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
         # Random numbers of the training process are the user's own.
-        own = self._seed is not None and packer is None
-        state = _randomness.get() if own else None
-        begin_ns, wanted_s = time.perf_counter_ns(), _cpu.wanted()
+        state = _randomness.get() if self.seeds and packer is None else None
+        waiting, begin_ns = self.waiting, time.perf_counter_ns()
+        waiting.begin(begin_ns)
         try:
-            if isinstance(self.dataset, IterableDataset):
-                samples, bad = self._next_samples(task, worker)
-                missing: list[int] = []
+            position: Position | None = None
+            missing: list[int] = []
+            if self.iterable:
+                samples, bad, position = self.next_samples(task.epoch, worker)
                 if self._idle:
                     return Outcome(task.number, worker, empty=True, idle=True)
-                position = self._position if packer else copy.deepcopy(self._position)
+                if packer is None:
+                    position = position.apart()
             else:
-                samples, bad, missing = self._samples(task)
-                position = None
+                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats)
             if missing or (not len(samples) and (bad or position is not None)):
                 return Outcome(
                     task.number,
@@ -131,15 +137,14 @@ class Fetcher(Dataset[Outcome]):
                     empty=True,
                 )
             fetched_ns = time.perf_counter_ns()
-            wanted_ns = round(1e9 * (_cpu.wanted() - wanted_s))
-            batch = self._collate(samples if self._batched else samples[0], packer)
+            blocked_ns = waiting.end(begin_ns, fetched_ns)
+            batch = self.collate(samples, packer)
         finally:
             if state is not None:
                 _randomness.put(state)
-        count = len(samples) if self._batched else 1
+        count = len(samples) if self.batched else 1
         message = None if packer is None else packer.pack(batch)
         end_ns = time.perf_counter_ns()
-        clock = Clock(os.getpid(), begin_ns, fetched_ns, end_ns, wanted_ns)
         return Outcome(
             task.number,
             worker,
@@ -148,10 +153,13 @@ class Fetcher(Dataset[Outcome]):
             message=message,
             bad=tuple(bad),
             position=position,
-            clock=clock,
+            clock=Clock(os.getpid(), begin_ns, fetched_ns, end_ns, blocked_ns),
         )
 
-    def _collate(self, samples: Any, packer: Packer | None) -> Any:
+    def collate(self, samples: Any, packer: Packer | None = None) -> Any:
+        """The batch of ``samples``, or where there are no batches, what is made of the one."""
+        if not self.batched:
+            samples = samples[0]
         if self._collate_fn is not collate or type(samples) is ReadyBatch:
             return self._collate_fn(samples)
         if packer is not None:
@@ -160,19 +168,25 @@ class Fetcher(Dataset[Outcome]):
 
     # --- map-style ------------------------------------------------------------------------------
 
-    def _samples(self, task: Task) -> tuple[Any, list[BadSample], list[int]]:
-        """The samples of ``task``, those that could not be made, and places to be filled up."""
-        indices = task.indices if self._batched else [task.indices]
+    def samples(
+        self, wanted: Any, epoch: int, repeats: list[int] | None
+    ) -> tuple[Any, list[BadSample], list[int]]:
+        """The samples of a task, those that could not be made, and places to be filled up.
+
+        Args:
+            wanted, epoch, repeats: as ``Task`` has them.
+        """
+        indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
         if self._seed is not None:
-            seeds = _randomness.sample_seeds(self._seed, task.epoch, indices, task.repeats)
+            seeds = _randomness.sample_seeds(self._seed, epoch, indices, repeats)
         # As torch asks for it: a dataset may have __getitems__ = None.
-        many = getattr(self.dataset, "__getitems__", None) if self._batched else None
+        many = getattr(self.dataset, "__getitems__", None) if self.batched else None
         if many or self._halves is not None:
             if self._on_error == "raise":
-                return self._many(task, indices, seeds), [], []
+                return self._many(indices, epoch, repeats, seeds), [], []
             try:
-                return self._many(task, indices, seeds), [], []
+                return self._many(indices, epoch, repeats, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
                 pass
         elif seeds is None and self._on_error == "raise":
@@ -183,10 +197,10 @@ class Fetcher(Dataset[Outcome]):
         actions: dict[int, str] = {}
         for i, index in enumerate(indices):
             if self._on_error == "raise":
-                good[i] = self._one_of(task, i, index, seeds)
+                good[i] = self._one_of(i, index, epoch, repeats, seeds)
                 continue
             try:
-                good[i] = self._one_of(task, i, index, seeds)
+                good[i] = self._one_of(i, index, epoch, repeats, seeds)
             except Exception as error:
                 actions[i] = _policy.action_for(self._on_error, index, error)
                 if actions[i] == "raise":
@@ -197,40 +211,47 @@ class Fetcher(Dataset[Outcome]):
             return list(good.values()), bad, missing
         return [good[i] for i in _policy.kept(list(good), len(indices), actions)], bad, []
 
-    def _many(self, task: Task, indices: list[Any], seeds: list[int] | None) -> Any:
-        """The samples ``indices``, all that ``task`` has or a part of them, made together."""
+    def _many(
+        self, indices: list[Any], epoch: int, repeats: list[int] | None, seeds: list[int] | None
+    ) -> Any:
+        """The samples ``indices``, all that a task has or a part of them, made together."""
         if self._halves is not None:
-            return self._halves(
-                indices, seed=self._seed, epoch=task.epoch, repeats=task.repeats, seeds=seeds
-            )
+            return self._halves(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
         if seeds:
             _randomness.seed_all(seeds[0])
         return self.dataset.__getitems__(indices)
 
-    def _one_of(self, task: Task, i: int, index: Any, seeds: list[int] | None) -> Any:
-        """The sample ``index``, at place ``i`` of ``task``, made by itself."""
+    def _one_of(
+        self,
+        i: int,
+        index: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        seeds: list[int] | None,
+    ) -> Any:
+        """The sample ``index``, at place ``i`` of a task, made by itself."""
         seed = None if seeds is None else seeds[i : i + 1]
         if self._halves is not None:
-            repeats = None if task.repeats is None else task.repeats[i : i + 1]
-            return self._many(dataclasses.replace(task, repeats=repeats), [index], seed)[0]
+            before = None if repeats is None else repeats[i : i + 1]
+            return self._many([index], epoch, before, seed)[0]
         if seed is not None:
             _randomness.seed_all(seed[0])
         return self.dataset[index]
 
     # --- iterable -------------------------------------------------------------------------------
 
-    def _next_samples(self, task: Task, worker: int) -> tuple[list[Any], list[BadSample]]:
-        """The next samples of this worker's iterator; none when it has ended."""
-        if self._epoch != task.epoch:
-            self._epoch = task.epoch
+    def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
+        """The next samples of this worker's iterator, none when it has ended; where it stands."""
+        if self._epoch != epoch:
+            self._epoch = epoch
             self._drawn = 0
             self._begin(worker)
             resume = self._resume
-            if resume is not None and resume.epoch == task.epoch and worker < resume.turn:
+            if resume is not None and resume.epoch == epoch and worker < resume.turn:
                 self._idle = True
-                return [], []
+                return [], [], self._position
         self._idle = False
-        return self._draw(worker)
+        return *self._draw(worker), self._position
 
     def _begin(self, worker: int) -> None:
         resume, begun = self._resume, Position()
@@ -246,6 +267,7 @@ class Fetcher(Dataset[Outcome]):
         if kind == "dataset":
             self.dataset.load_state_dict(state)
         self._iterator = iter(self.dataset)
+        self._stateful = _stateful(self._iterator, self.dataset)
         if kind == "iterator":
             self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
         if kind:
@@ -262,6 +284,8 @@ class Fetcher(Dataset[Outcome]):
             _randomness.seed_all(
                 _randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
             )
+        if self._on_error == "raise":
+            return self._draw_all(), []
         samples: list[Any] = []
         bad: list[BadSample] = []
         actions: dict[int, str] = {}
@@ -290,10 +314,20 @@ class Fetcher(Dataset[Outcome]):
         self._position = Position(position.batches + bool(count), state, ended)
         return samples, bad
 
+    def _draw_all(self) -> list[Any]:
+        """The samples of a batch where any that is bad raises."""
+        size = self._size
+        samples = list(itertools.islice(self._iterator, 1 if size is None else size))
+        count = len(samples)
+        ended = count < (1 if size is None else size)
+        if ended and self._drop_last and size is not None:
+            samples = []
+        batches = self._position.batches + (count > 0)
+        self._position = Position(batches, self._state(), ended)
+        return samples
+
     def _one(self, bad: list[BadSample], actions: dict[int, str], i: int) -> Any:
         self._drawn += 1
-        if self._on_error == "raise":
-            return next(self._iterator)
         try:
             return next(self._iterator)
         except StopIteration:
@@ -308,10 +342,18 @@ class Fetcher(Dataset[Outcome]):
             return None
 
     def _state(self) -> tuple[str, Any] | None:
-        for kind, part in (("iterator", self._iterator), ("dataset", self.dataset)):
-            if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-                return kind, part.state_dict()
-        return None
+        if self._stateful is None:
+            return None
+        kind, part = self._stateful
+        return kind, part.state_dict()
+
+
+def _stateful(iterator: Any, dataset: Any) -> tuple[str, Any] | None:
+    """Which of both has a state, if any: its kind, and itself."""
+    for kind, part in (("iterator", iterator), ("dataset", dataset)):
+        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            return kind, part
+    return None
 
 
 def _wrapped(where: str) -> ExceptionWrapper:

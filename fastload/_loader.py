@@ -237,6 +237,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._padding = 0
         self._ring: SharedRing | None = None
         self._warm: SlabRing | None = None
+        self._waiting = _cpu.Waiting()
         self._own_order = sampler is None and batch_sampler is None
         _decode_device.check(self)
         single = batch_size is None and batch_sampler is None

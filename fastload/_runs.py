@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,11 +19,10 @@ from torch.utils.data import (
     IterableDataset,
     IterDataPipe,
     MapDataPipe,
-    RandomSampler,
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _cpu, _decode_device, _delivery, _memory, _sampler
+from . import _cpu, _decode_device, _delivery, _epoch, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._engine import chosen, make_decoder
@@ -34,8 +33,8 @@ from ._fetch import Fetcher, WorkerInit, same
 from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._halves import Halves
 from ._iterator import BatchIterator
+from ._local import LocalIterator
 from ._progress import positions
-from ._refill import Refill
 from ._sampler import Order
 from ._shared import SharedRing
 from ._source import Source, begun
@@ -117,8 +116,10 @@ def plain(loader: Any) -> bool:
     return unordered or isinstance(loader.dataset, (IterDataPipe, MapDataPipe))
 
 
-def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
+def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
     """The iterator over ``epoch`` where the user's Dataset makes the samples."""
+    if not (loader.num_workers or loader.prefetch_thread or epoch.refill):
+        return _local(loader, epoch)
     persistent = loader.persistent_workers and loader.num_workers > 0
     inner = loader._inner
     if inner is None or not persistent:
@@ -126,7 +127,7 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
     progress = epoch.progress
     # The workers' seed was drawn before this epoch: then its order was drawn first.
     at_once = epoch.resumed and progress.base_seed is not None
-    inner.tasks.begin(progress.epoch, _order(loader, epoch), epoch.skip, at_once=at_once)
+    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip, at_once=at_once)
     iterator = WorkerIterator(
         inner.loader,
         inner.tasks,
@@ -144,6 +145,21 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator:
         loader._inner = inner
         loader._base_seed = iterator._base_seed
     return iterator
+
+
+def _local(loader: Any, epoch: Epoch) -> LocalIterator:
+    """The same where each batch is made in this process, when it is asked for."""
+    return LocalIterator(
+        loader,
+        _fetcher(loader, epoch),
+        epoch.order(loader),
+        skip=epoch.skip,
+        repeats=_epoch.counts(loader),
+        at_once=epoch.resumed,
+        progress=epoch.progress,
+        bad=loader._bad,
+        stamps=loader._stamps,
+    )
 
 
 def transport(loader: Any) -> str:
@@ -167,29 +183,11 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
         # what is ahead, the one the consumer works on, the one it just let go of
         held = _delivery.slabs_held(loader)
         loader._ring = SharedRing(count * loader.prefetch_factor + 2 + held)
-    if not count and loader._warm is None:
-        loader._warm = SlabRing(_WARM_SLABS)
-    batched = loader.batch_sampler is not None
-    iterable = isinstance(loader.dataset, IterableDataset)
-    fetcher = Fetcher(
-        loader.dataset,
-        loader.collate_fn,
-        size=loader.batch_size,
-        batched=batched,
-        drop_last=loader.drop_last,
-        on_error=epoch.on_error,
-        limit=loader.max_errors,
-        # The generators are this process's own: a thread must not seed them under its feet.
-        seed=None if loader.prefetch_thread and not count else loader.seed,
-        resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
-        halves=halves(loader),
-        warm=None if count else loader._warm,
-    )
-    repeats = loader.seed is not None and not iterable and _may_repeat(loader)
+    fetcher = _fetcher(loader, epoch)
     tasks = Tasks(
         loader._index_sampler,
         loader._ring if count else None,
-        repeats=repeats,
+        repeats=_epoch.counts(loader),
         keep=epoch.refill is not None,
     )
     options: dict[str, Any] = {}
@@ -218,41 +216,34 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
     return Inner(inner, tasks)
 
 
+def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
+    count = loader.num_workers
+    if not count and loader._warm is None:
+        loader._warm = SlabRing(_WARM_SLABS)
+    iterable = isinstance(loader.dataset, IterableDataset)
+    return Fetcher(
+        loader.dataset,
+        loader.collate_fn,
+        size=loader.batch_size,
+        batched=loader.batch_sampler is not None,
+        drop_last=loader.drop_last,
+        on_error=epoch.on_error,
+        limit=loader.max_errors,
+        # The generators are this process's own: a thread must not seed them under its feet.
+        seed=None if loader.prefetch_thread and not count else loader.seed,
+        resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
+        halves=halves(loader),
+        warm=None if count else loader._warm,
+        waiting=loader._waiting,
+    )
+
+
 def halves(loader: Any) -> Halves | None:
     """What makes a loader's samples where an engine can begin what Python has to end."""
     if loader.engine == "workers" or loader.batch_sampler is None:
         return None
     source = begun(loader.dataset)
     return None if source is None else Halves(source, loader.dataset, loader.check_crc)
-
-
-def _order(loader: Any, epoch: Epoch) -> Callable[[], Any]:
-    """What gives the iterator over the epoch's indices when called."""
-    known = epoch.known
-    if known is None and epoch.refill is not None:
-        return functools.partial(_drawn_at_once, loader.sampler, loader.batch_size, epoch.refill)
-    if known is None:
-        sampler = loader._index_sampler  # not the loader: it owns what will hold this
-        return lambda: sampler
-    if epoch.refill is not None:
-        epoch.refill.order = lambda: known.indices
-    if loader.batch_sampler is None:
-        return lambda: (int(batch[0]) for batch in known)
-    return lambda: map(np.ndarray.tolist, known)
-
-
-def _drawn_at_once(sampler: Any, size: int, refill: Refill) -> Iterator[list[Any]]:
-    """The batches of a sampler whose order is known as a whole when the first one is wanted."""
-    indices = _sampler.all_of(sampler)
-    refill.order = lambda: indices
-    for begin in range(0, len(indices), size):
-        yield indices[begin : begin + size]
-
-
-def _may_repeat(loader: Any) -> bool:
-    sampler = loader.sampler
-    once = type(sampler) is RandomSampler and not sampler.replacement
-    return not (loader._own_order or once)
 
 
 # --- engines of ours ------------------------------------------------------------------------------

@@ -7,11 +7,12 @@ A sampler's indices become tasks here, on the consumer's thread, with a slab for
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -48,8 +49,7 @@ class Task:
     slot: Slot | None = None
 
 
-@dataclasses.dataclass(frozen=True)
-class Position:
+class Position(NamedTuple):
     """Where the iterable dataset of one worker stands.
 
     Attributes:
@@ -61,6 +61,10 @@ class Position:
     batches: int = 0
     state: tuple[str, Any] | None = None
     ended: bool = False
+
+    def apart(self) -> Position:
+        """The same, whose state does not change with the iterator that it is of."""
+        return self if self.state is None else copy.deepcopy(self)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,9 +193,7 @@ class TaskIterator(Iterator[Task]):
         self._skip = skip
         self._ring = ring
         self._given: dict[int, Any] = {}
-        self._times: collections.Counter[Hashable] | None = (
-            collections.Counter() if repeats else None
-        )
+        self._repeats = Repeats() if repeats else None
         self._stopped = False
         self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
@@ -201,12 +203,12 @@ class TaskIterator(Iterator[Task]):
     @property
     def counts(self) -> bool:
         """Whether tasks say how often their indices came before."""
-        return self._times is not None
+        return self._repeats is not None
 
     def start(self) -> None:
         """Draw the beginning of the order now, rather than with the first task."""
         self._leave_out()
-        self._order = _drawn(self._order)
+        self._order = drawn(self._order)
 
     def _leave_out(self) -> None:
         for _ in range(self._skip):
@@ -267,8 +269,17 @@ class TaskIterator(Iterator[Task]):
         return unpack(outcome.message, memory, copy=self._ring.crowded)
 
     def _count(self, indices: Any) -> list[int] | None:
-        if self._times is None:
-            return None
+        return None if self._repeats is None else self._repeats.of(indices)
+
+
+class Repeats:
+    """How often the indices of an epoch came before."""
+
+    def __init__(self) -> None:
+        self._times: collections.Counter[Hashable] = collections.Counter()
+
+    def of(self, indices: Any) -> list[int] | None:
+        """Count ``indices``, a list or one; how often each came before, None where none did."""
         before = []
         for index in indices if isinstance(indices, list) else [indices]:
             key = index if isinstance(index, Hashable) else repr(index)
@@ -292,6 +303,6 @@ def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
     raise InternalError("an exception from a worker could not be raised again")
 
 
-def _drawn(order: Iterator[Any]) -> Iterator[Any]:
+def drawn(order: Iterator[Any]) -> Iterator[Any]:
     """The same, whose first item has been asked for."""
     return itertools.chain(list(itertools.islice(order, 1)), order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -38,21 +38,21 @@ class Snapshot:
     workers_s: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Clock:
+class Clock(NamedTuple):
     """When a batch was made from a user's Dataset, on the system's clock (perf_counter_ns).
 
     Attributes:
         process: that made it.
         begin_ns, fetched_ns, end_ns: its samples were asked for; were there; were collated.
-        wanted_ns: of the time until ``fetched_ns``, what was computing, or waiting for a CPU.
+        blocked_ns: of the time until ``fetched_ns``, what was neither computing nor waiting for a
+            CPU.
     """
 
     process: int
     begin_ns: int
     fetched_ns: int
     end_ns: int
-    wanted_ns: int
+    blocked_ns: int
 
 
 class Stamps:
@@ -96,14 +96,11 @@ class Stamps:
 
     def worker(self, clock: Clock) -> None:
         """A batch was made from a user's Dataset, in a worker process or in this one."""
-        fetch_ns = clock.fetched_ns - clock.begin_ns
-        self.work(
-            {
-                "fetch": fetch_ns,
-                "blocked": max(0, fetch_ns - clock.wanted_ns),
-                "collate": clock.end_ns - clock.fetched_ns,
-            }
-        )
+        stages = self._stages_ns
+        fetch_ns, collate_ns = clock.fetched_ns - clock.begin_ns, clock.end_ns - clock.fetched_ns
+        stages["fetch"] = stages.get("fetch", 0) + fetch_ns
+        stages["blocked"] = stages.get("blocked", 0) + clock.blocked_ns
+        stages["collate"] = stages.get("collate", 0) + collate_ns
         begin_ns, _ = self._workers.get(clock.process, (clock.begin_ns, 0))
         self._workers[clock.process] = begin_ns, clock.end_ns
         if self.timeline is not None:

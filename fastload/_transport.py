@@ -16,6 +16,7 @@ import dataclasses
 import glob
 import io
 import math
+import operator
 import os
 import pickle
 from collections.abc import Callable, Sequence
@@ -48,6 +49,9 @@ _SHORT_NBYTES = 1 << 30
 # Batches collated in the training process are worth a slab from here on: below, malloc reuses warm
 # memory by itself.
 _WARM_NBYTES = 1 << 20
+
+_PLAIN = {torch.Tensor}
+_dtype = operator.attrgetter("dtype")
 
 # Where a tensor lies: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
@@ -180,16 +184,17 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
 
     def stack(samples: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
         first = samples[0]
-        shape = (len(samples), *first.shape)
         if (
-            math.prod(shape) * first.element_size() >= _WARM_NBYTES
+            type(first) is torch.Tensor
+            and first.numel() * first.element_size() * len(samples) >= _WARM_NBYTES
             and plain(first)
-            # What else may be odd about the others torch.stack takes care of, or refuses.
-            and all(type(s) is torch.Tensor and s.dtype == first.dtype for s in samples)
-            and not any(s.requires_grad for s in samples)
+            and set(map(type, samples)) == _PLAIN
+            and set(map(_dtype, samples)) == {first.dtype}
         ):
+            shape = (len(samples), *first.shape)
             out, _ = ring.lease(shape, first.dtype, _contiguous(shape))
-            return torch.stack(list(samples), 0, out=out)
+            with contextlib.suppress(RuntimeError):  # one needs gradients, or has another shape
+                return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
         return default_collate_fn_map[torch.Tensor](samples, collate_fn_map=collate_fn_map)
 
     table: Any = {**default_collate_fn_map, torch.Tensor: stack}

@@ -91,7 +91,8 @@ class WorkerIterator(Iterator[Any]):
                 break
         self._yielded += 1
         if self._reported is not None and self._yielded > self._reported:
-            self._warn()
+            dataset, workers = self._fetcher.dataset, self._wrapped._num_workers
+            warnings.warn(too_long(dataset, self._reported, self._yielded, workers), stacklevel=2)
         self._stamps.batch(outcome.samples, begin)
         return batch
 
@@ -169,20 +170,6 @@ class WorkerIterator(Iterator[Any]):
             self._progress.ended = True
             self._bad.report(self._progress.epoch, self._samples)
 
-    def _warn(self) -> None:
-        advice = ""
-        if self._wrapped._num_workers:
-            advice = (
-                "For multiprocessing data-loading, this happens where each worker process gives "
-                "the whole dataset instead of its own part (torch.utils.data.get_worker_info)."
-            )
-        warnings.warn(
-            f"Length of IterableDataset {self._fetcher.dataset} was reported to be "
-            f"{self._reported} (when accessing len(dataloader)), but {self._yielded} samples have "
-            f"been fetched. {advice}",
-            stacklevel=3,
-        )
-
     def __getattr__(self, name: str) -> Any:
         if name == "_wrapped":  # a copy that is being made has none yet
             raise AttributeError(name)
@@ -190,6 +177,20 @@ class WorkerIterator(Iterator[Any]):
 
     def __reduce__(self) -> Any:
         return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+def too_long(dataset: Any, reported: int, yielded: int, workers: int = 0) -> str:
+    """What is warned of when an IterableDataset gives more batches than its length says."""
+    advice = ""
+    if workers:
+        advice = (
+            "For multiprocessing data-loading, this happens where each worker process gives "
+            "the whole dataset instead of its own part (torch.utils.data.get_worker_info)."
+        )
+    return (
+        f"Length of IterableDataset {dataset} was reported to be {reported} (when accessing "
+        f"len(dataloader)), but {yielded} samples have been fetched. {advice}"
+    )
 
 
 def _make(fetcher: Fetcher, pinned: bool, task: Task) -> Outcome:
