@@ -367,10 +367,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         number = self._begin_epoch()
         if resume is not None and resume.epoch != number:
             resume = None  # set_epoch chose another one since the state was loaded
-        figures, self._stamps = self._stamps.snapshot(), Stamps(self._observer())
+        last, self._stamps = self._stamps, Stamps(self._observer())
         source = self._source()
         self._native = not isinstance(source, str)
-        _runs.adjust(self, figures)
+        _runs.adjust(self, last)
         epoch = _epoch.begin(self, number, resume, shard)
         self._progress = epoch.progress
         self._padding = epoch.padding

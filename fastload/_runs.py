@@ -39,7 +39,7 @@ from ._sampler import Order
 from ._shared import SharedRing
 from ._source import Source, begun
 from ._tasks import Outcome, Tasks
-from ._trace import Snapshot
+from ._trace import Stamps
 from ._workers import WorkerIterator
 
 # How long the producer waits for a consumer to let go of the batch before. It does so within
@@ -83,14 +83,14 @@ def governor(source: Source | str, dataset: Any, batch_size: int | None) -> Gove
     return for_processes(cpus=_cpu.available(), memory_nbytes=memory_nbytes)
 
 
-def adjust(loader: Any, last: Snapshot) -> None:
+def adjust(loader: Any, last: Stamps) -> None:
     """Begin an epoch with as many threads or processes as the last one suggests."""
     if loader._governor is None:
         return
     if loader._native:
         loader.num_workers = loader._governor.setting.workers
         return
-    workers = after_epoch(loader._governor, last).workers
+    workers = after_epoch(loader._governor, last.snapshot()).workers
     if workers != loader.num_workers:
         loader.num_workers = workers
         loader._inner = None  # persistent workers, of the number there was

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
-from fastload import FastLoader
+from fastload import FastLoader, _cpu
 from sides import side_by_side
 
 
@@ -33,22 +31,6 @@ class Large(Dataset):
     def __getitem__(self, i):
         image = torch.full((3, 300, 300), float(i))
         return self.odd(image) if i == 2 else image
-
-
-class Waits(Dataset):
-    """Its first samples wait, as for a disk; the others compute."""
-
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, i):
-        if i < 8:
-            time.sleep(0.01)
-            return i
-        end = time.thread_time() + 0.01
-        while time.thread_time() < end:
-            pass
-        return i
 
 
 def test_the_iterator_is_torchs():
@@ -90,12 +72,15 @@ def test_large_samples_that_do_not_fit_together_are_as_with_torch(odd):
         side_by_side(Large(odd), 1, batch_size=4)
 
 
-def test_what_a_dataset_waits_is_told_apart_from_what_it_computes():
-    loader = FastLoader(Waits(), batch_size=2)
-    for _ in loader:
-        pass
-    stages = loader.stats()["stages_s"]
-    assert 0.07 < stages["blocked"] < stages["fetch"] - 0.03
+def test_waiting_is_read_every_5_ms_and_counts_until_the_next_reading(monkeypatch):
+    readings = iter([1.0, 1.001, 2.0, 2.004])
+    monkeypatch.setattr(_cpu, "wanted", lambda: next(readings))
+    waiting = _cpu.Waiting()
+    found = []
+    for begin_ms, end_ms in [(0, 4), (5, 6), (6, 9), (10, 14)]:
+        waiting.begin(begin_ms * 10**6)
+        found.append(waiting.end(begin_ms * 10**6, end_ms * 10**6) / 1e6)
+    assert found == pytest.approx([3.0, 0.75, 2.25, 0.0], abs=1e-3)
 
 
 def test_an_error_that_is_stop_iteration_ends_the_epoch_as_in_torch():
