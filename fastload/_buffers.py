@@ -8,11 +8,15 @@ caller keeps is simply never reused.
 The ring looks at the weak references when it leases. A callback in Python would run in the middle
 of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits for a slab is told
 by a C function (``tell``).
+
+A forked child begins with no slabs: those of its parent may be pinned, and then are not mapped in
+it (``_cuda.py``); and another thread of the parent's may have held the lock.
 """
 
 from __future__ import annotations
 
 import mmap
+import os
 import threading
 import time
 import weakref
@@ -62,13 +66,21 @@ class SlabRing:
         self._keep = keep
         self._patience_s = patience_s
         self._few = few
+        self.allocations = 0
+        """Slabs allocated so far. Constant in the steady state."""
+        self._begin()
+
+    def _begin(self) -> None:
         self._told: Callable[[Any], Any] | None = None
         self._slabs: list[_Slab] = []
         self._leases = 0
-        self._unused = keep  # slabs left free by each of the last leases
+        self._unused = self._keep  # slabs left free by each of the last leases
         self._lock = threading.Lock()
-        self.allocations = 0
-        """Slabs allocated so far. Constant in the steady state."""
+        self._pid = os.getpid()
+
+    def _begin_in_a_child(self) -> None:
+        if self._pid != os.getpid():
+            self._begin()
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
@@ -87,6 +99,7 @@ class SlabRing:
         Returns:
             The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
         """
+        self._begin_in_a_child()
         nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         if self._patience_s:
             self._wait(nbytes)
@@ -109,6 +122,7 @@ class SlabRing:
         """Whether a lease would allocate one more large slab than there are to be."""
         if self._few is None:
             return False
+        self._begin_in_a_child()
         with self._lock:
             large = [slab for slab in self._slabs if slab.memory.nbytes >= LARGE_NBYTES]
             return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
@@ -120,6 +134,7 @@ class SlabRing:
 
     def tell(self, told: Callable[[Any], Any]) -> None:
         """Call ``told``, a C function, whenever a slab is let go from now on."""
+        self._begin_in_a_child()
         with self._lock:
             self._told = told
             for slab in self._slabs:
@@ -134,6 +149,7 @@ class SlabRing:
 
     def in_use(self) -> int:
         """Number of slabs that somebody still refers to."""
+        self._begin_in_a_child()
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 

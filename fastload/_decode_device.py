@@ -19,9 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from . import _accelerator
 from ._buffers import SlabRing
 from ._engine import FOREIGN, chosen, dali_graph, make_decoder, nvimages
 from ._engine.decoder import Decoder, Ticket
+from ._mover import Mover
 from ._plan import Plan
 from ._source import Source
 from .errors import DataError, UsageError
@@ -217,10 +219,12 @@ def measure(
 def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) -> float:
     """Images a second of ``batches`` (record numbers) decoded and on ``device``.
 
-    The first ones are not counted; two are in work at a time. Samples that cannot be read count as
-    any other: the loop that follows says what they are.
+    The first ones are not counted (that is when slabs are pinned); two are in work at a time.
+    Samples that cannot be read count as any other: the loop that follows says what they are.
     """
     tickets: collections.deque[Ticket] = collections.deque()
+    accelerator = _accelerator.make(device)
+    mover = None if accelerator is None else Mover(accelerator, 1)
     begin, count, taken = 0.0, 0, 0
     user = object()
     decoder.acquire(user)
@@ -230,14 +234,14 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
             if len(tickets) < 2:
                 continue
             images, _ = tickets.popleft().settle()
-            found = [view.to(device) for view in (images if isinstance(images, list) else [images])]
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            if mover is not None:
+                mover.rings = decoder.rings
+                _moved(mover, images)
             taken += 1
             if taken == _WARM_UP:
                 begin = time.perf_counter()
             elif taken > _WARM_UP:
-                count += len(found[0])
+                count += len(images[0] if isinstance(images, list) else images)
                 if time.perf_counter() - begin > _SECONDS:
                     break
         elapsed = time.perf_counter() - begin
@@ -246,6 +250,16 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
             ticket.cancel()
         decoder.release(user)
     return count / elapsed if count else 0.0
+
+
+def _moved(mover: Mover, images: Any) -> None:
+    """Bring a batch to the device as the loop does, out of pinned slabs, and wait for it."""
+    accelerator, held = mover.accelerator, list[Any]()
+    accelerator.follow()
+    with accelerator.side():
+        moved = mover.move(images, held)
+    accelerator.mark().wait()
+    del moved, held  # not before
 
 
 def _tickets(decoder: Decoder, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:

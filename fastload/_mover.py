@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from typing import Any, Protocol
 
@@ -25,6 +26,21 @@ class Slabs(Protocol):
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that ``address`` lies in; None where it is in none of these."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Staged:
+    """A batch whose tensors can be copied from where they are.
+
+    Attributes:
+        batch: in whatever structure.
+        sources: its tensors as plain ones, by their ids; None: only its own ``to`` can move it.
+        staged: copies of those in pinned memory, by the ids of the plain ones.
+    """
+
+    batch: Any
+    sources: dict[int, torch.Tensor | None]
+    staged: dict[int, torch.Tensor]
 
 
 class Mover:
@@ -56,10 +72,20 @@ class Mover:
 
         What has to stay until the copies are done is appended to ``held``.
         """
+        return self.copied(self.stage(batch, held))
+
+    def stage(self, batch: Any, held: list[Any]) -> Staged:
+        """The first half of ``move``: the host's copies. The device has nothing to do with it."""
         held.append(batch)
         # Before anything is copied: it may be one of several parts that share their memory.
         sources = {id(tensor): _plain(tensor) for tensor in _nested.tensors(batch)}
         staged = self._staged([plain for plain in sources.values() if plain is not None], held)
+        held.append((sources, staged))
+        return Staged(batch, sources, staged)
+
+    def copied(self, staging: Staged) -> Any:
+        """The other half: the copies to the device."""
+        batch, sources, staged = staging.batch, staging.sources, staging.staged
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
             plain = sources[id(tensor)]
@@ -73,7 +99,6 @@ class Mover:
             self.accelerator.copy(target, source)
             return _like(target, tensor)
 
-        held.append((sources, staged))
         return _nested.rebuilt(batch, moved, lambda other: other.to(self.accelerator.device))
 
     def _staged(self, tensors: list[torch.Tensor], held: list[Any]) -> dict[int, torch.Tensor]:

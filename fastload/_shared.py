@@ -87,14 +87,18 @@ class SharedRing:
     def __init__(self, keep: int) -> None:
         self._keep = keep
         self._nbytes = 0  # not known before the first batches
-        self._slabs: list[_Slab] = []
         self.allocations = 0
         """Slabs made so far. Constant in the steady state."""
-        self._lock = threading.Lock()
+        self._begin()
         self.failure = "" if hasattr(os, "memfd_create") else "the system has no memfd_create"
         """Why there are no slabs; empty where there are."""
         self.left = False
         """Whether there were tensors that slabs cannot hold."""
+
+    def _begin(self) -> None:
+        self._slabs: list[_Slab] = []
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
 
     def wanted(self, nbytes: int) -> None:
         """A batch takes ``nbytes``: slabs handed out from now on are at least as large."""
@@ -109,6 +113,8 @@ class SharedRing:
         """
         if not self._nbytes or self.failure:
             return None
+        if self._pid != os.getpid():  # a fork would write into its parent's batches
+            self._begin()
         with self._lock:
             free = [slab for slab in self._slabs if slab.free()]
             fitting = [slab for slab in free if slab.slot.nbytes >= self._nbytes]
@@ -137,8 +143,9 @@ class SharedRing:
 
     def close(self) -> None:
         """Give the slabs up; batches that somebody refers to live on."""
-        with self._lock:
-            self._drop(set(map(id, self._slabs)))
+        if self._pid == os.getpid():
+            with self._lock:
+                self._drop(set(map(id, self._slabs)))
 
     def __del__(self) -> None:
         self.close()

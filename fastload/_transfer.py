@@ -217,11 +217,14 @@ class Delivery(Iterator[Any]):
             or weight >= _SAMPLED
         )
         landed: Callable[[Mark], None] | None = None
-        began = accelerator.mark(timed=timed)
         try:
             with accelerator.side():
                 begin = time.perf_counter_ns()
-                moved = mover.move(self._finisher.to_move(item), held)
+                staged = mover.stage(self._finisher.to_move(item), held)
+                stamps.stage("staging", begin)
+                began = accelerator.mark(timed=timed)
+                begin = time.perf_counter_ns()
+                moved = mover.copied(staged)
                 stamps.stage("move", begin)
                 copied = accelerator.mark(timed=timed)
                 batch = self._finisher.finish(item, moved, number)

@@ -47,7 +47,7 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
     if waiting < _WAITS:
         return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
     stages = figures.stages_s
-    moving = stages.get("move", 0.0) / figures.wait_s
+    moving = (stages.get("staging", 0.0) + stages.get("move", 0.0)) / figures.wait_s
     if moving > 0.5:
         bound, why = "copy", f"{moving:.0%} of that moves batches to the device"
     elif native:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import mmap
+import os
+import signal
 import threading
 
 import numpy as np
+import pytest
 import torch
 
 from fastload._buffers import SlabRing
@@ -130,8 +134,6 @@ def test_channels_last_strides_and_every_dtype():
 def test_slabs_are_private_to_a_process():
     ring = SlabRing(1)
     images = lease(ring)
-    import os
-
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -142,6 +144,27 @@ def test_slabs_are_private_to_a_process():
     os.waitpid(child, 0)
     os.close(read), os.close(write)
     assert np.all(images.numpy().view(np.uint8) == 7)
+
+
+@pytest.mark.skipif(not hasattr(mmap, "MADV_DONTFORK"), reason="a system without MADV_DONTFORK")
+def test_a_forked_child_does_not_touch_its_parents_pinned_slabs():
+    """Pinned memory is not mapped in a child: to write there would kill it."""
+    ring = SlabRing(2)
+    lease(ring)
+    base = ring._slabs[0].memory.base
+    (base.obj if isinstance(base, memoryview) else base).madvise(mmap.MADV_DONTFORK)
+    held = ring._lock.acquire()  # as by a thread that the child does not have
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        code = 1
+        try:
+            batch = lease(ring)
+            code = 0 if (batch.numpy().view(np.uint8) == 7).all() and ring.in_use() == 1 else 2
+        finally:
+            os._exit(code)
+    ring._lock.release()
+    assert held and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_batch_outlives_its_ring():

@@ -16,7 +16,9 @@ import torch
 from torchvision import transforms
 
 from batches import TRAIN, same
+from fake_device import FakeDevice
 from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError, _decode_device
+from fastload._buffers import SlabRing
 from fastload._decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._engine import chosen
 from fastload._source import resolve
@@ -142,6 +144,34 @@ def test_a_rate_leaves_nothing_behind(monkeypatch: Any) -> None:
     assert decoder.submitted < 30
     assert decoder.cancelled == 1
     assert decoder.users == 0
+
+
+class Slabs(Timed):
+    """A decoder whose batches lie in slabs, all of one value."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.ring = SlabRing(3)
+        self.rings = (self.ring,)
+
+    def submit(self, records: np.ndarray, **drawn: int) -> Any:
+        self.submitted += 1
+        images, memory = self.ring.lease(
+            (len(records), 3, 64, 64), torch.uint8, (12288, 4096, 64, 1)
+        )
+        memory[:] = self.submitted
+        return SimpleNamespace(settle=lambda: (images, {}), cancel=lambda: None)
+
+
+def test_a_rate_has_batches_copied_out_of_pinned_slabs(monkeypatch: Any) -> None:
+    device = FakeDevice()
+    monkeypatch.setattr(_decode_device._accelerator, "make", lambda where: device)
+    decoder = Slabs()
+    rate(decoder, [np.arange(10)] * 12, torch.device("cuda:1"))  # type: ignore[arg-type]
+    assert decoder.submitted == device.copies + 1 == 12
+    assert set(device.pins) == {slab.address for slab in decoder.ring._slabs}
+    assert device.waits and decoder.ring.allocations <= 3
+    device.pins.clear()
 
 
 CHOICE = Choice(device="gpu", cpu_images_per_s=100.0, gpu_images_per_s=250.5, hw_decoder_load=0.85)

@@ -409,7 +409,7 @@ def test_figures_count_what_was_handed_over(store, devices):
     list(iterator)
     stats = loader.stats()
     assert stats["batches"] == 6
-    assert {"copy", "device", "move", "decode"} <= set(stats["stages_s"])
+    assert {"copy", "device", "move", "staging", "decode"} <= set(stats["stages_s"])
     assert stats["stages_s"]["copy"] > 0
 
 

@@ -215,6 +215,19 @@ def test_without_its_events_batches_would_be_wrong(omitted, monkeypatch):
     assert wrong > 0
 
 
+def test_the_time_of_a_copy_is_that_of_the_device_without_the_hosts_staging():
+    device, order = FakeDevice(late=False), []
+    iterator, mover = delivery(Pageable(3), device)
+    stage, copied, mark = mover.stage, mover.copied, device.mark
+    mover.stage = lambda *given: (stage(*given), order.append("staged"))[0]
+    mover.copied = lambda *given: (copied(*given), order.append("copied"))[0]
+    device.mark = lambda **given: (mark(**given), order.append("mark"))[0]
+    list(iterator)
+    assert order == ["staged", "mark", "copied", "mark", "mark"] * 3
+    stages = iterator._stamps.snapshot().stages_s
+    assert {"staging", "move", "copy", "device"} <= set(stages)
+
+
 # --- failure, cancel, early exit, fork ------------------------------------------------------------
 
 
