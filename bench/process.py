@@ -6,10 +6,10 @@ import json
 import os
 import select
 import signal
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from subprocess import PIPE, Popen, TimeoutExpired
 from types import TracebackType
 from typing import Any
 
@@ -33,10 +33,10 @@ class Process:
         self._log = tempfile.TemporaryFile("w+")  # closed in stop()
         root = Path(__file__).resolve().parent.parent
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-        self._process = subprocess.Popen(
+        self._process = Popen(
             [sys.executable, "-m", "bench.worker", name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
+            stdin=PIPE,
+            stdout=PIPE,
             stderr=self._log,
             text=True,
             env={**os.environ, "PYTHONPATH": path},
@@ -106,7 +106,7 @@ class Process:
                 pipe.close()
         try:
             self._process.wait(timeout=10)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             pass  # some loaders' threads never end; the next line ends them
         self._signal(signal.SIGKILL)
         self._process.wait()

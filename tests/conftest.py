@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import collections
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -37,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job: the processes that tests interrupt would inherit that.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("long" if config.getoption("--long") else "short")
     if os.environ.get("FASTLOAD_REQUIRE_NATIVE") == "1" and not _has_native():
         raise pytest.UsageError(

@@ -3,6 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from multiprocessing import forkserver
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+
+@pytest.fixture(scope="session")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images and packed stores, shared by the tests of suites."""
+    return tmp_path_factory.mktemp("bench")
+
+
+@pytest.fixture(scope="package")
+def nursery() -> Iterator[None]:
+    """Ends the process that others are forked off."""
+    yield
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def forked(nursery: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loaders run in processes that have torch imported already."""
+    from bench import process
+    from bench_forked import Forked
+
+    monkeypatch.setattr(process, "Popen", Forked)

@@ -80,6 +80,7 @@ def test_a_tuned_part_comes_after_the_one_that_tunes() -> None:
         seen.add((part.suite, part.variant))
 
 
+@pytest.mark.usefixtures("forked")
 def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     few = ("fastload-lmdb", "torch-memmap")
     monkeypatch.setattr(
@@ -110,6 +111,7 @@ def test_all_writes_the_rows_of_each_suite(tmp_path: Path, monkeypatch: pytest.M
     assert "torch-memmap" in done.output
 
 
+@pytest.mark.usefixtures("forked")
 def test_the_setting_of_an_earlier_run_is_taken_over(tmp_path: Path) -> None:
     """torch's loader tries two settings; told which was best, it tries none."""
     earlier = tmp_path / "earlier.json"

@@ -4,49 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
+from bench_rows import rows_of, rows_of_any, run
 from fastload._engine import dali_graph
 
 pytest.importorskip("torchvision")
-KEYS = ["suite", "variant", "loader", "metric", "unit", "median", "min", "max", "rounds", "setting"]
 
 
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Images and packed stores, shared by the tests of this file."""
-    return tmp_path_factory.mktemp("bench")
-
-
-def run(cache: Path, *arguments: object) -> Result:
-    words = ["run", *map(str, arguments), "--cache", str(cache), "--toy"]
-    return CliRunner().invoke(main, words)
-
-
-def rows_of(cache: Path, suite: str, *arguments: object) -> list[dict[str, Any]]:
-    path = cache / f"{suite}.json"
-    done = run(cache, suite, *arguments, "--threads", 2, "--json", path)
-    assert done.exit_code == 0, done.output
-    rows: list[dict[str, Any]] = json.loads(path.read_text())
-    for row in rows:
-        assert list(row)[: len(KEYS)] == KEYS
-        assert row["suite"] == suite
-        assert row["median"] is not None, row["reason"]
-        assert row["min"] <= row["median"] <= row["max"]
-        assert row["rounds"] == 1 or row["loader"] == "sequential-read"  # one for each loader
-        assert row["machine"]["cpu"]
-        assert row["shared_versions"]["torch"]
-        assert row["threads"] >= 1
-        assert row["warmup_s"] > 0
-    return rows
+pytestmark = pytest.mark.usefixtures("forked")
 
 
 @pytest.mark.parametrize(
@@ -82,18 +55,6 @@ def test_pack_says_speed_and_size(cache: Path) -> None:
     figures = {row["metric"]: row["median"] for row in rows}
     assert figures["pack"] >= figures["pack, on the disk"] > 0
     assert 0.9 < figures["size"] < 3
-
-
-def test_startup_says_import_time_and_first_batch(cache: Path) -> None:
-    rows = rows_of(cache, "startup", "--loaders", "fastload-lmdb")
-    assert [row["metric"] for row in rows] == ["import", "first batch"]
-
-
-def test_memory_counts_the_process_tree(cache: Path) -> None:
-    rows = rows_of(cache, "memory", "--loaders", "fastload-lmdb")
-    own, beyond_imports, everything = (row["median"] for row in rows)
-    assert beyond_imports < own < everything
-    assert own > 10
 
 
 def test_scaling_runs_each_number_of_threads(cache: Path) -> None:
@@ -211,14 +172,6 @@ def test_suites_of_tuning_compare_with_the_best_setting(
     rows = [row for row in rows_of_any(cache, suite, variant) if "best" in row["setting"]]
     assert len(rows) == 1
     assert all(0 < ratio for ratio in rows[0]["values"])
-
-
-def rows_of_any(cache: Path, suite: str, variant: str) -> list[dict[str, Any]]:
-    path = cache / f"{suite}.json"
-    done = run(cache, suite, "--variant", variant, "--threads", 2, "--json", path)
-    assert done.exit_code == 0, done.output
-    rows: list[dict[str, Any]] = json.loads(path.read_text())
-    return rows
 
 
 @pytest.mark.parametrize(

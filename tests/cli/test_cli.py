@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -154,31 +155,37 @@ def test_quiet_says_nothing(images: Path, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+WAITS = """
+import os, time
+from PIL import Image
+class Pictures:
+    def __len__(self):
+        return 300
+    def __getitem__(self, index):
+        if index == 200 and not os.path.exists(os.environ["WAITING"]):
+            open(os.environ["WAITING"], "w").close()
+            time.sleep(600)  # until the signal comes
+        return Image.new("RGB", (8, 8), (index % 256, 0, 0)), index
+"""
+
+
 def test_ctrl_c_ends_with_130_and_the_same_command_completes(tmp_path: Path) -> None:
-    root = tmp_path / "imgs"
-    root.mkdir()
-    rng = np.random.default_rng(0)
-    for index in range(4):
-        data = rng.integers(0, 256, (700, 700, 3), dtype=np.uint8)
-        Image.fromarray(data).save(root / f"{index}.bmp")
-    for index in range(4, 300):
-        os.link(root / f"{index % 4}.bmp", root / f"{index}.bmp")
-    arguments = ["pack", str(root), str(tmp_path / "x.lmdb"), "--resize", "8"]
+    waiting = tmp_path / "waiting"
+    (tmp_path / "waits.py").write_text(WAITS)
+    arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb")]
+    environment = {**os.environ, "WAITING": str(waiting)}
     child = subprocess.Popen(
-        [sys.executable, "-m", "fastload", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    partial = tmp_path / "x.lmdb.partial" / "data.mdb"
-    while not partial.exists() and child.poll() is None:
-        pass
+        [sys.executable, "-m", "fastload", *arguments], cwd=tmp_path, env=environment,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not waiting.exists() and child.poll() is None:
+        time.sleep(0.01)
     child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=30)
+    _, errors = child.communicate(timeout=60)
     assert child.returncode == 130, errors
     assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
-    done = shell(*arguments)
+    done = shell(*arguments, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert len(open_store(tmp_path / "x.lmdb")) == 300
 

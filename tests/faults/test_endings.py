@@ -28,13 +28,28 @@ def store(tmp_path_factory):
     return folder / "small.lmdb"
 
 
+_started: list[subprocess.Popen[str]] = []
+
+
 def python(code: str, *arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(code), *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    _started.append(process)
+    return process
+
+
+@pytest.fixture(autouse=True)
+def no_process_outlives_its_test():
+    yield
+    while _started:
+        process = _started.pop()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
 
 
 PREAMBLE = """
