@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import warnings
 from typing import Any, NoReturn
 
 import click
@@ -30,6 +31,11 @@ COMMANDS = {
 }
 
 
+_STATUS = (
+    "Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C."
+)
+
+
 class _Group(click.Group):
     """Commands by name, loaded when used; errors of ours are one message and a status."""
 
@@ -40,6 +46,8 @@ class _Group(click.Group):
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = importlib.import_module(COMMANDS[cmd_name][0]).command
+        if "Exit status" not in (command.epilog or ""):
+            command.epilog = f"{command.epilog or ''}\n\n{_STATUS}"
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -49,6 +57,8 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         kwargs["standalone_mode"] = False
+        others = warnings.formatwarning
+        warnings.formatwarning = _format_warning
         try:
             status = super().main(*args, **kwargs)
             sys.exit(status if isinstance(status, int) else 0)
@@ -64,6 +74,15 @@ class _Group(click.Group):
         except (FastloadError, OSError) as error:
             click.echo(f"fastload: error: {error}", err=True)
             sys.exit(2 if isinstance(error, UsageError) else 1)
+        finally:
+            warnings.formatwarning = others
+
+
+def _format_warning(
+    message: Warning | str, category: type[Warning], *place: Any, **more: Any
+) -> str:
+    """A line that looks like an error's; where in our code it comes from helps nobody."""
+    return f"fastload: {'warning' if category is UserWarning else category.__name__}: {message}\n"
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -80,7 +99,15 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
     ctx.exit()
 
 
-@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=f"""\b
+Completion by the tab key, in ~/.bashrc (zsh, fish: zsh_source, fish_source):
+  eval "$(_FASTLOAD_COMPLETE=bash_source fastload)"
+
+{_STATUS}""",
+)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_version,
     help="Show the version, and whether the native core is there.",

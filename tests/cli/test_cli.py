@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -148,6 +150,22 @@ def test_skipped_files_are_named_on_stderr(images: Path, tmp_path: Path) -> None
     done = shell("pack", images, tmp_path / "y.lmdb", "--on-error", "skip")
     assert done.returncode == 0
     assert f"skipped {bad}" in done.stderr and "20 records" in done.stdout
+
+
+def test_a_warning_is_one_line(images: Path, tmp_path: Path) -> None:
+    root = tmp_path / "mixed"
+    shutil.copytree(images, root)
+    shutil.copy(next(root.rglob("*.jpg")), root / "beside.jpg")
+    done = shell("pack", root, tmp_path / "x.lmdb", "--quiet")
+    assert done.returncode == 0
+    assert re.fullmatch(r"fastload: warning: 1 image.* beside its class folders.*\n", done.stderr)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_examples_and_the_exit_status(command: str) -> None:
+    done = CliRunner().invoke(main, [command, "--help"])
+    assert done.exit_code == 0
+    assert "Examples:" in done.output and "Exit status: 0" in done.output
 
 
 def test_quiet_says_nothing(images: Path, tmp_path: Path) -> None:
