@@ -13,6 +13,7 @@ _COPIES = 0.9  # share of the time from which on a device that copies can do no 
 _READING = ("read", "check")
 _DECODING = ("decode", "resize", "augment", "pillow", "fields")
 _OURS = ("order", "prepare", "collate")
+_SAID = {"loader": "drawing order and parameters and handing batches over"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,7 +66,7 @@ def _engine(stages: Mapping[str, float]) -> tuple[str, str]:
     }
     bound = max(parts, key=lambda name: parts[name])
     share = parts[bound] / (sum(parts.values()) or 1.0)
-    why = f"{share:.0%} of the engine's work is {bound}"
+    why = f"{share:.0%} of the engine's work is {_SAID.get(bound, bound)}"
     if bound == "decoding":
         rest = {"resizing": stages.get("resize", 0.0), "augmenting": stages.get("augment", 0.0)}
         told = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]

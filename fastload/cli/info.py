@@ -68,8 +68,8 @@ def _text(summary: Summary) -> str:
         lines.append(f"  files       {summary.files:,}")
     for key in ("encode", "resize", "quality", "part", "source", "fastload"):
         if summary.metadata.get(key) is not None:
-            name = "packed by" if key == "fastload" else key
-            lines.append(f"  {name:<11} {summary.metadata[key]}")
+            name, by = ("packed by", "fastload ") if key == "fastload" else (key, "")
+            lines.append(f"  {name:<11} {by}{summary.metadata[key]}")
     if not summary.classes:
         return "\n".join([*lines, "  classes     none"])
     lines.append(f"  classes     {len(summary.classes):,}")
@@ -132,4 +132,5 @@ def _picture(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning):
         return Image.new("RGB", (_TILE - 4, _TILE - 4), "grey")
     image.thumbnail((_TILE - 4, _TILE - 4))
-    return image
+    times = (_TILE - 4) // max(image.size)  # images of 32 pixels could hardly be made out
+    return image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)
