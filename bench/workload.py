@@ -23,7 +23,8 @@ class Workload:
             "small" = RandomCrop out of 4 pixels of padding + flip; "train-jitter" = train +
             ColorJitter(0.4, 0.4, 0.4, 0.1), "train-randaugment" = train + RandAugment, and
             RandomErasing behind Normalize, "train-trivialaugment" = train + TrivialAugmentWide,
-            "train-segmentation" = train, of images with their masks.
+            "train-segmentation" = train, of images with their masks, "train-mixup" = train, and
+            MixUp or CutMix of each batch, whose labels are then (batch, classes).
         size: side of the output in pixels.
         resize: shorter side before the centre crop; only "eval" uses it.
         batch: images per batch; an incomplete last batch is dropped.

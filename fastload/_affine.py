@@ -15,7 +15,16 @@ from collections.abc import Callable
 import numpy as np
 
 from fastload._frame import Array
-from fastload._pixels import AFFINE, NONE, ROTATE_90, ROTATE_180, ROTATE_270, Slots, empty
+from fastload._pixels import (
+    AFFINE,
+    AFFINE_TO,
+    NONE,
+    ROTATE_90,
+    ROTATE_180,
+    ROTATE_270,
+    Slots,
+    empty,
+)
 
 WIDTH = 10
 """Values of an affine operation: the matrix, the filter, the fill."""
@@ -76,15 +85,23 @@ def inverse(
 
 
 def rotation(
-    angle: Array, w: Array, h: Array, center: tuple[float, float] | None, look: Look
+    angle: Array,
+    w: Array,
+    h: Array,
+    center: tuple[float, float] | None,
+    look: Look,
+    expand: bool = False,
 ) -> Slots:
-    """Slots (n, 1) that do what ``Image.rotate`` does, with its shortcuts for quarter turns."""
-    codes, values = empty(len(angle), 1, WIDTH)
-    codes[:] = AFFINE
+    """Slots (n, 1) that do what ``Image.rotate`` does, with its shortcuts for quarter turns.
+
+    ``expand``: the result is large enough for the whole image.
+    """
+    codes, values = empty(len(angle), 1, WIDTH + 2 * expand)
+    codes[:] = AFFINE_TO if expand else AFFINE
     turned = np.mod(angle, 360.0)
     if center is None:
         cx, cy = w / 2, h / 2
-        square = w == h
+        square = (w == h) | expand
         codes[turned == 0, 0] = NONE
         codes[turned == 180, 0] = ROTATE_180
         codes[(turned == 90) & square, 0] = ROTATE_90
@@ -99,25 +116,49 @@ def rotation(
     values[:, 0, 2] = (cos * -cx + sin * -cy + 0.0) + cx
     values[:, 0, 3], values[:, 0, 4] = -sin, cos
     values[:, 0, 5] = (-sin * -cx + cos * -cy + 0.0) + cy
-    values[:, 0, 6:] = look.values
+    values[:, 0, 6:WIDTH] = look.values
+    if expand:
+        _expand(values[:, 0], w, h)
     return codes, values
+
+
+def _expand(values: Array, w: Array, h: Array) -> None:
+    """Give maps (n, 12) the size of the box around the turned image, its middle in the middle."""
+    a, b, c, d, e, f = values[:, :6].T
+    corners = ((0, 0), (w, 0), (w, h), (0, h))
+    x, y = (
+        np.stack([k * left + m * top + n for left, top in corners])
+        for k, m, n in ((a, b, c), (d, e, f))
+    )
+    wide, high = (np.ceil(v.max(axis=0)) - np.floor(v.min(axis=0)) for v in (x, y))
+    left, top = -(wide - w) / 2.0, -(high - h) / 2.0
+    values[:, 2], values[:, 5] = a * left + b * top + c, d * left + e * top + f
+    values[:, 10], values[:, 11] = wide, high
 
 
 @dataclasses.dataclass(frozen=True)
 class RandomRotation:
-    """Rotated by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y)."""
+    """Rotated by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y).
+
+    ``expand``: to an image large enough for all of it.
+    """
 
     degrees: tuple[float, float]
     center: tuple[float, float] | None
     look: Look
+    expand: bool = False
     numbers: int = dataclasses.field(default=1, init=False)
     slots: int = dataclasses.field(default=1, init=False)
-    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    @property
+    def width(self) -> int:
+        """Those of an affine map, and the size of the result where it has one of its own."""
+        return WIDTH + 2 * self.expand
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         """As in the protocol."""
         low, high = self.degrees
-        return rotation(low + u[0] * (high - low), w, h, self.center, self.look)
+        return rotation(low + u[0] * (high - low), w, h, self.center, self.look, self.expand)
 
 
 @dataclasses.dataclass(frozen=True)

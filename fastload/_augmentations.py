@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from fastload import _pixels
+from fastload import _augmix, _pixels
 from fastload._affine import Look, RandomAffine, RandomRotation
 from fastload._pixels import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
-from fastload._policies import NAMES, RELATIVE, Policies, Step, Uniform
+from fastload._policies import NAMES, Policies, Step, Uniform, reach
 
 PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
@@ -78,7 +78,7 @@ def pixel_op(transform: Any) -> PixelOp | None:
 
 def moves(op: PixelOp) -> bool:
     """Whether an operation on pixels may move them otherwise than by a flip."""
-    if isinstance(op, (RandomRotation, RandomAffine, Uniform, Policies)):
+    if isinstance(op, (RandomRotation, RandomAffine, Uniform, Policies, _augmix.AugMix)):
         return True
     inner = (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
     return any(map(moves, inner))
@@ -96,6 +96,11 @@ def _inner(outer: str, transforms: Iterable[Any]) -> tuple[PixelOp, ...]:
         if op is None:
             raise Stop(f"{kind} inside of {outer}; colour, flips and affine maps are recognised")
         ops.append(op)
+    if any(map(_pixels.resizes, ops)) and (outer != "RandomApply" or len(ops) > 1):
+        raise Stop(
+            f"RandomRotation with expand=True beside others in {outer}, whose images it gives "
+            "another size; by itself, and alone in RandomApply, it is recognised"
+        )
     return tuple(ops)
 
 
@@ -215,9 +220,9 @@ def _range(values: Any) -> tuple[float, float]:
 
 
 def _rotation(transform: Any) -> PixelOp:
-    if transform.expand:
-        raise Stop("RandomRotation with expand=True, which changes the size of each image")
-    return RandomRotation(_range(transform.degrees), _center(transform), _look(transform))
+    return RandomRotation(
+        _range(transform.degrees), _center(transform), _look(transform), bool(transform.expand)
+    )
 
 
 def _affine(transform: Any) -> PixelOp:
@@ -235,36 +240,41 @@ def _affine(transform: Any) -> PixelOp:
 
 def _steps(transform: Any, bins: int) -> dict[str, Step]:
     """The operations that a policy knows, with the magnitudes that it has for them."""
+    kind = type(transform).__name__
+    mixes = kind == "AugMix"
     sides = (331, 200), (662, 400)  # (h, w): a translation may depend on them
     if hasattr(transform, "_AUGMENTATION_SPACE"):  # v2
+        known = transform._AUGMENTATION_SPACE
+        if mixes and not transform.all_ops:
+            known = transform._PARTIAL_AUGMENTATION_SPACE
         small, large = (
-            {name: (make(bins, *side), signed) for name, (make, signed) in space.items()}
-            for side, space in ((side, transform._AUGMENTATION_SPACE) for side in sides)
+            {name: (make(bins, *side), signed) for name, (make, signed) in known.items()}
+            for side in sides
         )
     else:
-        relative = type(transform).__name__ != "TrivialAugmentWide"
+        relative = kind != "TrivialAugmentWide"
         small, large = (
             transform._augmentation_space(bins, *([side] if relative else [])) for side in sides
         )
     steps = {}
     for name, (magnitudes, signed) in small.items():
-        if name not in NAMES:
-            raise Stop(f"{type(transform).__name__} with {name}, which fastload does not know")
+        if name not in (_augmix.NAMES if mixes else NAMES):
+            raise Stop(f"{kind} with {name}, which fastload does not know")
         table: tuple[float, ...] = ()
         share = 0
         if magnitudes is not None and magnitudes.ndim > 0:
             table = tuple(float(m) for m in magnitudes.tolist())
             if not torch.equal(magnitudes, large[name][0]):
                 side = sides[0][1] if name == "TranslateX" else sides[0][0]
-                expected = torch.linspace(0.0, RELATIVE * side, bins)
+                expected = torch.linspace(0.0, reach(side, mixes), bins)
                 if not name.startswith("Translate") or not torch.equal(magnitudes, expected):
-                    raise Stop(f"{type(transform).__name__} with a {name} of an unknown size")
+                    raise Stop(f"{kind} with a {name} of an unknown size")
                 share, table = bins, ()
             if name == "Solarize" and hasattr(transform, "_AUGMENTATION_SPACE"):
                 table = tuple(255.0 * m for m in table)  # v2 has shares of the largest level
-            if name == "Posterize" and not all(1 <= bits <= 8 for bits in table):
-                raise Stop(f"{type(transform).__name__} with Posterize to {min(table):g} bits")
-        steps[name] = Step(name, table, bool(signed), share)
+            if name == "Posterize" and not all((not mixes) <= bits <= 8 for bits in table):
+                raise Stop(f"{kind} with Posterize to {min(table):g} bits")
+        steps[name] = Step(name, table, bool(signed), share, bool(share) and mixes)
     return steps
 
 
@@ -293,7 +303,27 @@ def _auto_augment(transform: Any) -> PixelOp:
 
 
 def _aug_mix(transform: Any) -> PixelOp:
-    raise Stop("AugMix turns and mixes images in torch's floating point, also those of Pillow")
+    chains, alpha = int(transform.mixture_width), float(transform.alpha)
+    if not 1 <= chains <= 64 or not 0.01 <= alpha <= 1e6 or int(transform.chain_depth) > 64:
+        raise Stop(
+            f"AugMix with mixture_width={chains}, alpha={alpha:g}: out of what is recognised"
+        )
+    look = _look(transform)
+    if look.filter == 3:
+        raise Stop("AugMix with interpolation 'bicubic', which torchvision refuses on tensors")
+    fill = transform.fill
+    parts = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
+    if any(level != int(level) for level in parts):
+        raise Stop(f"AugMix with fill={fill}; whole levels are recognised")
+    return _augmix.AugMix(
+        tuple(_steps(transform, 10).values()),
+        int(transform.severity),
+        chains,
+        max(0, int(transform.chain_depth)),
+        alpha,
+        fill is not None,
+        look,
+    )
 
 
 _READERS: dict[str, Callable[[Any], PixelOp]] = {

@@ -20,7 +20,9 @@ from fastload._frame import Array
 # pixels.h's PixelOp
 NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE, SHARPNESS, GRAYSCALE, INVERT = range(8)
 SOLARIZE, POSTERIZE, AUTOCONTRAST, EQUALIZE, MIRROR, UPSIDE_DOWN = range(8, 14)
-ROTATE_180, ROTATE_90, ROTATE_270, AFFINE, BLUR = range(14, 19)
+ROTATE_180, ROTATE_90, ROTATE_270, AFFINE, BLUR, AFFINE_TO, MIX_BEGIN, MIX_ADD = range(14, 22)
+TORCH_BRIGHTNESS, TORCH_CONTRAST, TORCH_SATURATION, TORCH_SHARPNESS = range(22, 26)
+TORCH_AUTOCONTRAST, TORCH_AFFINE = range(26, 28)
 
 Slots = tuple[Array, Array]
 """Codes int32 (n, slots) and values float64 (n, slots, width)."""
@@ -48,6 +50,28 @@ class PixelOp(Protocol):
 def empty(n: int, slots: int, width: int) -> Slots:
     """Slots that do nothing."""
     return np.zeros((n, slots), np.int32), np.zeros((n, slots, width))
+
+
+def resizes(op: PixelOp) -> bool:
+    """Whether images may have another size behind it."""
+    return bool(getattr(op, "expand", False)) or any(
+        resizes(inner)
+        for inner in (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
+    )
+
+
+def sides_behind(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
+    """Width and height of images of w x h pixels behind these slots."""
+    codes, values = slots
+    sized, turned = codes == AFFINE_TO, (codes == ROTATE_90) | (codes == ROTATE_270)
+    if not (sized.any() or turned.any()):
+        return w, h
+    for k in range(codes.shape[1]):
+        w, h = np.where(turned[:, k], h, w), np.where(turned[:, k], w, h)
+        if sized[:, k].any():
+            to = values[:, k, 10:12].astype(np.int64)
+            w, h = np.where(sized[:, k], to[:, 0], w), np.where(sized[:, k], to[:, 1], h)
+    return w, h
 
 
 @dataclasses.dataclass(frozen=True)

@@ -50,18 +50,20 @@ class Step:
         magnitudes: by bin; empty where there is nothing to choose.
         signed: whether the magnitude is negated half of the time.
         relative: the number of bins of a translation that is a share of the side; else 0.
+        thirds: whether that share is a third, as in AugMix, instead of ``RELATIVE``.
     """
 
     name: str
     magnitudes: tuple[float, ...] = ()
     signed: bool = False
     relative: int = 0
+    thirds: bool = False
 
     def magnitude(self, bins: Array, w: Array, h: Array) -> Array:
         """Of each sample, by its bin."""
         if self.relative:
             sides = (w if self.name == "TranslateX" else h).tolist()
-            tables = {side: _translations(side, self.relative) for side in set(sides)}
+            tables = {side: _translations(side, self.relative, self.thirds) for side in set(sides)}
             return np.array([tables[side][at] for side, at in zip(sides, bins.tolist())])
         if not self.magnitudes:
             return np.zeros(len(bins))
@@ -96,8 +98,13 @@ class Step:
 
 
 @lru_cache(maxsize=4096)
-def _translations(side: int, bins: int) -> list[float]:
-    return [float(m) for m in torch.linspace(0.0, RELATIVE * side, bins).tolist()]
+def _translations(side: int, bins: int, thirds: bool) -> list[float]:
+    return [float(m) for m in torch.linspace(0.0, reach(side, thirds), bins).tolist()]
+
+
+def reach(side: int, thirds: bool) -> float:
+    """The longest translation along a side of an image."""
+    return side / 3.0 if thirds else RELATIVE * side
 
 
 def _fill(

@@ -28,7 +28,7 @@ from fastload._crops import GEOMETRY
 from fastload._fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from fastload._geometry import Op
 from fastload._joint import Joint, Sanitize
-from fastload._pixels import PixelOp
+from fastload._pixels import PixelOp, resizes
 from fastload._plan import BILINEAR, STORED, Plan, Stage, as_numpy
 
 _V2 = "torchvision.transforms.v2"
@@ -240,6 +240,8 @@ class Reader:
         if len(self._frames) == 1 or self._frame.ops:
             self._next_frame()
         self._pixels[-1].append(op)
+        if resizes(op):
+            self._frame.start = None
         self._steps.append(_words(transform))
 
     def _erase(self, kind: str, transform: Any) -> None:

@@ -100,9 +100,11 @@ def draw(
             pixel_position += 1
             if moves is not None:
                 _note_mirrors(moves, drawn[0], w, h)
+            w, h = _pixels.sides_behind(drawn, w, h)
         if moves is not None:
             moves.fill = stage.mask_fill
-        frame = Frame(np.stack([w, h], axis=1), indices, frame.size(), moves)
+        fixed = None if any(map(_pixels.resizes, stage.pixels)) else frame.size()
+        frame = Frame(np.stack([w, h], axis=1), indices, fixed, moves)
         _geometry.apply(stage.ops, frame, seed, epoch, counters, position=position)
         position += len(stage.ops)
         frames.append(np.concatenate(frame.columns(), axis=1))

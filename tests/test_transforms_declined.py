@@ -66,8 +66,12 @@ DECLINED = {
         "ColorJitter comes after the image is a tensor",
     ),
     "one channel": ([v1.Grayscale(), v1.ToTensor()], "Grayscale gives one channel"),
-    "mixtures": ([v1.AugMix(), v1.ToTensor()], "AugMix turns and mixes images in torch's"),
-    "growing": ([v1.RandomRotation(9, expand=True), v1.ToTensor()], "expand=True"),
+    "mixtures": ([v1.AugMix(interpolation=3), v1.ToTensor()], "bicubic"),
+    "fractions of a level": ([v1.AugMix(fill=0.5), v1.ToTensor()], "whole levels are recognised"),
+    "growing beside others": (
+        [v1.RandomChoice([v1.RandomRotation(9, expand=True), v1.RandomInvert()]), v1.ToTensor()],
+        "expand=True beside others in RandomChoice",
+    ),
     "rotating by lanczos": (
         [v2.RandomRotation(9, interpolation=1), v2.ToImage()],
         "RandomRotation with interpolation 'lanczos'",

@@ -17,7 +17,7 @@ from torchvision.transforms import InterpolationMode, autoaugment
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from fastload import _erasing, _philox
+from fastload import _augmix, _erasing, _philox
 
 GEOMETRIC = "RandomResizedCrop Resize CenterCrop RandomCrop RandomHorizontalFlip Pad".split()
 PLAIN = (
@@ -154,6 +154,8 @@ def pixel(leaf: Any, image: Any, u: Any) -> Any:
         return image
     if name in POLICIES:
         return policy(leaf, image, u)
+    if name == "AugMix":
+        return aug_mix(leaf, image, u)
     if name == "ColorJitter":
         return jitter(leaf, image, u)
     if name == "GaussianBlur":
@@ -161,7 +163,12 @@ def pixel(leaf: Any, image: Any, u: Any) -> Any:
         return F.gaussian_blur(image, list(leaf.kernel_size), [sigma, sigma])
     if name == "RandomRotation":
         return F.rotate(
-            image, between(leaf.degrees, next(u)), leaf.interpolation, False, leaf.center, leaf.fill
+            image,
+            between(leaf.degrees, next(u)),
+            leaf.interpolation,
+            leaf.expand,
+            leaf.center,
+            leaf.fill,
         )
     if name == "RandomAffine":
         return affine(leaf, F, image, u)
@@ -198,6 +205,10 @@ def count(leaf: Any) -> int:
     inner = sum(count(child) for child in children)
     extra = {"RandomApply": 1, "RandomChoice": 1, "Compose": 0, "Sequential": 0}
     extra |= {"RandomAffine": 6, "AutoAugment": 5}
+    if name == "AugMix":
+        depth = leaf.chain_depth if leaf.chain_depth > 0 else 3
+        numbers = _augmix.gamma_numbers(leaf.alpha)
+        return (2 + leaf.mixture_width) * numbers + leaf.mixture_width * (1 + 3 * depth)
     if name in extra:
         return inner + extra[name]
     if name == "RandomOrder":
@@ -269,6 +280,38 @@ def policy(leaf: Any, image: Any, u: Any) -> Any:
         at = int(next(u) * bins) if name == "TrivialAugmentWide" else (next(u), leaf.magnitude)[1]
         image = policy_step(leaf, image, step, space[step], at, next(u))
     return image
+
+
+def aug_mix(leaf: Any, image: Any, u: Any) -> Any:
+    """AugMix.forward of torchvision, with numbers given."""
+    v2 = ".v2" in type(leaf).__module__
+    each = _augmix.gamma_numbers(leaf.alpha)
+
+    def dirichlet(count: int) -> torch.Tensor:
+        drawn = np.array([[next(u)] for _ in range(count * each)])
+        return torch.from_numpy(_augmix.dirichlet(drawn, leaf.alpha, count))
+
+    batch = F1.pil_to_tensor(image)[None]
+    own = dirichlet(2)
+    shares = dirichlet(leaf.mixture_width) * own[:, 1].reshape(1, -1)
+    mix = own[:, 0].reshape(1, 1, 1, 1) * batch
+    size = (image.height, image.width)
+    if v2 and not leaf.all_ops:
+        known = leaf._PARTIAL_AUGMENTATION_SPACE
+        space = {name: (make(10, *size), signed) for name, (make, signed) in known.items()}
+    else:
+        space = augmentation_space(leaf, 10, size)
+    for chain in range(leaf.mixture_width):
+        depth = leaf.chain_depth if leaf.chain_depth > 0 else 3
+        wanted = 1 + int(next(u) * 3) if leaf.chain_depth <= 0 else (next(u), depth)[1]
+        made = batch
+        for k in range(depth):
+            step = list(space)[int(next(u) * len(space))]
+            at, sign = int(next(u) * leaf.severity), next(u)
+            if k < wanted:
+                made = policy_step(leaf, made, step, space[step], at, sign)
+        mix.add_(shares[:, chain].reshape(1, 1, 1, 1) * made)
+    return F1.to_pil_image(mix[0].to(torch.uint8))
 
 
 def augmentation_space(leaf: Any, bins: int, size: tuple[int, int]) -> dict[str, Any]:

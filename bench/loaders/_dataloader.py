@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
+from bench.loaders._torchvision import mixed
 from bench.loaders.base import Batch, Loader, Setting
 from bench.workload import Workload
 
@@ -32,7 +33,10 @@ class DataLoaderBase(Loader):
 
     def open(self, work: Workload, setting: Setting) -> None:
         self._channels_last = work.memory_format == "channels_last"
-        self._loader = DataLoader(self.dataset(work), **self.options(work), **setting)
+        options = self.options(work)
+        if work.recipe == "train-mixup":
+            options["collate_fn"] = _Mixed(work)
+        self._loader = DataLoader(self.dataset(work), **options, **setting)
 
     def epoch(self) -> Iterator[Batch]:
         assert self._loader is not None, "open() comes first"
@@ -43,3 +47,13 @@ class DataLoaderBase(Loader):
 
     def close(self) -> None:
         self._loader = None  # its workers end with it
+
+
+class _Mixed:
+    """The collate function that torchvision's documentation gives for MixUp and CutMix."""
+
+    def __init__(self, work: Workload) -> None:
+        self._mix = mixed(work)
+
+    def __call__(self, samples: list[Any]) -> Any:
+        return self._mix(*default_collate(samples))

@@ -47,11 +47,20 @@ def _image(work: Workload, t: Any) -> list[Any]:
     more = {
         "train": [],
         "train-segmentation": [],
+        "train-mixup": [],
         "train-jitter": [t.ColorJitter(0.4, 0.4, 0.4, 0.1)],
         "train-randaugment": [t.RandAugment()],
         "train-trivialaugment": [t.TrivialAugmentWide()],
     }
     return [t.RandomResizedCrop(work.size), t.RandomHorizontalFlip(), *more[work.recipe]]
+
+
+def mixed(work: Workload) -> Callable[..., Any]:
+    """MixUp or CutMix of a batch of images and labels, as torchvision's documentation has it."""
+    from torchvision.transforms import v2
+
+    classes = len(work.samples()[1])
+    return v2.RandomChoice([v2.MixUp(num_classes=classes), v2.CutMix(num_classes=classes)])
 
 
 def _erasing(work: Workload, t: Any) -> list[Any]:

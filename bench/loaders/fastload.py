@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from bench.loaders._torchvision import transforms_joint, transforms_v1
+from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
@@ -45,6 +45,8 @@ class _Fastload(Loader):
         source = self.source(work)
         if work.memory_format == "channels_last":
             source["memory_format"] = torch.channels_last
+        if work.recipe == "train-mixup":
+            source["batch_transform"] = mixed(work)
         self._loader = FastLoader(
             source.pop("dataset"),
             batch_size=work.batch,

@@ -17,12 +17,13 @@ _TAKE_PART = ("torch-pil", "torch-v2")
 
 class Augment(Suite):
     name = "augment"
-    summary = "RandomResizedCrop(224), flip; colours, policies and erasing; 12-megapixel photos"
+    summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; 12-megapixel photos"
     variants = {
         "plain": Variant(),
         "jitter": Variant(),
         "randaugment": Variant(),
         "trivialaugment": Variant(),
+        "mixup": Variant(),
         "large": Variant(),
         "segmentation": Variant(),
     }

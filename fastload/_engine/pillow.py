@@ -19,6 +19,7 @@ from fastload._recipe import Recipe
 from fastload.errors import DataError, DecodeError
 
 from . import pixels
+from .tensors import Mix
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -197,10 +198,11 @@ def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArra
         recipe.frames[i].tolist(), recipe.settings.tolist(), strict=True
     ):
         image = Image.fromarray(levels)
+        mix = Mix()
         for code, values in zip(
             recipe.codes[i, at : at + count].tolist(), recipe.values[i, at : at + count].tolist()
         ):
-            image = pixels.apply(image, code, values)
+            image = pixels.apply(image, code, values, mix)
         at += count
         levels = _frame(image, frame, filter, colour)
     return levels

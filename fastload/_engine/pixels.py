@@ -10,15 +10,30 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from fastload import _pixels
 
+from .tensors import Mix
+from .tensors import apply as on_tensors
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _Operation = Callable[[Image.Image, list[float]], Image.Image]
 
 
-def apply(image: Image.Image, code: int, values: list[float]) -> Image.Image:
-    """The RGB image after one operation; pixels.h numbers the codes and lists their values."""
-    return image if code == _pixels.NONE else _OPERATIONS[code](image, values)
+def apply(
+    image: Image.Image, code: int, values: list[float], mix: Mix | None = None
+) -> Image.Image:
+    """The RGB image after one operation; pixels.h numbers the codes and lists their values.
+
+    ``mix``: the same for all operations of an image, where there may be MIX_BEGIN and MIX_ADD.
+    """
+    if code == _pixels.NONE:
+        return image
+    if code in (_pixels.MIX_BEGIN, _pixels.MIX_ADD):
+        assert mix is not None, "a sum has no place to be kept"
+        return mix.apply(image, code, values)
+    if code >= _pixels.TORCH_BRIGHTNESS:
+        return on_tensors(image, code, values)
+    return _OPERATIONS[code](image, values)
 
 
 def _hue(image: Image.Image, values: list[float]) -> Image.Image:
@@ -34,10 +49,10 @@ def _grayscale(image: Image.Image, values: list[float]) -> Image.Image:
     return Image.merge("RGB", (gray, gray, gray))
 
 
-def _affine(image: Image.Image, values: list[float]) -> Image.Image:
+def _affine(image: Image.Image, values: list[float], sized: bool = False) -> Image.Image:
     red, green, blue = (int(level) for level in values[7:10])
     return image.transform(
-        image.size,
+        (int(values[10]), int(values[11])) if sized else image.size,
         Image.Transform.AFFINE,
         values[:6],
         Image.Resampling(int(values[6])),
@@ -66,6 +81,12 @@ def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> npt.
     return total
 
 
+def _posterize(image: Image.Image, values: list[float]) -> Image.Image:
+    """To no bits too, which Pillow refuses and tensors know."""
+    bits = int(values[0])
+    return ImageOps.posterize(image, bits) if bits else Image.new("RGB", image.size)
+
+
 def _transpose(how: Image.Transpose) -> _Operation:
     return lambda image, values: image.transpose(how)
 
@@ -79,7 +100,7 @@ _OPERATIONS: dict[int, _Operation] = {
     _pixels.GRAYSCALE: _grayscale,
     _pixels.INVERT: lambda image, v: ImageOps.invert(image),
     _pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
-    _pixels.POSTERIZE: lambda image, v: ImageOps.posterize(image, int(v[0])),
+    _pixels.POSTERIZE: _posterize,
     _pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
     _pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),
     _pixels.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
@@ -88,5 +109,6 @@ _OPERATIONS: dict[int, _Operation] = {
     _pixels.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
     _pixels.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
     _pixels.AFFINE: _affine,
+    _pixels.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
     _pixels.BLUR: _blur,
 }

@@ -39,11 +39,13 @@ void check_frame(const StageFrame& f, size_t i, int width, int height) {
           "coordinates within 2**24 of 0");
 }
 
-void check_operation(PixelOp op, const double* values, int count, size_t i, int width, int height) {
+// `width` and `height`, of the image, become those of the result.
+void check_operation(PixelOp op, const double* values, int count, size_t i, int* width, int* height) {
   const int code = static_cast<int>(op);
   require(code >= 0 && code < kPixelOps, "codes", i, "operations as numbered in pixels.h");
-  const int used = pixel_op_values(op, values, count, width, height);
+  const int used = pixel_op_values(op, values, count, *width, *height);
   require(used >= 0 && used <= count, "values", i, "values as pixels.h lists them for the operation");
+  pixel_op_size(op, values, width, height);
 }
 
 }  // namespace
@@ -97,7 +99,7 @@ Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h
     for (const StageSettings& stage : recipe.settings) {
       for (int k = 0; k < stage.operations; k++, code++, value += recipe.width) {
         recipe.codes.push_back(static_cast<PixelOp>(*code));
-        check_operation(recipe.codes.back(), value, recipe.width, i, width, height);
+        check_operation(recipe.codes.back(), value, recipe.width, i, &width, &height);
       }
       const StageFrame frame{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]};
       f += 11;
@@ -162,9 +164,13 @@ void pixels(const py::object& image, const py::object& codes, const py::object& 
     throw py::value_error("codes, values: expected shapes (k,) and (k, v)");
   }
   const int count = static_cast<int>(value_array.extent(1));
+  int out_width = width, out_height = height;
   for (py::ssize_t k = 0; k < code_array.length(); k++) {
     check_operation(static_cast<PixelOp>(code_array.data<int32_t>()[k]),
-                    value_array.data<double>() + k * count, count, 0, width, height);
+                    value_array.data<double>() + k * count, count, 0, &out_width, &out_height);
+  }
+  if (out_width != width || out_height != height) {
+    throw py::value_error("codes, values: expected operations that leave the image its size");
   }
   WithoutGil released;
   Canvas canvas;

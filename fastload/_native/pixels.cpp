@@ -2,7 +2,6 @@
 #include "pixels.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -12,8 +11,6 @@ namespace fastload {
 
 namespace {
 
-using Tables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
-
 constexpr size_t kKeep = size_t{16} << 20;  // bytes of a canvas that a thread keeps
 
 size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
@@ -22,23 +19,6 @@ size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** p
   uint8_t* base = bytes->room_for<uint8_t>(3 * stride);
   for (int c = 0; c < 3; ++c) planes[c] = base + c * stride + resampling::kSlack;
   return stride;
-}
-
-// Every level by its channel's table, in place: by the kernel that stores rows, for which the image is one.
-void look_up(const Tables& tables, Canvas* canvas) {
-  resampling::Output output{};
-  output.dtype = Dtype::kUint8;
-  output.lut = tables.data();
-  output.pixel_stride = 1;
-  output.channel_stride = canvas->plane_stride();
-  const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
-  constexpr size_t kRun = 1 << 16;
-  for (size_t begin = 0; begin < canvas->area(); begin += kRun) {
-    output.width = static_cast<int>(std::min(kRun, canvas->area() - begin));
-    const uint8_t* const planes[3] = {canvas->plane(0) + begin, canvas->plane(1) + begin,
-                                      canvas->plane(2) + begin};
-    store(output, planes, canvas->plane(0) + begin);
-  }
 }
 
 // The same for all channels.
@@ -109,16 +89,8 @@ void autocontrast(Canvas* canvas) {
   Tables tables;
   for (int c = 0; c < 3; ++c) {
     const uint8_t* levels = canvas->plane(c);
-    int low = 255, high = 0;
-    vectorised([&]() FASTLOAD_LOOP {
-      uint8_t least = 255, most = 0;
-      for (size_t i = 0; i < area; ++i) {
-        least = std::min(least, levels[i]);
-        most = std::max(most, levels[i]);
-      }
-      low = least;
-      high = most;
-    });
+    int low, high;
+    extremes(levels, area, &low, &high);
     const bool flat = high <= low;
     const double scale = flat ? 1.0 : 255.0 / (high - low);
     const double offset = flat ? 0.0 : -low * scale;
@@ -180,16 +152,16 @@ void upside_down(Canvas* canvas) {
   }
 }
 
-// A quarter turn of a square image.
 void quarter_turn(Canvas* canvas, bool anticlockwise) {
-  const ptrdiff_t side = canvas->width();
+  const ptrdiff_t width = canvas->width(), height = canvas->height();
   canvas->begin_next(canvas->height(), canvas->width());
   for (int c = 0; c < 3; ++c) {
     const uint8_t* from = canvas->plane(c);
     uint8_t* to = canvas->next_plane(c);
-    for (ptrdiff_t y = 0; y < side; ++y) {
-      for (ptrdiff_t x = 0; x < side; ++x) {
-        to[y * side + x] = anticlockwise ? from[x * side + side - 1 - y] : from[(side - 1 - x) * side + y];
+    for (ptrdiff_t y = 0; y < width; ++y) {
+      for (ptrdiff_t x = 0; x < height; ++x) {
+        to[y * height + x] =
+            anticlockwise ? from[x * width + width - 1 - y] : from[(height - 1 - x) * width + y];
       }
     }
   }
@@ -208,7 +180,48 @@ int blur_values(const double* values, int count, int width, int height) {
   return used;
 }
 
+int affine_values(const double* values, int count) {
+  if (count < 10) return -1;
+  for (int i = 0; i < 6; ++i) {
+    if (std::fabs(values[i]) > 1e9) return -1;
+  }
+  if (values[6] != 0 && values[6] != 2 && values[6] != 3) return -1;
+  for (int i = 7; i < 10; ++i) {
+    if (!(values[i] >= 0 && values[i] <= 255)) return -1;
+  }
+  return 10;
+}
+
 }  // namespace
+
+// By the kernel that stores rows, for which the image is one.
+void look_up(const Tables& tables, Canvas* canvas) {
+  resampling::Output output{};
+  output.dtype = Dtype::kUint8;
+  output.lut = tables.data();
+  output.pixel_stride = 1;
+  output.channel_stride = canvas->plane_stride();
+  const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
+  constexpr size_t kRun = 1 << 16;
+  for (size_t begin = 0; begin < canvas->area(); begin += kRun) {
+    output.width = static_cast<int>(std::min(kRun, canvas->area() - begin));
+    const uint8_t* const planes[3] = {canvas->plane(0) + begin, canvas->plane(1) + begin,
+                                      canvas->plane(2) + begin};
+    store(output, planes, canvas->plane(0) + begin);
+  }
+}
+
+void extremes(const uint8_t* levels, size_t count, int* low, int* high) {
+  vectorised([=]() FASTLOAD_LOOP {
+    uint8_t least = 255, most = 0;
+    for (size_t i = 0; i < count; ++i) {
+      least = std::min(least, levels[i]);
+      most = std::max(most, levels[i]);
+    }
+    *low = least;
+    *high = most;
+  });
+}
 
 void Canvas::resize(int width, int height) {
   place(&bytes_[current_], width, height, planes_);
@@ -230,7 +243,8 @@ void Canvas::swap() {
 }
 
 void Canvas::trim() {
-  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_}) {
+  mix_width_ = mix_height_ = 0;
+  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &kept_, &sum_}) {
     if (bytes->size() > kKeep) bytes->release();
   }
 }
@@ -248,6 +262,8 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
     case PixelOp::kMirror:
     case PixelOp::kUpsideDown:
     case PixelOp::kRotate180:
+    case PixelOp::kRotate90:
+    case PixelOp::kRotate270:
       return 0;
     case PixelOp::kBrightness:
     case PixelOp::kContrast:
@@ -258,25 +274,27 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
     case PixelOp::kHue:
       return count >= 1 && values[0] >= 0 && values[0] <= 255 ? 1 : -1;
     case PixelOp::kPosterize:
-      return count >= 1 && values[0] >= 1 && values[0] <= 8 ? 1 : -1;
-    case PixelOp::kRotate90:
-    case PixelOp::kRotate270:
-      return width == height ? 0 : -1;
-    case PixelOp::kAffine: {
-      if (count < 10) return -1;
-      for (int i = 0; i < 6; ++i) {
-        if (std::fabs(values[i]) > 1e9) return -1;
-      }
-      if (values[6] != 0 && values[6] != 2 && values[6] != 3) return -1;
-      for (int i = 7; i < 10; ++i) {
-        if (!(values[i] >= 0 && values[i] <= 255)) return -1;
-      }
-      return 10;
+      return count >= 1 && values[0] >= 0 && values[0] <= 8 ? 1 : -1;
+    case PixelOp::kAffine:
+      return affine_values(values, count);
+    case PixelOp::kAffineTo: {
+      const bool sized = affine_values(values, count) > 0 && count >= 12 && values[10] >= 1 &&
+                         values[10] <= 65535 && values[11] >= 1 && values[11] <= 65535;
+      return sized ? 12 : -1;
     }
     case PixelOp::kBlur:
       return blur_values(values, count, width, height);
+    default:
+      return torch_op_values(op, values, count);
   }
-  return -1;
+}
+
+void pixel_op_size(PixelOp op, const double* values, int* width, int* height) {
+  if (op == PixelOp::kRotate90 || op == PixelOp::kRotate270) std::swap(*width, *height);
+  if (op == PixelOp::kAffineTo) {
+    *width = static_cast<int>(values[10]);
+    *height = static_cast<int>(values[11]);
+  }
 }
 
 void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
@@ -326,9 +344,13 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
     case PixelOp::kRotate270:
       return quarter_turn(canvas, false);
     case PixelOp::kAffine:
-      return affine(canvas, values);
+      return affine(canvas, values, canvas->width(), canvas->height());
+    case PixelOp::kAffineTo:
+      return affine(canvas, values, static_cast<int>(values[10]), static_cast<int>(values[11]));
     case PixelOp::kBlur:
       return blur(canvas, values);
+    default:
+      return torch_op(op)(canvas, values);
   }
 }
 

@@ -1,6 +1,6 @@
 // Operations on the pixels of one image, between its decoding and its storing: colour, histograms, filters,
 // mirrors and affine maps, bit for bit as Pillow does them on 8-bit RGB (the blur: within a level of
-// torch's).
+// torch's), and what AugMix is made of as torchvision does it on tensors (pixels_torch.cpp).
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,
 // sharpness), Convert.c (luminance, HSV), Filter.c (SMOOTH), ImageOps.py (solarize, posterize, autocontrast,
@@ -26,21 +26,37 @@ enum class PixelOp : int {
   kGrayscale = 6,      //
   kInvert = 7,         //
   kSolarize = 8,       // threshold
-  kPosterize = 9,      // bits, 1 to 8
+  kPosterize = 9,      // bits, 0 to 8
   kAutocontrast = 10,  //
   kEqualize = 11,      //
   kMirror = 12,        // left to right
   kUpsideDown = 13,    //
   kRotate180 = 14,     //
-  kRotate90 = 15,      // anticlockwise; square images only
+  kRotate90 = 15,      // anticlockwise
   kRotate270 = 16,     //
   kAffine = 17,        // a to f (output to source), filter (0 nearest, 2 bilinear, 3 bicubic), fill r, g, b
   kBlur = 18,          // radius x, y, then the weights of x from the centre out, then those of y
+  kAffineTo = 19,      // as kAffine, then the width and height of the result
+  // A weighted sum: kMixBegin starts it with the image and keeps that; kMixAdd adds the image as it stands
+  // and puts back the kept one, or the sum where `last` is 1.
+  kMixBegin = 20,  // weight
+  kMixAdd = 21,    // weight, last
+  // On tensors; `fused` is 1 where torch rounds a multiplication and an addition together: in v2.
+  kTorchBrightness = 22,    // factor
+  kTorchContrast = 23,      // factor, fused
+  kTorchSaturation = 24,    // factor, fused
+  kTorchSharpness = 25,     // factor, fused
+  kTorchAutocontrast = 26,  // 1: as v2 does it
+  kTorchAffine = 27,  // a to f (output to source, from the centre), filter (0 or 2), fill (0: none, 1: as in
+                      // v1, 2: as in v2), r, g, b
 };
-constexpr int kPixelOps = 19;
+constexpr int kPixelOps = 28;
 
 // How many values an operation reads, or -1 where they are not valid for an image of this size.
 int pixel_op_values(PixelOp op, const double* values, int count, int width, int height);
+
+// Changes the size of an image to what the operation, whose values are valid, makes of it.
+void pixel_op_size(PixelOp op, const double* values, int* width, int* height);
 
 // An image in memory as three planes of uint8 without gaps between rows. One per thread, reused.
 class Canvas {
@@ -63,15 +79,20 @@ class Canvas {
   // Scratch of `count` floats. Throws std::bad_alloc.
   float* floats(size_t count) { return floats_.room_for<float>(count); }
 
+  // The sum of kMixBegin and kMixAdd.
+  void begin_mix(float weight);
+  void add_mix(float weight, bool last);
+
   // Lets go of the memory of a very large image.
   void trim();
 
  private:
-  resampling::AlignedBytes bytes_[2], floats_;
+  resampling::AlignedBytes bytes_[2], floats_, kept_, sum_;
   int current_ = 0;  // of bytes_
   uint8_t* planes_[3] = {};
   uint8_t* next_planes_[3] = {};
   int width_ = 0, height_ = 0, next_width_ = 0, next_height_ = 0;
+  int mix_width_ = 0, mix_height_ = 0;  // of the sum
 };
 
 // `values` were found valid by pixel_op_values. Throws std::bad_alloc.

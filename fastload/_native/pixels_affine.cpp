@@ -12,7 +12,8 @@ namespace {
 struct Images {
   const uint8_t* from[3];
   uint8_t* to[3];
-  int width, height;
+  int width, height;          // of `from`
+  int out_width, out_height;  // of `to`
 };
 
 // Towards minus infinity; truncation for what is not negative.
@@ -28,15 +29,16 @@ int64_t coordinate(double v) {
 void scale(const Images& images, const double* a) {
   double across = a[2] + a[0] * 0.5, down = a[5] + a[4] * 0.5;
   const int width = images.width, height = images.height;
-  for (int y = 0; y < height; ++y, down += a[4]) {
+  for (int y = 0; y < images.out_height; ++y, down += a[4]) {
     const int64_t source_y = coordinate(down);
     if (source_y < 0 || source_y >= height) continue;
     double at = across;
-    for (int x = 0; x < width; ++x, at += a[0]) {
+    for (int x = 0; x < images.out_width; ++x, at += a[0]) {
       const int64_t source_x = coordinate(at);
       if (source_x < 0 || source_x >= width) continue;
       for (int c = 0; c < 3; ++c) {
-        images.to[c][static_cast<ptrdiff_t>(y) * width + x] = images.from[c][source_y * width + source_x];
+        images.to[c][static_cast<ptrdiff_t>(y) * images.out_width + x] =
+            images.from[c][source_y * width + source_x];
       }
     }
   }
@@ -51,10 +53,10 @@ void nearest_fixed(const Images& images, const double* a) {
   const int64_t a0 = fixed(a[0]), a1 = fixed(a[1]), a3 = fixed(a[3]), a4 = fixed(a[4]);
   int64_t row_x = fixed(a[2] + a[0] * 0.5 + a[1] * 0.5), row_y = fixed(a[5] + a[3] * 0.5 + a[4] * 0.5);
   const int width = images.width, height = images.height;
-  for (int y = 0; y < height; ++y, row_x += a1, row_y += a4) {
+  for (int y = 0; y < images.out_height; ++y, row_x += a1, row_y += a4) {
     int64_t at_x = row_x, at_y = row_y;
-    const ptrdiff_t row = static_cast<ptrdiff_t>(y) * width;
-    for (int x = 0; x < width; ++x, at_x += a0, at_y += a3) {
+    const ptrdiff_t row = static_cast<ptrdiff_t>(y) * images.out_width;
+    for (int x = 0; x < images.out_width; ++x, at_x += a0, at_y += a3) {
       const int64_t source_x = at_x >> 16, source_y = at_y >> 16;
       if (source_x < 0 || source_x >= width || source_y < 0 || source_y >= height) continue;
       const ptrdiff_t source = source_y * width + source_x;
@@ -68,13 +70,14 @@ void nearest_fixed(const Images& images, const double* a) {
 void nearest_double(const Images& images, const double* a) {
   double row_x = a[2] + a[1] * 0.5 + a[0] * 0.5, row_y = a[5] + a[4] * 0.5 + a[3] * 0.5;
   const int width = images.width, height = images.height;
-  for (int y = 0; y < height; ++y, row_x += a[1], row_y += a[4]) {
+  for (int y = 0; y < images.out_height; ++y, row_x += a[1], row_y += a[4]) {
     double at_x = row_x, at_y = row_y;
-    for (int x = 0; x < width; ++x, at_x += a[0], at_y += a[3]) {
+    for (int x = 0; x < images.out_width; ++x, at_x += a[0], at_y += a[3]) {
       const int64_t source_x = coordinate(at_x), source_y = coordinate(at_y);
       if (source_x < 0 || source_x >= width || source_y < 0 || source_y >= height) continue;
       for (int c = 0; c < 3; ++c) {
-        images.to[c][static_cast<ptrdiff_t>(y) * width + x] = images.from[c][source_y * width + source_x];
+        images.to[c][static_cast<ptrdiff_t>(y) * images.out_width + x] =
+            images.from[c][source_y * width + source_x];
       }
     }
   }
@@ -138,14 +141,14 @@ uint8_t bicubic(const uint8_t* from, const Neighbours<4>& at) {
 template <int kTaps>
 void interpolated(const Images& images, const double* a) {
   const int width = images.width, height = images.height;
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < width; ++x) {
+  for (int y = 0; y < images.out_height; ++y) {
+    for (int x = 0; x < images.out_width; ++x) {
       const double in_x = x + 0.5, in_y = y + 0.5;
       const double source_x = a[0] * in_x + a[1] * in_y + a[2];
       const double source_y = a[3] * in_x + a[4] * in_y + a[5];
       if (source_x < 0.0 || source_x >= width || source_y < 0.0 || source_y >= height) continue;
       const Neighbours<kTaps> at(source_x, source_y, width, height);
-      const ptrdiff_t to = static_cast<ptrdiff_t>(y) * width + x;
+      const ptrdiff_t to = static_cast<ptrdiff_t>(y) * images.out_width + x;
       for (int c = 0; c < 3; ++c) {
         if constexpr (kTaps == 2) {
           images.to[c][to] = bilinear(images.from[c], at);
@@ -159,16 +162,18 @@ void interpolated(const Images& images, const double* a) {
 
 }  // namespace
 
-void affine(Canvas* canvas, const double* a) {
-  const int width = canvas->width(), height = canvas->height();
+void affine(Canvas* canvas, const double* a, int width, int height) {
   canvas->begin_next(width, height);
   Images images{};
-  images.width = width;
-  images.height = height;
+  images.width = canvas->width();
+  images.height = canvas->height();
+  images.out_width = width;
+  images.out_height = height;
   for (int c = 0; c < 3; ++c) {
     images.from[c] = canvas->plane(c);
     images.to[c] = canvas->next_plane(c);
-    std::memset(images.to[c], static_cast<int>(a[7 + c]), canvas->area());
+    std::memset(images.to[c], static_cast<int>(a[7 + c]),
+                static_cast<size_t>(width) * static_cast<size_t>(height));
   }
   if (a[6] == 2) {
     interpolated<2>(images, a);

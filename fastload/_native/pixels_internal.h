@@ -1,6 +1,8 @@
 // What the files of pixels.h share.
 #pragma once
 
+#include <array>
+
 #include "pixels.h"
 #include "resample_avx2.h"
 #include "resample_avx512.h"
@@ -49,7 +51,21 @@ FASTLOAD_LOOP inline int luminance(int red, int green, int blue) {
 
 void hue(Canvas* canvas, int shift);
 void sharpness(Canvas* canvas, float factor);
-void affine(Canvas* canvas, const double* values);
+// To an image of `width` x `height` pixels.
+void affine(Canvas* canvas, const double* values, int width, int height);
 void blur(Canvas* canvas, const double* values);
+
+using Tables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
+
+// Every level by its channel's table, in place.
+void look_up(const Tables& tables, Canvas* canvas);
+// The lowest and the highest of `count` levels.
+void extremes(const uint8_t* levels, size_t count, int* low, int* high);
+
+// Operations of tensors; null where `op` is none. See pixels_torch.cpp.
+using TorchOp = void (*)(Canvas* canvas, const double* values);
+TorchOp torch_op(PixelOp op);
+// As pixel_op_values.
+int torch_op_values(PixelOp op, const double* values, int count);
 
 }  // namespace fastload

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("forked")
         ("augment", "jitter", "torch-pil,fastload-folder"),
         ("augment", "randaugment", "torch-v2,fastload-lmdb"),
         ("augment", "trivialaugment", "fastload-lmdb"),
+        ("augment", "mixup", "torch-pil,torch-v2,fastload-folder"),
         ("augment", "large", "fastload-folder-scaled"),
         ("augment", "segmentation", "torch-v2,fastload-lmdb"),
     ],

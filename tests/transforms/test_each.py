@@ -70,6 +70,20 @@ EACH: dict[str, Callable[[Any], Any]] = {
     "AutoAugment": lambda v: v.AutoAugment(),
     "AutoAugment CIFAR10": lambda v: v.AutoAugment(POLICY.CIFAR10, fill=128),
     "AutoAugment SVHN": lambda v: v.AutoAugment(POLICY.SVHN, interpolation=Mode.BILINEAR),
+    "AugMix": lambda v: v.AugMix(),
+    "AugMix, strong": lambda v: v.AugMix(10, 2, 4, alpha=0.3, fill=[9, 8, 200]),
+    "AugMix nearest": lambda v: v.AugMix(7, interpolation=Mode.NEAREST, alpha=2.5, fill=77),
+    "AugMix of some": lambda v: v.AugMix(5, 4, 1, all_ops=False, interpolation=Mode.NEAREST),
+    "expanding rotation": lambda v: v.RandomRotation(180, expand=True),
+    "expanding rotation, bicubic": lambda v: v.RandomRotation(
+        (-50, 80), Mode.BICUBIC, expand=True, fill=(9, 99, 200)
+    ),
+    "expanding rotation about a corner": lambda v: v.RandomRotation(
+        60, Mode.BILINEAR, expand=True, center=(3, 5)
+    ),
+    "expanding quarter turn": lambda v: v.RandomRotation((90, 90), expand=True),
+    "expanding quarter turn back": lambda v: v.RandomRotation((270, 270), expand=True),
+    "expanding, by chance": lambda v: v.RandomApply([v.RandomRotation(70, expand=True)], p=0.5),
     "apply": lambda v: v.RandomApply([v.ColorJitter(0.4, 0.4), v.RandomInvert()], p=0.5),
     "choice": lambda v: v.RandomChoice(
         [
@@ -241,21 +255,26 @@ def test_instruction_sets_give_the_same_bits() -> None:
 
     rng = np.random.default_rng(1)
     image = np.asarray(torchvision_oracle.picture(131, 77))
-    for code in range(19):
+    for code in range(28):
         values = np.zeros((1, 12))
-        if code in (1, 2, 3, 5):
+        if code in (1, 2, 3, 5, *range(22, 26)):
             values[0, 0] = rng.uniform(0, 3)
         elif code == 9:
             values[0, 0] = 3
         elif code in (4, 8):
             values[0, 0] = 77
+            values[0, 1] = code > 20
+        elif code == 27:
+            values[0, :11] = 0.9, 0.3, -5, -0.3, 1.1, 9, 2, 2, 1, 2, 3
+        elif code == 19:
+            values[0] = 0.9, 0.3, -5, -0.3, 1.1, 9, 3, 1, 2, 3, 131, 77
         elif code == 17:
             values[0, :10] = 0.9, 0.3, -5, -0.3, 1.1, 9, 3, 1, 2, 3
         elif code == 18:
             values[0, :6] = 2, 1, 0.4, 0.2, 0.1, 0.5
             values[0, 6] = 0.25
         if code in (15, 16):
-            continue  # of square images only
+            continue  # which give an image another shape
         results = []
         for simd in ("scalar", "avx2", ""):
             if core().set_simd(simd):
@@ -269,6 +288,16 @@ def test_sequences_of_frames(bitmaps: FolderStore) -> None:
     for chain in (
         [v1.Resize(30), v1.ColorJitter(0.5, 0.5, 0.5), v1.RandomResizedCrop(20), v1.RandomInvert()],
         [v1.RandomRotation(20), v1.RandomResizedCrop((17, 23), interpolation=Mode.NEAREST)],
+        [v1.RandomRotation(80, expand=True), v1.Resize((20, 33)), v1.AugMix()],
+        [
+            v1.RandomResizedCrop(30),
+            v1.RandomRotation(80, expand=True),
+            v1.CenterCrop(28),
+            v1.RandomApply([v1.RandomRotation(30, expand=True, fill=7)], p=0.5),
+            v1.Pad(2, fill=5),
+            v1.RandomCrop(40, pad_if_needed=True),
+            v1.RandomHorizontalFlip(),
+        ],
         [v1.Resize(40), v1.RandomHorizontalFlip(), v1.Resize((20, 33), Mode.LANCZOS)],
         [v1.Pad(3, fill=(1, 2, 3)), v1.Resize((20, 33), Mode.BOX), v1.Pad((1, 2), fill=9)],
         [v1.Grayscale(3), v1.RandomCrop(50, pad_if_needed=True), v1.RandomHorizontalFlip()],
