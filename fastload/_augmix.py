@@ -117,6 +117,8 @@ class AugMix:
         values = np.zeros((len(magnitude), WIDTH))
         v2 = self.look.v2
         values[:, 0] = magnitude
+        if name == "Solarize":  # torch compares levels with it in float32
+            values[:, 0] = magnitude.astype(np.float32)
         if name in _AS_THEY_ARE:
             return _AS_THEY_ARE[name], values
         if name == "AutoContrast":
