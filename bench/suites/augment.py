@@ -17,7 +17,7 @@ _TAKE_PART = ("torch-pil", "torch-v2")
 
 class Augment(Suite):
     name = "augment"
-    summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; 12-megapixel photos"
+    summary = "RandomResizedCrop(224), flip; colours, policies, erasing, mixing; large photos"
     variants = {
         "plain": Variant(),
         "jitter": Variant(),
