@@ -129,7 +129,10 @@ class AugMix:
             values[:, 1] = v2 and name != "Brightness"
             return _AS_ON_TENSORS[name], values
         zero = np.zeros(len(magnitude))
-        center, angle, move, shear = (zero, zero), zero, (zero, zero), (zero, zero)
+        center: tuple[Array, Array] = (zero, zero)
+        angle: Array = zero
+        move: tuple[Array, Array] = (zero, zero)
+        shear: tuple[Array, Array] = (zero, zero)
         across = name.endswith("X")
         if name == "Rotate":
             angle = -(np.mod(magnitude, 360.0) if v2 else magnitude)
