@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,36 @@ def tensors(count: int) -> Any:
     """A TensorDataset of uint8 images and labels."""
     images = torch.randint(0, 256, (count, 3, 64, 64), dtype=torch.uint8)
     return TensorDataset(images, torch.arange(count) % 10)
+
+
+def hugging_face(files: list[Path]) -> Any:
+    """A Hugging Face dataset in memory: the bytes of these JPEGs, and labels."""
+    import datasets
+
+    images = [{"bytes": path.read_bytes(), "path": None} for path in files]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.Value("int64")})
+    labels = [index % 10 for index in range(len(files))]
+    return datasets.Dataset.from_dict({"image": images, "label": labels}, features=features)
+
+
+@functools.cache
+def train_transform() -> Any:
+    """The usual training recipe, to 224 x 224, normalised."""
+    from torchvision import transforms
+
+    chain = [
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, STD),
+    ]
+    return transforms.Compose(chain)
+
+
+def transformed(batch: dict[str, Any]) -> dict[str, Any]:
+    """What people give to ``with_transform``."""
+    images = [train_transform()(image.convert("RGB")) for image in batch["image"]]
+    return {"pixel_values": images, "labels": batch["label"]}
 
 
 MADE: dict[str, Callable[[int], Any]] = {

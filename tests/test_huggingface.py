@@ -408,3 +408,32 @@ def test_a_streamed_dataset_goes_on_by_its_own_state(dataset: Any) -> None:
         )
         second.load_state_dict(state)
         assert [batch["name"] for batch in second] == whole[3:]
+
+
+@pytest.mark.native
+def test_what_the_core_calls_upright_pillow_never_turns() -> None:
+    """Files with bytes changed before the pixels, and cut ones; read without reading past them."""
+    from fastload import _native
+    from fastload.storage._upright import size_and_kind
+    from fastload.storage.base import ENCODED
+
+    core = _native.load()
+    assert core is not None
+    rng = np.random.default_rng(0)
+    files: list[bytes] = []
+    for data in images():
+        files += [data[: int(rng.integers(len(data)))] for _ in range(8)]
+        for _ in range(40):
+            changed = bytearray(data)
+            for at in rng.integers(0, min(len(data), 240), 2).tolist():
+                changed[at] = int(rng.choice([0, 1, 3, 6, 8, 0x12, 0xFF, int(rng.integers(256))]))
+            files.append(bytes(changed))
+    memory = {i: np.frombuffer(data or b"\0", np.uint8) for i, data in enumerate(files)}
+    count = len(files)
+    opened = core.Files(b"", np.zeros(count, np.int64), np.ones(count, np.uint8), memory=memory)
+    turned = np.full(count, 7, np.uint8)
+    nbytes = np.array([len(data) for data in files], np.int64)
+    opened.may_be_turned(np.arange(count, dtype=np.int32), np.zeros_like(nbytes), nbytes, turned)
+    assert set(turned.tolist()) == {0, 1}
+    for data in (files[i] for i in np.flatnonzero(turned == 0)):
+        assert size_and_kind(data)[2] == ENCODED

@@ -12,7 +12,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from bench import data
-from bench.datasets import MADE, Photos
+from bench.datasets import MADE, Photos, hugging_face, train_transform, transformed
 from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from fastload import FastLoader
@@ -20,6 +20,7 @@ from fastload import FastLoader
 # By variant: samples of an epoch, and of a batch.
 _SIZES = {
     "pil": (384, 64),
+    "huggingface": (384, 64),
     "arrays": (1536, 256),
     "nested": (4096, 128),
     "cifar": (10_000, 256),
@@ -38,7 +39,7 @@ class AnyDataset(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         count, batch = (24, 8) if options.toy else _SIZES[variant]
-        if variant == "pil":
+        if variant in ("pil", "huggingface"):
             images = data.jpegs(
                 options.cache,
                 data=options.data,
@@ -46,7 +47,8 @@ class AnyDataset(Suite):
                 small=False,
                 say=options.say,
             )
-            dataset: Any = Photos(sorted(Path(images).rglob("*.jp*g"))[:count])
+            files = sorted(Path(images).rglob("*.jp*g"))[:count]
+            dataset: Any = Photos(files) if variant == "pil" else hugging_face(files)
         else:
             dataset = MADE[variant](count)
         rows = []
@@ -55,7 +57,7 @@ class AnyDataset(Suite):
                 "threads": max(1, workers),
                 "batch": batch,
                 "images": len(dataset),
-                "data": "given" if options.data and variant == "pil" else "made",
+                "data": "given" if options.data and variant in ("pil", "huggingface") else "made",
                 "warmup_s": options.seconds,
                 "round_s": options.seconds,
                 **options.machine,
@@ -81,9 +83,12 @@ def _rows(
         "num_workers": workers,
         "persistent_workers": workers > 0,
     }
+    theirs, more = dataset, {}
+    if variant == "huggingface":  # as people write it, and as its documentation says
+        theirs, more = dataset.with_transform(transformed), {"transform": train_transform()}
     loaders = {
-        "torch": DataLoader(dataset, **arguments),
-        "fastload": FastLoader(dataset, **arguments),
+        "torch": DataLoader(theirs, **arguments),
+        "fastload": FastLoader(dataset, **arguments, **more),
     }
     for loader in loaders.values():
         _rate(loader, 0.0)

@@ -201,7 +201,13 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
 
 @pytest.mark.parametrize(
     ("variant", "engine"),
-    [("pil", "workers"), ("nested", "workers"), ("cifar", "native"), ("tensors", "gather")],
+    [
+        ("pil", "workers"),
+        ("huggingface", "native"),
+        ("nested", "workers"),
+        ("cifar", "native"),
+        ("tensors", "gather"),
+    ],
 )
 def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engine: str) -> None:
     rows = rows_of_any(cache, "any-dataset", variant)

@@ -227,3 +227,85 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
     assert set(batches) == {4}
     resumed = curve(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-8"))
     assert resumed == expected
+
+
+def photos_of_hugging_face(photos):
+    datasets = pytest.importorskip("datasets")
+
+    files = sorted(str(path) for path in photos.rglob("*.jpg"))
+    features = {"image": datasets.Image(), "label": datasets.Value("int64")}
+    rows = {"image": files, "label": [index % 3 for index in range(len(files))]}
+    return datasets.Dataset.from_dict(rows, features=datasets.Features(features)).shuffle(seed=1)
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_accelerate_decodes_whole_batches_of_a_hugging_face_dataset(photos, monkeypatch):
+    from accelerate import Accelerator
+
+    dataset = photos_of_hugging_face(photos)
+    expected = list(FastLoader(dataset, batch_size=8, transform=EVAL))
+    loader = Accelerator(cpu=True).prepare(FastLoader(dataset, batch_size=8, transform=EVAL))
+    monkeypatch.delattr(PackedDataset, "__getitem__")
+    for mine, theirs in zip(loader, expected, strict=True):
+        assert torch.equal(mine["image"], theirs["image"])
+        assert torch.equal(mine["label"], theirs["label"])
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_faces_trainer_has_the_same_curve_on_its_own_dataset(tmp_path, photos):
+    """As people write it, by with_transform; as a PackedDataset; and in a loader of ours."""
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.LazyLinear(1)
+
+        def forward(self, image, labels):
+            output = self.layer(image.flatten(1)).squeeze(1)
+            return {"loss": torch.nn.functional.mse_loss(output, labels.float())}
+
+    def transformed(batch):
+        return {"image": [EVAL(image.convert("RGB")) for image in batch["image"]], **rest(batch)}
+
+    def rest(batch):
+        return {"labels": batch["label"]}
+
+    class Ours(Trainer):
+        def get_train_dataloader(self):
+            loader = FastLoader(dataset, 4, transform=EVAL, fields=())
+            return self.accelerator.prepare(loader)
+
+    class Theirs(Trainer):
+        def _get_train_sampler(self, *dataset):
+            return None  # in order
+
+    dataset = photos_of_hugging_face(photos).rename_column("label", "labels")
+    own = dataset.rename_column("labels", "label").with_transform(transformed)
+    curves = []
+    for kind, given in (
+        (Theirs, own),
+        (Theirs, PackedDataset(dataset, transform=EVAL)),
+        (Ours, dataset),
+    ):
+        arguments = TrainingArguments(
+            str(tmp_path),
+            max_steps=8,
+            logging_steps=1,
+            per_device_train_batch_size=4,
+            learning_rate=1e-3,
+            remove_unused_columns=kind is Ours,
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+        )
+        torch.manual_seed(0)
+        model = Model()
+        model(torch.stack([PackedDataset(dataset, transform=EVAL)[0]["image"]]), torch.zeros(1))
+        trainer = kind(model, arguments, train_dataset=given)
+        trainer.train()
+        curves.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
+    assert len(curves[0]) == 8
+    assert curves[0] == curves[1] == curves[2]
