@@ -1,49 +1,151 @@
 #!/bin/sh
 # tests/gpu and the benchmark suites that need a CUDA device, into one JSON with device and versions.
 #
-#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE]
+#   sh bench/gpu.sh [--wheels FOLDER] [--out FILE] [--photos DATA] [--small DATA] [--part PART]
+#   PYTHON=python3.12 sh bench/gpu.sh --collect FOLDER
+#   sh bench/gpu.sh --join FOLDER
 #
-# Uses .venv-gpu, which it makes; with --wheels everything comes out of that folder, offline.
-# GPU_VENV=FOLDER takes an environment that is there already and installs nothing.
-# DALI is part of it, for CUDA 13, as torch's own wheels are (torch.version.cuda); DALI=dali takes the
-# one for CUDA 12.
+# Uses .venv-gpu, which it makes. GPU_VENV=FOLDER takes an environment that is there already and
+# installs nothing. DALI and nvImageCodec are those for CUDA 13, as torch's own wheels are
+# (torch.version.cuda); CUDA=12 takes those for CUDA 12.
+#
+# --wheels  installs out of that folder, offline, beside what $PYTHON has: torch, torchvision, numpy,
+#           Pillow, OpenCV, h5py, rich and click must be there.
+# --collect fills such a folder on a machine with a network, a compiler and the same version of
+#           Python: the core with libjpeg in it, the libraries, what the tests need; and puts all of
+#           it into FOLDER/pieces as files of at most 50 MiB. MORE="NAME ..." adds packages.
+# --join    makes FOLDER's wheels of FOLDER/pieces again.
+# --part    runs one of: tests, gpu-transfer, photos, photos-uint8, small. The others' results stay
+#           in FILE.parts, and FILE is made of what is there: for machines with a limit on commands.
+# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement.
 set -eu
 HERE=$PWD
 cd "$(dirname "$0")/.."
-WHEELS= OUT=$PWD/bench/results/local/gpu.json
+PYTHON=${PYTHON:-python3}
+PARTS="tests gpu-transfer photos photos-uint8 small"
+WHEELS= COLLECT= JOIN= PHOTOS= SMALL= OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
     case $1 in
     --wheels) WHEELS=$(from_here "$2") && shift 2 ;;
+    --collect) COLLECT=$(from_here "$2") && shift 2 ;;
+    --join) JOIN=$(from_here "$2") && shift 2 ;;
     --out) OUT=$(from_here "$2") && shift 2 ;;
-    *) echo "gpu: expected --wheels FOLDER or --out FILE, got $1" >&2 && exit 2 ;;
+    --photos) PHOTOS=$(from_here "$2") && shift 2 ;;
+    --small) SMALL=$(from_here "$2") && shift 2 ;;
+    --part) PARTS=$2 && shift 2 ;;
+    *) echo "gpu: expected one of the options above, got $1 (see the head of $0)" >&2 && exit 2 ;;
     esac
 done
+case ${CUDA:-13} in
+12) LIBRARIES="nvidia-dali-cuda120 nvidia-nvimgcodec-cu12[nvjpeg]" EXTRAS=test,dali,nvimgcodec ;;
+*) LIBRARIES="nvidia-dali-cuda130 nvidia-nvimgcodec-cu13[nvjpeg]" EXTRAS=test,dali-cuda13,nvimgcodec-cuda13 ;;
+esac
+# What fastload, tests/gpu and the suites import beyond what stands at --wheels.
+NEEDED="$LIBRARIES lmdb google-crc32c pytest>=9 pytest-timeout hypothesis psutil setuptools wheel"
+
+collect() {
+    mkdir -p "$COLLECT"
+    rm -rf "$COLLECT"/*.whl "$COLLECT/pieces"
+    made=$(mktemp -d)
+    trap 'rm -rf "$made"' EXIT
+    "$PYTHON" -m venv "$made/venv"
+    pip="$made/venv/bin/python -m pip"
+    $pip install -q setuptools wheel pybind11
+    FASTLOAD_REQUIRE_NATIVE=1 $pip wheel -q --no-deps --no-build-isolation -w "$COLLECT" .
+    "$made/venv/bin/python" -m zipfile -e "$COLLECT"/fastload-*.whl "$made/fastload"
+    if ldd "$made"/fastload/fastload/_native/_core*.so | grep -q libjpeg; then
+        echo "gpu: expected a libjpeg.a that can be linked into the core, found only libjpeg.so," \
+            "which the other machine may lack: install libjpeg's development package" >&2
+        exit 1
+    fi
+    # shellcheck disable=SC2086
+    $pip wheel -q --no-deps -w "$COLLECT" prefetch_generator
+    # shellcheck disable=SC2086
+    $pip download -q --only-binary=:all: -d "$COLLECT" $NEEDED ${MORE:-}
+    rm -f "$COLLECT"/numpy-*.whl
+    mkdir "$COLLECT/pieces"
+    (cd "$COLLECT" && tar -cf - ./*.whl) | split -b 50m - "$COLLECT/pieces/wheels.tar."
+    (cd "$COLLECT/pieces" && sha256sum wheels.tar.* >SHA256)
+    ls -l "$COLLECT/pieces"
+}
+
+join() {
+    (cd "$JOIN/pieces" && sha256sum -c --quiet SHA256 >&2)
+    cat "$JOIN"/pieces/wheels.tar.* | tar -xf - -C "$JOIN"
+    ls "$JOIN"
+}
+
+# Offline: the wheels, and beside them what $PYTHON sees. No compiler is asked for: the core comes
+# out of fastload's wheel into the tree, which is installed as it stands.
+install_wheels() {
+    "$PYTHON" -m venv --without-pip "$VENV"
+    "$PY" - "$("$PYTHON" -c 'import sys; print("\n".join(p for p in sys.path if p.endswith("-packages")))')" <<'SEEN'
+import sys, sysconfig
+from pathlib import Path
+
+Path(sysconfig.get_path("purelib"), "seen.pth").write_text(sys.argv[1] + "\n")
+SEEN
+    "$PY" - "$WHEELS" <<'CORE'
+import sys, zipfile
+from pathlib import Path
+
+(wheel,) = Path(sys.argv[1]).glob("fastload-*.whl")
+with zipfile.ZipFile(wheel) as files:
+    for name in files.namelist():
+        if name.startswith("fastload/_native/_core") and name.endswith(".so"):
+            files.extract(name)
+CORE
+    for wheel in "$WHEELS"/*.whl; do
+        case $wheel in */fastload-*) ;; *) set -- "$@" "$wheel" ;; esac
+    done
+    pip="$PYTHON -m pip --python $PY install -q --no-index --no-deps"
+    $pip "$@"
+    FASTLOAD_NO_NATIVE=1 $pip --no-build-isolation -e .
+}
+
+[ -z "$COLLECT" ] || { collect && exit 0; }
+[ -z "$JOIN" ] || { join && exit 0; }
 VENV=${GPU_VENV:-$PWD/.venv-gpu}
 PY=$VENV/bin/python
-EXTRAS=test,${DALI:-dali-cuda13}
-if [ -z "${GPU_VENV:-}" ]; then
-    [ -x "$PY" ] || "${PYTHON:-python3}" -m venv "$VENV"
+if [ -z "${GPU_VENV:-}" ] && [ ! -e "$VENV/ready" ]; then
     if [ -n "$WHEELS" ]; then
-        "$PY" -m pip install -q --no-index --find-links "$WHEELS" setuptools wheel pybind11
-        FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q --no-index --find-links "$WHEELS" \
-            --no-build-isolation -e ".[$EXTRAS]"
+        install_wheels
     else
+        "$PYTHON" -m venv "$VENV"
         FASTLOAD_REQUIRE_NATIVE=1 "$PY" -m pip install -q -e ".[$EXTRAS]"
     fi
+    touch "$VENV/ready"
 fi
+"$PY" -c 'import fastload._native as n, sys; sys.exit(n.load() is None)' || {
+    echo "gpu: expected fastload's native core in $VENV, found none; nothing was run" >&2
+    exit 1
+}
 "$PY" -c 'import sys, torch; sys.exit(not torch.cuda.is_available())' || {
     echo "gpu: expected a CUDA device, found none; nothing was run" >&2
     exit 1
 }
-mkdir -p "$(dirname "$OUT")"
-PARTS=$(mktemp -d)
-trap 'rm -rf "$PARTS"' EXIT
-FASTLOAD_REQUIRE_CUDA=1 "$PY" -m pytest tests/gpu --junitxml "$PARTS/tests.xml" || true
-for suite in gpu-transfer gpu-decode; do
-    "$PY" -m bench run "$suite" --variant all --json "$PARTS/$suite.json" || true
+FOUND=$OUT.parts
+mkdir -p "$FOUND"
+measure() { # measure NAME SUITE VARIANT [OPTION...]
+    name=$1 suite=$2 variant=$3
+    shift 3
+    "$PY" -m bench run "$suite" --variant "$variant" --rounds "${ROUNDS:-3}" \
+        --seconds "${SECONDS_EACH:-2}" --json "$FOUND/$name.json" "$@" || true
+}
+for part in $PARTS; do
+    rm -f "$FOUND/$part.json" "$FOUND/$part.xml"
+    case $part in
+    # Warnings of other versions of other packages are not what this is about.
+    tests) FASTLOAD_REQUIRE_CUDA=1 "$PY" -m pytest tests/gpu --long -W default \
+        --junitxml "$FOUND/tests.xml" || true ;;
+    gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
+    photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
+    small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;
+    *) echo "gpu: no part is called $part (see the head of $0)" >&2 && exit 2 ;;
+    esac
 done
-"$PY" - "$PARTS" "$OUT" <<'JOIN'
+"$PY" - "$FOUND" "$OUT" <<'JOIN'
 import json, sys, xml.etree.ElementTree as tree
 from pathlib import Path
 import torch
@@ -54,7 +156,7 @@ tests = {}
 if (parts / "tests.xml").exists():
     found = tree.parse(parts / "tests.xml").getroot().find("testsuite").attrib
     tests = {name: int(found[name]) for name in ("tests", "failures", "errors", "skipped")}
-rows = [row for path in sorted(parts.glob("gpu-*.json")) for row in json.loads(path.read_text())]
+rows = [row for path in sorted(parts.glob("*.json")) for row in json.loads(path.read_text())]
 content = {
     "device": torch.cuda.get_device_name(),
     "cuda": torch.version.cuda,

@@ -133,12 +133,11 @@ class Codec:
             before[0].synchronize()
         return made
 
-    def close(self) -> None:
-        """Let go of images and of the decoder; it is made again when it is needed."""
+    def settle(self) -> None:
+        """Let go of images, when the work on them is done."""
         held, self._held = self._held, None
         if held is not None:
             held[0].synchronize()
-        self._decoder = None
 
     @staticmethod
     def _then(

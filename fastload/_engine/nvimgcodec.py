@@ -71,7 +71,7 @@ class NvimgcodecDecoder(ForeignDecoder):
             thread, self._thread = self._thread, None
             if thread is not None:
                 thread.shutdown(wait=True, cancel_futures=True)
-            self.codec.close()
+            self.codec.settle()
 
     def _start(self, batch: Batch) -> Ticket:
         return _NvimgcodecTicket(self, batch)

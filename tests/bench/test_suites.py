@@ -14,7 +14,7 @@ from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
 from bench_rows import rows_of, rows_of_any, run
-from fastload._engine import dali_graph
+from fastload._engine import dali_graph, nvimages
 
 pytest.importorskip("torchvision")
 
@@ -220,7 +220,9 @@ def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engi
 
 
 def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
-    names = ["fastload-native-cuda", *["fastload-dali"] * (dali_graph.absent() is None)]
+    names = ["fastload-native-cuda"]
+    names += ["fastload-dali"] * (dali_graph.absent() is None)
+    names += ["fastload-nvimgcodec"] * (nvimages.absent() is None)
     rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
     assert [row["loader"] for row in rows] == names
     assert all(row["device"] for row in rows)
