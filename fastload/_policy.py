@@ -6,14 +6,13 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from .errors import DataError, TooManyErrors, UsageError
 
 _ACTIONS = ("raise", "skip", "replace")
 _CHOICES = (*_ACTIONS, "refill")
 
-Action = Literal["raise", "skip", "replace", "refill"]
 OnError = str | Callable[[Any, Exception], str]
 
 _log = logging.getLogger("fastload")

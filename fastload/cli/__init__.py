@@ -82,7 +82,8 @@ def _format_warning(
     message: Warning | str, category: type[Warning], *place: Any, **more: Any
 ) -> str:
     """A line that looks like an error's; where in our code it comes from helps nobody."""
-    return f"fastload: {'warning' if category is UserWarning else category.__name__}: {message}\n"
+    name = "" if category in (UserWarning, RuntimeWarning) else f" ({category.__name__})"
+    return f"fastload: warning{name}: {message}\n"
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

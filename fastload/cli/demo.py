@@ -240,7 +240,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
             f"{row['ratio']:.2f} x",
             f"{row['wait_share']:.0%}",
             f"{row['first_batch_s']:.2f} s",
-            f"{row['loss_first']:.2f} > {row['loss_last']:.2f}",
+            f"{row['loss_first']:.2f} to {row['loss_last']:.2f}",
         )
     table.caption = "waiting: share of the time without a batch; loss: first and last quarter"
     Console().print(table)

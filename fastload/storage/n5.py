@@ -14,21 +14,17 @@ import numpy as np
 from fastload.errors import StoreError, StoreNotFoundError
 
 from ._array_table import (
-    Arrays,
     arrays_of,
-    checked_classes,
-    checked_labels,
-    numbered,
     parse_header,
 )
 from ._array_writer import to_json, write_synced
 from ._block_array import BlockArrayWriter
 from ._blocks import BlockWriter, file_print, read_json
 from ._columns import Columns
-from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._folder_table import folder_table
+from ._image_array import IMAGES, Axes, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
 from ._table import Fingerprint, Table, TableStore
-from .base import RAW
 
 FORMAT = "n5"
 VERSION = 1
@@ -79,26 +75,11 @@ class N5Store(TableStore):
             found = Dataset.open(path, name)
             return None if found is None else found.read()
 
-        count = axes.count
-        arrays = Arrays(path, count, get)
-        labels = first_of(LABELS, [name for name in LABELS if os.path.isdir(f"{path}/{name}")])
-        classes = first_of(CLASSES, attributes)
-        return Table(
-            format=FORMAT,
-            files=files,
-            file=file,
-            offset=offset,
-            nbytes=np.full(count, 0 if self.indirect else axes.nbytes, np.int64),
-            sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
-            kinds=np.full(count, RAW, np.uint8),
-            keys=arrays.blobs("keys") or numbered(count),
-            labels=checked_labels(get(labels), count, path) if labels else None,
-            crc32c=arrays.optional("crc32c", "<u4"),
-            fields=arrays.fields(header["fields"]),
-            classes=checked_classes(attributes[classes], path) if classes else [],
-            metadata=header["metadata"],
-            fingerprints=prints,
-        )
+        return folder_table(
+            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
+            fingerprints=prints, in_place=self.indirect is None,
+            attributes=attributes, header=header,
+        )  # fmt: skip
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """As in the contract; where blocks are compressed, they are unpacked.

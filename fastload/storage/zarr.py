@@ -15,17 +15,14 @@ import numpy as np
 from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
 
 from ._array_table import (
-    Arrays,
     arrays_of,
-    checked_classes,
-    checked_labels,
-    numbered,
     parse_header,
 )
 from ._block_array import BlockArrayWriter
 from ._blocks import BlockWriter, file_print, read_json
 from ._columns import Columns
-from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._folder_table import folder_table
+from ._image_array import IMAGES, Axes, axes_of, first_of
 from ._table import Table, TableStore
 from ._zarr_array import (
     BYTES,
@@ -38,7 +35,6 @@ from ._zarr_array import (
     write_array,
     write_group,
 )
-from .base import RAW
 
 FORMAT = "zarr"
 VERSION = 1
@@ -101,26 +97,11 @@ class ZarrStore(TableStore):
         def get(name: str) -> np.ndarray | None:
             return _column(path, name)
 
-        count = axes.count
-        arrays = Arrays(path, count, get)
-        labels = first_of(LABELS, [name for name in LABELS if os.path.isdir(f"{path}/{name}")])
-        classes = first_of(CLASSES, attributes)
-        return Table(
-            format=FORMAT,
-            files=files,
-            file=file,
-            offset=offset,
-            nbytes=np.full(count, 0 if self.indirect else axes.nbytes, np.int64),
-            sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
-            kinds=np.full(count, RAW, np.uint8),
-            keys=arrays.blobs("keys") or numbered(count),
-            labels=checked_labels(get(labels), count, path) if labels else None,
-            crc32c=arrays.optional("crc32c", "<u4"),
-            fields=arrays.fields(header["fields"]),
-            classes=checked_classes(attributes[classes], path) if classes else [],
-            metadata=header["metadata"],
-            fingerprints=[file_print(file) for file in files],
-        )
+        return folder_table(
+            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
+            fingerprints=[file_print(file) for file in files], in_place=self.indirect is None,
+            attributes=attributes, header=header,
+        )  # fmt: skip
 
     def read(self, indices: np.ndarray) -> list[bytes]:
         """As in the contract; where an image does not lie in a file, by the zarr library.

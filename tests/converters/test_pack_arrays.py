@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import os
-import random
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +12,7 @@ import torch
 from fastload.converters import pack
 from PIL import Image
 
-from fastload import FastLoader, StoreError, UsageError
+from fastload import FastLoader, UsageError
 from fastload.storage import RAW, open_store
 from storage.formats import picture
 
@@ -118,52 +112,3 @@ def test_compression_is_handed_on(images: Path, tmp_path: Path) -> None:
     every = np.arange(200)
     assert open_store(tmp_path / "x.h5").indirect is not None
     assert open_store(tmp_path / "x.h5").read(every) == open_store(tmp_path / "y.h5").read(every)
-
-
-CHILD = """
-import sys, time
-from fastload.converters import _pack, _run
-_run._CHUNK = _run._CHUNK_MOST = 8
-def progress(done, total, nbytes):
-    print(done, flush=True)
-    time.sleep(0.003)
-_pack.pack(sys.argv[1], sys.argv[2], encode="raw", resize="crop:24", progress=progress)
-"""
-
-
-def kill_and_complete(images: Path, folder: Path, suffix: str, times: int, seed: int) -> None:
-    rng = random.Random(seed)
-    whole, path = folder / f"whole{suffix}", folder / f"killed{suffix}"
-    pack(images, whole, encode="raw", resize="crop:24")
-    every = np.arange(200)
-    expected = open_store(whole).read(every)
-    for _ in range(times):
-        child = subprocess.Popen([sys.executable, "-c", CHILD, images, path],
-                                 stdout=subprocess.PIPE)  # fmt: skip
-        assert child.stdout is not None
-        for _ in range(rng.randrange(1, 26)):
-            child.stdout.readline()
-        time.sleep(rng.random() * 0.02)
-        child.send_signal(signal.SIGKILL)
-        child.wait(timeout=60)
-        child.stdout.close()
-        if not path.exists():
-            with pytest.raises(StoreError):
-                open_store(path)
-            assert pack(images, path, encode="raw", resize="crop:24").parts[0].resumed == 0
-        assert open_store(path).read(every) == expected
-        assert sorted(os.listdir(folder)) == [path.name, whole.name]
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_after_kill_9_there_is_no_store_and_the_next_run_makes_it(
-    images: Path, tmp_path: Path, suffix: str
-) -> None:
-    kill_and_complete(images, tmp_path, suffix, 1, len(suffix))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_kill_9_at_twenty_moments(images: Path, tmp_path: Path, suffix: str) -> None:
-    kill_and_complete(images, tmp_path, suffix, 20, 7)

@@ -150,7 +150,7 @@ def test_used_before_and_after_a_new_process(made: Path, method: str) -> None:
 
 
 def test_two_processes_read_at_once(made: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("fork")  # quick, and the store is opened in the child
     queue = context.Queue()
     processes = [context.Process(target=digest, args=(str(made), queue)) for _ in range(2)]
     for process in processes:
