@@ -60,7 +60,8 @@ class Gate:
         """The oldest batch is filled.
 
         Args:
-            idle_share: of the time that it took, in which threads had nothing to do at its end.
+            idle_share: of the time that it took, in which threads had nothing to do at its end;
+                negative where they had begun with it earlier.
         """
         now = time.perf_counter_ns()
         begun, before = self._begun_ns.pop(0), self._made_ns
@@ -68,7 +69,7 @@ class Gate:
         self._made += 1
         passed = now - before
         if self._made > 1 and self._asked >= self._made and not self._begun_ns:
-            idle = max(0, begun - before) + int((now - begun) * idle_share)
+            idle = max(0, max(0, begun - before) + int((now - begun) * idle_share))
             lost = min(idle, now - self._asked_ns)
             self._lost_ns += lost
             self._waited += 1

@@ -65,6 +65,7 @@ class Pipeline:
         self._owner: weakref.ref[Any] | None = None
         self._ordered: collections.deque[np.ndarray | BaseException] = collections.deque()
         self._filling: collections.deque[_Filling] = collections.deque()
+        self._early: _Filling | None = None  # the first of those, begun without memory
         self._gate: Gate | None = None
         self._results: Any = None
         self._closing = threading.Event()
@@ -168,7 +169,7 @@ class Pipeline:
                 yield self._finish_first()
                 self._begin()
         finally:
-            for filling in self._filling:
+            for filling in (self._early, *self._filling):
                 _cancel(filling)
             self._decoder.release(self)
             _running.discard(self)
@@ -179,15 +180,24 @@ class Pipeline:
         while self._ordered and not self._closing.is_set():
             first = self._ordered[0]
             if isinstance(first, np.ndarray) and not self._gate.open():
+                if self._early is None and self._decoder.early and not self._stamps.timeline:
+                    self._early = self._submit(first, early=True)
                 return
             self._ordered.popleft()
             self._gate.begun()
-            self._filling.append(self._submit(first) if isinstance(first, np.ndarray) else first)
+            early, self._early = self._early, None
+            if early is not None:
+                self._filling.append(_gone_on(early))
+            else:
+                self._filling.append(
+                    self._submit(first) if isinstance(first, np.ndarray) else first
+                )
 
-    def _submit(self, indices: np.ndarray) -> _Filling:
+    def _submit(self, indices: np.ndarray, *, early: bool = False) -> _Filling:
         begin = time.perf_counter_ns()
         try:
-            filling = self._filler.begin(indices, timed=self._stamps.timeline is not None)
+            timed = self._stamps.timeline is not None
+            filling = self._filler.begin(indices, timed=timed, early=early)
             self._ahead.submitted(filling.records)
             return filling
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
@@ -201,9 +211,7 @@ class Pipeline:
         filling = self._filling[0]
         filled = self._finish(filling)
         self._filling.popleft()
-        count = 0 if isinstance(filling, BaseException) else len(filling.records)
-        # On average a thread that finds nothing more to begin waits for half a sample of another's.
-        self._gate.made(self._decoder.threads / (2 * count) if count else 0.0)
+        self._gate.made(_idle_share(filling, self._decoder.threads))
         return filled
 
     def _finish(self, filling: _Filling) -> Filled | BaseException:
@@ -240,8 +248,31 @@ def below(error: _E) -> _E:
     return error.with_traceback(None if trace is None else trace.tb_next)
 
 
-def _cancel(filling: _Filling) -> None:
-    if not isinstance(filling, BaseException) and filling.ticket is not None:
+def _gone_on(filling: _Filling) -> _Filling:
+    """``filling``, which was begun early, now that there may be memory for it."""
+    if isinstance(filling, BaseException) or filling.ticket is None:
+        return filling
+    try:
+        filling.ticket.go_on()
+    except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
+        filling.ticket.cancel()
+        return error
+    return filling
+
+
+def _idle_share(filling: _Filling, threads: int) -> float:
+    """Of the time that a batch took: what threads were idle at its end, less what began early."""
+    if isinstance(filling, BaseException) or filling.ticket is None:
+        return 0.0
+    begun, count = filling.ticket.begun, len(filling.records)
+    if begun:
+        return -begun / count
+    # On average a thread that finds nothing more to begin waits for half a sample of another's.
+    return threads / (2 * count)
+
+
+def _cancel(filling: _Filling | None) -> None:
+    if isinstance(filling, Filling) and filling.ticket is not None:
         filling.ticket.cancel()
 
 

@@ -121,14 +121,19 @@ class Filler:
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 
-    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
-        """Begin to fill the next batch, with ``indices``; ``timed``: see ``Decoder.submit``."""
+    def begin(self, indices: np.ndarray, *, timed: bool, early: bool = False) -> Filling:
+        """Begin to fill the next batch, with ``indices``; ``timed``, ``early``: see ``Draws``."""
         records = self._source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
-        return self._begin(indices, records, repeats, timed)
+        return self._begin(indices, records, repeats, timed, early)
 
     def _begin(
-        self, indices: np.ndarray, records: np.ndarray, repeats: np.ndarray | None, timed: bool
+        self,
+        indices: np.ndarray,
+        records: np.ndarray,
+        repeats: np.ndarray | None,
+        timed: bool,
+        early: bool = False,
     ) -> Filling:
         tried = self._readable(records)
         whole = len(tried) == len(records)
@@ -140,6 +145,7 @@ class Filler:
                 epoch=self._epoch,
                 repeats=repeats if whole or repeats is None else repeats[tried],
                 timed=timed,
+                **({"early": True} if early else {}),
             )
         return Filling(indices, records, tried, ticket, repeats)
 

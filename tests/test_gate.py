@@ -6,11 +6,13 @@ import time
 
 import pytest
 import torch
+from torch.utils.data import ConcatDataset
 from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader, _gate
 from fastload._buffers import LARGE_NBYTES, SlabRing
+from fastload._engine import early
 
 SHAPE = (LARGE_NBYTES,)
 
@@ -111,6 +113,38 @@ def test_a_loop_takes_two_large_slabs(folder, monkeypatch):
             assert images.nbytes >= LARGE_NBYTES
             time.sleep(0.005)
     assert loader._made[1]._ring.allocations == 2
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+def test_what_is_begun_early_is_the_same(folder, monkeypatch, on_error, memory_format):
+    monkeypatch.setattr(_gate, "_LOSS", 2.0)
+    begun, go_on = [], early.EarlyTicket.go_on
+    monkeypatch.setattr(
+        early.EarlyTicket, "go_on", lambda ticket: (begun.append(ticket.begun), go_on(ticket))[1]
+    )
+    options = {"batch_size": 16, "seed": 0, "on_error": on_error, "memory_format": memory_format}
+    dataset = ConcatDataset([folder] * 4)
+    loader = FastLoader(dataset, num_workers=2, **options)
+    for images, labels in loader:
+        time.sleep(0.02)  # the next one is finished, and one more is begun
+        made = labels.clone(), images.clone()
+    assert begun.count(1) >= 3
+    *_, expected = FastLoader(dataset, num_workers=0, **options)
+    assert torch.equal(made[1], expected[0])
+    assert torch.equal(made[0], expected[1])
+
+
+def test_leaving_with_a_batch_begun_early_ends_it(folder):
+    loader = FastLoader(ConcatDataset([folder] * 8), batch_size=16, num_workers=2, seed=0)
+    iterator = iter(loader)
+    held = next(iterator)
+    while iterator._pipeline._early is None:
+        time.sleep(0.001)
+    iterator.close()
+    assert held[0].shape[0] == 16
+    assert not iterator._pipeline._filling
 
 
 def test_batches_that_are_kept_are_right_and_never_waited_for(folder):

@@ -267,13 +267,13 @@ def test_a_wait_beyond_the_timeout_is_an_error_as_in_torch(store, monkeypatch):
     release = threading.Event()
     from fastload._engine import native
 
-    result = native._NativeTicket.result
+    result = native.NativeTicket.result
 
     def slow(self):
         release.wait(30)
         return result(self)
 
-    monkeypatch.setattr(native._NativeTicket, "result", slow)
+    monkeypatch.setattr(native.NativeTicket, "result", slow)
     loader = FastLoader(store, batch_size=24, transform=EVAL, num_workers=1, timeout=0.05)
     iterator = iter(loader)
     with pytest.raises(RuntimeError, match="DataLoader timed out"):

@@ -22,7 +22,7 @@ from .._recipe import Recipe
 from .._timeline import TIMES
 from .._transforms import Plan
 from .._views import Views
-from ..errors import DataError, DecodeError
+from ..errors import DataError, DecodeError, InternalError
 from ..storage.base import Located, Spans, Store
 
 Images = torch.Tensor | list[torch.Tensor]
@@ -39,12 +39,14 @@ class Draws:
     Attributes:
         seed, epoch, repeats: for ``_recipe.draw``.
         timed: the ticket gets the times of its samples.
+        early: there is no memory for the batch yet: it gets it in ``Ticket.go_on``.
     """
 
     seed: int
     epoch: int
     repeats: np.ndarray | None = None
     timed: bool = False
+    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -80,11 +82,37 @@ class Batch:
     kept: np.ndarray | None
     keep: Keep | None
 
+    def part(self, which: slice, memory: np.ndarray) -> Batch:
+        """Some of its samples, to be filled into ``memory``; without recipe, times and cache."""
+        spans, at = self.spans, self.geometry
+        return dataclasses.replace(
+            self,
+            records=self.records[which],
+            spans=Spans(
+                file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]
+            ),
+            kinds=self.kinds[which],
+            sizes=self.sizes[which],
+            checksums=None if self.checksums is None else self.checksums[which],
+            check=None if self.check is None else self.check[which],
+            geometry=dataclasses.replace(
+                at,
+                box=at.box[which],
+                resized=at.resized[which],
+                window=at.window[which],
+                flip=at.flip[which],
+            ),
+            memory=memory,
+        )
+
     def source_size(self, i: int) -> tuple[int, int]:
         """Width and height that the store says sample ``i`` has."""
         placed = None if self.keep is None or not self.keep.wanted[i] else self.keep.placed
         width, height = (self.sizes if placed is None else placed.source)[i].tolist()
         return width, height
+
+
+_NOWHERE = torch.empty(0), np.empty(0, np.uint8)
 
 
 class Ticket(abc.ABC):
@@ -95,12 +123,14 @@ class Ticket(abc.ABC):
         nbytes: of its records, as far as their spans tell.
         hits: how many of its samples come from a cache; None without one.
         moving: the fields that move along with the images, or None.
+        begun: how many of its samples were begun before there was memory for it.
     """
 
     times: np.ndarray | None
     nbytes: int = 0
     hits: int | None = None
     moving: Moving | None = None
+    begun: int = 0
 
     @abc.abstractmethod
     def result(self) -> Images:
@@ -118,6 +148,9 @@ class Ticket(abc.ABC):
         Raises:
             concurrent.futures.CancelledError: the ticket was cancelled.
         """
+
+    def go_on(self) -> None:  # noqa: B027 - most tickets have their memory from the start
+        """Take memory for a batch that was begun early, and fill it; before ``result``."""
 
     @abc.abstractmethod
     def cancel(self) -> None:
@@ -142,6 +175,7 @@ class Decoder(abc.ABC):
 
     name: str
     keeps = True  # what it reads, where it has a cache
+    early = False  # whether it can begin a batch before there is memory for it
 
     def __init__(
         self,
@@ -164,9 +198,8 @@ class Decoder(abc.ABC):
         """The whole plan, where the device stage does what ``plan`` leaves of it."""
         self._check_crc = check_crc
         self._checked: np.ndarray | None = None
-        self._ring = ring
+        self._ring, self._users = ring, set[int]()
         self._pool: concurrent.futures.ThreadPoolExecutor | None = None
-        self._users: set[int] = set()
 
     def submit(
         self,
@@ -176,14 +209,15 @@ class Decoder(abc.ABC):
         epoch: int,
         repeats: np.ndarray | None = None,
         timed: bool = False,
+        early: bool = False,
     ) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest."""
-        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed)
+        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed, early=early)
         return self._submit(records, draws)
 
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
         batch, moves = self.prepare(records, draws)
-        ticket = self._start(batch)
+        ticket = self._start_early(batch) if draws.early else self._start(batch)
         if self.plan.joint is not None and moves is not None:
             ticket.moving = Moving(
                 self.plan.joint,
@@ -221,7 +255,8 @@ class Decoder(abc.ABC):
         if moves is not None:
             drawn["moves"] = moves
         sizes, geometry, recipe = self._draw(found, keep, drawn)
-        images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
+        shape = len(records), geometry.out_h, geometry.out_w
+        images, memory = _NOWHERE if draws.early else self._allocate(*shape)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
         batch = Batch(
             records=records,
@@ -284,6 +319,10 @@ class Decoder(abc.ABC):
     @abc.abstractmethod
     def _start(self, batch: Batch) -> Ticket:
         """Begin to fill ``batch``."""
+
+    def _start_early(self, batch: Batch) -> Ticket:
+        """Begin what can be done of ``batch`` without memory."""
+        raise InternalError("only an engine that says so begins a batch early")
 
     def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
         channels, dtype = self.plan.channels, self.plan.dtype

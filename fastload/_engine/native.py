@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from .. import _native
+from .._geometry import Geometry
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage.base import DCT, ENCODED, Spans, Store
@@ -61,6 +62,8 @@ class NativeDecoder(Decoder):
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
+        # What moves along is drawn with a batch, and a cache keeps what is being filled.
+        self.early = plan.joint is None and self.cache is None
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
         """As in the contract."""
@@ -77,6 +80,20 @@ class NativeDecoder(Decoder):
 
     def _start(self, batch: Batch) -> Ticket:
         return self._begin(batch)
+
+    def _start_early(self, batch: Batch) -> Ticket:
+        from .early import EarlyTicket  # for large batches only
+
+        return EarlyTicket(self, batch)
+
+    def sample_nbytes(self, geometry: Geometry) -> int:
+        """What one sample of a batch takes."""
+        area = geometry.out_h * geometry.out_w
+        return self.plan.channels * area * self.plan.dtype.itemsize
+
+    def memory(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
+        """Of a batch: as a tensor, and as 1-D uint8."""
+        return self._allocate(n, height, width)
 
     def start_views(
         self, others: Sequence[NativeDecoder], batches: Sequence[Batch]
@@ -96,12 +113,16 @@ class NativeDecoder(Decoder):
             ticket.job = _Led(ticket.job, first.job)
         return [first, *followers]
 
-    def _begin(self, batch: Batch, **how: Any) -> _NativeTicket:
+    def _begin(self, batch: Batch, **how: Any) -> NativeTicket:
         n = len(batch.records)
-        geometry, recipe = batch.geometry, batch.recipe
         status = np.zeros(n, np.int32)
         detail = np.zeros(n, np.int32)
-        job = self._core.submit(
+        return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
+
+    def job(self, batch: Batch, status: np.ndarray, detail: np.ndarray, **how: Any) -> Any:
+        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample."""
+        geometry, recipe = batch.geometry, batch.recipe
+        return self._core.submit(
             self._files,
             batch.spans.file,
             batch.spans.offset,
@@ -134,7 +155,6 @@ class NativeDecoder(Decoder):
             scaled=self.plan.scaled,
             **how,
         )
-        return _NativeTicket(self, batch, job, status, detail)
 
     def _keep(self, batch: Batch) -> Any:
         """What of the batch the core is to keep, as it takes it."""
@@ -186,7 +206,9 @@ def shared_regions(batches: Sequence[Batch]) -> np.ndarray:
     return np.ascontiguousarray(regions, np.int32)
 
 
-class _NativeTicket(Ticket):
+class NativeTicket(Ticket):
+    """A batch that the core fills."""
+
     def __init__(
         self,
         decoder: NativeDecoder,
