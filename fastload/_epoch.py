@@ -78,7 +78,7 @@ class Epoch:
         finally:
             if self.progress.begun:
                 torch.default_generator.set_state(own)
-            self.progress.begun = True
+            self.progress.begin()
 
 
 def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None) -> Epoch:

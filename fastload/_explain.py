@@ -62,7 +62,7 @@ def _workers(loader: Any, reason: str) -> list[str]:
         *_split(loader),
     ]
     if loader.num_workers:
-        lines.append("transport: " + _runs.transport(loader))
+        lines.append("transport: " + _transport(loader))
         # What an engine begins in the workers it finds by arrays.
         objects = None if _split(loader) else held(loader.dataset, loader.num_workers)
         if objects is not None:
@@ -74,6 +74,21 @@ def _workers(loader: Any, reason: str) -> list[str]:
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(None, None)}")
     return lines
+
+
+def _transport(loader: Any) -> str:
+    """How batches come from worker processes, in words."""
+    if _runs.plain(loader):
+        return "torch's own, a shared file for each tensor"
+    ring = loader._ring
+    if ring is not None and ring.failure:
+        return f"torch's own, a shared file for each tensor, since {ring.failure}"
+    if ring is not None and ring.left:
+        return (
+            "slabs of shared memory; but some tensors are not plain or were in shared memory "
+            "already, and come torch's way, in a shared file each"
+        )
+    return "slabs of shared memory, which workers collate into and which are reused"
 
 
 def _split(loader: Any) -> list[str]:

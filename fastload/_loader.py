@@ -380,11 +380,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             if not isinstance(source, str):
                 inner = _runs.native(self, source, epoch)
             elif _runs.plain(self):
-                if self.on_error != "raise":
-                    raise UsageError(
-                        f"on_error={self.on_error!r} needs in_order=True, and a dataset that is no "
-                        "DataPipe: there torch's own iterator runs, which raises what is raised"
-                    )
+                _runs.leave_to_torch(self, epoch)
                 inner = Observed(super().__iter__(), self._stamps)
             else:
                 inner = _runs.workers(self, epoch)

@@ -42,6 +42,8 @@ class Progress:
         workers: of an iterable dataset, one a worker.
         turn: whose batch comes next.
         begun: the order has been drawn.
+        ended: the epoch has.
+        unordered: its batches do not come in the order of their samples, so there is no state.
     """
 
     epoch: int
@@ -62,6 +64,12 @@ class Progress:
     turn: int = 0
     begun: bool = True
     ended: bool = False
+    unordered: bool = False
+    _fixed: dict[str, Any] | None = None  # the part of the state that an epoch does not change
+
+    def begin(self) -> None:
+        """The order is drawn."""
+        self.begun, self._fixed = True, None
 
     def batch(self) -> None:
         """One more index batch was consumed."""
@@ -77,24 +85,37 @@ class Progress:
 
     def state(self) -> dict[str, Any]:
         """What resumes this iteration; of numbers, strings, lists, dicts and tensors."""
-        return {
-            "version": _VERSION,
-            "epoch": self.epoch,
-            "batches": self.batches,
-            "samples": self.samples(),
-            "refilled": self.refilled,
-            "total": self.total,
-            "batch_size": self.batch_size,
-            "world_size": self.world_size,
-            "seed": self.seed,
-            "generators": self.generators,
-            "sampler": self.sampler,
-            "sampler_epoch": self.sampler_epoch,
-            "base_seed": self.base_seed,
-            "workers": [(worker.batches, worker.state, worker.ended) for worker in self.workers],
-            "turn": self.turn,
-            "begun": self.begun,
-        }
+        # Called between batches, which leave the caches cold: so it touches as little as can be.
+        if self._fixed is None:
+            self._fixed = {
+                "version": _VERSION,
+                "epoch": self.epoch,
+                "batches": 0,
+                "samples": None,
+                "refilled": 0,
+                "total": self.total,
+                "batch_size": self.batch_size,
+                "world_size": self.world_size,
+                "seed": self.seed,
+                "generators": self.generators,
+                "sampler": self.sampler,
+                "sampler_epoch": self.sampler_epoch,
+                "base_seed": self.base_seed,
+                "workers": [],
+                "turn": 0,
+                "begun": self.begun,
+                "decode": None,
+            }
+        state = self._fixed.copy()
+        state["batches"] = self.batches
+        if self.length is not None:
+            state["samples"] = self.samples()
+        if self.refilled:
+            state["refilled"] = self.refilled
+        if self.workers:
+            state["turn"] = self.turn
+        state["workers"] = [tuple(worker) for worker in self.workers] if self.workers else []
+        return state
 
 
 def read(state: Mapping[str, Any]) -> Progress:

@@ -35,21 +35,21 @@ class Resumable:
         Raises:
             UsageError: with ``in_order=False`` and worker processes, where batches have no order.
         """
-        return {**self._state(), "decode": _decode_device.state_of(self._choice)}
-
-    def _state(self) -> dict[str, Any]:
+        progress = self._progress
         if self._resume is not None:
-            return self._resume.state()
-        if self._progress is None or self._progress.ended:
-            return dataclasses.replace(
-                _epoch.blank(self, self._next_epoch, self._shard()), begun=False
-            ).state()
-        if _runs.plain(self):
+            progress = self._resume
+        elif progress is None or progress.ended:
+            blank = _epoch.blank(self, self._next_epoch, self._shard())
+            progress = dataclasses.replace(blank, begun=False)
+        elif progress.unordered:
             raise UsageError(
                 "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
                 "batches that come in the order of their samples"
             )
-        return self._progress.state()
+        state = progress.state()
+        if self._choice is not None:
+            state["decode"] = _decode_device.state_of(self._choice)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration go on where ``state`` was taken.

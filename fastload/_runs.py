@@ -41,6 +41,7 @@ from ._source import Source, begun
 from ._tasks import Outcome, Tasks
 from ._trace import Stamps
 from ._workers import WorkerIterator
+from .errors import UsageError
 
 # How long the producer waits for a consumer to let go of the batch before. It does so within
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
@@ -116,6 +117,16 @@ def plain(loader: Any) -> bool:
     return unordered or isinstance(loader.dataset, (IterDataPipe, MapDataPipe))
 
 
+def leave_to_torch(loader: Any, epoch: Epoch) -> None:
+    """Note that torch's own iterator runs. Raises UsageError where that cannot do what is asked."""
+    if loader.on_error != "raise":
+        raise UsageError(
+            f"on_error={loader.on_error!r} needs in_order=True, and a dataset that is no "
+            "DataPipe: there torch's own iterator runs, which raises what is raised"
+        )
+    epoch.progress.unordered = True
+
+
 def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
     """The iterator over ``epoch`` where the user's Dataset makes the samples."""
     if not (loader.num_workers or loader.prefetch_thread or epoch.refill):
@@ -160,21 +171,6 @@ def _local(loader: Any, epoch: Epoch) -> LocalIterator:
         bad=loader._bad,
         stamps=loader._stamps,
     )
-
-
-def transport(loader: Any) -> str:
-    """How batches come from worker processes, in words."""
-    if plain(loader):
-        return "torch's own, a shared file for each tensor"
-    ring = loader._ring
-    if ring is not None and ring.failure:
-        return f"torch's own, a shared file for each tensor, since {ring.failure}"
-    if ring is not None and ring.left:
-        return (
-            "slabs of shared memory; but some tensors are not plain or were in shared memory "
-            "already, and come torch's way, in a shared file each"
-        )
-    return "slabs of shared memory, which workers collate into and which are reused"
 
 
 def _inner(loader: Any, epoch: Epoch) -> Inner:
