@@ -127,7 +127,7 @@ class TableSource(StoreSource):
 
     def digest(self) -> str:
         """The fingerprint that the package gives its datasets, labels, classes and keys."""
-        digest = hashlib.blake2b(str(self.store.metadata["fingerprint"]).encode(), digest_size=16)
+        digest = hashlib.blake2b(self.store.identity.encode(), digest_size=16)
         _update(digest, self.store)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()

@@ -90,6 +90,7 @@ def fingerprint(stores: Sequence[Store], *details: object) -> str:
         blob, ends = store.file_table()
         digest.update(blob)
         digest.update(ends.tobytes())
+        digest.update(store.identity.encode())
         begin = 0
         for end in ends.tolist():
             digest.update(_state(blob[begin:end]))

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from torch.utils.data import ConcatDataset, Subset
-
 _MODULE = "datasets.arrow_dataset"
 
 
@@ -42,6 +40,8 @@ def through(dataset: Any, opened: Callable[[Any], Any], ours: Callable[[Any], bo
     Returns:
         A Subset or a ConcatDataset as ``dataset`` is one; None where it is none of all this.
     """
+    from torch.utils.data import ConcatDataset, Subset  # here: stores are known without torch
+
     if known(dataset) or ours(dataset):
         return opened(dataset)
     if type(dataset) is Subset:

@@ -289,6 +289,9 @@ def test_what_cannot_be_is_said() -> None:
     own = table(images()[:3]).with_transform(lambda batch: batch)
     with pytest.raises(UsageError, match="with_format"):
         FastLoader(own, transform=EVAL)
+    typed = table(images()[:3]).with_format("torch", dtype=torch.float16)
+    with pytest.raises(UsageError, match="without options"):
+        FastLoader(typed, transform=EVAL)
 
 
 def test_a_function_of_the_users_runs_through_torch(dataset: Any) -> None:
@@ -383,11 +386,20 @@ def test_what_only_python_can_finish_gets_the_image_as_the_dataset_has_it(datase
     assert torch.equal(made, torch.stack(expected))
 
 
-@pytest.mark.parametrize("cache", ["ram", "decoded", "dct"])
+@pytest.mark.parametrize("cache", ["ram", "decoded", "dct", "shm"])
 def test_a_cache_gives_the_same(dataset: Any, cache: str) -> None:
     loader = FastLoader(dataset, batch_size=5, transform=EVAL, cache=cache, cache_limit="50MB")
     for _ in range(2):
         check(loader, dataset)
+
+
+def test_a_shared_cache_tells_datasets_apart(dataset: Any) -> None:
+    other = dataset.select(list(reversed(range(len(dataset)))))
+    arguments: dict[str, Any] = {"batch_size": 30, "transform": EVAL, "cache": "shm"}
+    loaders = [FastLoader(some, cache_limit="50MB", **arguments) for some in (dataset, other)]
+    for _ in range(2):
+        for loader, some in zip(loaders, (dataset, other), strict=True):
+            check(loader, some)
 
 
 def test_a_streamed_dataset_goes_on_by_its_own_state(dataset: Any) -> None:

@@ -67,6 +67,12 @@ class ArrowStore(Store):
                 "whose samples are the work of its own code: give dataset.with_format(None), and "
                 "what to make of its images as transform="
             )
+        options = dataset.format["format_kwargs"]
+        if options:
+            raise UsageError(
+                f"expected the format 'torch' without options, got {options}: FastLoader has "
+                "dtype= and device="
+            )
         whole = kind is None or dataset.format["output_all_columns"]
         columns = dataset.column_names if whole else dataset.format["columns"]
         features = {name: dataset.features[name] for name in columns}
@@ -90,7 +96,9 @@ class ArrowStore(Store):
         self.names = self._image, label or "label"
         self._fields = {name: self._field(name, pictures) for name in rest if name != label}
         self.sample_fields = tuple(name for name in self._fields if name not in pictures)
-        self.metadata = {"fingerprint": str(getattr(dataset, "_fingerprint", ""))}
+        self.metadata: dict[str, Any] = {}
+        # A hash of what is in the dataset and of all that was done to it.
+        self.identity = str(getattr(dataset, "_fingerprint", ""))
         rows = len(self._images.file)
         self._sizes = np.full((rows, 2), UNKNOWN, np.int32)
         self._kinds = np.full(rows, ENCODED, np.uint8)

@@ -127,6 +127,7 @@ class Store(abc.ABC):
         indirect: why records do not lie in ``files`` as they are (compressed, another order), and
             what to do about it; then ``read`` alone has their bytes, and spans are empty. None in
             every other store.
+        identity: what stands for the content of ``memory``; the same for the same content only.
         names: what the image and its label are called in a sample that is a dict.
         sample_fields: the fields of a sample where none are named; None: it is then no dict.
     """
@@ -137,6 +138,7 @@ class Store(abc.ABC):
     metadata: dict[str, Any]
     mapped: bool
     indirect: str | None = None
+    identity: str = ""
     names: tuple[str, str] = ("image", "label")
     sample_fields: tuple[str, ...] | None = None
 
