@@ -26,7 +26,7 @@ from ._engine.decoder import Decoder, Ticket
 from ._mover import Mover
 from ._plan import Plan
 from ._source import Source
-from .errors import DataError, UsageError
+from .errors import DataError, FastloadError, UsageError
 
 DEVICES = ("cpu", "gpu", "auto")
 
@@ -205,7 +205,16 @@ def measure(
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
         gpu = Decoding(engine=library, device=device, hw_decoder_load=load)
-        found = rate(make(gpu), _some(source, batch_size), device)
+        try:
+            found = rate(make(gpu), _some(source, batch_size), device)
+        except (RuntimeError, FastloadError) as error:
+            reason = " ".join(str(error).split())[:300]
+            warnings.warn(
+                f"decode_device='auto': {_NAMES[library]} does not decode on {device}, so the CPU "
+                f"does: {reason}",
+                stacklevel=2,
+            )
+            break
         if found > best:
             best, best_load = found, load
     return Choice(

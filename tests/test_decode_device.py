@@ -136,6 +136,25 @@ def test_auto_takes_the_one_that_is_clearly_faster(
     assert f"{cpu:,.0f} images/s decoded on the CPU" in str(choice)
 
 
+def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: Any) -> None:
+    def rate(engine: str, batches: Any, where: Any) -> float:
+        if engine == "nvimgcodec":
+            raise RuntimeError("no driver")
+        return 100.0
+
+    monkeypatch.setattr(_decode_device, "rate", rate)
+    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
+    with pytest.warns(UserWarning, match="nvImageCodec does not decode on cuda:1.*: no driver"):
+        choice = measure(
+            lambda decoding: decoding.engine,  # type: ignore[arg-type, return-value]
+            Source(),  # type: ignore[arg-type]
+            8,
+            torch.device("cuda:1"),
+            "nvimgcodec",
+        )
+    assert (choice.device, choice.cpu_images_per_s, choice.gpu_images_per_s) == ("cpu", 100, 0)
+
+
 def test_a_rate_leaves_nothing_behind(monkeypatch: Any) -> None:
     monkeypatch.setattr(_decode_device, "_SECONDS", 0.02)
     decoder = Timed(5)

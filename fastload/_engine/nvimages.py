@@ -176,12 +176,19 @@ class Codec:
                 backends = [backend(kinds.CPU_ONLY)]
             else:
                 device = self._stream.device.index
-            self._decoder = library.Decoder(
-                device_id=device,
-                max_num_cpu_threads=self._threads,
-                backends=backends,
-                options=":fancy_upsampling=1",  # as Pillow
-            )
+            try:
+                self._decoder = library.Decoder(
+                    device_id=device,
+                    max_num_cpu_threads=self._threads,
+                    backends=backends,
+                    options=":fancy_upsampling=1",  # as Pillow
+                )
+            except RuntimeError as error:
+                raise UsageError(
+                    f"nvImageCodec {version()} makes no decoder of JPEG files here ({error}): see "
+                    "what it says on stderr; a GPU needs its extra [nvjpeg] and a driver that is "
+                    "new enough; or take decode_device='cpu'"
+                ) from error
             # Pillow turns nothing by its EXIF either.
             self._params = library.DecodeParams(
                 apply_exif_orientation=False, color_spec=library.ColorSpec.SRGB

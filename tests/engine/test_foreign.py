@@ -267,6 +267,19 @@ def test_failing_without_a_reason_is_not_gone_on_with(
         next(iterator)
 
 
+def test_a_decoder_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) -> None:
+    library = pytest.importorskip("nvidia.nvimgcodec", reason="nvidia-nvimgcodec is not installed")
+
+    def none(**given: Any) -> None:
+        raise RuntimeError("Code: 8")
+
+    monkeypatch.setattr(library, "Decoder", none)
+    dataset = ImageFolder(str(folder), transform=UINT8[0])
+    loader = FastLoader(dataset, 4, engine="nvimgcodec", num_workers=1)
+    with pytest.raises(UsageError, match=r"makes no decoder of JPEG files here \(Code: 8\)"):
+        next(iter(loader))
+
+
 def test_a_file_replaced_by_a_larger_one_is_an_error(engine: str, folder: Path) -> None:
     dataset = ImageFolder(str(folder), transform=UINT8[0])
     loader = FastLoader(dataset, 4, engine=engine, seed=1, num_workers=1)
