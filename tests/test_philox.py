@@ -76,13 +76,14 @@ def test_the_core_and_numpy_give_the_same_words(
     monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     indices = np.arange(count, dtype=np.int64) * 0x123456789 - 5
-    streams = np.array([0, 65536, 2**32 - 1], np.uint64)
+    # beyond 32 bits too: an epoch's order is drawn from such a stream
+    streams = np.array([0, 65536, 2**32 - 1, 2**32, 2**35 + 7], np.uint64)
     # every other one: arrays need not be contiguous
     given = (-3, 2**32 + 9, np.repeat(indices, 2)[::2], np.repeat(streams, 2)[::2])
     one = _philox.words(*given)
     monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
     other = _philox.words(*given)
-    assert one.shape == other.shape == (2, 2, 3, count)
+    assert one.shape == other.shape == (2, 2, 5, count)
     assert one.dtype == other.dtype == np.uint64
     assert np.array_equal(one, other)
 

@@ -44,6 +44,8 @@ bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height);
 // "neon" or "scalar" ("": than the best one here). False: there is no such name. For tests.
 bool dct_set_simd(const char* name);
 
+struct CoefficientRows;
+
 // Per-thread state while one record is decoded; reused.
 class DctSource {
  public:
@@ -63,6 +65,10 @@ class DctSource {
   // need not be expanded. Takes cinfo->client_data, which must be left alone until jpeg_abort; this
   // object must outlive that. False: record and cinfo disagree.
   bool attach(j_decompress_ptr cinfo, int x0, int x1);
+
+  // Instead of attach(): the first `rows` rows of MCUs into blocks of zeros. False: corrupt, or of another
+  // shape.
+  bool expand(const CoefficientRows& blocks, int rows);
 
   // True if the record ended early or held an impossible value while rows were read. The blocks
   // from there on decode as zeros.

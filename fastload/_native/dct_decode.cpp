@@ -4,6 +4,7 @@
 #include "dct.h"
 #include "dct_expand.h"
 #include "dct_format.h"
+#include "jpeg_repeat.h"
 #include "libjpeg_hook.h"
 
 namespace fastload {
@@ -11,6 +12,10 @@ namespace fastload {
 struct DctSource::Impl {
   DctRecord record;
   uint8_t header[kDctMaxHeader];
+  size_t header_nbytes = 0;
+  // What the record before began with, which says all of `header`: most records of a store begin alike.
+  uint8_t head[kDctMaxHead];
+  size_t head_nbytes = 0;
   const DctExpander* expander = &dct_expander();
   DctCursor cursor;
   // The MCU that libjpeg asks for next.
@@ -50,10 +55,20 @@ DctSource::~DctSource() {
 bool DctSource::open(const uint8_t* record, size_t nbytes, const uint8_t** header, size_t* header_nbytes,
                      int* width, int* height) {
   impl_->expander = &dct_expander();
-  impl_->corrupt = !dct_parse(record, nbytes, &impl_->record);
+  impl_->corrupt = true;
+  size_t& head_nbytes = impl_->head_nbytes;
+  if (head_nbytes == 0 || nbytes < head_nbytes || std::memcmp(record, impl_->head, head_nbytes) != 0) {
+    head_nbytes = 0;  // what is parsed now may be no head
+    const size_t parsed = dct_parse_head(record, nbytes, &impl_->record);
+    if (parsed == 0) return false;
+    impl_->header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
+    std::memcpy(impl_->head, record, parsed);
+    head_nbytes = parsed;
+  }
+  impl_->corrupt = !dct_parse_tables(record, nbytes, head_nbytes, &impl_->record);
   if (impl_->corrupt) return false;
   *header = impl_->header;
-  *header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
+  *header_nbytes = impl_->header_nbytes;
   *width = impl_->record.image.width;
   *height = impl_->record.image.height;
   return true;
@@ -94,6 +109,24 @@ bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {
         return TRUE;
       },
       impl_);
+  return true;
+}
+
+bool DctSource::expand(const CoefficientRows& to, int rows) {
+  const DctGrid& grid = impl_->record.grid;
+  if (to.mcus_per_row != grid.mcus_per_row || rows > grid.mcu_rows || to.blocks_in_mcu != grid.blocks_in_mcu)
+    return false;
+  int component[D_MAX_BLOCKS_IN_MCU];
+  for (int b = 0; b < to.blocks_in_mcu; b++) component[b] = to.at[b].component;
+  impl_->first_column = 0;
+  JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
+  for (int row = 0; row < rows; row++) {
+    for (int column = 0; column < to.mcus_per_row; column++) {
+      to.blocks_of(row, column, blocks);
+      impl_->fill(component, blocks, row, column);
+      if (impl_->corrupt) return false;
+    }
+  }
   return true;
 }
 

@@ -133,15 +133,20 @@ bool dct_grid(const DctImage& image, int log2_column_block, DctGrid* grid) {
 }
 
 bool dct_parse(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
+  const size_t head_nbytes = dct_parse_head(record, nbytes, parsed);
+  return head_nbytes != 0 && dct_parse_tables(record, nbytes, head_nbytes, parsed);
+}
+
+size_t dct_parse_head(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
   DctImage& image = parsed->image;
   Reader in{record, record + nbytes};
-  if (!in.has(8) || record[0] != kDctMagic || record[1] != kDctVersion) return false;
+  if (!in.has(8) || record[0] != kDctMagic || record[1] != kDctVersion) return 0;
   const uint8_t flags = record[2], layout = record[3];
   image.components = flags & kColour ? kDctMaxComponents : 1;
   image.jfif = flags & kJfif;
   image.adobe = flags & kAdobe;
   image.adobe_transform = flags & kAdobeYcc ? 1 : 0;
-  if (image.adobe_transform && !image.adobe) return false;
+  if (image.adobe_transform && !image.adobe) return 0;
   image.width = load_le<uint16_t>(record + 4);
   image.height = load_le<uint16_t>(record + 6);
   in.at += 8;
@@ -151,20 +156,28 @@ bool dct_parse(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
     image.component[c].h = image.component[c].v = 1;
   }
   if (flags & kIds) {
-    if (!in.has(static_cast<size_t>(image.components))) return false;
+    if (!in.has(static_cast<size_t>(image.components))) return 0;
     for (int c = 0; c < image.components; c++) image.component[c].id = *in.at++;
   }
   image.component[0].h = static_cast<uint8_t>((layout >> 3 & 3) + 1);
   image.component[0].v = static_cast<uint8_t>((layout >> 5 & 3) + 1);
   if (layout & 128) {
-    if (image.components != kDctMaxComponents || !in.has(2)) return false;
+    if (image.components != kDctMaxComponents || !in.has(2)) return 0;
     for (int c = 1; c < kDctMaxComponents; c++) {
       image.component[c].h = *in.at >> 4;
       image.component[c].v = *in.at++ & 15;
     }
   }
   for (int c = 0; c < image.components; c++)
-    if (!read_quant(&in, c, &image)) return false;
+    if (!read_quant(&in, c, &image)) return 0;
+  if (!dct_grid(image, layout & 7, &parsed->grid)) return 0;
+  return static_cast<size_t>(in.at - record);
+}
+
+bool dct_parse_tables(const uint8_t* record, size_t nbytes, size_t head_nbytes, DctRecord* parsed) {
+  const uint8_t flags = record[2];
+  const DctGrid& grid = parsed->grid;
+  Reader in{record + head_nbytes, record + nbytes};
   parsed->metadata = nullptr;
   parsed->metadata_nbytes = 0;
   if (flags & kMetadata) {
@@ -176,8 +189,6 @@ bool dct_parse(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
     parsed->metadata = in.end;
   }
 
-  DctGrid& grid = parsed->grid;
-  if (!dct_grid(image, layout & 7, &grid)) return false;
   parsed->row_entry_nbytes = flags & kWideRows ? 4 : 2;
   parsed->column_entry_nbytes = flags & kWideColumns ? 4 : 2;
   parsed->rows = in.at;

@@ -71,6 +71,11 @@ bool dct_grid(const DctImage& image, int log2_column_block, DctGrid* grid);
 // the data could hold two bytes for every block, so that work and memory stay in proportion to nbytes.
 bool dct_parse(const uint8_t* record, size_t nbytes, DctRecord* parsed);
 
+// The same in two steps: the image and the grid out of the head's first bytes, whose number comes back (0: no
+// record), and what differs from record to record where these bytes are the same.
+size_t dct_parse_head(const uint8_t* record, size_t nbytes, DctRecord* parsed);
+bool dct_parse_tables(const uint8_t* record, size_t nbytes, size_t head_nbytes, DctRecord* parsed);
+
 // Where a column block of an MCU row begins in the data; nullptr: its offset points outside.
 const uint8_t* dct_column_block(const DctRecord& record, int row, int column_block);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "entropy_blocks.h"
+#include "jpeg_repeat.h"
 #include "libjpeg_hook.h"
 
 namespace fastload {
@@ -127,6 +128,7 @@ EntropySource::~EntropySource() {
 bool EntropySource::begin(j_decompress_ptr cinfo) {
   Impl& mine = *impl_;
   mine.failed = false;
+  mine.pending = 0;
   if (!cinfo->entropy || cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
       cinfo->restart_interval != 0)
     return false;
@@ -138,6 +140,17 @@ bool EntropySource::begin(j_decompress_ptr cinfo) {
 
 bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
   return impl_->coder->decode_zigzag(&impl_->scan, blocks);
+}
+
+bool EntropySource::decode(const CoefficientRows& to, int rows) {
+  JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
+  for (int row = 0; row < rows; row++) {
+    for (int column = 0; column < to.mcus_per_row; column++) {
+      to.blocks_of(row, column, blocks);
+      if (!impl_->coder->decode(&impl_->scan, blocks)) return false;
+    }
+  }
+  return !damaged();
 }
 
 bool EntropySource::at_end() const {
@@ -155,7 +168,6 @@ bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
   mine.first_column = x0 / mcu_width;
   mine.last_column = (x1 - 1) / mcu_width;
   mine.column = 0;
-  mine.pending = 0;
   replace_entropy_decoder(
       cinfo,
       [](j_decompress_ptr info, JBLOCKROW* blocks) -> boolean {

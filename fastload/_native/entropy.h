@@ -10,6 +10,8 @@
 
 namespace fastload {
 
+struct CoefficientRows;
+
 // Per-thread state while one file is decoded; reused.
 //
 // What it gives is what libjpeg gives, or nothing: wherever the data is not as an encoder writes it, or ends
@@ -39,6 +41,9 @@ class EntropySource {
   bool begin(j_decompress_ptr cinfo);
   // The next MCU into blocks of zeros, in zig-zag order. False: damaged.
   bool next(JCOEF (*blocks)[DCTSIZE2]);
+  // The next `rows` rows of MCUs into blocks of zeros, as libjpeg orders them. False: damaged, or an end that
+  // libjpeg might warn of.
+  bool decode(const CoefficientRows& blocks, int rows);
   // Whether nothing but the end of the image follows, so that libjpeg would have nothing to warn of either.
   bool at_end() const;
 

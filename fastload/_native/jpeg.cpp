@@ -4,17 +4,15 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include <jpeglib.h>
 
-#include <jerror.h>
-
 #include "dct.h"
 #include "entropy.h"
-#include "jpeg_errors.h"
+#include "jpeg_decompress.h"
+#include "jpeg_repeat.h"
 
 namespace fastload {
 namespace {
@@ -40,56 +38,21 @@ constexpr int64_t kMaxCoefficientBytes = int64_t{256} << 20;
 // walk over the whole image.
 constexpr int kMaxScans = 64;
 
-// Note [Errors of libjpeg]
-// libjpeg reports a fatal error by calling error_exit, which must not return. We leave it by longjmp to
-// the one setjmp in `guarded`. A longjmp skips destructors, so neither `guarded` nor anything between it
-// and libjpeg (the *_body functions) owns an object with one: what they need lives in Impl or with the
-// caller. Warnings leave the same way: libjpeg would go on with made-up pixels, and whether such an image
-// is an error is for Pillow to say.
-struct ErrorManager {
-  jpeg_error_mgr base;
-  jmp_buf escape;
-};
-
-[[noreturn]] void escape(j_common_ptr cinfo) {
-  longjmp(reinterpret_cast<ErrorManager*>(cinfo->err)->escape, 1);
-}
-
-void on_message(j_common_ptr cinfo, int level) {
-  if (level < 0) escape(cinfo);
-}
-
 void on_progress(j_common_ptr cinfo) {
   if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans) escape(cinfo);
-}
-
-void source_init(j_decompress_ptr) {}
-
-// The whole file is in memory from the start: whoever wants more is reading a truncated one.
-boolean source_fill(j_decompress_ptr cinfo) {
-  escape(reinterpret_cast<j_common_ptr>(cinfo));
-}
-
-void source_skip(j_decompress_ptr cinfo, long nbytes) {
-  if (nbytes <= 0) return;
-  if (static_cast<unsigned long>(nbytes) > cinfo->src->bytes_in_buffer)
-    escape(reinterpret_cast<j_common_ptr>(cinfo));
-  cinfo->src->next_input_byte += nbytes;
-  cinfo->src->bytes_in_buffer -= static_cast<size_t>(nbytes);
 }
 
 }  // namespace
 
 struct JpegDecoder::Impl {
-  jpeg_decompress_struct cinfo{};
-  ErrorManager error{};
-  jpeg_source_mgr source{};
+  Decompressor libjpeg;
   jpeg_progress_mgr progress{};
-  bool usable = false;
+  RepeatedHeader repeated;
   DctSource dct;
   EntropySource entropy;
   // Of the last file: entropy was attached, and found damage that libjpeg must judge.
   bool own = false, damaged = false;
+  const uint8_t* data = nullptr;  // where its header ends
   std::vector<uint8_t> rebuilt;
 };
 
@@ -108,13 +71,6 @@ struct Work {
   Entropy entropy;  // kOwn: where it can be had
 };
 
-// libjpeg built differently from its headers is noticed in here.
-bool create(Impl* impl) {
-  if (setjmp(impl->error.escape)) return false;
-  jpeg_create_decompress(&impl->cinfo);
-  return true;
-}
-
 // Whether every bit of every coefficient came. Where some are missing libjpeg smooths what it shows, and
 // its versions do not agree on how.
 bool progression_complete(const jpeg_decompress_struct& cinfo) {
@@ -123,55 +79,6 @@ bool progression_complete(const jpeg_decompress_struct& cinfo) {
     for (int k = 0; k < DCTSIZE2; k++) {
       if (cinfo.coef_bits[c][k] != 0) return false;
     }
-  }
-  return true;
-}
-
-bool supported(const jpeg_decompress_struct& cinfo) {
-  if (cinfo.data_precision != 8 || cinfo.arith_code) return false;
-  if (static_cast<int64_t>(cinfo.image_width) * cinfo.image_height > kMaxPixels) return false;
-  if (cinfo.num_components == 1) return cinfo.jpeg_color_space == JCS_GRAYSCALE;
-  return cinfo.num_components == 3 &&
-         (cinfo.jpeg_color_space == JCS_YCbCr || cinfo.jpeg_color_space == JCS_RGB);
-}
-
-// Note [Tables of the image before]
-// A decompress object that is used again keeps the quantisation and Huffman tables of the image before,
-// and libjpeg takes them for a file that defines none of its own: its pixels would depend on its
-// neighbour. So they are emptied before every image, and a file that uses one it did not define is left
-// to Pillow, whose decoder is fresh.
-void forget_tables(jpeg_decompress_struct* cinfo) {
-  for (JQUANT_TBL* table : cinfo->quant_tbl_ptrs) {
-    if (table != nullptr) std::memset(table->quantval, 0, sizeof(table->quantval));
-  }
-  for (int i = 0; i < NUM_HUFF_TBLS; i++) {
-    for (JHUFF_TBL* table : {cinfo->dc_huff_tbl_ptrs[i], cinfo->ac_huff_tbl_ptrs[i]}) {
-      if (table != nullptr) std::memset(table->bits, 0, sizeof(table->bits));
-    }
-  }
-}
-
-bool quantisation_defined(const jpeg_decompress_struct& cinfo) {
-  for (int c = 0; c < cinfo.num_components; c++) {
-    const int number = cinfo.comp_info[c].quant_tbl_no;
-    if (number < 0 || number >= NUM_QUANT_TBLS) return false;
-    const JQUANT_TBL* table = cinfo.quant_tbl_ptrs[number];
-    if (table == nullptr || table->quantval[0] == 0) return false;
-  }
-  return true;
-}
-
-bool has_codes(const JHUFF_TBL* table) {
-  return table != nullptr && std::any_of(table->bits + 1, table->bits + 17, [](UINT8 n) { return n != 0; });
-}
-
-// A progressive scan without codes is noticed by libjpeg, which decodes it carefully and warns.
-bool codes_defined(const jpeg_decompress_struct& cinfo) {
-  if (cinfo.progressive_mode) return true;
-  for (int c = 0; c < cinfo.num_components; c++) {
-    const int dc = cinfo.comp_info[c].dc_tbl_no, ac = cinfo.comp_info[c].ac_tbl_no;
-    if (dc < 0 || dc >= NUM_HUFF_TBLS || ac < 0 || ac >= NUM_HUFF_TBLS) return false;
-    if (!has_codes(cinfo.dc_huff_tbl_ptrs[dc]) || !has_codes(cinfo.ac_huff_tbl_ptrs[ac])) return false;
   }
   return true;
 }
@@ -185,7 +92,7 @@ int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
 }
 
 Status decode_body(Impl* impl, const Work& work) {
-  jpeg_decompress_struct& cinfo = impl->cinfo;
+  jpeg_decompress_struct& cinfo = impl->libjpeg.cinfo;
   Resampler* resampler = work.resampler;
   forget_tables(&cinfo);
   if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
@@ -234,6 +141,7 @@ Status decode_body(Impl* impl, const Work& work) {
   const int from = std::max(crop_left, left) * scale,
             to = std::min(std::min(crop_right, right) * scale, full_width);
   const bool dct = work.entropy == Entropy::kDct;
+  impl->data = cinfo.src->next_input_byte;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
   const bool own = impl->own =
       work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, from, to);
@@ -267,38 +175,46 @@ Status decode_body(Impl* impl, const Work& work) {
 
 // See Note [Errors of libjpeg].
 __attribute__((noinline)) Status guarded(Impl* impl, const Work& work) {
-  if (setjmp(impl->error.escape)) return Status::kUnsupported;
+  if (setjmp(impl->libjpeg.error.escape)) return Status::kUnsupported;
   return decode_body(impl, work);
 }
 
 Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
-  if (!impl->usable) return Status::kUnsupported;
-  impl->source.next_input_byte = data;
-  impl->source.bytes_in_buffer = nbytes;
+  if (!impl->libjpeg.usable) return Status::kUnsupported;
+  impl->libjpeg.read_from(data, nbytes);
   const Status status = guarded(impl, work);
   // Not jpeg_finish_decompress, which would decode the rows below the crop.
-  jpeg_abort_decompress(&impl->cinfo);
+  jpeg_abort_decompress(&impl->libjpeg.cinfo);
   return status;
+}
+
+// A small image whose header came before. kUnsupported: the ordinary way must be tried, which has the last
+// word on what is damaged. See Note [Repeated header].
+Status run_repeated(Impl* impl, const Span& span, const Work& work) {
+  RepeatedHeader& repeated = impl->repeated;
+  const bool dct = work.entropy == Entropy::kDct;
+  if (scale_of(*work.placement) != 1) return Status::kUnsupported;
+  int rows = 0;
+  const Status begun = repeated.begin(*work.placement, work.resampler, &rows);
+  if (begun != Status::kOk || rows == 0) return begun;
+  if (dct) {
+    if (!impl->dct.expand(repeated.clear(rows), rows)) return Status::kUnsupported;
+  } else {
+    const size_t header = repeated.header_nbytes();
+    repeated.read_from(span.data + header, span.nbytes - header);
+    if (!impl->entropy.begin(repeated.cinfo())) return Status::kUnsupported;
+    if (!impl->entropy.decode(repeated.clear(rows), rows)) return Status::kUnsupported;
+  }
+  return repeated.show(work.rows, work.resampler);
 }
 
 }  // namespace
 
 JpegDecoder::JpegDecoder() : impl_(new Impl) {
-  impl_->cinfo.err = quiet_errors(&impl_->error.base);
-  impl_->error.base.error_exit = escape;
-  impl_->error.base.emit_message = on_message;
   impl_->progress.progress_monitor = on_progress;
-  impl_->source.init_source = source_init;
-  impl_->source.fill_input_buffer = source_fill;
-  impl_->source.skip_input_data = source_skip;
-  impl_->source.resync_to_restart = jpeg_resync_to_restart;
-  impl_->source.term_source = source_init;
-  impl_->usable = create(impl_);
-  impl_->cinfo.src = &impl_->source;
 }
 
 JpegDecoder::~JpegDecoder() {
-  jpeg_destroy_decompress(&impl_->cinfo);
   delete impl_;
 }
 
@@ -310,7 +226,14 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
   Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg};
   impl_->own = impl_->damaged = false;
+  if (work.entropy == Entropy::kOwn && impl_->repeated.ready(span.data, span.nbytes)) {
+    const Status status = run_repeated(impl_, span, work);
+    impl_->own = status == Status::kOk;
+    if (status != Status::kUnsupported) return status;
+  }
   Status status = run(impl_, span.data, span.nbytes, work);
+  if (impl_->own && status == Status::kOk && RepeatedHeader::small(width, height))
+    impl_->repeated.note(span.data, static_cast<size_t>(impl_->data - span.data));
   if (impl_->damaged) {
     // What libjpeg makes of it counts, which may warn or go on.
     impl_->own = false;
@@ -335,7 +258,14 @@ Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, Row
   int width = 0, height = 0;
   if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height))
     return Status::kCorrupt;
-  const Status status = run(impl_, header, header_nbytes, Work{&placement, rows, resampler, Entropy::kDct});
+  const Work work{&placement, rows, resampler, Entropy::kDct};
+  if (impl_->repeated.ready(header, header_nbytes)) {
+    const Status status = run_repeated(impl_, span, work);
+    if (status != Status::kUnsupported) return status;
+  }
+  const Status status = run(impl_, header, header_nbytes, work);
+  if (status == Status::kOk && RepeatedHeader::small(width, height))
+    impl_->repeated.note(header, header_nbytes);
   // libjpeg has no reason to complain of a header we wrote: the record's values made it.
   return status == Status::kUnsupported ? Status::kCorrupt : status;
 }

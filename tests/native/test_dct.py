@@ -433,6 +433,34 @@ def test_damaged_records_give_a_status_and_nothing_else(
         assert restored.endswith(b"\xff\xd9")
 
 
+@pytest.mark.parametrize("sampling", ["4:4:4", "4:2:2", "4:2:0"])
+@pytest.mark.parametrize("size", [(33, 17), (64, 64), (5, 3)])
+def test_small_images_of_one_header_do_not_depend_on_those_before(
+    core: ModuleType, decoder: Decoder, sampling: str, size: tuple[int, int]
+) -> None:
+    width, height = size
+    sources = [jpeg(texture(width, height, seed=seed), sampling=sampling) for seed in range(12)]
+    box = (width // 3, height // 3, width // 2, height // 2)
+    expected = [
+        pillow(source)[box[1] : box[1] + box[3], box[0] : box[0] + box[2]] for source in sources
+    ]
+    for kind, samples in (
+        (DCT, [core.dct_encode(source) for source in sources]),
+        (ENCODED, sources),
+    ):
+        # Every third one is cut short.
+        cut = [s[: -len(s) // 8 or -1] if i % 3 == 2 else s for i, s in enumerate(samples)]
+        alone = [decoder.batch([sample], kind, [box]) for sample in cut]
+        status, pixels = decoder.batch(cut, kind, [box] * len(cut))
+        for i, ((one_status, one_pixels), sample) in enumerate(zip(alone, cut, strict=True)):
+            assert status[i] == one_status[0]
+            if status[i] == OK:
+                np.testing.assert_array_equal(pixels[i], one_pixels[0])
+            if sample is samples[i]:
+                assert status[i] == OK
+                np.testing.assert_array_equal(pixels[i], expected[i])
+
+
 def test_the_size_is_read_from_the_head(core: ModuleType, tmp_path: Path) -> None:
     record = core.dct_encode(jpeg(texture(61, 45)))
     path = tmp_path / "record"
