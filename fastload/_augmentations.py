@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from fastload import _augmix, _pixels
+from fastload import _augmix, _pixels, _timm_policy
 from fastload._affine import Look, RandomAffine, RandomRotation
 from fastload._pixels import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
 from fastload._policies import NAMES, Policies, Step, Uniform, reach
@@ -24,7 +24,7 @@ _MODULES = (
     "torch.nn",
     "torchvision.transforms._presets",
 )
-_TIMM = ("timm.data.transforms", "timm.data.random_erasing")
+_TIMM = ("timm.data.transforms", "timm.data.random_erasing", "timm.data.auto_augment")
 
 
 class Stop(Exception):
@@ -78,7 +78,7 @@ def pixel_op(transform: Any) -> PixelOp | None:
 
 def moves(op: PixelOp) -> bool:
     """Whether an operation on pixels may move them otherwise than by a flip."""
-    if isinstance(op, (RandomRotation, RandomAffine, Uniform, Policies, _augmix.AugMix)):
+    if isinstance(op, (RandomRotation, RandomAffine, Uniform, Policies, *_MIXED)):
         return True
     inner = (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
     return any(map(moves, inner))
@@ -326,6 +326,15 @@ def _aug_mix(transform: Any) -> PixelOp:
     )
 
 
+def _timm_rand_augment(transform: Any) -> PixelOp:
+    found = _timm_policy.read(transform)
+    if isinstance(found, str):
+        raise Stop(found)
+    return found
+
+
+_MIXED = (_augmix.AugMix, _timm_policy.RandAugment)
+
 _READERS: dict[str, Callable[[Any], PixelOp]] = {
     "Compose": _compose,
     "Sequential": _compose,
@@ -349,4 +358,5 @@ _READERS: dict[str, Callable[[Any], PixelOp]] = {
     "TrivialAugmentWide": _trivial_augment,
     "AutoAugment": _auto_augment,
     "AugMix": _aug_mix,
+    "timm.RandAugment": _timm_rand_augment,
 }

@@ -60,6 +60,19 @@ DECLINED = {
     "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
     "a hook of a preset": ([hooked_preset()], "this ImageClassification has a hook"),
     "another forward of a preset": ([patched_preset()], "this ImageClassification has a hook"),
+    "ten crops": ([v1.TenCrop(8), v1.ToTensor()], "TenCrop is not a transform"),
+    "boxes clamped by themselves": (
+        [v2.ClampBoundingBoxes(), v2.ToImage()],
+        "ClampBoundingBoxes is not a transform fastload knows",
+    ),
+    "boxes of another format": (
+        [v2.ConvertBoundingBoxFormat("CXCYWH"), v2.ToImage()],
+        "ConvertBoundingBoxFormat is not a transform fastload knows",
+    ),
+    "points clamped by themselves": (
+        [v2.ClampKeyPoints(), v2.ToImage()],
+        "ClampKeyPoints is not a transform fastload knows",
+    ),
     "not yet known": ([v1.FiveCrop(8), v1.ToTensor()], "FiveCrop is not a transform"),
     "a colour after the tensor": (
         [v1.ToTensor(), v1.ColorJitter(0.1)],

@@ -31,7 +31,7 @@ def apply(
     if code in (_pixels.MIX_BEGIN, _pixels.MIX_ADD):
         assert mix is not None, "a sum has no place to be kept"
         return mix.apply(image, code, values)
-    if code >= _pixels.TORCH_BRIGHTNESS:
+    if _pixels.TORCH_BRIGHTNESS <= code <= _pixels.TORCH_AFFINE:
         return on_tensors(image, code, values)
     return _OPERATIONS[code](image, values)
 
@@ -100,6 +100,9 @@ _OPERATIONS: dict[int, _Operation] = {
     _pixels.GRAYSCALE: _grayscale,
     _pixels.INVERT: lambda image, v: ImageOps.invert(image),
     _pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
+    _pixels.SOLARIZE_ADD: lambda image, v: image.point(
+        [min(255, i + int(v[0])) if i < 128 else i for i in range(256)] * 3
+    ),
     _pixels.POSTERIZE: _posterize,
     _pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
     _pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),

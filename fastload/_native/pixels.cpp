@@ -271,6 +271,7 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
     case PixelOp::kSharpness:
     case PixelOp::kSolarize:
       return 1;
+    case PixelOp::kSolarizeAdd:
     case PixelOp::kHue:
       return count >= 1 && values[0] >= 0 && values[0] <= 255 ? 1 : -1;
     case PixelOp::kPosterize:
@@ -323,6 +324,10 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
     case PixelOp::kSolarize: {
       const double threshold = values[0];
       return point(canvas, [threshold](int i) { return i < threshold ? i : 255 - i; });
+    }
+    case PixelOp::kSolarizeAdd: {
+      const int more = static_cast<int>(values[0]);
+      return point(canvas, [more](int i) { return i < 128 ? std::min(255, i + more) : i; });
     }
     case PixelOp::kPosterize: {
       const int mask = ~((1 << (8 - static_cast<int>(values[0]))) - 1);

@@ -49,8 +49,9 @@ enum class PixelOp : int {
   kTorchAutocontrast = 26,  // 1: as v2 does it
   kTorchAffine = 27,  // a to f (output to source, from the centre), filter (0 or 2), fill (0: none, 1: as in
                       // v1, 2: as in v2), r, g, b
+  kSolarizeAdd = 28,  // what is added to levels below 128, 0 to 255
 };
-constexpr int kPixelOps = 28;
+constexpr int kPixelOps = 29;
 
 // How many values an operation reads, or -1 where they are not valid for an image of this size.
 int pixel_op_values(PixelOp op, const double* values, int count, int width, int height);

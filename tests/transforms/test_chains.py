@@ -23,6 +23,10 @@ from fastload._transforms import Plan, recognise
 CHAINS = 200
 PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (37, 64), (50, 50)]]
 MODES = [Mode.NEAREST, Mode.BILINEAR, Mode.BICUBIC, Mode.LANCZOS, Mode.BOX]
+MODES += [Mode.HAMMING, Mode.NEAREST_EXACT]
+
+ON_GEOMETRY = torchvision_oracle.GEOMETRIC
+ON_VALUES = [*torchvision_oracle.PLAIN, "RandomErasing"]
 
 Make = Callable[[Any, np.random.Generator], Any]
 
@@ -31,7 +35,7 @@ def side(rng: np.random.Generator) -> int:
     return int(rng.integers(12, 36))
 
 
-def mode(rng: np.random.Generator, most: int = 5) -> Mode:
+def mode(rng: np.random.Generator, most: int = 7) -> Mode:
     return MODES[int(rng.integers(most))]
 
 
@@ -57,6 +61,7 @@ PIXELS: dict[str, Make] = {
     ),
     "RandAugment": lambda v, r: v.RandAugment(2, int(r.integers(31))),
     "TrivialAugmentWide": lambda v, r: v.TrivialAugmentWide(),
+    "AugMix": lambda v, r: v.AugMix(int(r.integers(1, 11)), alpha=float(r.uniform(0.5, 2))),
     "AutoAugment": lambda v, r: v.AutoAugment(list(v1.AutoAugmentPolicy)[int(r.integers(3))]),
 }
 GROUPS: dict[str, Make] = {
@@ -75,6 +80,7 @@ GEOMETRY: dict[str, Make] = {
     "RandomCrop": lambda v, r: v.RandomCrop(side(r), padding=4, pad_if_needed=True, fill=9),
     "Pad": lambda v, r: v.Pad((1, 2, 3, 4), fill=(3, 4, 5)),
     "RandomHorizontalFlip": lambda v, r: v.RandomHorizontalFlip(),
+    "expanding RandomRotation": lambda v, r: v.RandomRotation(60, mode(r, 3), expand=True),
 }
 ENDS: dict[str, Make] = {
     "PILToTensor": lambda v, r: [v.PILToTensor()],
@@ -117,12 +123,26 @@ def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
     return torch.from_numpy(out[0])
 
 
+def split_as_documented(plan: Plan, chain: Any) -> None:
+    """Every transform is in the engine's part, where and as often as the chain has it."""
+    names = [type(leaf).__name__ for leaf in torchvision_oracle.leaves(chain)]
+    pixels = [name for name in names if name not in ON_GEOMETRY and name not in ON_VALUES]
+    assert [words.split("(")[0] for words in plan.steps] == names
+    assert sum(len(stage.pixels) for stage in plan.stages) == len(pixels)
+    ops = [*plan.ops, *(op for stage in plan.stages for op in stage.ops)]
+    assert len(ops) == len([name for name in names if name in ON_GEOMETRY])
+    assert len(plan.erasing) == names.count("RandomErasing")
+    assert (plan.lut is not None) == plan.dtype.is_floating_point
+    assert plan.split.startswith("all in the engine, sample by sample: ")
+
+
 @pytest.mark.parametrize("part", range(8))
 def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
     for number in range(part, CHAINS, 8):
         chain, _, end = chain_of(number)
         plan = recognise(chain)
         assert isinstance(plan, Plan), (chain, plan)
+        split_as_documented(plan, chain)
         for index, image in enumerate(PICTURES):
             theirs = torchvision_oracle.sample(chain, image, index, seed=1, epoch=2)
             found = ours(plan, image, index)

@@ -199,6 +199,67 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
     same_scale(ours_factors.round(3), np.round(factors, 3))
 
 
+@pytest.mark.parametrize("alpha", [1.0, 0.4, 3.0])
+def test_shares_of_a_mixture(alpha: float) -> None:
+    mix = v1.AugMix(mixture_width=2, alpha=alpha)
+    recipe = ours(mix)
+    own = values(recipe, _pixels.MIX_BEGIN)
+    theirs = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
+    same_scale(own, theirs[:, 0])
+    shares = recipe.values[:, :, 0][recipe.codes == _pixels.MIX_ADD].reshape(N, 2)
+    assert np.abs(own + shares.sum(axis=1) - 1).max() < 1e-6
+    parts = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
+    same_scale(shares[:, 0], parts[:, 0] * theirs[:, 1])
+
+
+@pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
+def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How many operations torchvision applies, which ones, and how much."""
+    from PIL import Image
+    from torchvision.transforms import autoaugment
+
+    mix, count = version.AugMix(severity=8), 400
+    applied: list[tuple[str, float]] = []
+
+    def note(image: Any, op: str, magnitude: float, *args: Any, **kwargs: Any) -> Any:
+        applied.append((op, magnitude))
+        return image
+
+    if version is v1:
+        monkeypatch.setattr(autoaugment, "_apply_op", note)
+    else:
+        monkeypatch.setattr(
+            type(mix), "_apply_image_or_video_transform", lambda s, *a, **k: note(*a, **k)
+        )
+    image, depths = Image.new("RGB", (W, H)), []
+    for _ in range(count):
+        before = len(applied)
+        mix(image)
+        depths.append(len(applied) - before)
+    recipe = drawn(mix, v1.PILToTensor(), n=count)
+    operations = (recipe.codes >= _pixels.TORCH_BRIGHTNESS) | np.isin(
+        recipe.codes, (_pixels.POSTERIZE, _pixels.SOLARIZE, _pixels.EQUALIZE)
+    )
+    same_choices(operations.sum(axis=1).tolist(), depths)
+    codes = {
+        "Brightness": _pixels.TORCH_BRIGHTNESS,
+        "Color": _pixels.TORCH_SATURATION,
+        "Contrast": _pixels.TORCH_CONTRAST,
+        "Sharpness": _pixels.TORCH_SHARPNESS,
+        "AutoContrast": _pixels.TORCH_AUTOCONTRAST,
+        "Posterize": _pixels.POSTERIZE,
+        "Solarize": _pixels.SOLARIZE,
+        "Equalize": _pixels.EQUALIZE,
+    }
+    theirs = [codes.get(op, _pixels.TORCH_AFFINE) for op, _ in applied]
+    same_choices(recipe.codes[operations].tolist(), theirs)
+    for name in ("Brightness", "Color", "Contrast", "Sharpness"):
+        same_scale(
+            values(recipe, codes[name]).round(4),
+            np.round([1 + m for op, m in applied if op == name], 4),
+        )
+
+
 def test_erasing() -> None:
     erasing = v1.RandomErasing(0.6, value=3)
     recipe = drawn(v1.ToTensor(), erasing)

@@ -255,13 +255,13 @@ def test_instruction_sets_give_the_same_bits() -> None:
 
     rng = np.random.default_rng(1)
     image = np.asarray(torchvision_oracle.picture(131, 77))
-    for code in range(28):
+    for code in range(29):
         values = np.zeros((1, 12))
         if code in (1, 2, 3, 5, *range(22, 26)):
             values[0, 0] = rng.uniform(0, 3)
         elif code == 9:
             values[0, 0] = 3
-        elif code in (4, 8):
+        elif code in (4, 8, 28):
             values[0, 0] = 77
             values[0, 1] = code > 20
         elif code == 27:

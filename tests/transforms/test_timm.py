@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import collections
 import math
 import sys
 import types
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
+from fastload import _pixels
+from fastload._recipe import draw
 from fastload._transforms import Plan, Unrecognised, recognise
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
@@ -41,15 +45,43 @@ class RandomErasing:
         self.device = device
 
 
+OPS = [
+    "Rotate",
+    "ColorIncreasing",
+    "PosterizeIncreasing",
+    "SolarizeAdd",
+    "TranslateXRel",
+    "Equalize",
+]
+
+
+class AugmentOp:
+    def __init__(self, name: str, std: float = 0.5, resample: Any = 3) -> None:
+        self.name, self.prob, self.magnitude = name, 0.5, 9
+        self.magnitude_std, self.magnitude_max = std, None
+        self.hparams: dict[str, float] = {}
+        self.kwargs = {"resample": resample, "fillcolor": (124, 116, 104)}
+        self.aug_fn = self.level_fn = None
+
+
+class RandAugment:
+    def __init__(self, ops: list[AugmentOp], choice_weights: Any = None) -> None:
+        self.ops, self.num_layers, self.choice_weights = ops, 2, choice_weights
+
+
 @pytest.fixture(autouse=True)
 def timm(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, classes in (
         ("timm.data.transforms", [RandomResizedCropAndInterpolation, MaybeToTensor]),
         ("timm.data.random_erasing", [RandomErasing]),
+        ("timm.data.auto_augment", [RandAugment, AugmentOp]),
     ):
         module = types.ModuleType(name)
         for cls in classes:
             setattr(module, cls.__name__, cls)
+        for table in ("NAME_TO_OP", "LEVEL_TO_ARG"):
+            setattr(module, table, dict.fromkeys(OPS))
+        module._LEVEL_DENOM = 10.0  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, name, module)
 
 
@@ -74,6 +106,21 @@ def test_training_is_what_torchvisions_classes_give() -> None:
     assert ours.same_as(theirs)
 
 
+def test_rand_augment_is_drawn_as_timm_draws_it() -> None:
+    """One of the operations, half of the time, near its magnitude (all of timm: --long)."""
+    plan = plan_of(v1.Compose([RandAugment([AugmentOp(name) for name in OPS]), v1.PILToTensor()]))
+    sizes = np.full((600, 2), 50, np.int32)
+    _, recipe = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
+    assert recipe is not None
+    codes = collections.Counter(recipe.codes.reshape(-1).tolist())
+    assert abs(codes.pop(_pixels.NONE) - 600) < 60  # of 1,200
+    affine = codes.pop(_pixels.AFFINE)  # rotations and translations
+    assert min(*codes.values(), affine / 2) > 60
+    factors = recipe.values[:, :, 0][recipe.codes == _pixels.SATURATION]
+    assert 0.1 <= factors.min() < 0.25 and 1.75 < factors.max() <= 1.9
+    assert 0.02 < np.abs(np.abs(factors - 1) - 0.81).std() < 0.06
+
+
 @pytest.mark.parametrize(("mode", "value"), [("const", 0), ("pixel", "random")])
 def test_erasing_is_torchvisions(mode: str, value: Any) -> None:
     crop = RandomResizedCropAndInterpolation()
@@ -92,6 +139,9 @@ def test_erasing_is_torchvisions(mode: str, value: Any) -> None:
         (lambda: chain(v1.CenterCrop(9), RandomErasing("rand")), "mode='rand'"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(count=3)), "several rectangles"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(device="cuda")), "device=cuda"),
+        (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights of its operations"),
+        (lambda: chain(RandAugment([AugmentOp("Rotate", resample=(2, 3))])), "chosen at random"),
+        (lambda: chain(RandAugment([AugmentOp("GaussianBlur")])), "timm with GaussianBlur"),
     ],
 )
 def test_what_it_does_besides_is_declined(transform: Any, reason: str) -> None:
