@@ -113,16 +113,14 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             transform begins with Resize or CenterCrop, their result. "shm": like "ram", but one
             copy for all processes of the user on this machine.
         cache_limit: bytes, or a string such as "8GB"; default half of the memory that is available
-            (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as without
-            a cache.
+            (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as before.
         device: where batches arrive: "cuda", "cuda:1", an index, a ``torch.device``, also "mps" and
             "xpu"; whatever their structure. On CUDA they are copied on a stream of their own while
             the caller computes (objects with a ``to`` of their own: by it, without overlap), and
             are whole when his current stream comes to them; ``next`` is for the thread that
-            trains, and never while a CUDA graph is captured. Where an
-            engine of fastload runs and no ``collate_fn`` was given, levels (uint8) are copied, and
-            the device does the table, the cast and RandomErasing, with the same result. None and
-            "cpu" leave batches in host memory.
+            trains, and never while a CUDA graph is captured. Where an engine of fastload runs and
+            no ``collate_fn`` was given, levels (uint8) are copied, and the device does the table,
+            the cast and RandomErasing, with the same result. None and "cpu": host memory.
         prefetch_device: batches ahead on the device, beside the one in use. 0: each is copied when
             it is asked for.
         batch_transform: called with each whole batch, on the device where there is one, such as

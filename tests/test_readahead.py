@@ -172,6 +172,7 @@ def test_a_record_outside_the_store_is_left_to_its_own_batch(disk):
     decoder, order = Recorder(), batches(10, 4)
     order.indices[20] = -1
     run(decoder, order, order)
+    assert decoder.announced == [*range(16), *range(24, 40)]  # all but the piece it is in
 
 
 def test_torchs_order_is_known_with_its_first_batch_and_a_users_is_not(store):

@@ -451,6 +451,14 @@ def test_interrupt_of_the_journal_duplicates_no_record(
     assert data_of(mine) == data_of(other)
 
 
+def one_record() -> Columns:
+    batch = Batch(
+        data=[b"x"], keys=["a"], labels=None, sizes=np.ones((1, 2), np.int32),
+        kinds=np.zeros(1, np.uint8), crc32c=np.zeros(1, np.uint32),
+    )  # fmt: skip
+    return of_batch(batch)
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
 def test_journal_that_was_not_synced_is_as_it_was(
     tmp_path: Path, error: type[BaseException], monkeypatch: pytest.MonkeyPatch
@@ -458,11 +466,7 @@ def test_journal_that_was_not_synced_is_as_it_was(
     def fails(descriptor: int) -> None:
         raise error
 
-    batch = Batch(
-        data=[b"x"], keys=["a"], labels=None, sizes=np.ones((1, 2), np.int32),
-        kinds=np.zeros(1, np.uint8), crc32c=np.zeros(1, np.uint32),
-    )  # fmt: skip
-    columns = of_batch(batch)
+    columns = one_record()
     partial = Partial(str(tmp_path / "a"), {})
     partial.add(columns)
     before = os.path.getsize(partial.file("journal"))
@@ -475,6 +479,30 @@ def test_journal_that_was_not_synced_is_as_it_was(
     partial = Partial(str(tmp_path / "a"), {})
     assert len(partial.chunks) == 1
     partial.add(columns)
+    partial.close()
+    again = Partial(str(tmp_path / "a"), {})
+    assert len(again.chunks) == 2
+    again.close()
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_what_is_cut_off_a_journal_does_not_come_back_behind_new_chunks(
+    tmp_path: Path, damaged: bool
+) -> None:
+    """Chunks are equally long here: one over the second leads to the third, if that is left."""
+    partial = Partial(str(tmp_path / "a"), {})
+    for _ in range(3):
+        partial.add(one_record())
+    second, journal = partial._ends[0], partial.file("journal")
+    if damaged:  # as power failures leave it: the third is on the disk, the second is not
+        partial.close()
+        with open(journal, "r+b") as file:
+            file.seek(second)
+            file.write(bytes(8))
+        partial = Partial(str(tmp_path / "a"), {})
+    else:
+        partial.keep(1)
+    partial.add(one_record())
     partial.close()
     again = Partial(str(tmp_path / "a"), {})
     assert len(again.chunks) == 2
