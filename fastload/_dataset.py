@@ -330,7 +330,8 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
         if found is None:
             raise UsageError(
                 f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
-                f"dataset; a {type(dataset).__name__} applies its own"
+                f"dataset; a {type(dataset).__name__} "
+                + ("holds several: give one" if isinstance(dataset, dict) else "applies its own")
             )
         return found
     if "joint" in given:

@@ -17,7 +17,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 from batches import MEAN, STD
-from fastload import FastLoader, PackedDataset, UsageError, pack
+from fastload import FastLoader, PackedDataset, UsageError, info, pack
 from fastload.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -286,6 +286,8 @@ def test_what_cannot_be_is_said() -> None:
         FastLoader(gray, transform=EVAL)
     with pytest.raises(UsageError, match="with an Image column"):
         FastLoader(gray.remove_columns("image"), transform=EVAL)
+    with pytest.raises(UsageError, match="a DatasetDict holds several: give one"):
+        FastLoader(hf.DatasetDict(train=gray), transform=EVAL)
     own = table(images()[:3]).with_transform(lambda batch: batch)
     with pytest.raises(UsageError, match="with_format"):
         FastLoader(own, transform=EVAL)
@@ -330,6 +332,7 @@ def test_a_seed_gives_what_a_packed_store_of_it_gives(
 
 def test_packing_keeps_the_bytes(dataset: Any, tmp_path: Path) -> None:
     dataset.save_to_disk(tmp_path / "saved")
+    assert info(tmp_path / "saved").encodings["jpeg"] > 10
     pack(tmp_path / "saved", tmp_path / "s.lmdb")
     store = PackedDataset(tmp_path / "s.lmdb").store
     assert list(store.classes) == ["a", "b", "c"]

@@ -114,7 +114,7 @@ def summarise(store: Store) -> Summary:
         nbytes=int(nbytes.sum()),
         file_nbytes=(
             sum(os.path.getsize(path) for path in store.files)
-            if store.mapped
+            if store.mapped and not store.memory()
             else int(nbytes.sum())
         ),
         classes=_classes(store),
