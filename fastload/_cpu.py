@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
+import re
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +15,13 @@ from . import _cgroup
 _WAITING_NS = 5_000_000  # between two readings of Waiting
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
+_MAPS = Path("/proc/self/maps")
+
+# Libraries of OpenMP: GCC's, Intel's, LLVM's. Wheels bring their own, with a hash in the name.
+_OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/\n]*$", re.MULTILINE)
+
+# What OpenCV and OpenMP look at when they are loaded.
+_COUNTS = ("OPENCV_FOR_THREADS_NUM", "OMP_NUM_THREADS")
 
 
 def quota(root: Path = _cgroup.ROOT, membership: Path = _cgroup.MEMBERSHIP) -> float | None:
@@ -103,3 +113,22 @@ def available() -> int:
     if ranks.isdigit() and int(ranks) > 1:
         cpus = cpus // int(ranks)
     return max(1, int(cpus))
+
+
+def one_thread() -> None:
+    """Let OpenCV and OpenMP use one thread in this process, as torch does in its workers.
+
+    As many threads as CPUs in each of as many processes are waiting for one another.
+    """
+    for name in _COUNTS:
+        os.environ[name] = "1"  # of what is loaded from now on
+    if "cv2" in sys.modules:
+        # Not 1: that would end the threads of its pool, and in a forked process, where there are
+        # none, wait for them. 0 leaves them alone and runs on the calling thread.
+        sys.modules["cv2"].setNumThreads(0)
+    try:
+        loaded = set(_OPENMP.findall(_MAPS.read_text()))
+    except OSError:
+        return  # another system: torch's own OpenMP is seen to by torch
+    for path in loaded:
+        ctypes.CDLL(path).omp_set_num_threads(1)

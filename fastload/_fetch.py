@@ -375,6 +375,7 @@ class WorkerInit:
         info: Any = get_worker_info()
         # get_worker_info().dataset is the user's own dataset, not what wraps it.
         object.__setattr__(info, "dataset", info.dataset.dataset)
+        _cpu.one_thread()
         if self.chosen is not None:
             self.chosen(worker_id)
 

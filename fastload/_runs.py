@@ -133,7 +133,7 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
         return _local(loader, epoch)
     persistent = loader.persistent_workers and loader.num_workers > 0
     inner = loader._inner
-    if inner is None or not persistent:
+    if inner is None or not persistent or _died(inner):
         inner = _inner(loader, epoch)
     progress = epoch.progress
     # The workers' seed was drawn before this epoch: then its order was drawn first.
@@ -171,6 +171,12 @@ def _local(loader: Any, epoch: Epoch) -> LocalIterator:
         bad=loader._bad,
         stamps=loader._stamps,
     )
+
+
+def _died(inner: Inner) -> bool:
+    """Whether a worker that was to persist is gone; torch would wait for it in every epoch."""
+    processes = getattr(inner.loader._iterator, "_workers", ())
+    return not all(process.is_alive() for process in processes)
 
 
 def _inner(loader: Any, epoch: Epoch) -> Inner:

@@ -6,6 +6,7 @@ import gc
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -54,6 +55,9 @@ def test_the_samples_are_made_ahead_on_another_thread():
     next(iterator)
     assert ahead.wait(30)
     assert threading.main_thread() not in seen
+    # The queue is bounded: one batch was taken, two are ahead, and the thread has nothing to do.
+    time.sleep(0.2)
+    assert len(seen) == 9
     del iterator
 
 

@@ -65,6 +65,9 @@ def test_a_sampler_that_is_given_wins():
     loader = FastLoader(range(9), 2, sampler=[3, 4], shard=True, rank=0, world_size=3)
     assert torch.cat(list(loader)).tolist() == [3, 4]
     assert "sampler that was given decides" in loader.explain()
+    batches = FastLoader(range(9), batch_sampler=[[3], [5, 4]], shard=True, rank=0, world_size=3)
+    assert [batch.tolist() for batch in batches] == [[3], [5, 4]]
+    assert len(batches) == 2
 
 
 def test_a_trainer_that_divides_the_batches_by_itself_finds_them_whole():

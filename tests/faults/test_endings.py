@@ -53,7 +53,8 @@ def no_process_outlives_its_test():
 
 
 PREAMBLE = """
-import sys, itertools, torch
+import signal, sys, itertools, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from torchvision import transforms as v1
 from fastload import FastLoader
 tf = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])

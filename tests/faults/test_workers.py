@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from fastload import FastLoader
 
@@ -50,10 +50,21 @@ def raises():
     raise ValueError("on purpose")
 
 
+def exits():
+    os._exit(3)
+
+
+def takes_all_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 20, resource.RLIM_INFINITY))
+    bytearray(1 << 30)
+
+
 CASES = {
     "killed": (killed, {}, RuntimeError, "killed by signal|exited unexpectedly"),
     "hangs": (hangs, {"timeout": 1}, RuntimeError, "timed out after 1 seconds"),
     "raises": (raises, {}, ValueError, "Caught ValueError in DataLoader worker process"),
+    "exits": (exits, {}, RuntimeError, "exited unexpectedly"),
+    "takes all memory": (takes_all_memory, {}, MemoryError, "Caught MemoryError in DataLoader"),
 }
 
 
@@ -61,14 +72,83 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_worker_that_fails(case, count):
     happens, arguments, error, message = CASES[case]
+    # Torch waits 5 s for a worker that hangs before it kills it.
+    for _ in range(count(1 if case == "hangs" else 2, 100)):
+        fails(Arrays(happens), error, message, **arguments)
+
+
+def fails(dataset, error, message, **arguments):
+    """Iterate over ``dataset`` until ``error`` comes, which is soon."""
+    loader = FastLoader(dataset, 5, num_workers=2, **arguments)
+    begin = time.monotonic()
+    with pytest.raises(error, match=message):
+        for batch in loader:
+            assert batch[0].shape == (5, 3, 16, 16)
+    assert time.monotonic() - begin < SECONDS
+
+
+@pytest.fixture
+def forkserver():
+    """Python's own server, which stays once it is started: started before anything is counted."""
+    from multiprocessing import forkserver
+
+    forkserver.ensure_running()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("forkserver", "no_leaks")
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+@pytest.mark.parametrize("case", CASES)
+def test_a_worker_that_fails_however_it_was_started(case, context):
+    happens, arguments, error, message = CASES[case]
+    for _ in range(5):
+        fails(Arrays(happens), error, message, multiprocessing_context=context, **arguments)
+
+
+class Once(Arrays):
+    """Something happens each time that the file ``armed`` is there."""
+
+    def __init__(self, happens, armed):
+        super().__init__(happens)
+        self.armed = armed
+
+    def __getitem__(self, i):
+        if i == 30 and self.armed.exists():
+            self.armed.unlink()
+            self.happens()
+        return super().__getitem__(0), i
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("case", ["killed", "raises"])
+def test_after_a_failure_workers_that_persist_serve_the_next_epoch(case, count, tmp_path):
+    happens, _, error, message = CASES[case]
+    dataset = Once(happens, tmp_path / "armed")
+    loader = FastLoader(dataset, 5, num_workers=2, persistent_workers=True)
     for _ in range(count(2, 100)):
-        loader = FastLoader(Arrays(happens), 5, num_workers=2, **arguments)
-        begin = time.monotonic()
+        dataset.armed.touch()
         with pytest.raises(error, match=message):
-            for batch in loader:
-                assert batch[0].shape == (5, 3, 16, 16)
-        assert time.monotonic() - begin < SECONDS
-        del loader, batch
+            list(loader)
+        assert torch.cat([batch[1] for batch in loader]).tolist() == list(range(80))
+    del loader
+
+
+class Stream(IterableDataset):
+    """As Arrays; each worker gives all of it."""
+
+    def __init__(self, happens):
+        self.happens = happens
+
+    def __iter__(self):
+        return map(Arrays(self.happens).__getitem__, range(80))
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("case", ["killed", "raises"])
+def test_a_worker_of_an_iterable_dataset_that_fails(case, count):
+    happens, _, error, message = CASES[case]
+    for _ in range(count(1, 100)):
+        fails(Stream(happens), error, message)
 
 
 @pytest.mark.usefixtures("no_leaks")
