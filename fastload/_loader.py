@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import _arguments, _cpu, _decode_device, _delivery, _epoch, _runs, _shard
 from ._buffers import SlabRing
@@ -25,6 +25,7 @@ from ._sampler import SeededSampler
 from ._shard import Shard
 from ._shared import SharedRing
 from ._source import Source, nested, resolve
+from ._tensors import of_rows
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
 from .errors import UsageError
@@ -290,8 +291,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             source = "engine='workers' was asked for"
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
-        if not isinstance(source, str) and source.tensors and isinstance(sampler, BatchSampler):
-            source = "the sampler gives lists of indices, each of which is one sample"
+        if not isinstance(source, str) and source.tensors and self.engine == "auto":
+            source = of_rows(sampler) or source
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)

@@ -14,7 +14,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
+from ._sampler import SeededSampler
 from ._transport import plain
 from .storage.base import RAW, Spans, Store
 from .storage.concat import ConcatStore
@@ -87,6 +96,16 @@ class TensorStore(Store):
         """None: memory has none."""
 
 
+# Samplers that give nothing but ints.
+_OF_INTS = (
+    SequentialSampler,
+    RandomSampler,
+    WeightedRandomSampler,
+    DistributedSampler,
+    SeededSampler,
+)
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rows:
     """The tensors of one or several stores, one after the other.
@@ -154,6 +173,29 @@ def tensors_of(dataset: Any) -> TensorStore | str:
     if known is None or not known.same_as(store):
         known = _stores[dataset] = store
     return known
+
+
+def of_rows(sampler: Any) -> str:
+    """Why batches of a TensorDataset drawn by ``sampler`` may not be rows of its tensors; or "".
+
+    What is no int (a list, a slice) is taken by a tensor too, as one sample of many rows.
+    """
+    if sampler is None or type(sampler) in _OF_INTS or _ints(sampler):
+        return ""
+    if isinstance(sampler, BatchSampler):
+        return "the sampler gives lists of indices, each of which is one sample"
+    return (
+        f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
+        "TensorDataset; if all it gives are ints, engine='native' copies rows"
+    )
+
+
+def _ints(sampler: Any) -> bool:
+    if type(sampler) is SubsetRandomSampler:
+        sampler = sampler.indices
+    if type(sampler) in (list, tuple):
+        return all(type(index) is int for index in sampler)
+    return isinstance(sampler, range)
 
 
 def _leaves(store: Store) -> Sequence[TensorStore]:

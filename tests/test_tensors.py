@@ -12,6 +12,7 @@ from torch.utils.data import (
     BatchSampler,
     ConcatDataset,
     DataLoader,
+    Sampler,
     SequentialSampler,
     Subset,
     TensorDataset,
@@ -21,6 +22,7 @@ from torch.utils.data import (
 from fastload import FastLoader
 from fastload._buffers import SlabRing
 from fastload._plan import Plan
+from sides import side_by_side
 
 DTYPES = [torch.uint8, torch.float32, torch.bfloat16, torch.bool, torch.int16, torch.complex64]
 
@@ -188,6 +190,50 @@ def test_a_sampler_of_lists_gives_samples_of_many_rows(batches: bool) -> None:
     loader = FastLoader(data, **given)
     same(list(loader), list(DataLoader(data, **given)))
     assert "lists of indices" in loader.explain()
+
+
+class Given(Sampler[Any]):
+    """A sampler of the user's."""
+
+    def __init__(self, *indices: Any) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@pytest.mark.parametrize("size", [None, 1, 2])
+@pytest.mark.parametrize(
+    "indices",
+    [
+        ([0, 1], [2, 3], [4, 1]),
+        (torch.tensor([0, 1]), torch.tensor([2, 2])),
+        (slice(0, 2), slice(3, 5)),
+        ((0,), (3,)),
+        (True, True),
+        (2, 0, 1),
+        (None, ...),
+        ("a", 1.5),
+    ],
+    ids=["lists", "tensors", "slices", "tuples", "bools", "ints", "none", "wrong"],
+)
+def test_whatever_a_sampler_of_the_users_gives_is_taken_as_torch_takes_it(
+    indices: tuple[Any, ...], size: int | None
+) -> None:
+    data = dataset((3, 4), (), n=6)
+    side_by_side(data, 1, sampler=lambda: Given(*indices), batch_size=size)
+    side_by_side(data, 1, sampler=lambda: list(indices), batch_size=size)
+
+
+def test_rows_are_copied_for_a_sampler_of_the_users_that_gives_ints_if_it_is_asked_for() -> None:
+    data = dataset((3, 4), (), n=6)
+    loader = FastLoader(data, batch_size=2, sampler=Given(3, 1, 0), engine="native")
+    same(list(loader), list(DataLoader(data, batch_size=2, sampler=Given(3, 1, 0))))
+    assert loader.stats()["engine"] == "gather"
+    assert "engine='native'" in FastLoader(data, sampler=Given(0)).explain()
 
 
 def test_another_default_device_changes_no_memory_of_batches() -> None:
