@@ -28,6 +28,9 @@ std::atomic<bool> stamps{true};
 // that has just woken up.
 constexpr int64_t kStampEvery = 16;
 
+// Samples ahead whose records are asked for.
+constexpr int64_t kPrefetch = 2;
+
 // As threading.get_native_id() and the tools of the system number it.
 int64_t thread_id() {
 #ifdef __linux__
@@ -127,6 +130,11 @@ Status Batch::decode(int64_t item, int* error) {
   const Clock clock(times_ != nullptr ? 1 : stands_for);
   Span span;
   int64_t at = 0;
+  // Records of a shuffled batch lie anywhere: small ones would be waited for line by line.
+  if (item + kPrefetch < count()) {
+    const Sample& later = samples_[static_cast<size_t>(item + kPrefetch)];
+    files_->prefetch(later.file, later.offset, later.nbytes);
+  }
   Status status = read(item, clock, &span, &at, error);
   if (status == Status::kOk) {
     if (others_.empty()) {

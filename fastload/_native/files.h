@@ -76,6 +76,10 @@ class Files {
 
   size_t count() const { return count_ + (arena_ ? 1 : 0); }
 
+  // Asks the processor for the beginning of a span that is read soon. Does nothing where it is not mapped
+  // yet.
+  void prefetch(int64_t file, int64_t offset, int64_t nbytes) const noexcept;
+
   // Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end. At most `limit` bytes if
   // that is less (to read headers only). A mapped span lives as long as this object, any other until
   // the scratch is used again. kIo sets *error to an errno.
