@@ -146,11 +146,21 @@ for part in $PARTS; do
     esac
 done
 "$PY" - "$FOUND" "$OUT" <<'JOIN'
-import json, sys, xml.etree.ElementTree as tree
+import importlib.metadata, json, subprocess, sys, xml.etree.ElementTree as tree
 from pathlib import Path
 import torch
 from bench import machine
 
+libraries = {}
+for found in importlib.metadata.distributions():
+    name = found.metadata["Name"] or ""
+    if name.startswith(("nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg")):
+        libraries[name] = found.version
+asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+try:
+    driver = subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.strip()
+except (OSError, subprocess.TimeoutExpired):
+    driver = "not known: there is no nvidia-smi that answers"
 parts, out = map(Path, sys.argv[1:])
 tests = {}
 if (parts / "tests.xml").exists():
@@ -160,6 +170,8 @@ rows = [row for path in sorted(parts.glob("*.json")) for row in json.loads(path.
 content = {
     "device": torch.cuda.get_device_name(),
     "cuda": torch.version.cuda,
+    "driver": driver,
+    "libraries": libraries,
     "machine": machine.describe(),
     "versions": machine.versions(),
     "tests": tests,

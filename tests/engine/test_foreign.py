@@ -23,6 +23,8 @@ from fastload._engine import nvimages
 from fastload._engine.windows import windows
 from fastload._frame import Geometry
 
+pytestmark = pytest.mark.native  # what they are compared with
+
 
 @pytest.fixture(params=["dali", "nvimgcodec"])
 def engine(request: pytest.FixtureRequest) -> str:

@@ -14,7 +14,7 @@ from torchvision.datasets import ImageFolder
 from fastload import DecodeError, FastLoader
 from fastload._decode_device import _LIBRARIES, _NAMES
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.native]
 
 
 @pytest.fixture(params=["dali", "nvimgcodec"])
