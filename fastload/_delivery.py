@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from . import _accelerator, _decode_device, _randomness
+from . import _accelerator, _decode_device, _mixing, _randomness
 from ._collate import collate, images_of, with_images
 from ._device import DeviceStage
 from ._engine import FOREIGN
@@ -91,8 +91,22 @@ def deliver(loader: Any, source: Source | str, epoch: Epoch, inner: Iterator[Any
         made = () if loader._made is None else loader._made[1].rings
         rings = (*made, loader._ring, loader._warm)
         mover.rings = tuple(ring for ring in rings if ring is not None)
-    finisher = _Finisher(loader, epoch.progress, inner, mover, stage)
+    transform = _in_place(loader, source) or loader.batch_transform
+    finisher = _Finisher(loader, epoch.progress, inner, mover, stage, transform)
     return Delivery(inner, mover, finisher, loader._stamps)
+
+
+def _in_place(loader: Any, source: Source | str) -> Callable[[Any], Any] | None:
+    """``batch_transform`` for batches that nobody else has; None: as it is.
+
+    Rows of a TensorDataset and what a ``collate_fn`` of the user's returns may be kept by others.
+    """
+    if accelerated(loader) or isinstance(source, str) or source.tensors:
+        return None
+    if loader.batch_transform is None or loader.collate_fn is not collate:
+        return None
+    changed: Callable[[Any], Any] | None = _mixing.in_place(loader.batch_transform)
+    return changed
 
 
 def _stage(loader: Any, plan: Plan, mover: Mover) -> DeviceStage:
@@ -115,13 +129,14 @@ class _Finisher:
         inner: Iterator[Any],
         mover: Mover | None,
         stage: DeviceStage | None,
+        transform: Callable[[Any], Any] | None,
     ) -> None:
         self._loader = loader
         self._progress = progress
         self._shown: Progress | None = progress
         self._accelerator = None if mover is None else mover.accelerator
         self._stage = stage
-        self._transform: Callable[[Any], Any] | None = loader.batch_transform
+        self._transform = transform
         self._seed = loader.seed
         if self._seed is None and self._transform is not None:
             # Drawn once an epoch, as torch draws what its workers are seeded with.
@@ -178,6 +193,8 @@ def explain(loader: Any, source: Source | str) -> list[str]:
         lines.append("device: cpu, so batches stay in host memory")
     if loader.batch_transform is not None:
         where = f"on {loader.device}" if accelerated(loader) else "in host memory"
+        if _in_place(loader, source) is not None:
+            where = "in the batch's own memory"
         name = getattr(loader.batch_transform, "__name__", type(loader.batch_transform).__name__)
         lines.append(f"batch_transform: {name}, {where}, once a batch")
     return lines

@@ -298,6 +298,23 @@ def random_words(
         out: (4 * b, n): word k of stream j in row ``k * b + j``.
     """
 
+def mix_up(batch: npt.NDArray[np.float32], before: float, own: float) -> None:
+    """Each sample of ``batch`` becomes ``before`` times the one before it and ``own`` times itself.
+
+    The one before the first is the last. Products and sum are rounded to float32.
+    """
+
+def cut_mix(batch: npt.NDArray[np.uint8], top: int, bottom: int, left: int, right: int) -> None:
+    """Into a box of each sample of ``batch`` comes that of the one before it; first after last.
+
+    Args:
+        batch: (n, planes, rows, bytes of a row).
+        top, bottom: rows.
+        left, right: bytes of a row.
+
+    Raises ValueError where the box reaches outside.
+    """
+
 def crc32c(buffer: Any, crc: int = 0) -> int:
     """CRC32C of a bytes-like object, going on from ``crc``."""
 

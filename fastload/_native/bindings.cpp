@@ -13,6 +13,7 @@
 #include "dct.h"
 #include "image.h"
 #include "jpeg.h"
+#include "mix.h"
 #include "philox.h"
 #include "pool.h"
 #include "resample.h"
@@ -108,6 +109,35 @@ void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, cons
                stream_array.data<const uint64_t>(), static_cast<size_t>(b), words.data<uint64_t>());
 }
 
+void mix_batch(const py::object& batch, float before, float own) {
+  const Buffer values(batch, "batch", 'f', 4, true);
+  const auto samples = static_cast<size_t>(values.length());
+  if (values.nbytes() == 0) return;
+  WithoutGil released;
+  mix_up(values.data<float>(), samples, static_cast<size_t>(values.nbytes()) / 4 / samples, before, own);
+}
+
+void cut_batch(const py::object& batch, int top, int bottom, int left, int right) {
+  const Buffer bytes(batch, "batch", 'u', 1, true);
+  if (bytes.ndim() != 4)
+    throw py::value_error("batch: expected 4 dimensions, got " + std::to_string(bytes.ndim()));
+  if (top < 0 || top > bottom || bottom > bytes.extent(2) || left < 0 || left > right ||
+      right > bytes.extent(3))
+    throw py::value_error("the box reaches outside of the images");
+  if (bytes.nbytes() == 0) return;
+  const auto rows = static_cast<size_t>(bytes.extent(2)), row = static_cast<size_t>(bytes.extent(3));
+  Box box{};
+  box.offset = static_cast<size_t>(top) * row + static_cast<size_t>(left);
+  box.planes = static_cast<size_t>(bytes.extent(1));
+  box.rows = static_cast<size_t>(bottom - top);
+  box.plane_stride = rows * row;
+  box.row_stride = row;
+  box.length = static_cast<size_t>(right - left);
+  WithoutGil released;
+  cut_mix(bytes.data<unsigned char>(), static_cast<size_t>(bytes.length()), box.planes * box.plane_stride,
+          box);
+}
+
 template <typename Codec>
 py::bytes convert(const py::object& buffer, Codec codec) {
   const Bytes bytes(buffer);
@@ -148,6 +178,9 @@ PYBIND11_MODULE(_core, m) {
       "crc"_a = 0, "The same without SSE4.2, for the tests.");
   m.def("random_words", &random_words, "seed"_a, "epoch"_a, "indices"_a, "streams"_a, "out"_a,
         "Philox words; see _core.pyi.");
+  m.def("mix_up", &mix_batch, "batch"_a, "before"_a, "own"_a, "MixUp in place; see _core.pyi.");
+  m.def("cut_mix", &cut_batch, "batch"_a, "top"_a, "bottom"_a, "left"_a, "right"_a,
+        "CutMix in place; see _core.pyi.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a,
