@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -83,12 +85,13 @@ def append(
 
     Raises:
         UsageError: a set of shards, or a format of several files (pack into another store, and read
-            both as one); a source that does not fit, or that has keys that are there.
+            both as one); a source that does not fit, or that has keys that are there; somebody else
+            appends to this store now; its folder cannot be written.
         StoreError: as ``pack`` does.
     """
     path = os.path.abspath(os.path.expanduser(os.fspath(path)))
-    store = open_store(path)
     if format_of(path) is None or not os.path.isfile(path):
+        open_store(path).close()  # which says so where there is none
         raise UsageError(
             f"expected a store of one file, got {path!r}: pack the new images into another store, "
             "and read both as one, FastLoader([a, b])"
@@ -99,10 +102,18 @@ def append(
                 f"expected no {name} where a store of one file is appended to, got "
                 f"{options[name]!r}: pack the new images into another store with it"
             )
+    with _alone(path):
+        return _append(path, source, progress, options)
+
+
+def _append(
+    path: str, source: Any, progress: Progress | None, options: dict[str, Any]
+) -> PackReport:
+    store = open_store(path)
     stem, suffix = os.path.splitext(path)
     new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
     _settle(path, store.format)  # what a run that was killed left
-    _remove(stem)
+    _remove(path)
     try:
         pack(source, more, **options)
         both = ConcatStore.checked([store, open_store(more)])
@@ -114,9 +125,41 @@ def append(
         both.close()
         _replace(new, path, store.format)
     finally:
-        _remove(stem)
+        _remove(path)
     (part,) = report.parts
     return dataclasses.replace(report, parts=(dataclasses.replace(part, path=path),))
+
+
+@contextlib.contextmanager
+def _alone(path: str) -> Iterator[None]:
+    """Nobody else appends to the store ``path`` meanwhile: the records of one would be lost.
+
+    A kill leaves the empty lock file, which the next run deletes.
+    """
+    name = f"{os.path.splitext(path)[0]}{_MARK}-lock"
+    while True:
+        try:
+            lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise UsageError(
+                f"{path!r} is replaced by a larger store, and its folder cannot be written "
+                f"({error.strerror}): append where it can"
+            ) from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise UsageError(
+                    f"somebody else appends to {path!r} now: wait until that is done"
+                ) from error
+            if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
+                try:
+                    yield
+                finally:
+                    os.remove(name)
+                return
+        finally:  # whoever held it has deleted the file that was opened here: again
+            os.close(lock)
 
 
 def _replace(new: str, path: str, format: str) -> None:
@@ -154,13 +197,14 @@ def _settle(path: str, format: str) -> None:
     sync_folder(folder)
 
 
-def _remove(stem: str) -> None:
+def _remove(path: str) -> None:
     """Delete what belongs to the new store but has not become part of the old one."""
-    folder, name = os.path.split(stem)
+    folder, name = os.path.split(os.path.splitext(path)[0])
+    waiting = os.path.basename(next_sidecar_of(path))
     for other in os.listdir(folder):
-        path = os.path.join(folder, other)
-        if other.startswith((f"{name}{_MARK}.", f"{name}{_MARK}-added.")):
-            if os.path.isdir(path):
-                shutil.rmtree(path)
+        left = os.path.join(folder, other)
+        if other.startswith((f"{name}{_MARK}.", f"{name}{_MARK}-added.", f"{waiting}.")):
+            if os.path.isdir(left):
+                shutil.rmtree(left)
             else:
-                os.remove(path)
+                os.remove(left)

@@ -128,7 +128,8 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
         StoreError: the sidecar is damaged, or of a version or format that is not expected.
     """
     changed = None
-    for one in [sidecar_of(path), next_sidecar_of(path)] if place is None else [place]:
+    mine = sidecar_of(path)  # looked at again: meanwhile that which waited may have got its name
+    for one in [mine, next_sidecar_of(path), mine] if place is None else [place]:
         table = _read(path, one, format)
         wrong = None if table is None else _changed(table)
         if table is not None and wrong is None:

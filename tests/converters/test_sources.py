@@ -328,14 +328,14 @@ def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fiel
         rename, replace, remove = os.replace, _append._replace, _append._remove
         with monkeypatch.context() as patch:
             patch.setattr(_append, "_replace", last_steps)
-            patch.setattr(_append, "_remove", lambda stem: None)  # who is killed clears nothing up
+            patch.setattr(_append, "_remove", lambda path: None)  # who is killed clears nothing up
             try:
                 append(path, tmp_path / f"more{suffix}")
             except Killed:
                 return True
             finally:
                 patch.setattr(os, "replace", rename)
-        remove(str(path.with_suffix("")))
+        remove(str(path))
         return False
 
     write(tmp_path / f"more{suffix}", [{"key": f"neu {i}"} for i in range(12)])
@@ -364,6 +364,52 @@ def test_append_that_is_killed_leaves_the_old_store_or_the_new_one_with_its_fiel
                 there = tmp_path / f"whole{name.removeprefix('a')}"
                 assert (folder / name).read_bytes() == there.read_bytes(), name
     assert {12, 24} == set(found) and found == sorted(found)
+
+
+def test_second_append_at_once_is_refused_and_harms_nothing(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar")
+    write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
+    before, tried = sorted(os.listdir(tmp_path)), []
+
+    def second(done: int, total: int, nbytes: int) -> None:
+        if not tried:
+            with pytest.raises(UsageError, match="somebody else appends") as raised:
+                append(path, tmp_path / "more.tar")
+            tried.append(raised)
+
+    append(path, tmp_path / "more.tar", progress=second)
+    assert len(tried) == 1 and len(open_store(path)) == 24
+    assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_append_sees_what_was_appended_while_it_waited_for_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever held the lock has deleted its file, and replaced the store, before it is got."""
+    path = write(tmp_path / "a.tar")
+    for name in ("one", "two"):
+        write(tmp_path / f"{name}.tar", [{"key": f"{name} {i}"} for i in range(12)])
+    flock = _append.fcntl.flock
+
+    def late(lock: int, how: int) -> None:
+        monkeypatch.setattr(_append.fcntl, "flock", flock)
+        append(path, tmp_path / "one.tar")
+        flock(lock, how)
+
+    monkeypatch.setattr(_append.fcntl, "flock", late)
+    append(path, tmp_path / "two.tar")
+    assert [key[:3] for key in columns_of(path)["keys"][12::12]] == ["one", "two"]
+
+
+def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tar")
+    write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
+    before = sorted(os.listdir(tmp_path))
+    (tmp_path / "a.tar.fastload-next.partial").write_bytes(b"half")
+    (tmp_path / "a-appending-lock").touch()
+    with pytest.raises(UsageError, match="already has a record"):
+        append(path, path)
+    assert sorted(os.listdir(tmp_path)) == before
 
 
 def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
