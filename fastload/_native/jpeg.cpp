@@ -52,6 +52,7 @@ struct JpegDecoder::Impl {
   EntropySource entropy;
   // Of the last file: entropy was attached, and found damage that libjpeg must judge.
   bool own = false, damaged = false;
+  bool again = false;             // see JpegDecoder::again
   const uint8_t* data = nullptr;  // where its header ends
   std::vector<uint8_t> rebuilt;
 };
@@ -205,7 +206,9 @@ Status run_repeated(Impl* impl, const Span& span, const Work& work) {
     if (!impl->entropy.begin(repeated.cinfo())) return Status::kUnsupported;
     if (!impl->entropy.decode(repeated.clear(rows), rows)) return Status::kUnsupported;
   }
-  return repeated.show(work.rows, work.resampler);
+  const Status shown = repeated.show(work.rows, work.resampler);
+  impl->again = shown == Status::kOk;
+  return shown;
 }
 
 }  // namespace
@@ -225,10 +228,11 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
   Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg};
-  impl_->own = impl_->damaged = false;
+  impl_->own = impl_->damaged = impl_->again = false;
   if (work.entropy == Entropy::kOwn && impl_->repeated.ready(span.data, span.nbytes)) {
     const Status status = run_repeated(impl_, span, work);
-    impl_->own = status == Status::kOk;
+    impl_->own = impl_->again;
+    impl_->entropy.trim();
     if (status != Status::kUnsupported) return status;
   }
   Status status = run(impl_, span.data, span.nbytes, work);
@@ -256,6 +260,7 @@ Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, Row
   const uint8_t* header = nullptr;
   size_t header_nbytes = 0;
   int width = 0, height = 0;
+  impl_->again = false;
   if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height))
     return Status::kCorrupt;
   const Work work{&placement, rows, resampler, Entropy::kDct};
@@ -272,6 +277,10 @@ Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, Row
 
 bool JpegDecoder::own_entropy() const {
   return impl_->own;
+}
+
+bool JpegDecoder::again() const {
+  return impl_->again;
 }
 
 #define FASTLOAD_TEXT(value) #value

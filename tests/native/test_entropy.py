@@ -127,6 +127,29 @@ def test_coefficients_of_every_size_equal_pillow(tmp_path: Path) -> None:
             np.testing.assert_array_equal(result.images[0], native_core.pixels(encoded))
 
 
+def test_what_lies_behind_a_small_image_is_not_kept_in_memory(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    encoded = make("4:2:0", 32, 32)
+    expected = native_core.pixels(encoded)
+    long = encoded[:-2] + bytes(48 * 2**20) + encoded[-2:]
+    (tmp_path / "image.jpg").write_bytes(encoded)
+    (tmp_path / "long.jpg").write_bytes(long)
+    files = native_core.open_files([tmp_path / "image.jpg", tmp_path / "long.jpg"], mapped=False)
+    del long
+
+    def decode(file: list[int]) -> None:
+        boxes = [[0, 0, 32, 32]] * len(file)
+        done = native_core.submit(files, boxes, file=np.array(file, np.int32), threads=0).wait()
+        assert (done.status == _native.OK).all()
+        np.testing.assert_array_equal(done.images[-1], expected)
+
+    process = psutil.Process()
+    decode([0] * 8)  # so that they share what is set up for their header
+    before = process.memory_info().rss
+    decode([0, 1])
+    assert process.memory_info().rss - before < 16 * 2**20
+
+
 def test_what_is_not_one_plain_baseline_scan_is_left_to_libjpeg() -> None:
     image = native_core.photo(60, 50)
     own = native_core.core()._own_entropy

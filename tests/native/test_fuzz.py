@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -66,11 +67,39 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "cmyk.jpg": native_core.encode(image.convert("CMYK")),
         "24.bmp": native_core.encode(image, "BMP"),
     }
-    for name in ("420.jpg", "444.jpg", "gray.jpg", "progressive.jpg"):
+    small = native_core.photo(45, 38)  # their set-up is shared
+    files |= {
+        "small_444.jpg": native_core.encode(small, subsampling="4:4:4"),
+        "small_420.jpg": native_core.encode(small, subsampling="4:2:0"),
+        "small_422.jpg": native_core.encode(small, subsampling="4:2:2", optimize=True),
+        "small_gray.jpg": native_core.encode(small.convert("L")),
+        "small_restarts.jpg": native_core.encode(small, restart_marker_blocks=3),
+    }
+    gray = files["small_gray.jpg"]
+    frame = gray.index(
+        b"\xff\xc0"
+    )  # one component whose sampling is 2 x 2: its blocks lie as before
+    assert gray[frame + 11] == 0x11
+    files["small_gray_22.jpg"] = gray[: frame + 11] + b"\x22" + gray[frame + 12 :]
+    for name in (
+        "420.jpg",
+        "444.jpg",
+        "gray.jpg",
+        "progressive.jpg",
+        "small_420.jpg",
+        "small_444.jpg",
+    ):
         files[name.replace(".jpg", ".dct")] = native_core.core().dct_encode(files[name])
     for name, data in files.items():
         (folder / name).write_bytes(data)
     return [str(folder / name) for name in files]
+
+
+def shared(output: str) -> int:
+    """How many images were shown by what was set up for one before."""
+    found = re.search(r"(\d+) with the set-up of one before", output)
+    assert found is not None
+    return int(found.group(1))
 
 
 @pytest.mark.parametrize("simd", ["", "avx2", "scalar"])
@@ -84,6 +113,7 @@ def test_damaged_files_do_no_harm(
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert shared(done.stdout) > 20
 
 
 def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
@@ -102,3 +132,4 @@ def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
         lines.append(done.stdout.splitlines())
     assert lines[0][0] == lines[1][0]
     assert not lines[0][1].startswith("0 ") and lines[1][1].startswith("0 ")
+    assert shared(lines[0][1]) > 20 and shared(lines[1][1]) == 0
