@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastload import _huggingface
+from fastload.errors import UsageError
 from fastload.storage import Store, open_store
 from fastload.storage.arrow import ArrowStore
 from fastload.storage.folder import FolderStore
@@ -48,6 +49,11 @@ def _at(text: str) -> Source:
 def _of_object(found: Any, name: str) -> Source:
     if _huggingface.known(found):
         return TableSource(ArrowStore(found), name)
+    if isinstance(found, dict) and any(isinstance(name, str) for name in found):
+        raise UsageError(
+            f"expected one dataset, got a {type(found).__name__} of several: give one of them "
+            f"({', '.join(map(str, found))})"
+        )
     return dataset_source(found, name)
 
 

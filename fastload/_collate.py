@@ -93,7 +93,7 @@ def annotations_of(
 
 
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:
-    if name == "key":
+    if name == "key" and name not in store.fields:
         return list(store.keys(records))
     try:
         values = store.batch(name, records)

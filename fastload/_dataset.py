@@ -297,7 +297,7 @@ def _chosen(
         return tuple(store.fields)
     names = (fields,) if isinstance(fields, str) else tuple(fields)
     if store.sample_fields is not None:  # columns, of which these two come in any case
-        names = tuple(name for name in names if name not in store.names)
+        names = tuple(name for name in names if name in store.fields or name not in store.names)
     unknown = [name for name in names if name not in store.fields and name != "key"]
     if unknown:
         raise UsageError(

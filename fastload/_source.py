@@ -195,6 +195,9 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
             return "only some parts of the ConcatDataset are TensorDatasets"
         if part.fields != first.fields:
             return "the parts of the ConcatDataset give different fields"
+        for name in part.fields or ():
+            if part.store.fields.get(name) != first.store.fields.get(name):
+                return f"the parts of the ConcatDataset have other values in the field {name!r}"
         if part.store.names != first.store.names:
             return "the parts of the ConcatDataset call their images or labels differently"
         if part.draw != first.draw:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import io
 import pickle
 from collections.abc import Iterator
@@ -258,6 +259,67 @@ def test_names_are_the_datasets(dataset: Any) -> None:
         FastLoader(some, transform=EVAL, fields=["nothing"])
 
 
+def test_columns_called_key_and_label_are_the_datasets(dataset: Any) -> None:
+    some = dataset.rename_columns({"name": "key", "label": "number"})
+    some = some.cast_column("number", hf.Value("int64")).add_column("label", dataset["name"])
+    for fields in (None, ("key", "label")):
+        batch = next(iter(FastLoader(some, batch_size=3, transform=EVAL, fields=fields)))
+        assert batch["key"] == batch["label"] == ["number 0", "number 1", "number 2"]
+
+
+def test_integers_beyond_int64_are_a_list(dataset: Any) -> None:
+    large = np.array([2**64 - 1 - i for i in range(len(dataset))], np.uint64)
+    for values in (large, large // 4):
+        some = dataset.select_columns(["image"]).add_column("hash", values)
+        batch = next(iter(FastLoader(some, batch_size=3, transform=EVAL)))
+        assert list(batch["hash"]) == values[:3].tolist()
+        assert isinstance(batch["hash"], list) == (values is large)
+
+
+def test_a_format_that_is_set_later_changes_nothing(dataset: Any) -> None:
+    some = dataset.select(range(4))
+    ours = PackedDataset(some, transform=EVAL)
+    loader = FastLoader(some, batch_size=4, transform=EVAL)
+    some.set_transform(lambda batch: {"other": batch["name"]})
+    check(loader, dataset.select(range(4)))
+    assert pickle.loads(pickle.dumps(ours))[1]["name"] == "number 1"
+
+
+def test_parts_with_other_values_in_a_column_are_collated_as_in_torch(dataset: Any) -> None:
+    whole = dataset.select_columns(["image", "weight"])
+    parts = [whole.with_format("torch"), whole]
+    loader = FastLoader(ConcatDataset(parts), batch_size=len(whole), transform=EVAL)
+    assert "other values in the field 'weight'" in loader.explain()
+    for batch, dtype in zip(loader, (torch.float32, torch.float64), strict=True):
+        assert batch["weight"].dtype == dtype
+        assert batch["weight"].tolist() == whole["weight"][:]
+
+
+def test_a_buffer_that_is_part_of_another_is_one_of_its_own() -> None:
+    pa = pytest.importorskip("pyarrow")
+    from fastload.storage._arrow_columns import images_of
+
+    def chunk(memory: Any, ends: list[int], kind: Any) -> Any:
+        width = np.int64 if pa.types.is_large_binary(kind) else np.int32
+        positions = pa.py_buffer(np.array([0, *ends], width))
+        data = pa.Array.from_buffers(kind, len(ends), [None, positions, memory])
+        path = pa.nulls(len(ends), pa.string())
+        return pa.StructArray.from_arrays([path, data], ["path", "bytes"])
+
+    whole = pa.py_buffer(b"abcdef")
+    kinds = (pa.binary(), pa.large_binary())
+    for first, second in (kinds, kinds[::-1]):
+        parts = [chunk(whole.slice(0, 3), [2, 3], first), chunk(whole, [1, 2, 6], second)]
+        fields = pa.struct([("path", pa.string()), ("bytes", pa.large_binary())])
+        column = pa.chunked_array([parts[0].cast(fields), parts[1].cast(fields)[1:]])
+        found = images_of(column, "image")
+        read = [
+            found.buffers[file][offset : offset + nbytes].tobytes()
+            for file, offset, nbytes in zip(found.file, found.offset, found.nbytes, strict=True)
+        ]
+        assert read == [b"ab", b"c", b"b", b"cdef"]
+
+
 def test_a_second_image_is_bytes_or_a_mask_that_moves_along() -> None:
     masks = [Image.fromarray(np.full((50, 61 + i), i, np.uint8)) for i in range(4)]
     some = hf.Dataset.from_dict(
@@ -280,7 +342,7 @@ def test_files_that_are_not_decoded_do_as_well(dataset: Any) -> None:
     check(FastLoader(raw, batch_size=5, transform=EVAL), dataset)
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     gray = table(images()[:3], image=hf.Image(mode="L"))
     with pytest.raises(UsageError, match="the mode 'L'"):
         FastLoader(gray, transform=EVAL)
@@ -291,6 +353,11 @@ def test_what_cannot_be_is_said() -> None:
     own = table(images()[:3]).with_transform(lambda batch: batch)
     with pytest.raises(UsageError, match="with_format"):
         FastLoader(own, transform=EVAL)
+    with pytest.raises(UsageError, match="several: give one of them"):
+        pack(hf.DatasetDict(train=gray, test=gray), tmp_path / "s.lmdb")
+    hf.DatasetDict(train=gray, test=gray).save_to_disk(tmp_path / "saved")
+    with pytest.raises(UsageError, match=r"give the folder of one of them \(test, train\)"):
+        FastLoader(tmp_path / "saved", transform=EVAL)
     typed = table(images()[:3]).with_format("torch", dtype=torch.float16)
     with pytest.raises(UsageError, match="without options"):
         FastLoader(typed, transform=EVAL)
@@ -344,6 +411,18 @@ def test_packing_keeps_the_bytes(dataset: Any, tmp_path: Path) -> None:
         assert (mine == theirs) == (theirs not in turns)
 
 
+def test_a_column_that_json_has_not_is_not_packed(dataset: Any, tmp_path: Path) -> None:
+    single = dataset.select([0]).select_columns(["image"])
+    listed = single.add_column("more", [[{"bytes": images()[4], "path": None}]])
+    listed = listed.cast_column("more", hf.List(hf.Image()))
+    for some in (listed, single.add_column("raw", [{"a": b"\xff"}])):
+        with pytest.raises(UsageError, match="which JSON has not"):
+            pack(some, tmp_path / "s.lmdb")
+    dated = single.add_column("day", [datetime.date(2020, 1, 2)])
+    pack(dated, tmp_path / "s.lmdb")
+    assert PackedDataset(tmp_path / "s.lmdb", fields="all")[0]["day"] == "2020-01-02"
+
+
 def test_it_goes_on_in_mid_epoch_and_in_shards(dataset: Any) -> None:
     options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 1, "transform": TRAIN}
     whole = list(FastLoader(dataset, **options))
@@ -364,10 +443,11 @@ def test_it_goes_on_in_mid_epoch_and_in_shards(dataset: Any) -> None:
     del iterator
 
 
-def test_in_workers_of_torch_a_dataset_decodes_whole_batches(dataset: Any) -> None:
+@pytest.mark.parametrize("start", ["fork", pytest.param("spawn", marks=pytest.mark.long)])
+def test_in_workers_of_torch_a_dataset_decodes_whole_batches(dataset: Any, start: str) -> None:
     ours = PackedDataset(dataset, transform=EVAL, fields=("name",))
     again = pickle.loads(pickle.dumps(ours))
-    loader = DataLoader(again, batch_size=4, num_workers=1, multiprocessing_context="spawn")
+    loader = DataLoader(again, batch_size=4, num_workers=1, multiprocessing_context=start)
     rows = iter(dataset)
     for batch in loader:
         for image, name in zip(batch["image"], batch["name"], strict=True):

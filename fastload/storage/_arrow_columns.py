@@ -48,7 +48,7 @@ def images_of(column: Any, name: str) -> Images:
     file, offset = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     nbytes = np.zeros(rows, np.int64)
     buffers: list[np.ndarray] = []
-    numbers: dict[int, int] = {}
+    numbers: dict[tuple[int, int], int] = {}  # by address and size: one may be a part of another
     paths, loose = [], []
     begin = 0
     for chunk in column.chunks:
@@ -61,11 +61,11 @@ def images_of(column: Any, name: str) -> Images:
         inside = there & _bools(data.is_valid())
         starts, ends, memory = _strings(data)
         if inside.any():
-            address = 0 if memory is None else memory.address
-            if address not in numbers:
-                numbers[address] = len(buffers)
+            place = (0, 0) if memory is None else (memory.address, memory.size)
+            if place not in numbers:
+                numbers[place] = len(buffers)
                 buffers.append(np.zeros(1, np.uint8) if memory is None else _bytes(memory))
-            file[some][inside] = numbers[address]
+            file[some][inside] = numbers[place]
             offset[some][inside] = starts[inside]
             nbytes[some][inside] = (ends - starts)[inside]
         path = chunk.field("path")
@@ -127,6 +127,8 @@ def numbers_of(column: Any) -> np.ndarray | None:
         if chunk.null_count or not (numeric or pa.types.is_boolean(kind)):
             return None
         part = chunk.to_numpy(zero_copy_only=False)
+        if part.dtype == np.uint64 and len(part) and part.max() > np.iinfo(np.int64).max:
+            return None
         if len(part) % max(1, int(np.prod(shape))):
             return None
         parts.append(part.reshape(-1, *shape))

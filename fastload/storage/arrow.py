@@ -5,6 +5,10 @@ See Note [Columns] for what a batch has beside the images.
 
 from __future__ import annotations
 
+import copy
+import datetime
+import decimal
+import functools
 import json
 import os
 import sys
@@ -31,6 +35,7 @@ from .folder import PathList
 #     default_collate would transpose lists and fail at None, differently from batch to batch.
 
 SAVED = ("dataset_info.json", "state.json")  # what ``save_to_disk`` leaves in a folder
+_SAVED_DICT = "dataset_dict.json"
 
 
 class Column(Field):
@@ -55,7 +60,7 @@ class ArrowStore(Store):
     format = "arrow"
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
+        self._dataset = copy.copy(dataset)  # set_format and set_transform change it in place
         self._set()
 
     def _set(self) -> None:
@@ -259,7 +264,8 @@ class ArrowStore(Store):
         if field.kind == "text":
             return [value.encode("utf-8") for value in values]
         if field.kind == "json":
-            return [json.dumps(value, default=_plain).encode("utf-8") for value in values]
+            plain = functools.partial(_plain, name)
+            return [json.dumps(value, default=plain).encode("utf-8") for value in values]
         return [_file_of(value) if isinstance(value, dict) else bytes(value) for value in values]
 
     def keys(self, indices: np.ndarray) -> list[str]:
@@ -278,7 +284,17 @@ class ArrowStore(Store):
 
 
 def is_saved(path: str) -> bool:
-    """Whether a folder is what ``Dataset.save_to_disk`` wrote."""
+    """Whether a folder is what ``Dataset.save_to_disk`` wrote.
+
+    Raises:
+        UsageError: it is what ``DatasetDict.save_to_disk`` wrote.
+    """
+    if os.path.isfile(os.path.join(path, _SAVED_DICT)):
+        parts = sorted(one.name for one in os.scandir(path) if one.is_dir())
+        raise UsageError(
+            f"expected one dataset, found a DatasetDict of several in {path!r}: give the folder of "
+            f"one of them ({', '.join(parts)})"
+        )
     return all(os.path.isfile(os.path.join(path, name)) for name in SAVED)
 
 
@@ -330,6 +346,13 @@ def _file_of(value: Mapping[str, Any]) -> bytes:
         return file.read()
 
 
-def _plain(value: Any) -> Any:
-    """What JSON has in the place of a value that it does not know."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+def _plain(name: str, value: Any) -> Any:
+    """What JSON has in the place of a value, of the column ``name``, that it does not know."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)):
+        return str(value)
+    raise UsageError(
+        f"expected numbers, text, dates, and lists and dicts of such in the column {name!r}, found "
+        f"a {type(value).__name__}, which JSON has not: leave it out (dataset.remove_columns)"
+    )

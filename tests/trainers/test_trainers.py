@@ -5,6 +5,7 @@ Lightning, accelerate and transformers come with the extra ``trainers``; their t
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -128,6 +129,32 @@ def test_lightning_has_the_same_curve_and_resumes_in_mid_epoch(tmp_path):
     expected = lightning_curve(DataLoader, tmp_path)
     assert lightning_curve(FastLoader, tmp_path) == expected
     assert lightning_curve(FastLoader, tmp_path, resume_at=6) == expected
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_hugging_faces_trainer_takes_columns_called_as_the_model_calls_them(tmp_path, store):
+    datasets = pytest.importorskip("datasets")
+    from transformers import Trainer, TrainingArguments
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(3 * 64 * 64, 1)
+
+        def forward(self, pixel_values, labels):
+            output = self.layer(pixel_values.flatten(1)).squeeze(1)
+            return {"loss": torch.nn.functional.mse_loss(output, labels.float())}
+
+    packed = PackedDataset(store)
+    files = packed.store.read(np.arange(8))
+    table = datasets.Dataset.from_dict(
+        {"image": files, "label": list(range(8)), "name": list("abcdefgh")}
+    ).cast_column("image", datasets.Image())
+    table = table.rename_columns({"image": "pixel_values", "label": "labels"})
+    arguments = TrainingArguments(str(tmp_path), max_steps=2, report_to=[], use_cpu=True)
+    given = PackedDataset(table, transform=EVAL)
+    assert Trainer(Model(), arguments, train_dataset=given).train().global_step == 2
 
 
 @pytest.mark.long
