@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from . import _sampler, _shard
 from ._policy import OnError
@@ -146,8 +146,10 @@ def counts(loader: Any) -> bool:
 def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
     """The progress of an epoch that nothing is consumed of."""
     sampler = loader.sampler
+    # Beside a batch_sampler of the user's torch's loader has no batch_size, and a sampler that
+    # nobody asks.
     ours = type(sampler) in (SeededSampler, SequentialSampler) and (
-        loader.batch_sampler is None or type(loader.batch_sampler) is BatchSampler
+        loader.batch_sampler is None or loader.batch_size is not None
     )
     stateful = _stateful(loader)
     world_size = shard.world_size if shard else getattr(sampler, "num_replicas", 1)
@@ -238,5 +240,5 @@ def _stateful(loader: Any) -> Any:
 
 def _generators(loader: Any) -> tuple[torch.Generator, ...]:
     """torch's generators that the order may be drawn from: the loader's and the sampler's."""
-    found = [loader.generator, getattr(loader.sampler, "generator", None)]
+    found = [loader.generator, getattr(loader._epoch_sampler(), "generator", None)]
     return tuple(dict.fromkeys(part or torch.default_generator for part in found))

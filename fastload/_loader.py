@@ -240,9 +240,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._own_order = sampler is None and batch_sampler is None
         _decode_device.check(self)
         single = batch_size is None and batch_sampler is None
-        drawn = sampler if batch_sampler is None else getattr(batch_sampler, "sampler", None)
-        source = self._resolve(opened, drawn, single=single)
+        started = bool(num_workers and worker_init_fn)
+        source = self._resolve(opened, sampler, batch_sampler, single=single, started=started)
         self._native = not isinstance(source, str)
+        self._threads = not isinstance(source, str) and not source.tensors
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
             _arguments.one_of("num_workers", num_workers, ("auto",))
@@ -251,8 +252,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         if num_workers is None:
             # Rows of tensors are copied when they are asked for, as torch's 0 does: a loop that
             # changes its tensors between two batches sees that in the next one.
-            ahead = not isinstance(source, str) and not source.tensors
-            num_workers = _cpu.available() if ahead else 0
+            num_workers = _cpu.available() if self._threads else 0
         if shuffle and self._own_order and (shard or seed is not None):
             # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
             sampler, shuffle = SeededSampler(opened, seed or 0), None
@@ -284,7 +284,9 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
 
     # --- what is chosen ---------------------------------------------------------------------------
 
-    def _resolve(self, dataset: Any, sampler: Any, *, single: bool) -> Source | str:
+    def _resolve(
+        self, dataset: Any, sampler: Any, batches: Any, *, single: bool, started: bool
+    ) -> Source | str:
         """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
         source: Source | str
         if self.engine == "workers":
@@ -292,7 +294,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
         if not isinstance(source, str) and source.tensors and self.engine == "auto":
-            source = of_rows(sampler) or source
+            source = of_rows(sampler, batches, started=started) or source
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
@@ -311,8 +313,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         return source
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning about too many workers, which is not about threads."""
-        if not self._native:
+        """torch's warning about too many workers; not about threads, which are as many as given."""
+        if not self._threads:
             super().check_worker_number_rationality()
 
     # --- iterating --------------------------------------------------------------------------------
@@ -386,8 +388,10 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             return _delivery.deliver(self, source, epoch, inner)
 
     def _source(self) -> Source | str:
+        drawn = self.sampler, self.batch_sampler
+        started = bool(self.num_workers and self.worker_init_fn)
         single = self.batch_sampler is None
-        return self._resolve(self.dataset, self._epoch_sampler(), single=single)
+        return self._resolve(self.dataset, *drawn, single=single, started=started)
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""

@@ -13,8 +13,11 @@ import pytest
 import torch
 from PIL import Image
 from torch.utils.data import (
+    BatchSampler,
     ConcatDataset,
     DataLoader,
+    RandomSampler,
+    SequentialSampler,
     Subset,
     TensorDataset,
     WeightedRandomSampler,
@@ -219,6 +222,42 @@ def test_a_batch_sampler_decides_the_batches(photos, store):
     batches = [[0, 1], [3], [2, 2, 2]]
     theirs = list(DataLoader(ImageFolder(photos, EVAL), batch_sampler=batches))
     same(list(FastLoader(store, transform=EVAL, batch_sampler=batches)), theirs)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_batch_sampler_of_torchs_decides_the_batches(photos, store, threads):
+    def shuffled(data):
+        return RandomSampler(data, generator=torch.Generator().manual_seed(1))
+
+    folder, packed = ImageFolder(photos, EVAL), PackedDataset(store, EVAL)
+    for make in (
+        lambda data: BatchSampler(SequentialSampler(data), 4, drop_last=True),
+        lambda data: BatchSampler(shuffled(data), 5, drop_last=False),
+        lambda data: BatchSampler([3, 1, 2], 2, drop_last=False),
+    ):
+        theirs = DataLoader(folder, batch_sampler=make(folder))
+        ours = FastLoader(packed, batch_sampler=make(packed), num_workers=threads)
+        assert "engine: native" in ours.explain()
+        for _ in range(2):
+            same(list(ours), list(theirs))
+
+
+@pytest.mark.parametrize("engine", ["native", "workers"])
+def test_a_batch_sampler_of_torchs_goes_on_in_the_midst_of_an_epoch(store, engine):
+    def loader():
+        data = PackedDataset(store, EVAL)
+        sampler = RandomSampler(data, generator=torch.Generator().manual_seed(1))
+        return FastLoader(
+            data, batch_sampler=BatchSampler(sampler, 4, drop_last=False), engine=engine
+        )
+
+    whole, stopped, again = loader(), loader(), loader()
+    expected = list(whole)
+    iterator = iter(stopped)
+    next(iterator)
+    again.load_state_dict(stopped.state_dict())
+    same(list(again), expected[1:])
+    same(list(again), list(whole))
 
 
 def test_a_collate_fn_gets_the_samples(store):

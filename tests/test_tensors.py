@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -226,6 +227,86 @@ def test_whatever_a_sampler_of_the_users_gives_is_taken_as_torch_takes_it(
     data = dataset((3, 4), (), n=6)
     side_by_side(data, 1, sampler=lambda: Given(*indices), batch_size=size)
     side_by_side(data, 1, sampler=lambda: list(indices), batch_size=size)
+
+
+class Batches:
+    """A batch sampler of the user's."""
+
+    def __init__(self, *batches: Any) -> None:
+        self.batches = batches
+
+    def __iter__(self) -> Any:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        ([[0, 1], [2, 3]], [[4, 1]]),
+        ([slice(0, 2)], [slice(3, 5)]),
+        ([True], [[True]]),
+        ([2, 0], [1]),
+        (torch.tensor([2, 0]), torch.tensor([1])),
+    ],
+    ids=["lists of lists", "slices", "bools", "ints", "tensors"],
+)
+def test_whatever_a_batch_sampler_of_the_users_gives_is_taken_as_torch_takes_it(
+    batches: tuple[Any, ...],
+) -> None:
+    data = dataset((3, 4), (), n=6)
+    for workers in (0, 1):
+        side_by_side(data, 1, batch_sampler=lambda: Batches(*batches), num_workers=workers)
+        side_by_side(data, 1, batch_sampler=lambda: list(batches), num_workers=workers)
+
+
+def test_batch_samplers_that_give_ints_only_have_rows_copied() -> None:
+    data = dataset((3, 4), (), n=6)
+    for batches in (
+        BatchSampler(SequentialSampler(data), 4, drop_last=False),
+        [[3, 1], (0,), range(2)],
+    ):
+        loader = FastLoader(data, batch_sampler=batches)
+        same(list(loader), list(DataLoader(data, batch_sampler=batches)))  # type: ignore[arg-type]
+        assert loader.stats()["engine"] == "gather"
+    theirs = list(DataLoader(data, batch_sampler=Batches([3, 1], [0])))
+    loader = FastLoader(data, batch_sampler=Batches([3, 1], [0]), engine="native")
+    same(list(loader), theirs)
+    assert loader.stats()["engine"] == "gather"
+    assert "engine='native'" in FastLoader(data, batch_sampler=Batches([0])).explain()
+
+
+def failing(worker: int) -> None:
+    raise ValueError(f"worker {worker} cannot begin")
+
+
+def test_a_worker_init_fn_is_called_in_workers() -> None:
+    data = dataset((3, 4), (), n=6)
+    loader = FastLoader(data, num_workers=1, worker_init_fn=failing)
+    assert "engine: workers" in loader.explain()
+    assert "worker_init_fn" in loader.explain()
+    with pytest.raises(ValueError, match="worker 0 cannot begin"):
+        list(loader)
+    for given in ({"num_workers": 0}, {}, {"num_workers": 1, "engine": "native"}):
+        loader = FastLoader(data, worker_init_fn=failing, **given)  # type: ignore[arg-type]
+        assert len(list(loader)) == 6
+        assert loader.stats()["engine"] == "gather"
+
+
+def test_more_workers_than_cpus_give_torchs_warning() -> None:
+    data = dataset((3, 4), (), n=6)
+    said = []
+    for kind in (DataLoader, FastLoader):
+        with pytest.warns(UserWarning, match="excessive worker creation") as caught:
+            loader = kind(data, batch_size=2, num_workers=1000)
+        said.append([str(warning.message) for warning in caught])
+    assert said[0] == said[1]
+    assert "engine: gather" in loader.explain()  # type: ignore[attr-defined]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert len(list(loader)) == 3
 
 
 def test_rows_are_copied_for_a_sampler_of_the_users_that_gives_ints_if_it_is_asked_for() -> None:
