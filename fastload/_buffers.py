@@ -20,7 +20,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,11 +71,12 @@ class SlabRing:
         self._begin()
 
     def _begin(self) -> None:
-        self._told: Callable[[Any], Any] | None = None
+        self._told: list[Callable[[Any], Any]] = []
         self._slabs: list[_Slab] = []
         self._leases = 0
         self._unused = self._keep  # slabs left free by each of the last leases
-        self._lock = threading.Lock()
+        # Re-entrant: the collector may close an abandoned iterator in the middle of a lease.
+        self._lock = threading.RLock()
         self._pid = os.getpid()
 
     def _begin_in_a_child(self) -> None:
@@ -133,12 +134,18 @@ class SlabRing:
             self._few = min(self._few + 1, max(self._keep, self._few))
 
     def tell(self, told: Callable[[Any], Any]) -> None:
-        """Call ``told``, a C function, whenever a slab is let go from now on."""
+        """Call ``told``, a C function, whenever a slab is let go, until ``tell_no_more``."""
         self._begin_in_a_child()
         with self._lock:
-            self._told = told
+            self._told.append(told)
             for slab in self._slabs:
-                slab.tell(told)
+                slab.tell(self._told)
+
+    def tell_no_more(self, told: Callable[[Any], Any]) -> None:
+        """End ``tell``. Another call does nothing."""
+        self._begin_in_a_child()
+        with self._lock:
+            self._told = [other for other in self._told if other != told]
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that ``address`` lies in; None where it is in none of these."""
@@ -182,19 +189,18 @@ class _Slab:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
-        self._told: weakref.ref[np.ndarray] | None = None
+        self._told: list[weakref.ref[np.ndarray]] = []
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, told: Callable[[Any], Any] | None = None) -> np.ndarray:
+    def lease(self, nbytes: int, told: Sequence[Callable[[Any], Any]] = ()) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
-        if told is not None:
-            self.tell(told)
+        self.tell(told)
         return view
 
-    def tell(self, told: Callable[[Any], Any]) -> None:
+    def tell(self, told: Sequence[Callable[[Any], Any]]) -> None:
         view = None if self._lease is None else self._lease()
         if view is not None:
-            self._told = weakref.ref(view, told)
+            self._told = [weakref.ref(view, one) for one in told]

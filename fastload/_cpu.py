@@ -90,11 +90,11 @@ class Waiting:
     def end(self, begin_ns: int, now_ns: int) -> int:
         """It has ended; the nanoseconds of it that were waiting."""
         took_ns = now_ns - begin_ns
-        if self._wanted_s is not None:
-            wanted_ns = 1e9 * (wanted() - self._wanted_s)
-            self._share = max(0.0, 1.0 - wanted_ns / max(took_ns, 1))
+        wanted_s, self._wanted_s = self._wanted_s, None  # iterators of two threads may share it
+        if wanted_s is not None:
+            wanted_ns = 1e9 * (wanted() - wanted_s)
+            self._share = min(1.0, max(0.0, 1.0 - wanted_ns / max(took_ns, 1)))
             self._due_ns = now_ns + _WAITING_NS
-            self._wanted_s = None
         return int(self._share * took_ns)
 
 

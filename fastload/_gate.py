@@ -23,7 +23,7 @@ _LOSS = 0.05
 class Gate:
     """Says of one epoch's batches when each may begin.
 
-    ``ask`` is for the consumer's thread, all else for the producer's.
+    ``ask`` is for the consumer's thread, all else for the producer's, but for ``close``.
 
     Args:
         rings: where the batches are allocated.
@@ -36,8 +36,14 @@ class Gate:
         self._asked_ns = self._made_ns = time.perf_counter_ns()
         self._begun_ns: list[int] = []  # of the batches that are being filled
         self._passed_ns = self._lost_ns = self._batches = self._waited = self._slowed = 0
+        self._told = told
         for ring in rings:
             ring.tell(told)
+
+    def close(self) -> None:
+        """Be told of slabs no more. May be called again, and from any thread."""
+        for ring in self._rings:
+            ring.tell_no_more(self._told)
 
     def ask(self) -> bool:
         """The consumer wants the next batch; whether it is not there yet."""

@@ -147,8 +147,7 @@ class Pipeline:
             while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
                 self._results.queue.get()
             self._results.queue.put((False, StopIteration))  # to a thread that waits in next()
-        self._decoder.release(self)
-        _running.discard(self)
+        self._release()
 
     def _produce(self) -> Iterator[Filled | BaseException]:
         """Fill batches in order, with as many in the engine at a time as were asked for."""
@@ -171,8 +170,13 @@ class Pipeline:
         finally:
             for filling in (self._early, *self._filling):
                 _cancel(filling)
-            self._decoder.release(self)
-            _running.discard(self)
+            self._release()
+
+    def _release(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
+        self._decoder.release(self)
+        _running.discard(self)
 
     def _begin(self) -> None:
         """Give the engine what was ordered and may begin."""

@@ -117,7 +117,10 @@ class BadSamples:
         self._length = length
 
     def add(self, entries: Sequence[BadSample], samples: int) -> None:
-        """Count ``entries``; ``samples`` came so far. Raises TooManyErrors beyond the limit."""
+        """Count ``entries``; ``samples`` came so far, these among them.
+
+        Raises TooManyErrors beyond the limit.
+        """
         if not entries:
             return
         self.entries += entries
@@ -134,7 +137,7 @@ class BadSamples:
             )
 
     def report(self, epoch: int, samples: int) -> None:
-        """The line at the end of an epoch, where there was anything."""
+        """The line at the end of an epoch, where there was anything; ``samples`` as in ``add``."""
         if not self.entries:
             return
         first = "; ".join(
@@ -143,13 +146,13 @@ class BadSamples:
         )
         _log.warning(
             "epoch %d: %d samples could not be read (%d skipped, %d replaced, %d refilled), "
-            "%d could: %s%s",
+            "%d were given: %s%s",
             epoch,
             len(self.entries),
             sum(entry.action == "skip" for entry in self.entries),
             sum(entry.action == "replace" for entry in self.entries),
             sum(entry.action == "refill" for entry in self.entries),
-            samples,
+            samples - len(self.entries),
             first,
             " ..." if len(self.entries) > _SHOWN else "",
         )

@@ -62,6 +62,21 @@ def test_whoever_waits_is_told_when_a_slab_is_let_go():
     assert told.qsize() == 2
 
 
+def test_of_several_who_wait_each_is_told_until_it_ends():
+    ring, first, second = SlabRing(keep=3, few=2), queue.SimpleQueue(), queue.SimpleQueue()
+    for told in (first, second):
+        ring.tell(told.put)
+    held = lease(ring)
+    del held
+    assert (first.qsize(), second.qsize()) == (1, 1)
+    held = lease(ring)
+    ring.tell_no_more(second.put)
+    ring.tell_no_more(second.put)
+    again = lease(ring)
+    del held, again
+    assert first.qsize() == 3
+
+
 def test_the_gate_opens_for_who_waits_while_nothing_is_being_filled():
     ring = SlabRing(keep=3, few=2)
     gate = _gate.Gate([ring], print)
@@ -160,6 +175,18 @@ def test_iterators_side_by_side_go_on(folder):
     assert [
         (a.tolist(), b.tolist()) for (_, a), (_, b) in zip(loader, loader, strict=True)
     ] == list(zip(expected, expected))
+
+
+def test_an_iterator_that_ends_takes_nothing_from_one_that_goes_on(folder):
+    loader = FastLoader(folder, batch_size=8, num_workers=2, seed=0)
+    iterator, other = iter(loader), iter(loader)
+    next(iterator), next(other)
+    ring = loader._made[1]._ring
+    assert len(ring._told) == 2
+    other.close()
+    assert ring._told == [iterator._pipeline._tasks.put]
+    assert len(list(iterator)) == 2
+    assert ring._told == []
 
 
 def test_a_batch_that_another_thread_lets_go_of_lets_the_next_begin(folder):

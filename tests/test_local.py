@@ -83,6 +83,19 @@ def test_waiting_is_read_every_5_ms_and_counts_until_the_next_reading(monkeypatc
     assert found == pytest.approx([3.0, 0.75, 2.25, 0.0], abs=1e-3)
 
 
+def test_two_threads_that_share_a_clock_of_waiting_do_not_disturb_each_other(monkeypatch):
+    shared = _cpu.Waiting()
+    shared.begin(0)
+
+    def read():  # the reading at one thread's end, in which the other's comes to its end
+        monkeypatch.setattr(_cpu, "wanted", lambda: -1.0)
+        shared.end(0, 10**6)
+        return -1.0
+
+    monkeypatch.setattr(_cpu, "wanted", read)
+    assert 0 <= shared.end(0, 10**6) <= 10**6
+
+
 def test_an_error_that_is_stop_iteration_ends_the_epoch_as_in_torch():
     class Stops(Numbers):
         def __getitem__(self, i):

@@ -63,6 +63,7 @@ def test_a_dataset_of_the_users(kind, workers, on_error, expected, caplog):
     assert errors[0]["error"].startswith("FileNotFoundError: ")
     (line,) = caplog.messages
     assert "epoch 0: 3 samples could not be read" in line
+    assert f" {sum(map(len, expected))} were given: " in line
     assert "sample 1 (/data/1.jpg)" in line
 
 

@@ -19,6 +19,7 @@ from .. import _native
 from .._geometry import Geometry
 from .._transforms import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
+from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 
@@ -271,7 +272,8 @@ class NativeTicket(Ticket):
         kind: type[DataError] = DecodeError
         if status == _native.IO:
             kind = StoreNotFoundError if detail == errno.ENOENT else StoreError
-            message = f"cannot read the record: {os.strerror(detail)}"
+            reason = NOT_REGULAR if detail == errno.EINVAL else os.strerror(detail)
+            message = f"cannot read the record: {reason}"
         elif status == _native.TRUNCATED:
             kind = StoreError
             message = "the record reaches beyond the end of its file: was the file cut short?"

@@ -28,7 +28,7 @@ from fastload.errors import (
     StoreNotFoundError,
 )
 from fastload.storage._crc import crc32c
-from fastload.storage._read import bytes_of
+from fastload.storage._read import bytes_of, open_regular
 from fastload.storage.base import DCT, RAW, TURNED, Spans, Store
 
 from .decoder import REPLACED, Batch, Decoder, Ticket
@@ -231,7 +231,8 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     if known is not None:
         return bytes_of(known, offset, nbytes)
     try:
-        with open(store.files[int(spans.file[i])], "rb", buffering=0) as file:
+        path = store.files[int(spans.file[i])]
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             end = size if nbytes < 0 else offset + nbytes
             if not 0 <= offset <= end <= size:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from fastload.storage._crc import crc32c
+from fastload.storage._read import open_regular
 from fastload.storage.base import ENCODED, Store
 
 from .decoder import Batch
@@ -90,7 +91,7 @@ class Records:
                 whole = self._maps[file] = _map(self._files[file])
             end = len(whole) if nbytes < 0 else offset + nbytes
             return whole[offset:end] if 0 <= offset < end <= len(whole) else None
-        descriptor = os.open(self._files[file], os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = open_regular(self._files[file])
         try:
             size = os.fstat(descriptor).st_size
             end = size if nbytes < 0 else offset + nbytes

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
 from fastload.errors import StoreError
 
-from ._read import read_records
+from ._read import open_regular, read_records
 from .base import ENCODED, Spans, Store
 
 THREADS = 4  # headers of loose files: mostly waiting for the disk
@@ -71,7 +73,12 @@ def size_by_pillow(source: str | io.BytesIO) -> tuple[int, int]:
     from PIL import Image
 
     try:
-        with warnings.catch_warnings(), Image.open(source) as image:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(warnings.catch_warnings())
+            file: Any = source
+            if isinstance(source, str):
+                file = stack.enter_context(open(source, "rb", opener=open_regular))
+            image = stack.enter_context(Image.open(file))
             warnings.simplefilter("ignore")
             width, height = image.size
             return width, height

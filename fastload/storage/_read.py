@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +12,24 @@ import numpy as np
 from fastload.errors import StoreError
 
 from .base import Store
+
+NOT_REGULAR = "it is no regular file"
+
+
+def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of the file ``path``; an ``opener`` for ``open``.
+
+    Raises OSError where there is none, or it is a pipe, a device or a folder: opening those may
+    wait for ever.
+    """
+    descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, NOT_REGULAR, path)
 
 
 def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
@@ -50,7 +70,7 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
                     if descriptor >= 0:
                         os.close(descriptor)
                         descriptor = -1
-                    descriptor = os.open(files[file], os.O_RDONLY | os.O_CLOEXEC)
+                    descriptor = open_regular(files[file])
                     opened = file
                 if nbytes < 0:
                     nbytes = os.fstat(descriptor).st_size - offset

@@ -3,12 +3,16 @@ from __future__ import annotations
 import os
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from torchvision import transforms as tv
+from torchvision.datasets import ImageFolder
 
-from fastload.errors import StoreNotFoundError
+from fastload import FastLoader
+from fastload.errors import DecodeError, StoreError, StoreNotFoundError
 from fastload.storage import open_store
 from fastload.storage.folder import IMAGE_SUFFIXES, FolderStore
 from storage.formats import picture
@@ -121,3 +125,29 @@ def test_file_list_behaves_as_a_sequence_and_pickles(tmp_path: Path) -> None:
     assert store.files[1:3] == [str(tmp_path / "1.jpg"), str(tmp_path / "2.jpg")]
     with pytest.raises(IndexError):
         store.files[5]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("engine", [pytest.param("native", marks=pytest.mark.native), "python"])
+def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
+    tmp_path: Path, engine: str
+) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    for name in "012":
+        (folder / f"{name}.jpg").write_bytes(picture(1, 16, 16))
+    dataset = ImageFolder(tmp_path, tv.Compose([tv.Resize((8, 8)), tv.ToTensor()]))
+    for path in ("pipe.jpg", "read.jpg"):
+        os.mkfifo(folder / path)
+        dataset.samples.append((str(folder / path), 0))
+    options: dict[str, Any] = {"batch_size": 5, "num_workers": 1, "engine": engine}
+    loader = FastLoader(dataset, **options)
+    assert "store: folder, 5 records" in loader.explain()
+    with pytest.raises(DecodeError, match="the size of the image is not known"):
+        list(loader)
+    skipping = FastLoader(dataset, on_error="skip", max_errors=2, **options)
+    assert [len(labels) for _, labels in skipping] == [3]
+    (folder / "0.jpg").unlink()  # its size is known by now
+    os.mkfifo(folder / "0.jpg")
+    with pytest.raises(StoreError, match="cannot read the record: it is no regular file"):
+        list(FastLoader(dataset, sampler=[0], **options))
