@@ -337,6 +337,37 @@ def test_a_second_image_is_bytes_or_a_mask_that_moves_along() -> None:
     assert batch["annotation"][:, 5, 5].tolist() == [0, 1, 2, 3]
 
 
+def test_a_mask_that_is_missing_is_an_error_of_its_row() -> None:
+    masks = [file_of(Image.new("L", (61, 50), i), "PNG") for i in range(2)]
+    some = hf.Dataset.from_dict(
+        {
+            "image": [photo(0)] * 4,
+            "annotation": [
+                *({"bytes": mask, "path": None} for mask in masks),
+                None,
+                "/nowhere.png",
+            ],
+        },
+        features=hf.Features({"annotation": hf.Image(), "image": hf.Image()}),
+    )
+    options: dict[str, Any] = {
+        "batch_size": 4,
+        "transform": v2.Compose([v2.Resize((20, 20)), v2.ToImage()]),
+    }
+    first = some.select(range(3))
+    assert next(iter(FastLoader(first, fields="all", **options)))["annotation"] == [*masks, None]
+    moving = {**options, "joint": {"annotation": "mask"}}
+    with pytest.raises(DataError, match="the field 'annotation'") as caught:
+        next(iter(FastLoader(first, **moving)))
+    assert caught.value.record == 2
+    (batch,) = FastLoader(first, on_error="skip", max_errors=1, **moving)
+    assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
+    for arguments in ({**options, "fields": "all"}, moving):
+        with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
+            next(iter(FastLoader(some, **arguments)))
+        assert caught.value.record == 3
+
+
 def test_files_that_are_not_decoded_do_as_well(dataset: Any) -> None:
     raw = dataset.cast_column("image", hf.Image(decode=False))
     check(FastLoader(raw, batch_size=5, transform=EVAL), dataset)

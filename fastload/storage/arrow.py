@@ -244,7 +244,14 @@ class ArrowStore(Store):
         kind = self._fields[name].kind
         if kind == "array":
             return self._values_of(name, indices)
-        return self.values(name, indices) if kind == "bytes" else self._given(name, indices)
+        return self._bytes(name, indices) if kind == "bytes" else self._given(name, indices)
+
+    def _bytes(self, name: str, indices: np.ndarray) -> list[bytes | None]:
+        """Byte strings, or the files of images; None where a row has no image."""
+        return [
+            _file_of(value, index) if isinstance(value, dict) else value
+            for value, index in zip(self._given(name, indices), indices.tolist(), strict=True)
+        ]
 
     def _given(self, name: str, indices: np.ndarray) -> list[Any]:
         single = self._single.get(name)
@@ -260,13 +267,13 @@ class ArrowStore(Store):
         field = self._fields.get(name)
         if field is None or field.kind == "array":
             return super().values(name, indices)
+        if field.kind == "bytes":  # no image is an empty file
+            return [value or b"" for value in self._bytes(name, indices)]
         values = self._given(name, indices)
         if field.kind == "text":
             return [value.encode("utf-8") for value in values]
-        if field.kind == "json":
-            plain = functools.partial(_plain, name)
-            return [json.dumps(value, default=plain).encode("utf-8") for value in values]
-        return [_file_of(value) if isinstance(value, dict) else bytes(value) for value in values]
+        plain = functools.partial(_plain, name)
+        return [json.dumps(value, default=plain).encode("utf-8") for value in values]
 
     def keys(self, indices: np.ndarray) -> list[str]:
         """Numbers of the rows."""
@@ -338,12 +345,26 @@ def _chosen(features: Mapping[str, Any], pictures: Sequence[str]) -> str:
     return name
 
 
-def _file_of(value: Mapping[str, Any]) -> bytes:
-    """The bytes of an image that is not decoded."""
+def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
+    """The bytes of an image that is not decoded; None where there is none.
+
+    Raises:
+        StoreError: its file cannot be read.
+    """
     if value["bytes"] is not None:
         return bytes(value["bytes"])
-    with open(value["path"], "rb") as file:
-        return file.read()
+    if value["path"] is None:
+        return None
+    try:
+        with open(value["path"], "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise StoreError(
+            f"expected the file of an image, found none that can be read ({error.strerror}): put "
+            "it back, or leave the column out",
+            path=value["path"],
+            record=record,
+        ) from error
 
 
 def _plain(name: str, value: Any) -> Any:
