@@ -53,8 +53,11 @@ def kind_of(transform: Any) -> str:
     if not any(is_of(transform, module, name) for module in _MODULES):
         raise Stop(f"{name_of(transform)} is not a transform fastload knows")
     state = vars(transform)
-    if "forward" in state or state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
-        raise Stop(f"this {name} has a hook or a forward of its own")
+    if state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
+        raise Stop(f"this {name} has a hook")
+    for own in state:
+        if callable(getattr(type(transform), own, None)):
+            raise Stop(f"this {name} has a {own} of its own")
     return name
 
 
@@ -309,8 +312,13 @@ def _aug_mix(transform: Any) -> PixelOp:
             f"AugMix with mixture_width={chains}, alpha={alpha:g}: out of what is recognised"
         )
     look = _look(transform)
-    if look.filter == 3:
-        raise Stop("AugMix with interpolation 'bicubic', which torchvision refuses on tensors")
+    if filter_of(transform) not in ("nearest", "bilinear"):
+        raise Stop(
+            f"AugMix with interpolation {filter_of(transform)!r}, which torchvision refuses on "
+            "tensors"
+        )
+    if not 1 <= transform.severity <= 10:
+        raise Stop(f"AugMix with severity={transform.severity}; torchvision has 1 to 10")
     fill = transform.fill
     parts = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
     if any(level != int(level) for level in parts):

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torchvision import transforms as v1
+from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
@@ -27,6 +28,12 @@ def reason_of(transform: Any) -> str:
 
 class MyResize(v1.Resize):
     """Does what it likes."""
+
+
+def altered(transform: Any, /, **attributes: Any) -> Any:
+    for name, value in attributes.items():
+        setattr(transform, name, value)
+    return transform
 
 
 def hooked() -> Any:
@@ -56,10 +63,37 @@ def patched_preset() -> Any:
 DECLINED = {
     "a subclass": ([MyResize(8), v1.ToTensor()], "MyResize is not a transform fastload knows"),
     "a function": ([lambda image: image, v1.ToTensor()], "<lambda> is not a transform"),
-    "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook or a forward of its own"),
+    "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook"),
     "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
     "a hook of a preset": ([hooked_preset()], "this ImageClassification has a hook"),
-    "another forward of a preset": ([patched_preset()], "this ImageClassification has a hook"),
+    "another forward of a preset": (
+        [patched_preset()],
+        "this ImageClassification has a forward of its own",
+    ),
+    "another get_params": (
+        [altered(v1.RandomRotation(9), get_params=lambda degrees: 9.0), v1.ToTensor()],
+        "this RandomRotation has a get_params of its own",
+    ),
+    "another make_params": (
+        [altered(v2.RandomRotation(9), make_params=lambda inputs: {"angle": 9.0}), v1.ToTensor()],
+        "this RandomRotation has a make_params of its own",
+    ),
+    "another transform": (
+        [altered(v2.AugMix(), transform=lambda image, params: image), v1.ToTensor()],
+        "this AugMix has a transform of its own",
+    ),
+    "a severity set later": (
+        [altered(v1.AugMix(), severity=11), v1.ToTensor()],
+        "AugMix with severity=11; torchvision has 1 to 10",
+    ),
+    "AugMix, bicubic": (
+        [v1.AugMix(interpolation=Mode.BICUBIC), v1.ToTensor()],
+        "'bicubic', which torchvision refuses on tensors",
+    ),
+    "AugMix, another nearest": (
+        [v2.AugMix(interpolation=Mode.NEAREST_EXACT), v1.ToTensor()],
+        "'nearest-exact', which torchvision refuses on tensors",
+    ),
     "ten crops": ([v1.TenCrop(8), v1.ToTensor()], "TenCrop is not a transform"),
     "boxes clamped by themselves": (
         [v2.ClampBoundingBoxes(), v2.ToImage()],
