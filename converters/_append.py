@@ -115,8 +115,9 @@ def _append(
     _settle(path, store.format)  # what a run that was killed left
     _remove(path)
     try:
-        pack(source, more, **options)
+        added = pack(source, more, **options)
         both = ConcatStore.checked([store, open_store(more)])
+        both.path = ", ".join(str(one.metadata.get("source", one.path)) for one in both.stores)
         keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
         twice = keys[0] & keys[1]
         if twice:
@@ -127,7 +128,12 @@ def _append(
     finally:
         _remove(path)
     (part,) = report.parts
-    return dataclasses.replace(report, parts=(dataclasses.replace(part, path=path),))
+    return PackReport(
+        parts=(dataclasses.replace(part, path=path),),
+        skipped=added.skipped,
+        kept=added.kept,
+        seconds=added.seconds + report.seconds,
+    )
 
 
 @contextlib.contextmanager

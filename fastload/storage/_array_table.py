@@ -173,6 +173,26 @@ def checked_classes(classes: Any, path: str) -> list[str]:
     return list(classes)
 
 
+def same(count: int, value: Any, dtype: str) -> np.ndarray:
+    """A column (count, ...) that holds ``value`` everywhere, and takes no memory; read-only."""
+    one = np.asarray(value, dtype)
+    return np.broadcast_to(one, (count, *one.shape))
+
+
 def numbered(count: int) -> Blobs:
-    """Keys for records that have none: their numbers."""
-    return Blobs.of([b"%08d" % index for index in range(count)])
+    """Keys for records that have none: their numbers, of 8 digits or more."""
+    parts = [_digits(0, min(count, 10**8), 8)]
+    for width in range(9, 20):  # 10 ** 19 is more than an int64 holds
+        if count > 10 ** (width - 1):
+            parts.append(_digits(10 ** (width - 1), min(count, 10**width), width))
+    return parts[0] if len(parts) == 1 else Blobs.join(parts)
+
+
+def _digits(first: int, stop: int, width: int) -> Blobs:
+    """The numbers from ``first`` to ``stop``, each of ``width`` digits, without an object each."""
+    numbers = np.arange(first, stop, dtype=np.int64)
+    data = np.empty((len(numbers), width), np.uint8)
+    for column in range(width - 1, -1, -1):
+        data[:, column] = numbers % 10 + ord("0")
+        numbers //= 10
+    return Blobs(data.reshape(-1), np.arange(1, len(data) + 1, dtype=np.int64) * width)

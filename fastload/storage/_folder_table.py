@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ._array_table import Arrays, checked_classes, checked_labels, numbered
+from ._array_table import Arrays, checked_classes, checked_labels, numbered, same
 from ._image_array import CLASSES, LABELS, Axes, first_of
 from ._table import Fingerprint, Table
 from .base import RAW
@@ -51,9 +51,9 @@ def folder_table(
         files=files,
         file=places[0],
         offset=places[1],
-        nbytes=np.full(count, axes.nbytes if in_place else 0, np.int64),
-        sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
-        kinds=np.full(count, RAW, np.uint8),
+        nbytes=same(count, axes.nbytes if in_place else 0, "<i8"),
+        sizes=same(count, (axes.width, axes.height), "<i4"),
+        kinds=same(count, RAW, "u1"),
         keys=arrays.blobs("keys") or numbered(count),
         labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=arrays.optional("crc32c", "<u4"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
 
-from ._array_table import Arrays, checked_labels, numbered, parse_header
+from ._array_table import Arrays, checked_labels, numbered, parse_header, same
 from ._fields import Blobs, encode_text, little
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._table import Table
@@ -72,15 +72,15 @@ class Layout:
         labels, classes = first_of(LABELS, datasets), first_of(CLASSES, datasets)
         sizes, kinds = arrays.optional("sizes", "<i4", 2), arrays.optional("kinds", "u1")
         if places.axes is not None:
-            sizes = np.full((count, 2), (places.axes.width, places.axes.height), np.int32)
+            sizes = same(count, (places.axes.width, places.axes.height), "<i4")
         table = Table(
             format=FORMAT,
             files=[path],
-            file=np.zeros(count, np.int32),
+            file=same(count, 0, "<i4"),
             offset=places.offset,
             nbytes=places.nbytes,
             sizes=sizes,
-            kinds=np.full(count, RAW, np.uint8) if places.axes is not None else kinds,
+            kinds=same(count, RAW, "u1") if places.axes is not None else kinds,
             crc32c=arrays.optional("crc32c", "<u4"),
             labels=checked_labels(_array(datasets[labels], path), count, path) if labels else None,
             classes=[_decoded(name) for name in _array(datasets[classes], path)] if classes else [],
@@ -130,7 +130,7 @@ class _Places:
         begin, why = _place(images, path)
         if why is None and not axes.in_place:
             why = f"{name!r} is not in the order (N, height, width, 3)"
-        nbytes = np.full(axes.count, axes.nbytes, np.int64)
+        nbytes = same(axes.count, axes.nbytes, "<i8")
         offset = begin + np.arange(axes.count, dtype=np.int64) * axes.nbytes
         return cls(offset, nbytes, why, lambda index: axes.rgb(images[index]), axes)
 

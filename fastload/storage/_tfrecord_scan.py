@@ -16,6 +16,7 @@ import numpy as np
 from fastload.errors import StoreError
 
 from . import _example
+from ._array_table import numbered
 from ._fields import RESERVED, Blobs, FieldColumn, field_column, label_column
 from ._mapped import map_file
 from ._table import Table
@@ -257,7 +258,7 @@ class _Scan:
                 return Blobs.of(keys)
         if column is not None:
             self._used.discard(self._names[column])
-        return Blobs.of([b"%08d" % row for row in range(len(self._file))])
+        return numbered(len(self._file))
 
     def _classes(self, labels: np.ndarray | None) -> list[str]:
         column = self._column(_TEXT)

@@ -17,7 +17,15 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._array_shards import array_writer
-from ._array_table import Arrays, arrays_of, checked_classes, checked_labels, numbered, parse_header
+from ._array_table import (
+    Arrays,
+    arrays_of,
+    checked_classes,
+    checked_labels,
+    numbered,
+    parse_header,
+    same,
+)
 from ._array_writer import ArrayWriter, to_json
 from ._columns import Columns
 from ._fields import Blobs, encode_text
@@ -148,11 +156,11 @@ def _table(
     return Table(
         format=FORMAT,
         files=[path],
-        file=np.zeros(count, np.int32),
+        file=same(count, 0, "<i4"),
         offset=offset,
-        nbytes=np.full(count, nbytes, np.int64),
-        sizes=np.full((count, 2), (axes.width, axes.height), np.int32),
-        kinds=np.full(count, RAW, np.uint8),
+        nbytes=same(count, nbytes, "<i8"),
+        sizes=same(count, (axes.width, axes.height), "<i4"),
+        kinds=same(count, RAW, "u1"),
         keys=numbered(count) if keys is None else Blobs.of([encode_text(str(k)) for k in keys]),
         labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=None if crc32c is None else crc32c.astype("<u4"),

@@ -412,6 +412,19 @@ def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_pa
     assert sorted(os.listdir(tmp_path)) == before
 
 
+def test_append_reports_what_it_left_out_and_notes_where_images_came_from(tmp_path: Path) -> None:
+    for name in ("old", "new"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a" / f"{name}.png")
+    (tmp_path / "new" / "a" / "none.png").write_bytes(b"no image")
+    pack(tmp_path / "old", tmp_path / "x.lmdb")
+    report = append(tmp_path / "x.lmdb", tmp_path / "new", on_error="skip")
+    assert [os.path.basename(one.path) for one in report.skipped] == ["none.png"]
+    assert report.records == 2
+    source = open_store(tmp_path / "x.lmdb").metadata["source"]
+    assert source == f"{tmp_path / 'old'}, {tmp_path / 'new'}"
+
+
 def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
     write(tmp_path / "more.lmdb")
     with open_writer(tmp_path / "a.zarr", classes=CLASSES) as writer:
