@@ -151,10 +151,10 @@ def read(transform: Any) -> RandAugment | str:
         own = op.aug_fn is module.NAME_TO_OP[op.name], op.level_fn is module.LEVEL_TO_ARG[op.name]
         if not all(own) or module._LEVEL_DENOM != _LEVELS:
             return f"RandAugment of timm with another {op.name}"
-        filter, fill = op.kwargs["resample"], op.kwargs["fillcolor"]
+        filter, fill = op.kwargs.get("resample"), op.kwargs.get("fillcolor")
         if not isinstance(filter, int) or int(filter) not in (0, 2, 3):
             return "RandAugment of timm with an interpolation chosen at random for each image"
-        levels = [fill] * 3 if isinstance(fill, int) else list(fill)
+        levels = list(fill) if isinstance(fill, (list, tuple)) else [fill] * 3
         if len(levels) != 3 or not all(type(v) is int and 0 <= v <= 255 for v in levels):
             return f"RandAugment of timm with img_mean={fill}; three levels are recognised"
         most = float(op.magnitude_max or _LEVELS)

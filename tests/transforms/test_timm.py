@@ -56,11 +56,13 @@ OPS = [
 
 
 class AugmentOp:
-    def __init__(self, name: str, std: float = 0.5, resample: Any = 3) -> None:
+    def __init__(
+        self, name: str, std: float = 0.5, resample: Any = 3, fill: Any = (124, 116, 104)
+    ) -> None:
         self.name, self.prob, self.magnitude = name, 0.5, 9
         self.magnitude_std, self.magnitude_max = std, None
         self.hparams: dict[str, float] = {}
-        self.kwargs = {"resample": resample, "fillcolor": (124, 116, 104)}
+        self.kwargs = {"resample": resample, "fillcolor": fill}
         self.aug_fn = self.level_fn = None
 
 
@@ -142,6 +144,10 @@ def test_erasing_is_torchvisions(mode: str, value: Any) -> None:
         (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights of its operations"),
         (lambda: chain(RandAugment([AugmentOp("Rotate", resample=(2, 3))])), "chosen at random"),
         (lambda: chain(RandAugment([AugmentOp("GaussianBlur")])), "timm with GaussianBlur"),
+        (
+            lambda: chain(RandAugment([AugmentOp("Rotate", fill=0.5)])),
+            "three levels are recognised",
+        ),
     ],
 )
 def test_what_it_does_besides_is_declined(transform: Any, reason: str) -> None:
