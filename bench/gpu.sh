@@ -23,7 +23,7 @@ HERE=$PWD
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
 PARTS="tests gpu-transfer photos photos-uint8 small"
-WHEELS= COLLECT= JOIN= PHOTOS= SMALL= OUT=$PWD/bench/results/local/gpu.json
+WHEELS='' COLLECT='' JOIN='' PHOTOS='' SMALL='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
     case $1 in
@@ -59,7 +59,6 @@ collect() {
             "which the other machine may lack: install libjpeg's development package" >&2
         exit 1
     fi
-    # shellcheck disable=SC2086
     $pip wheel -q --no-deps -w "$COLLECT" prefetch_generator
     # shellcheck disable=SC2086
     $pip download -q --only-binary=:all: -d "$COLLECT" $NEEDED ${MORE:-}
@@ -117,6 +116,10 @@ if [ -z "${GPU_VENV:-}" ] && [ ! -e "$VENV/ready" ]; then
     fi
     touch "$VENV/ready"
 fi
+if [ -n "${LD_LIBRARY_PATH:-}" ]; then # else an older toolkit's nvJPEG would be found first
+    SITE=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    export LD_LIBRARY_PATH="$SITE/nvidia/cu13/lib:$SITE/nvidia/nvjpeg/lib:$LD_LIBRARY_PATH"
+fi
 "$PY" -c 'import fastload._native as n, sys; sys.exit(n.load() is None)' || {
     echo "gpu: expected fastload's native core in $VENV, found none; nothing was run" >&2
     exit 1
@@ -136,9 +139,9 @@ measure() { # measure NAME SUITE VARIANT [OPTION...]
 for part in $PARTS; do
     rm -f "$FOUND/$part.json" "$FOUND/$part.xml"
     case $part in
-    # Warnings of other versions of other packages are not what this is about.
-    tests) FASTLOAD_REQUIRE_CUDA=1 "$PY" -m pytest tests/gpu --long -W default \
-        --junitxml "$FOUND/tests.xml" || true ;;
+    # Other packages' warnings, and the plugins of pytest that they bring, are not what this is about.
+    tests) FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTEST_PLUGINS=pytest_timeout \
+        "$PY" -m pytest tests/gpu --long -W default --junitxml "$FOUND/tests.xml" || true ;;
     gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
     photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
     small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;

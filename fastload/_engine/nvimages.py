@@ -6,6 +6,11 @@ Note [Memory and streams]
     seen to write without regard to streams (torchcodec's pull request 1634), so no image is let go
     of before the work on it is done: ``Codec`` keeps those of one batch until the next is decoded,
     and their files too, which the library reads in place.
+
+Note [The edge of a box]
+    With nvJPEG before 13.2, and so with all of CUDA 12, colours at the edge of a box are made up
+    without what lies beside it, and nvImageCodec refuses such boxes where it is not told otherwise.
+    It is told, and given boxes with a margin, which is cut off again.
 """
 
 from __future__ import annotations
@@ -19,6 +24,9 @@ import numpy as np
 import torch
 
 from fastload.errors import MissingDependencyError, UsageError
+
+_MARGIN = 2
+"""Pixels around a box; NVIDIA names one that may be wrong."""
 
 # The process in which it runs: a fork has none of its threads.
 _process: int | None = None
@@ -109,23 +117,29 @@ class Codec:
             What ``then`` gave, or None where there was nothing to give to it; and those places.
         """
         library = self._library()
-        parts = []
+        parts, cuts = [], []
         for stream, (w, h), (x, y, width, height) in zip(
             streams, sizes.tolist(), boxes.tolist(), strict=True
         ):
-            if (width, height) != (w, h):
-                region = library.Region(y, x, y + height, x + width)
+            left, top = max(0, x - _MARGIN), max(0, y - _MARGIN)
+            right, bottom = min(w, x + width + _MARGIN), min(h, y + height + _MARGIN)
+            if (right - left, bottom - top) != (w, h):
+                region = library.Region(top, left, bottom, right)
                 stream = stream.get_sub_code_stream(region=region)
             parts.append(stream)
+            cuts.append((slice(y - top, y - top + height), slice(x - left, x - left + width)))
+
         if self._stream is None:
             images = self._decoder.decode(parts, params=self._params)
-            return self._then(images, then, lambda image: torch.from_numpy(np.asarray(image)))
+            return self._then(images, cuts, then, lambda image: torch.from_numpy(np.asarray(image)))
         with torch.cuda.stream(self._stream):
             images = self._decoder.decode(
                 parts, params=self._params, cuda_stream=self._stream.cuda_stream
             )
             device = self._stream.device
-            made = self._then(images, then, lambda image: torch.as_tensor(image, device=device))
+            made = self._then(
+                images, cuts, then, lambda image: torch.as_tensor(image, device=device)
+            )
             done: Any = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self._stream)
         before, self._held = self._held, (done, (images, parts, streams))
@@ -142,13 +156,14 @@ class Codec:
     @staticmethod
     def _then(
         images: Sequence[Any],
+        cuts: Sequence[tuple[slice, slice]],
         then: Callable[[list[torch.Tensor], np.ndarray], torch.Tensor],
         as_tensor: Callable[[Any], torch.Tensor],
     ) -> tuple[torch.Tensor | None, np.ndarray]:
         good = np.array([i for i, image in enumerate(images) if image is not None], np.int64)
         if not len(good):
             return None, good
-        return then([as_tensor(images[i]) for i in good.tolist()], good), good
+        return then([as_tensor(images[i])[cuts[i]] for i in good.tolist()], good), good
 
     def _library(self) -> Any:
         """The module; its decoder is there afterwards.
@@ -181,7 +196,8 @@ class Codec:
                     device_id=device,
                     max_num_cpu_threads=self._threads,
                     backends=backends,
-                    options=":fancy_upsampling=1",  # as Pillow
+                    # as Pillow; see Note [The edge of a box]
+                    options=":fancy_upsampling=1 :enable_roi_fancy_upsampling=1",
                 )
             except RuntimeError as error:
                 raise UsageError(

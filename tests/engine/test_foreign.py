@@ -282,6 +282,40 @@ def test_a_decoder_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) -
         next(iter(loader))
 
 
+def test_boxes_have_a_margin_which_is_cut_off_again(monkeypatch: Any) -> None:
+    """So that nvJPEG before 13.2 gives their edges as they are; it refuses unless it is told to."""
+    library = pytest.importorskip("nvidia.nvimgcodec", reason="nvidia-nvimgcodec is not installed")
+    regions, options, region, make = [], [], library.Region, library.Decoder
+
+    def asked(*corners: int) -> Any:
+        regions.append(corners)
+        return region(*corners)
+
+    def made(**given: Any) -> Any:
+        options.extend(given["options"].split())
+        return make(**given)
+
+    monkeypatch.setattr(library, "Region", asked)
+    monkeypatch.setattr(library, "Decoder", made)
+    data = jpeg(size=(90, 70), quality=95, subsampling=2)
+    whole = np.asarray(Image.open(io.BytesIO(data)))
+    boxes = np.array([(0, 0, 90, 70), (1, 1, 88, 68), (11, 21, 30, 40), (60, 1, 30, 7)])
+    codec = nvimages.Codec(None, 1, 0.65)
+    streams, _ = codec.headers([np.frombuffer(data, np.uint8)] * 4)
+    found: list[np.ndarray] = []
+
+    def then(crops: list[torch.Tensor], which: np.ndarray) -> torch.Tensor:
+        assert which.tolist() == [0, 1, 2, 3]
+        found.extend(crop.numpy().copy() for crop in crops)
+        return crops[0]
+
+    codec.decode(streams, np.array([(90, 70)] * 4), boxes, then)
+    for crop, (x, y, width, height) in zip(found, boxes.tolist(), strict=True):
+        assert np.array_equal(crop, whole[y : y + height, x : x + width])
+    assert regions == [(19, 9, 63, 43), (0, 58, 10, 90)]  # top, left, bottom, right
+    assert {":fancy_upsampling=1", ":enable_roi_fancy_upsampling=1"} <= set(options)
+
+
 def test_a_file_replaced_by_a_larger_one_is_an_error(engine: str, folder: Path) -> None:
     dataset = ImageFolder(str(folder), transform=UINT8[0])
     loader = FastLoader(dataset, 4, engine=engine, seed=1, num_workers=1)

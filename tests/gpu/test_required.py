@@ -15,7 +15,7 @@ HERE = Path(__file__).resolve().parent
 @pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 error")])
 def test_a_missing_device_skips_or_fails(required: str, outcome: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"]
         + [f"{HERE / 'test_transfer.py'}::test_copies_run_beside_the_callers_work"],
         env={**os.environ, "FASTLOAD_REQUIRE_CUDA": required, "CUDA_VISIBLE_DEVICES": ""},
         cwd=HERE.parent.parent,
