@@ -17,7 +17,7 @@ import dataclasses
 import importlib
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -143,9 +143,12 @@ class Graph:
             self._running.clear()
             self._shut()
 
-    def __del__(self) -> None:
-        if self._pipe is not None and os.getpid() != self._pid:
-            _of_the_parent.append(self._pipe)
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(
+        self, getpid: Callable[[], int] = os.getpid, kept: list[Any] = _of_the_parent
+    ) -> None:
+        if self._pipe is not None and getpid() != self._pid:
+            kept.append(self._pipe)
 
     def _shut(self) -> None:
         pipe, self._pipe = self._pipe, None

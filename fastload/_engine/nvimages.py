@@ -76,9 +76,12 @@ class Codec:
         self._held: tuple[Any, Any] | None = None
         self._pid = os.getpid()
 
-    def __del__(self) -> None:
-        if self._decoder is not None and os.getpid() != self._pid:
-            _of_the_parent.append((self._decoder, self._held))  # it would wait for its threads
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(
+        self, getpid: Callable[[], int] = os.getpid, kept: list[Any] = _of_the_parent
+    ) -> None:
+        if self._decoder is not None and getpid() != self._pid:
+            kept.append((self._decoder, self._held))  # it would wait for its threads
 
     def headers(self, files: Sequence[np.ndarray]) -> tuple[list[Any], np.ndarray]:
         """Handles of ``files``, uint8 (nbytes,) each, and int64 (n, 3): height, width, channels.
