@@ -26,7 +26,7 @@ from PIL import Image
 from torchvision import datasets
 
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
-from fastload.storage import DCT, RAW, Store, open_store, open_writer
+from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from fastload.storage.unpack import unpack
 from storage.formats import CLASSES, ROWS, Row, picture, pixels, records
 
@@ -410,6 +410,29 @@ def test_append_deletes_what_a_killed_one_had_written_of_the_next_sidecar(tmp_pa
     with pytest.raises(UsageError, match="already has a record"):
         append(path, path)
     assert sorted(os.listdir(tmp_path)) == before
+
+
+def test_reader_finds_the_sidecar_that_gets_its_name_while_it_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "a.tar")
+    mine, waiting = _sidecar.sidecar_of(str(path)), tmp_path / "waiting"
+    old = Path(mine).read_bytes()
+    write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
+    append(path, tmp_path / "more.tar")
+    expected = columns_of(path)
+    os.replace(mine, waiting)
+    Path(mine).write_bytes(old)
+    read = _sidecar._read
+
+    def settled_meanwhile(*arguments: Any) -> Any:
+        found = read(*arguments)
+        if waiting.exists():
+            os.replace(waiting, mine)
+        return found
+
+    monkeypatch.setattr(_sidecar, "_read", settled_meanwhile)
+    assert columns_of(path) == expected
 
 
 def test_append_reports_what_it_left_out_and_notes_where_images_came_from(tmp_path: Path) -> None:
