@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset
+from fastload._engine import chosen
+from fastload._engine.decoder import Decoder
 from torchrun import torchrun
 
 KINDS = [DataLoader, FastLoader]
@@ -66,14 +68,30 @@ def test_accelerate_gives_every_sample_once_on_two_ranks(tmp_path, arguments):
     assert sorted(parts[0] + parts[1]) == list(range(24))
 
 
+def decoded_by(monkeypatch):
+    """Which engine each batch is submitted to from now on, and of how many records: a list."""
+    seen = []
+    submit = Decoder.submit
+
+    def watched(self, records, **arguments):
+        seen.append((self.name, len(records)))
+        return submit(self, records, **arguments)
+
+    monkeypatch.setattr(Decoder, "submit", watched)
+    return seen
+
+
 @pytest.mark.long
-def test_a_loader_that_accelerate_rebuilt_still_decodes_whole_batches(store):
+def test_a_loader_that_accelerate_rebuilt_still_decodes_whole_batches(store, monkeypatch):
     from accelerate import Accelerator
 
-    loader = FastLoader(store, 5, transform=EVAL)
+    loader = FastLoader(store, 5, transform=EVAL, num_workers=0)
     expected = list(loader)
     prepared = Accelerator(cpu=True).prepare(loader)
     assert isinstance(prepared.dataset, PackedDataset)
+    seen = decoded_by(monkeypatch)
+    assert len(list(prepared)) == len(expected)
+    assert seen == [(chosen("auto"), len(labels)) for _, labels in expected]
     for (images, labels), (reference, known) in zip(prepared, expected, strict=True):
         assert torch.equal(images, reference)
         assert torch.equal(labels, known)
@@ -249,9 +267,11 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
         trainer.train(resume_from_checkpoint=checkpoint)
         return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
+    seen = decoded_by(monkeypatch)
     expected = curve(tmp_path / "whole")
     assert len(expected) == 15
     assert set(batches) == {4}
+    assert set(seen) == {(chosen("auto"), 4)}
     resumed = curve(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-8"))
     assert resumed == expected
 
