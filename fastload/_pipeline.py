@@ -266,7 +266,7 @@ def _gone_on(filling: _Filling) -> _Filling:
 
 def _idle_share(filling: _Filling, threads: int) -> float:
     """Of the time that a batch took: what threads were idle at its end, less what began early."""
-    if isinstance(filling, BaseException) or filling.ticket is None:
+    if isinstance(filling, BaseException) or filling.ticket is None or not filling.records.size:
         return 0.0
     begun, count = filling.ticket.begun, len(filling.records)
     if begun:
