@@ -192,7 +192,7 @@ def test_the_core_checks_what_it_is_to_keep() -> None:
             np.empty((1, 2), np.int32), np.empty(1, np.uint8),
         ) == 0  # fmt: skip
     with pytest.raises(ValueError, match="kind"):
-        arena.put(0, b"x", 3, 1, 1, False)
+        arena.put(0, b"x", 4, 1, 1, False)
 
 
 def group(folder: Path, **files: str) -> None:

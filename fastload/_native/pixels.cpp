@@ -183,7 +183,7 @@ int blur_values(const double* values, int count, int width, int height) {
 int affine_values(const double* values, int count) {
   if (count < 10) return -1;
   for (int i = 0; i < 6; ++i) {
-    if (std::fabs(values[i]) > 1e9) return -1;
+    if (!(std::fabs(values[i]) <= 1e9)) return -1;
   }
   if (values[6] != 0 && values[6] != 2 && values[6] != 3) return -1;
   for (int i = 7; i < 10; ++i) {

@@ -335,7 +335,7 @@ int torch_op_values(PixelOp op, const double* values, int count) {
     case PixelOp::kTorchAffine: {
       if (count < 11 || (values[6] != 0 && values[6] != 2)) return -1;
       for (int i = 0; i < 6; ++i) {
-        if (std::fabs(values[i]) > 1e9) return -1;
+        if (!(std::fabs(values[i]) <= 1e9)) return -1;
       }
       for (int i = 8; i < 11; ++i) {
         if (!(values[i] >= 0 && values[i] <= 255)) return -1;

@@ -564,11 +564,12 @@ def test_store_replaced_by_one_of_its_size_and_time_does_not_resume(tmp_path: Pa
 
     def write(name: str, value: int) -> Path:
         with open_writer(tmp_path / name) as writer:
-            record = Record(bytes([value]) * 100, None, "a", width=1, height=1)
+            record = Record(data=bytes([value]) * 100, label=None, key="a", width=1, height=1)
             writer.append([record])
         return tmp_path / name
 
-    path, other = write("a.tar", 1), write("b.tar", 2)
+    (tmp_path / "other").mkdir()
+    path, other = write("a.tar", 1), write("other/a.tar", 2)
     before = os.stat(path)
     assert other.stat().st_size == before.st_size
     with pytest.raises(KeyboardInterrupt):

@@ -59,7 +59,7 @@ AFFINE = [1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 WRONG = {
     "no frame": ({"settings": np.zeros((0, 5))}, "at least one frame"),
     "no size": ({"first_size": [[0, H]]}, "first_size: sample 0"),
-    "an unknown code": ({"codes": [[19]]}, "codes: sample 0"),
+    "an unknown code": ({"codes": [[29]]}, "codes: sample 0"),
     "a negative code": ({"codes": [[-1]]}, "codes: sample 0"),
     "a box outside": ({"frames": frame(x=1)}, "a box inside the image"),
     "an empty box": ({"frames": frame(w=0)}, "a box inside the image"),
@@ -74,9 +74,13 @@ WRONG = {
     "too few values": ({"codes": [[1]], "values": np.zeros((1, 1, 0))}, "values: sample 0"),
     "not a number": ({"codes": [[1]], "values": [[[np.nan] * 10]]}, "values: sample 0"),
     "infinite": ({"codes": [[17]], "values": [[[np.inf] * 10]]}, "values: sample 0"),
-    "no bits": ({"codes": [[9]]}, "values: sample 0"),
+    "fewer than no bits": ({"codes": [[9]], "values": [[[-1.0] * 10]]}, "values: sample 0"),
+    "a map of no number": (
+        {"codes": [[17]], "values": [[[np.nan] * 6 + [0] * 4]]},
+        "values: sample 0",
+    ),
     "a hue of 256": ({"codes": [[4]], "values": [[[256.0] * 10]]}, "values: sample 0"),
-    "a quarter turn of no square": ({"codes": [[15]]}, "values: sample 0"),
+    "a quarter turn, and a box as before": ({"codes": [[15]]}, "a box inside the image"),
     "an affine filter": (
         {"codes": [[17]], "values": [[AFFINE[:6] + [1, 0, 0, 0]]]},
         "values: sample 0",
