@@ -81,6 +81,8 @@ class Governor:
         self.decisions: list[str] = []
         """What was decided and why, for the user."""
         self.most = Setting(workers=most_workers, prefetch=most_prefetch)
+        self.affordable = most_workers
+        """As many workers as memory has room for now."""
         self._windows = windows
         self._settle = settle
         self._shrinks = shrinks
@@ -162,8 +164,9 @@ class Governor:
         now = self.setting
         tried = now
         if waiting > _WAITS:
-            if now.workers < self._ceiling.workers:
-                workers = min(2 * now.workers, self._ceiling.workers)
+            most = min(self._ceiling.workers, self.affordable)
+            if now.workers < most:
+                workers = min(2 * now.workers, most)
                 tried = dataclasses.replace(now, workers=workers)
             elif now.prefetch < self._ceiling.prefetch:
                 prefetch = min(2 * now.prefetch, self._ceiling.prefetch)
@@ -261,8 +264,15 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
     )
 
 
-def after_epoch(governor: Governor, figures: Snapshot) -> Setting:
-    """What to do after an epoch with worker processes, whose own work is not seen."""
+def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) -> Setting:
+    """What to do after an epoch with worker processes, whose own work is not seen.
+
+    Args:
+        governor: decides.
+        figures: of the epoch.
+        memory_nbytes: available now, beside the workers there are.
+    """
+    governor.affordable = governor.setting.workers + memory_nbytes // 2 // WORKER_NBYTES
     if figures.batches < _EPOCH_BATCHES or not figures.elapsed_s:
         return governor.setting
     return governor.window(

@@ -25,7 +25,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from . import _cpu, _decode_device, _delivery, _epoch, _memory, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
-from ._engine import chosen, make_decoder
+from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Images
 from ._epoch import Epoch
 from ._erasing import Drawn
@@ -91,7 +91,8 @@ def adjust(loader: Any, last: Stamps) -> None:
     if loader._native:
         loader.num_workers = loader._governor.setting.workers
         return
-    workers = after_epoch(loader._governor, last.snapshot()).workers
+    setting = after_epoch(loader._governor, last.snapshot(), memory_nbytes=_memory.available())
+    workers = setting.workers
     if workers != loader.num_workers:
         loader.num_workers = workers
         loader._inner = None  # persistent workers, of the number there was
@@ -331,9 +332,9 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     pinned = loader.pin_memory and not _delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
-    # Not where others count: flights hold on to slabs, DALI's graph has a depth, and the governor
-    # tries what batches ahead are worth.
-    few = not _delivery.accelerated(loader) and adjusted is None and decoding.engine != "dali"
+    # Not where others count: flights hold on to slabs, libraries of GPUs have batches in flight of
+    # their own, and the governor tries what batches ahead are worth.
+    few = not _delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
     store = source.store
     if loader._cache is not None and loader._cache.serves(store):
         store = loader._cache.before(

@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from fastload._governor import Governor, Setting
+from fastload._governor import WORKER_NBYTES, Governor, Setting, after_epoch, for_processes
+from fastload._trace import Snapshot
 
 MOST = 32
 
@@ -111,3 +112,24 @@ def test_noise_alone_does_not_move_it() -> None:
     for _ in range(500):
         governor.window(rate=100 * noise.gauss(1, 0.03), waiting=0.035, busy=3.5)
     assert governor.decisions == []
+
+
+def test_processes_are_added_only_while_memory_allows() -> None:
+    governor = for_processes(cpus=2, memory_nbytes=1 << 40)
+    starving = Snapshot(
+        images=100,
+        batches=10,
+        elapsed_s=1.0,
+        wait_s=0.5,
+        stages_s={},
+        cache_hits=0,
+        cache_misses=0,
+        read_nbytes=0,
+        workers_s=0.0,
+    )
+    short = 2 * WORKER_NBYTES - 1  # half of it is for workers
+    assert after_epoch(governor, starving, memory_nbytes=short).workers == 2
+    assert after_epoch(governor, starving, memory_nbytes=short + 1).workers == 3
+    assert governor.decisions == [
+        "trying 3 workers, 2 batches ahead: waiting 50%, 0.8 workers busy"
+    ]
