@@ -13,7 +13,7 @@ from . import _cpu, _randomness
 from ._buffers import SlabRing
 from ._collate import annotations_of, samples_of
 from ._dataset import PackedDataset
-from ._engine import images_of, make_decoder
+from ._engine import images_of, load, make_decoder
 from ._engine.decoder import Decoder
 from ._sampler import as_indices, repeats_within
 from ._source import Source, nested
@@ -39,6 +39,7 @@ class Halves:
         self._halves: Parts = source.halves
         self._packed = [one for one in nested(dataset) if isinstance(one, PackedDataset)][:1]
         self._check_crc = check_crc
+        load(source.store)
         self._made: tuple[int, list[Decoder]] | None = None
 
     def __call__(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +238,34 @@ def test_callables_that_take_arrays_get_what_was_decoded_and_cropped(store: Path
 def test_albumentations_get_what_was_decoded_and_cropped(store: Path) -> None:
     A = pytest.importorskip("albumentations")
     check_arrays(store, A.Compose([A.InvertImg(p=1.0), A.HorizontalFlip(p=1.0)]))
+
+
+FORKED = """
+import sys
+import torch
+from torchvision import transforms as v1
+from fastload import FastLoader
+
+torch.multiprocessing.set_start_method("fork")
+modules = set()
+
+def note(worker):
+    modules.update(sys.modules)
+
+def last(image):
+    later = [name for name in set(sys.modules) - modules if name.startswith(("fastload", "numpy"))]
+    assert modules and not later, later
+    return torch.zeros(1)
+
+chain = v1.Compose([v1.RandomResizedCrop(8), last])
+loader = FastLoader(sys.argv[1], transform=chain, batch_size=4, num_workers=1, worker_init_fn=note)
+assert "split, in the engine" in loader.explain(), loader.explain()
+print(len(list(loader)))
+"""
+
+
+def test_worker_processes_import_nothing_that_their_parent_could(store: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(store)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert int(ended.stdout) > 1

@@ -139,6 +139,11 @@ def _kind(engine: str) -> type[Decoder]:
     return PythonDecoder
 
 
+def load(store: Store) -> None:
+    """Import what ``make_decoder("auto", store)`` needs: once, before processes are forked."""
+    _kind(chosen("auto", store))
+
+
 def images_of(
     decoder: Decoder,
     records: np.ndarray,
@@ -152,8 +157,8 @@ def images_of(
     The arguments and the errors are those of ``Decoder.submit`` and ``Ticket.result``.
     """
     assert isinstance(decoder.plan, Plan), "views are submitted, not asked for"
-    sizes = () if decoder.plan.fixed_size else decoder.store.sizes(records)
-    if len(np.unique(sizes, axis=0)) <= 1:
+    # np.unique takes 50 ms when first used
+    if decoder.plan.fixed_size or len(np.unique(decoder.store.sizes(records), axis=0)) <= 1:
         return _one(decoder.submit(records, seed=seed, epoch=epoch, repeats=repeats))
     each = zip(
         np.split(records, len(records)),
