@@ -64,6 +64,11 @@ def jpegs(cache: Path, *, data: str | None, count: int, small: bool, say: Say) -
     return _cached(cache / "images" / f"{_fingerprint(groups)}-{copies}x", copy)
 
 
+def files(folder: Path) -> list[Path]:
+    """The images in ``folder`` as ``jpegs`` makes it, in the order of their paths."""
+    return sorted(path for group in _classes(folder).values() for path in group)
+
+
 def large(cache: Path, *, toy: bool, say: Say) -> Path:
     """A folder of 64 JPEGs of 12 megapixels, 16 pictures copied; 16 of 1 megapixel as a toy."""
     kind = dataclasses.replace(LARGE, sizes=((1152, 864), (864, 1152))) if toy else LARGE
@@ -158,17 +163,19 @@ def _unpacked(cache: Path, archive: Path, say: Say) -> Path:
 
 
 def _classes(root: Path) -> dict[str, list[Path]]:
-    """Images by class folder. A lone folder on top is looked through; a flat one is one class."""
+    """Images by class folder. A lone folder on top is looked through; a flat one is one class.
+
+    Images beside class folders are left out, as ImageFolder leaves them.
+    """
     entries = sorted(root.iterdir())
     folders = [entry for entry in entries if entry.is_dir()]
     if len(folders) == 1 and not any(_is_image(entry) for entry in entries):
         inner = _classes(folders[0])
         return inner if len(inner) > 1 else {folders[0].name: next(iter(inner.values()), [])}
-    if not folders:
-        return {"all": [entry for entry in entries if _is_image(entry)]}
     found = {folder.name: [path for path in sorted(folder.iterdir()) if _is_image(path)]
              for folder in folders}  # fmt: skip
-    return {name: group for name, group in found.items() if group}
+    found = {name: group for name, group in found.items() if group}
+    return found or {"all": [entry for entry in entries if _is_image(entry)]}
 
 
 def _is_image(path: Path) -> bool:

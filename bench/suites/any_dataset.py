@@ -6,7 +6,6 @@ import math
 import random
 import statistics
 import time
-from pathlib import Path
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -47,7 +46,7 @@ class AnyDataset(Suite):
                 small=False,
                 say=options.say,
             )
-            files = sorted(Path(images).rglob("*.jp*g"))[:count]
+            files = data.files(images)[:count]
             dataset: Any = Photos(files) if variant == "pil" else hugging_face(files)
         else:
             dataset = MADE[variant](count)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from PIL import Image
 
 from bench import coldness
 from bench.__main__ import main
@@ -216,6 +217,24 @@ def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engi
         low, high = row["setting"]["interval_95"]
         assert low <= row["setting"]["mean"] <= high
         assert row["setting"]["engine"] == engine or engine == "native"
+
+
+@pytest.mark.parametrize("folder", [".", "class0"])
+def test_any_dataset_takes_images_of_any_suffix_with_or_without_class_folders(
+    cache: Path, tmp_path: Path, folder: str
+) -> None:
+    (tmp_path / "images" / folder).mkdir(parents=True)
+    (tmp_path / "images" / "notes").mkdir()  # holds no images, so it is no class
+    for number, suffix in enumerate((".JPEG", ".jpg", ".png")):
+        picture = Image.new("RGB", (40, 30), (80 * number, 0, 0))
+        picture.save(tmp_path / "images" / folder / f"{number}{suffix}")
+    path = tmp_path / "rows.json"
+    done = run(cache, "any-dataset", "--data", tmp_path / "images", "--variant", "pil",
+               "--threads", 1, "--json", path)  # fmt: skip
+    assert done.exit_code == 0, done.output
+    rows = json.loads(path.read_text())
+    assert {row["images"] for row in rows} == {24}
+    assert {row["data"] for row in rows} == {"given"}
 
 
 def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
