@@ -13,6 +13,7 @@ import torch
 
 from fastload import _augmix, _pixels, _timm_policy
 from fastload._affine import Look, RandomAffine, RandomRotation
+from fastload._changed import changed
 from fastload._pixels import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
 from fastload._policies import NAMES, Policies, Step, Uniform, reach
 
@@ -25,6 +26,11 @@ _MODULES = (
     "torchvision.transforms._presets",
 )
 _TIMM = ("timm.data.transforms", "timm.data.random_erasing", "timm.data.auto_augment")
+
+
+UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+"""What settings of other types than torchvision's own raise where they are read: a number where a
+pair is expected, a name where a filter is. torchvision mostly fails on them too, but says so."""
 
 
 class Stop(Exception):
@@ -52,12 +58,9 @@ def kind_of(transform: Any) -> str:
         return f"timm.{name}"
     if not any(is_of(transform, module, name) for module in _MODULES):
         raise Stop(f"{name_of(transform)} is not a transform fastload knows")
-    state = vars(transform)
-    if state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
-        raise Stop(f"this {name} has a hook")
-    for own in state:
-        if callable(getattr(type(transform), own, None)):
-            raise Stop(f"this {name} has a {own} of its own")
+    why = changed(transform)
+    if why is not None:
+        raise Stop(why)
     return name
 
 
@@ -113,7 +116,7 @@ def _compose(transform: Any) -> PixelOp:
 
 
 def _apply(transform: Any) -> PixelOp:
-    return Chance(_probability(transform), Chain(_inner("RandomApply", transform.transforms)))
+    return Chance(probability(transform), Chain(_inner("RandomApply", transform.transforms)))
 
 
 def _choice(transform: Any) -> PixelOp:
@@ -128,11 +131,12 @@ def _order(transform: Any) -> PixelOp:
     return Order(_inner("RandomOrder", transform.transforms))
 
 
-def _probability(transform: Any) -> float:
-    p = float(transform.p)
-    if not 0 <= p <= 1:
-        raise Stop(f"{type(transform).__name__} with p={p}, which is no probability")
-    return p
+def probability(transform: Any) -> float:
+    """Its ``p``. Raises Stop for what is none."""
+    p = transform.p
+    if isinstance(p, str) or not 0 <= float(p) <= 1:
+        raise Stop(f"{type(transform).__name__} with p={p!r}, which is no probability")
+    return float(p)
 
 
 def _sometimes(code: int, *names: str) -> Callable[[Any], PixelOp]:
@@ -142,20 +146,20 @@ def _sometimes(code: int, *names: str) -> Callable[[Any], PixelOp]:
         values = [getattr(transform, name) for name in names]
         if not all(isinstance(value, (int, float)) and abs(value) < 1e30 for value in values):
             raise Stop(f"{type(transform).__name__} with {names[0]}={values[0]}")
-        return Chance(_probability(transform), Fixed(code, tuple(map(float, values))))
+        return Chance(probability(transform), Fixed(code, tuple(map(float, values))))
 
     return read
 
 
 def _flip(transform: Any) -> PixelOp:
-    return Chance(_probability(transform), Fixed(_pixels.MIRROR))
+    return Chance(probability(transform), Fixed(_pixels.MIRROR))
 
 
 def _posterize(transform: Any) -> PixelOp:
     bits = transform.bits
     if type(bits) is not int or not 1 <= bits <= 8:
         raise Stop(f"RandomPosterize with bits={bits}; Pillow takes 1 to 8")
-    return Chance(_probability(transform), Fixed(_pixels.POSTERIZE, (float(bits),)))
+    return Chance(probability(transform), Fixed(_pixels.POSTERIZE, (float(bits),)))
 
 
 def _jitter(transform: Any) -> PixelOp:
@@ -282,11 +286,13 @@ def _steps(transform: Any, bins: int) -> dict[str, Step]:
 
 
 def _rand_augment(transform: Any) -> PixelOp:
-    bins, magnitude = transform.num_magnitude_bins, transform.magnitude
-    if not 0 <= magnitude < bins:
+    bins, magnitude, count = transform.num_magnitude_bins, transform.magnitude, transform.num_ops
+    if not isinstance(magnitude, int) or not 0 <= magnitude < bins:
         raise Stop(f"RandAugment with magnitude={magnitude} of {bins} bins")
+    if not isinstance(count, int) or count < 0:
+        raise Stop(f"RandAugment with num_ops={count}")
     steps = tuple(_steps(transform, bins).values())
-    return Uniform(steps, int(transform.num_ops), (magnitude, 1), _look(transform))
+    return Uniform(steps, count, (magnitude, 1), _look(transform))
 
 
 def _trivial_augment(transform: Any) -> PixelOp:
@@ -306,10 +312,12 @@ def _auto_augment(transform: Any) -> PixelOp:
 
 
 def _aug_mix(transform: Any) -> PixelOp:
-    chains, alpha = int(transform.mixture_width), float(transform.alpha)
-    if not 1 <= chains <= 64 or not 0.01 <= alpha <= 1e6 or int(transform.chain_depth) > 64:
+    chains, depth, alpha = transform.mixture_width, transform.chain_depth, float(transform.alpha)
+    whole = isinstance(chains, int) and isinstance(depth, int)
+    if not whole or not 1 <= chains <= 64 or depth > 64 or not 0.01 <= alpha <= 1e6:
         raise Stop(
-            f"AugMix with mixture_width={chains}, alpha={alpha:g}: out of what is recognised"
+            f"AugMix with mixture_width={chains}, chain_depth={depth}, alpha={alpha:g}: out of "
+            "what is recognised"
         )
     look = _look(transform)
     if filter_of(transform) not in ("nearest", "bilinear"):
@@ -327,7 +335,7 @@ def _aug_mix(transform: Any) -> PixelOp:
         tuple(_steps(transform, 10).values()),
         int(transform.severity),
         chains,
-        max(0, int(transform.chain_depth)),
+        max(0, depth),
         alpha,
         fill is not None,
         look,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fastload import _geometry
-from fastload._augmentations import Stop, is_of
+from fastload._augmentations import Stop, is_of, probability
 from fastload._geometry import Op
 
 
@@ -18,6 +18,14 @@ def _pair(size: Any) -> tuple[int, int]:
     return sides[0], sides[-1]
 
 
+def _two(transform: Any) -> tuple[int, int]:
+    """(h, w) where torchvision's class makes a pair of whatever its ``size`` is given as."""
+    size = transform.size
+    if not isinstance(size, (list, tuple)) or len(size) != 2:  # set later: fails, or is no pair
+        raise Stop(f"{type(transform).__name__} with size={size}; a pair is recognised")
+    return _pair(size)
+
+
 def _range(name: str, value: Any) -> tuple[float, float]:
     low, high = (float(end) for end in value)
     if not 0 < low <= high:
@@ -27,7 +35,7 @@ def _range(name: str, value: Any) -> tuple[float, float]:
 
 def _random_resized_crop(transform: Any) -> Op:
     return _geometry.RandomResizedCrop(
-        _pair(transform.size),
+        _two(transform),
         _range("scale", transform.scale),
         _range("ratio", transform.ratio),
     )
@@ -38,6 +46,8 @@ def _resize(transform: Any) -> Op:
     if isinstance(size, (list, tuple)) and len(size) == 1:
         size = size[0]
     if size is None or isinstance(size, int):
+        if max_size is not None and not isinstance(max_size, int):
+            raise Stop(f"Resize with max_size={max_size}; an integer is recognised")
         if max_size is not None and (max_size < 1 or (size is not None and max_size <= size)):
             raise Stop(f"Resize with max_size={max_size} not above size={size}")
         if size is not None:
@@ -53,9 +63,7 @@ def _center_crop(transform: Any) -> Op:
 
 
 def _random_crop(transform: Any) -> Op:
-    return _geometry.RandomCrop(
-        _pair(transform.size), _padding(transform), bool(transform.pad_if_needed)
-    )
+    return _geometry.RandomCrop(_two(transform), _padding(transform), bool(transform.pad_if_needed))
 
 
 def _pad(transform: Any) -> Op:
@@ -70,8 +78,8 @@ def _padding(transform: Any) -> tuple[int, int, int, int]:
     if padding is None:
         return (0, 0, 0, 0)
     sides = [padding] if isinstance(padding, int) else list(padding)
-    if len(sides) == 4 and is_of(transform, "torchvision.transforms.v2", "RandomCrop"):
-        left, right, top, bottom = sides  # v2 keeps them in torch's order
+    if is_of(transform, "torchvision.transforms.v2", "RandomCrop"):
+        left, right, top, bottom = sides  # v2 keeps four, in torch's order
         sides = [left, top, right, bottom]
     return _four("RandomCrop", sides, padding)
 
@@ -86,7 +94,7 @@ def _four(kind: str, sides: list[Any], padding: Any) -> tuple[int, int, int, int
 
 
 def _flip(transform: Any) -> Op:
-    return _geometry.RandomHorizontalFlip(float(transform.p))
+    return _geometry.RandomHorizontalFlip(probability(transform))
 
 
 GEOMETRY: dict[str, Callable[[Any], Op]] = {

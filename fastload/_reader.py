@@ -22,7 +22,16 @@ import numpy as np
 import torch
 
 from fastload import _erasing, _geometry
-from fastload._augmentations import Stop, filter_of, is_of, kind_of, moves, pixel_op
+from fastload._augmentations import (
+    UNREADABLE,
+    Stop,
+    filter_of,
+    is_of,
+    kind_of,
+    moves,
+    name_of,
+    pixel_op,
+)
 from fastload._boxes import FORMATS
 from fastload._crops import GEOMETRY
 from fastload._fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
@@ -102,6 +111,14 @@ class Reader:
 
     def read(self, transform: Any) -> None:
         """Take in one transform. Raises Stop where it is not one of those below."""
+        try:
+            self._read(transform)
+        except _geometry.Unfit:  # a ValueError too, which knows better
+            raise
+        except UNREADABLE as error:
+            raise Stop(f"{name_of(transform)}: a setting cannot be read ({error})") from error
+
+    def _read(self, transform: Any) -> None:
         kind = kind_of(transform)
         if self._joint is not None and not is_of(transform, _V2, kind):
             raise Stop(f"{kind} is not of {_V2}, whose transforms alone move masks and boxes along")

@@ -152,7 +152,11 @@ def words(transform: Any) -> str:
     name = getattr(transform, "__qualname__", None) or getattr(transform, "__name__", None)
     if name is not None:
         return str(name).rpartition("<locals>.")[2]
-    text = " ".join(str(transform).split())
+    try:
+        text = " ".join(str(transform).split())
+    except (TypeError, ValueError, AttributeError):
+        # torchvision's own fail to print settings of other types than they expect
+        return type(transform).__qualname__
     # what object says: a place in memory tells nobody anything
     return type(transform).__qualname__ if text.endswith(f"at {id(transform):#x}>") else text
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from fastload import _geometry
-from fastload._augmentations import Stop, kind_of, name_of
+from fastload._augmentations import UNREADABLE, Stop, kind_of, name_of
 from fastload._joint import Joint
 from fastload._plan import Plan
 from fastload._reader import Reader
@@ -90,7 +90,11 @@ def _chain(transform: Any, mode: str, joint: Joint | None = None) -> Plan | Unre
     if "torchvision.transforms" not in sys.modules and not isinstance(transform, torch.nn.Module):
         reason = f"{name_of(transform)} is not a torchvision transform"
         return Unrecognised(reason, _begun([transform], 0))
-    leaves = list(_leaves(transform))
+    try:
+        leaves = list(_leaves(transform))
+    except UNREADABLE as error:
+        reason = f"{name_of(transform)}: a setting cannot be read ({error})"
+        return Unrecognised(reason, _begun([transform], 0))
     reader = Reader(mode, joint)
     read = 0
     try:

@@ -94,6 +94,64 @@ DECLINED = {
         [v2.AugMix(interpolation=Mode.NEAREST_EXACT), v1.ToTensor()],
         "'nearest-exact', which torchvision refuses on tensors",
     ),
+    "a size set later, of the shorter side": (
+        [altered(v1.RandomResizedCrop(8), size=[16]), v1.ToTensor()],
+        "RandomResizedCrop with size=[16]; a pair is recognised",
+    ),
+    "a size set later, for which torchvision fails": (
+        [altered(v2.RandomCrop(8), size=16), v2.ToImage()],
+        "RandomCrop with size=16; a pair is recognised",
+    ),
+    "a ratio set later": (
+        [altered(v2.RandomResizedCrop(8), ratio=(2.0, 3.0)), v2.ToImage()],
+        "this RandomResizedCrop has a ratio that was set after it was made",
+    ),
+    "a ratio of what is erased set later": (
+        [v1.ToTensor(), altered(v2.RandomErasing(), ratio=(2.0, 3.0))],
+        "this RandomErasing has a ratio that was set after it was made",
+    ),
+    **{
+        f"a fill of {transform} set later": (
+            [altered(transform, fill=9), v2.ToImage()],
+            f"this {type(transform).__name__} has a fill that was set after it was made",
+        )
+        for transform in (
+            v2.Pad(2, fill=3),
+            v2.RandomCrop(8, fill=(1, 2, 3)),
+            v2.RandomRotation(9),
+            v2.RandomAffine(9),
+            v2.RandAugment(),
+            v2.AutoAugment(),
+        )
+    },
+    "types that it works on set later": (
+        [altered(v2.RandomInvert(), _transformed_types=()), v2.ToImage()],
+        "this RandomInvert has a _transformed_types of its own",
+    ),
+    "a number where a pair is expected": (
+        [altered(v1.ColorJitter(0.5), brightness=0.5), v1.ToTensor()],
+        "ColorJitter: a setting cannot be read ('float' object is not iterable)",
+    ),
+    "three where a pair is expected": (
+        [altered(v1.RandomRotation(9), degrees=(1, 2, 3)), v1.ToTensor()],
+        "RandomRotation: a setting cannot be read (too many values",
+    ),
+    "a filter's name, which v1 does not know": (
+        [altered(v1.Resize(8), interpolation="bicubic"), v1.ToTensor()],
+        "Resize: a setting cannot be read",
+    ),
+    "no transforms": ([altered(v1.Compose([]), transforms=None)], "Compose: a setting cannot be"),
+    "half a pixel": ([v1.Resize(8, max_size=9.5), v1.ToTensor()], "max_size=9.5; an integer"),
+    "a p above one": (
+        [altered(v1.RandomHorizontalFlip(), p=2), v1.ToTensor()],
+        "RandomHorizontalFlip with p=2, which is no probability",
+    ),
+    "half an operation": ([v1.RandAugment(1.5), v1.ToTensor()], "RandAugment with num_ops=1.5"),
+    "half a bin": ([v1.RandAugment(2, 5.5), v1.ToTensor()], "RandAugment with magnitude=5.5"),
+    "half a chain": (
+        [v1.AugMix(mixture_width=1.5), v1.ToTensor()],
+        "AugMix with mixture_width=1.5, chain_depth=-1",
+    ),
     "ten crops": ([v1.TenCrop(8), v1.ToTensor()], "TenCrop is not a transform"),
     "boxes clamped by themselves": (
         [v2.ClampBoundingBoxes(), v2.ToImage()],
@@ -190,6 +248,28 @@ DECLINED = {
 def test_what_is_not_known_to_be_exact_is_declined_with_a_reason(name: str) -> None:
     chain, reason = DECLINED[name]
     assert reason in reason_of(v1.Compose(chain))
+
+
+@pytest.mark.parametrize("method", ["get_params", "forward"])
+def test_a_method_of_the_class_that_was_replaced_is_seen(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(v1.RandomRotation, method, staticmethod(lambda *given: 9.0))
+    reason = reason_of(v1.Compose([v1.RandomRotation(9), v1.ToTensor()]))
+    assert f"RandomRotation has another {method}, of {__name__}" in reason
+
+
+def test_what_cannot_even_print_itself_is_explained(photos: Path) -> None:
+    from torchvision.datasets import ImageFolder
+
+    from fastload import FastLoader
+
+    odd = altered(v1.RandomResizedCrop(8), interpolation="bicubic")
+    with pytest.raises(AttributeError):
+        str(odd)
+    chain = v1.Compose([v1.Resize(9), odd, v1.ToTensor()])
+    words = FastLoader(ImageFolder(photos, chain)).explain()
+    assert "RandomResizedCrop: a setting cannot be read" in words
 
 
 def test_reversed_ranges_are_declined() -> None:

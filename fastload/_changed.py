@@ -1,0 +1,49 @@
+"""What was done to a transform that its type does not tell: hooks, methods, settings set later.
+
+A transform of torchvision may keep what it made of its arguments beside them (``_fill``,
+``_log_ratio``), and then works with that alone. Where somebody has set one of the two since, no
+reader could say which of them counts in the next version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+_THEIRS = ("torchvision.", "torch.", "timm.")
+_METHODS = ("__call__", "forward", "get_params", "make_params", "transform")
+
+
+def changed(transform: Any) -> str | None:
+    """What was changed about a transform whose type is torchvision's, torch's or timm's, in words.
+
+    None: nothing.
+    """
+    kind, state = type(transform), vars(transform)
+    name = kind.__name__
+    if state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
+        return f"this {name} has a hook"
+    for own in state:
+        if hasattr(kind, own):
+            return f"this {name} has a {own} of its own"
+    for method in _METHODS:
+        origin = getattr(getattr(kind, method, None), "__module__", None)
+        if origin is not None and not f"{origin}.".startswith(_THEIRS):
+            return f"{name} has another {method}, of {origin}"
+    if "_fill" in state and not _agrees(state.get("fill"), state["_fill"]):
+        return f"this {name} has a fill that was set after it was made"
+    if "_log_ratio" in state:
+        made = torch.log(torch.tensor(state.get("ratio"), device="cpu"))
+        if not torch.equal(made, torch.as_tensor(state["_log_ratio"])):
+            return f"this {name} has a ratio that was set after it was made"
+    return None
+
+
+def _agrees(fill: Any, kept: Any) -> bool:
+    """Whether ``kept`` is what torchvision's v2 makes of ``fill``."""
+    if isinstance(fill, Mapping):
+        return bool(kept == fill)
+    plain = fill is None or isinstance(fill, (int, float))
+    return bool(kept == {"others": fill if plain else [float(level) for level in fill]})
