@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import UsageError
-from fastload.storage import format_of, open_store
+from fastload.errors import StoreError, UsageError
+from fastload.storage import Store, format_of, open_store
+from fastload.storage._local import local_path
 from fastload.storage._partial import sync_folder
 from fastload.storage._sidecar import (
     SUFFIX,
@@ -27,6 +28,7 @@ from fastload.storage.concat import ConcatStore
 from ._pack import pack
 from ._report import PackReport
 from ._run import Progress
+from ._store_source import StoreSource
 
 _MARK = "-appending"  # in the name of the new store until it replaces the old one
 
@@ -89,7 +91,7 @@ def append(
             appends to this store now; its folder cannot be written.
         StoreError: as ``pack`` does.
     """
-    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    path = local_path(path)
     if format_of(path) is None or not os.path.isfile(path):
         open_store(path).close()  # which says so where there is none
         raise UsageError(
@@ -117,12 +119,13 @@ def _append(
     try:
         added = pack(source, more, **options)
         both = ConcatStore.checked([store, open_store(more)])
-        both.path = ", ".join(str(one.metadata.get("source", one.path)) for one in both.stores)
         keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
         twice = keys[0] & keys[1]
         if twice:
             raise UsageError(f"{path!r} already has a record called {min(twice)!r}")
-        report = pack(both, new, progress=progress)
+        records = StoreSource(both)
+        records.noted = _noted(both.stores)
+        report = pack(records, new, progress=progress)
         both.close()
         _replace(new, path, store.format)
     finally:
@@ -134,6 +137,19 @@ def _append(
         kept=added.kept,
         seconds=added.seconds + report.seconds,
     )
+
+
+def _noted(stores: Sequence[Store]) -> dict[str, Any]:
+    """Where the records came from, and what was made of them: of all stores, where they differ."""
+    sources = [str(store.metadata.get("source", store.path)) for store in stores]
+    found: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
+    for name in ("encode", "resize", "quality", "exif"):
+        values = [store.metadata.get(name) for store in stores]
+        if any(value != values[0] for value in values):
+            parts = ", ".join("none" if value is None else str(value) for value in values)
+            values = [", ".join(dict.fromkeys(parts.split(", ")))]  # it may be several already
+        found[name] = values[0]
+    return found
 
 
 @contextlib.contextmanager
@@ -191,7 +207,13 @@ def _settle(path: str, format: str) -> None:
     waiting = next_sidecar_of(path)
     if not os.path.exists(waiting):
         return
-    if read_sidecar(path, format, place=waiting) is None:
+    try:
+        fits = read_sidecar(path, format, place=waiting) is not None
+    except StoreError:  # damaged, or another's; nobody needs it where the store's own fits
+        if read_sidecar(path, format, place=sidecar_of(path)) is None:
+            raise
+        fits = False
+    if not fits:
         os.remove(waiting)
         return
     stem = os.path.splitext(path)[0]

@@ -22,6 +22,7 @@ from fastload._cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import Store, Writer, open_store, open_writer
+from fastload.storage._local import is_url
 
 from . import _arrays, _remote, _split
 from ._encoders import make_encoder
@@ -117,13 +118,13 @@ def pack(
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
-    if _remote.is_url(source) or _remote.is_url(destination):
+    if is_url(source) or is_url(destination):
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, shards=shards, shard_nbytes=shard_nbytes,
             compression=compression, progress=progress,
         )  # fmt: skip
-        if _remote.is_url(destination):
+        if is_url(destination):
             return _remote.pack_to(str(destination), functools.partial(again, source))
         with _remote.fetched(str(source)) as fetched:
             return again(fetched, destination)
@@ -168,7 +169,7 @@ def pack(
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
         writers: list[tuple[_Job, Writer, int]] = []
         for job in jobs:
-            metadata = {"fastload": __version__, **job.settings}
+            metadata = {"fastload": __version__, **job.settings, **opened.noted}
             begin = functools.partial(
                 open_writer, job.path, classes=opened.classes, metadata=metadata,
                 settings=job.settings, total=None if opened.streamed else len(job.indices),

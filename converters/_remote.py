@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import hashlib
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -26,12 +25,6 @@ from ._report import PackReport
 from ._source import Source
 
 _TAGS = ("ETag", "etag", "mtime", "created")  # what file systems say of a version
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
-
-
-def is_url(path: Any) -> bool:
-    """Whether ``path`` is a URL."""
-    return isinstance(path, str) and _URL.match(path) is not None
 
 
 def _file_system(url: str) -> tuple[Any, str]:

@@ -117,19 +117,34 @@ class Run:
             return indices
         keys = [self._source.key(index) for index in indices.tolist()]
         end = keys.index(there[-1]) + 1
-        have = set(there)
+        have = dict(zip(there, writer.checksums().tolist(), strict=True))
+        touched = []
         for index, key in zip(indices[:end].tolist(), keys, strict=False):
-            path = self._source.where(index)
             if key not in have:
+                path = self._source.where(index)
                 self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
             elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
-                raise UsageError(
-                    f"{path!r} has changed since {writer.path + '.partial'!r} was begun: delete "
-                    "that folder to start again"
-                )
+                touched.append(index)
+        self._compare(writer, have, np.array(touched, np.int64))
         self._nbytes += writer.nbytes
         self._report(end)
         return indices[end:]
+
+    def _compare(self, writer: Writer, have: dict[str, int], indices: np.ndarray) -> None:
+        """Refuse to go on if what is made of these samples now is not what ``writer`` has.
+
+        Their files are newer than the work: perhaps they were copied, perhaps they are others.
+        """
+        for chunk in self._chunks(indices) if len(indices) else ():
+            changed = [index for index, _ in chunk.failed]
+            for index, crc in zip(chunk.indices.tolist(), chunk.crc32c.tolist(), strict=True):
+                if crc != have[self._source.key(index)]:
+                    changed.append(index)
+            if changed:
+                raise UsageError(
+                    f"{self._source.where(changed[0])!r} has changed since "
+                    f"{writer.path + '.partial'!r} was begun: delete that folder to start again"
+                )
 
     def _parts(self, indices: np.ndarray, *, grows: bool) -> Iterator[_Part]:
         """``indices`` in pieces, each for a thread, with their samples where it may not read them.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -55,6 +56,7 @@ class Source(abc.ABC):
         classes: class names, position = label.
         keys: name of every sample, each one once.
         encoding: what ``encode=None`` means for it.
+        noted: what the store's metadata say of it, in the place of the options of ``pack``.
         identity: what stands for ``digest`` and the times of files, where these say nothing.
         concurrent: whether ``read`` may run in several threads at once.
         streamed: samples come out of ``stream``, from the first to the last, and how many there are
@@ -68,6 +70,7 @@ class Source(abc.ABC):
     concurrent: bool = True
     streamed: bool = False
     identity: str | None = None
+    noted: Mapping[str, Any] = MappingProxyType({})
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -80,13 +80,17 @@ class StoreSource(Source):
         )
 
     def digest(self) -> str:
-        """Files with their sizes and times, labels, classes and keys."""
+        """Files with their sizes and times, checksums, labels, classes and keys."""
         digest = hashlib.blake2b(digest_size=16)
+        checksums = self.store.checksums(self._everything)
         for path in self.store.files:
             status = os.stat(path)
-            # The inode's time too: who replaces a file may keep its size and its own time.
-            known = status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            known = [status.st_size, status.st_mtime_ns]
+            if checksums is None:  # who replaces a file may keep its size and its own time
+                known.append(status.st_ctime_ns)
             digest.update(f"{path}\0{known}\0".encode(*_UTF8))
+        if checksums is not None:
+            digest.update(np.ascontiguousarray(checksums).tobytes())
         _update(digest, self.store)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()

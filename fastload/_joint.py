@@ -177,10 +177,21 @@ class Moving:
         return moved
 
     def _values(self, name: str) -> Sequence[Any]:
+        """Of the records; None where one cannot be read, which is noted."""
         if self._store.fields[name].kind == "array":
             column: Sequence[Any] = self._store.column(name)[self._records]
             return column
-        return self._store.values(name, self._records)
+        try:
+            return self._store.values(name, self._records)
+        except DataError:  # one by one, to find those at fault
+            return [self._value(name, i) for i in range(len(self._records))]
+
+    def _value(self, name: str, i: int) -> bytes | None:
+        try:
+            return self._store.values(name, self._records[i : i + 1])[0]
+        except DataError as error:
+            self._errors.setdefault(i, error)
+            return None
 
     def _decoded(self, name: str) -> list[Any]:
         """The values of a field that is no mask."""
@@ -190,7 +201,7 @@ class Moving:
         found: list[Any] = []
         for i, value in enumerate(values):
             try:
-                found.append(field.decode(value))
+                found.append([] if value is None else field.decode(value))
             except (ValueError, RecursionError) as error:
                 self._fail(i, name, f"expected JSON, found something else: {error}", error)
                 found.append([])
@@ -234,6 +245,8 @@ class Moving:
     def _make_masks(self, name: str, values: Sequence[Any], places: range) -> int:
         begin = time.perf_counter_ns()
         for i in places:
+            if values[i] is None:
+                continue
             try:
                 source = values[i] if isinstance(values[i], np.ndarray) else _read_mask(values[i])
                 width, height = self._sizes[i].tolist()

@@ -362,10 +362,18 @@ def test_a_mask_that_is_missing_is_an_error_of_its_row() -> None:
     assert caught.value.record == 2
     (batch,) = FastLoader(first, on_error="skip", max_errors=1, **moving)
     assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
-    for arguments in ({**options, "fields": "all"}, moving):
-        with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
-            next(iter(FastLoader(some, **arguments)))
-        assert caught.value.record == 3
+    with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
+        next(iter(FastLoader(some, fields="all", **options)))
+    assert caught.value.record == 3
+    lost = some.select([0, 3, 1])
+    with pytest.raises(DataError, match=r"/nowhere\.png") as caught:
+        next(iter(FastLoader(lost, **moving)))
+    assert caught.value.record == 1
+    for workers in (0, 2):
+        loader = FastLoader(lost, on_error="skip", max_errors=1, num_workers=workers, **moving)
+        (batch,) = loader
+        assert batch["annotation"][:, 5, 5].tolist() == [0, 1]
+        assert [error["index"] for error in loader.stats()["errors"]] == [1]
 
 
 def test_files_that_are_not_decoded_do_as_well(dataset: Any) -> None:

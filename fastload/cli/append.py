@@ -13,6 +13,7 @@ from .pack import show
 Examples:
   fastload append imgs.lmdb ./more
   fastload append imgs.lmdb ./more --encode dct
+  fastload append imgs.lmdb ./more --on-error skip
 """
 )
 @click.argument("path", type=click.Path())
@@ -26,6 +27,15 @@ Examples:
 @click.option(
     "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
 )
+@click.option(
+    "--on-error",
+    type=click.Choice(["raise", "skip"]),
+    default="raise",
+    show_default=True,
+    help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
+)
+@click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
+@click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
@@ -34,6 +44,9 @@ def command(
     encode: str | None,
     resize: str | None,
     quality: int,
+    on_error: str,
+    exif: bool,
+    workers: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -45,5 +58,15 @@ def command(
     from fastload.converters import append
 
     with ProgressBar("appending", quiet=quiet or as_json) as bar:
-        report = append(path, source, encode=encode, resize=resize, quality=quality, progress=bar)
+        report = append(
+            path,
+            source,
+            encode=encode,
+            resize=resize,
+            quality=quality,
+            on_error=on_error,
+            exif=exif,
+            workers=workers,
+            progress=bar,
+        )
     show(report, quiet=quiet, as_json=as_json)

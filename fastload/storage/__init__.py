@@ -15,6 +15,7 @@ from typing import Any
 from fastload import _huggingface
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
+from ._local import local_path
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 
 __all__ = [
@@ -160,7 +161,7 @@ def open_store(
             that its ``save_to_disk`` wrote. Several in a list are read as one, one after the other.
 
     Raises:
-        UsageError: stores that do not fit together.
+        UsageError: stores that do not fit together; a URL.
         StoreNotFoundError: nothing there, or only an unfinished ``.partial``.
         StoreError: damaged, or of no format that fastload knows.
     """
@@ -174,7 +175,7 @@ def open_store(
         from .concat import ConcatStore
 
         return ConcatStore.checked([open_store(one) for one in path])
-    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    path = local_path(path)
     if path.endswith(".partial"):
         raise StoreError(
             "this is an unfinished store: run the pack command that began it again", path=path
@@ -229,7 +230,7 @@ def open_writer(
         UsageError: something is there, another process writes it, or an unfinished one was begun
             with other settings; or the format has no shards, or no compression.
     """
-    path = os.path.abspath(os.path.expanduser(os.fspath(path)))
+    path = local_path(path)
     name = format_of(path)
     if name is None:
         known = ", ".join(suffix for f in FORMATS.values() if f.writer for suffix in f.suffixes)

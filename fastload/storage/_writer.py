@@ -7,6 +7,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+import numpy as np
+
 from fastload.errors import StoreError
 
 from ._columns import Columns, Schema, of_batch
@@ -102,6 +104,11 @@ class PartialWriter(Writer):
         """As in the contract."""
         chunks = [part.all_keys() for part in [*self._partial.chunks, *self._columns]]
         return [key for chunk in chunks for key in chunk]
+
+    def checksums(self) -> np.ndarray:
+        """As in the contract."""
+        parts = [part.crc32c for part in [*self._partial.chunks, *self._columns]]
+        return np.concatenate([np.empty(0, np.uint32), *parts])
 
     def abort(self, *, keep_partial: bool = True) -> None:
         """As in the contract."""

@@ -306,6 +306,10 @@ class Writer(abc.ABC):
         """Keys of the records that are in it, in order: what a resumed run need not add again."""
 
     @abc.abstractmethod
+    def checksums(self) -> np.ndarray:
+        """uint32, CRC32C of the bytes of each record that is in it, in order."""
+
+    @abc.abstractmethod
     def extend(self, batch: Batch) -> None:
         """Add records, in order. They are durable at the latest after the next ``sync``."""
 

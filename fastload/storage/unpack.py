@@ -20,6 +20,7 @@ from fastload.errors import ChecksumError, DecodeError, StoreError, UsageError
 
 from . import open_store
 from ._crc import crc32c
+from ._local import local_path
 from ._partial import sync_folder
 from ._signatures import image_format
 from .base import DCT, RAW, Store
@@ -77,7 +78,7 @@ def unpack(
         ChecksumError, DecodeError: a damaged record.
     """
     opened = open_store(store)
-    target = os.path.abspath(os.path.expanduser(os.fspath(folder)))
+    target = local_path(folder)
     if os.path.islink(target) or (
         os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target))
     ):

@@ -265,8 +265,12 @@ def test_append_and_concat_say_what_they_did(images: Path, tmp_path: Path) -> No
             name.unlink()
     (images / "klasse 0 ü" / "00.jpg").unlink()
     (images / "klasse 1 ü" / "01.jpg").rename(images / "klasse 1 ü" / "neu.jpg")
+    (images / "klasse 0 ü" / "none.jpg").write_bytes(b"no image")
     result = run("append", tmp_path / "a.lmdb", images)
+    assert result.exit_code == 1 and "--on-error skip" in result.stderr
+    result = run("append", tmp_path / "a.lmdb", images, "--on-error", "skip", "--workers", 1)
     assert result.exit_code == 0 and "22 records" in result.stdout
+    assert "skipped" in result.stderr and "none.jpg" in result.stderr
     result = run("concat", tmp_path / "a.lmdb", tmp_path / "a.lmdb", tmp_path / "b.lmdb", "--json")
     assert json.loads(result.stdout)["parts"][0]["records"] == 44
     assert run("info", tmp_path / "b.lmdb").exit_code == 0

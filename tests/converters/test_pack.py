@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -556,6 +557,38 @@ def test_other_options_or_another_source_do_not_resume(images: Path, tmp_path: P
     os.utime(root / "000.jpg", ns=(before.st_atime_ns, before.st_mtime_ns))
     with pytest.raises(UsageError, match=r"000\.jpg.* has changed"):  # with its old time, too
         pack(root, tmp_path / "x.lmdb")
+
+
+@pytest.mark.parametrize("options", [{}, {"resize": 4}, {"encode": "png"}])
+def test_source_that_was_copied_meanwhile_resumes(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Files may be newer than the work, if they are the same; as after `cp -a` or `git clone`."""
+    root = tmp_path / "in"
+    root.mkdir()
+    for index in range(200):
+        (root / f"{index:03d}.jpg").write_bytes(picture(index, 8, 8))
+    pack(root, tmp_path / "expected.lmdb", **options)
+
+    def stop(done: int, total: int, nbytes: int) -> None:
+        if done >= 64:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(root, tmp_path / "x.lmdb", workers=1, progress=stop, **options)
+    time.sleep(0.02)
+    root.rename(tmp_path / "old")
+    shutil.copytree(tmp_path / "old", root)
+    for path in root.iterdir():
+        os.utime(path)
+    (root / "000.jpg").rename(tmp_path / "away")
+    (root / "000.jpg").write_bytes(b"no image")
+    with pytest.raises(UsageError, match=r"000\.jpg.* has changed"):
+        pack(root, tmp_path / "x.lmdb", **options)
+    (tmp_path / "away").rename(root / "000.jpg")
+    report = pack(root, tmp_path / "x.lmdb", **options)
+    assert report.parts[0].resumed >= 64 and report.records == 200
+    everything = np.arange(200)
+    with open_store(tmp_path / "x.lmdb") as one, open_store(tmp_path / "expected.lmdb") as other:
+        assert one.read(everything) == other.read(everything)
 
 
 def test_store_replaced_by_one_of_its_size_and_time_does_not_resume(tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ from torchvision import datasets
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from fastload.storage.unpack import unpack
+from fastload.storage.verify import verify
 from storage.formats import CLASSES, ROWS, Row, picture, pixels, records
 
 
@@ -446,6 +447,61 @@ def test_append_reports_what_it_left_out_and_notes_where_images_came_from(tmp_pa
     assert report.records == 2
     source = open_store(tmp_path / "x.lmdb").metadata["source"]
     assert source == f"{tmp_path / 'old'}, {tmp_path / 'new'}"
+
+
+def test_append_notes_what_was_made_of_the_images_of_each_time(tmp_path: Path) -> None:
+    for name, options in {"old": {}, "new": {"resize": 4, "quality": 80}, "third": {}}.items():
+        (tmp_path / name / "a").mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "a" / f"{name}.png")
+        if name == "old":
+            pack(tmp_path / name, tmp_path / "x.tar")
+        else:
+            append(tmp_path / "x.tar", tmp_path / name, **options)
+    metadata = open_store(tmp_path / "x.tar").metadata
+    assert [metadata[name] for name in ("encode", "resize", "quality", "exif")] == [
+        "keep, jpeg", "none, 4", "none, 80", False
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["garbage", "another format", "nothing", "cut short"])
+def test_waiting_sidecar_that_is_none_does_not_stop_append(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path / "a.tar")
+    write(tmp_path / "more.tar", [{"key": f"neu {i}"} for i in range(12)])
+    other = Path(_sidecar.sidecar_of(str(write(tmp_path / "b.tfrecord")))).read_bytes()
+    own = Path(_sidecar.sidecar_of(str(path))).read_bytes()
+    waiting = Path(_sidecar.next_sidecar_of(str(path)))
+    waiting.write_bytes(
+        {"garbage": b"x" * 99, "another format": other, "nothing": b"", "cut short": own[:-1]}[
+            content
+        ]
+    )
+    assert append(path, tmp_path / "more.tar").records == 24
+    assert not waiting.exists() and len(open_store(path)) == 24
+
+
+def test_waiting_sidecar_that_is_damaged_and_needed_is_kept(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.rec")
+    mine, waiting = _sidecar.sidecar_of(str(path)), _sidecar.next_sidecar_of(str(path))
+    os.replace(mine, waiting)
+    with open(waiting, "r+b") as file:
+        file.truncate(os.path.getsize(waiting) - 1)
+    with pytest.raises(StoreError, match=r"the sidecar is damaged.*pack the store again"):
+        append(path, tmp_path / "more.tar")
+    assert os.path.exists(waiting)
+
+
+def test_urls_are_refused_where_only_paths_can_be(tmp_path: Path) -> None:
+    url, more = "s3://bucket/a.lmdb", write(tmp_path / "more.lmdb")
+    for call in (
+        open_store,
+        verify,
+        lambda url: append(url, more),
+        lambda url: concat([url], more),
+    ):
+        with pytest.raises(UsageError, match=r"the URL 's3://bucket/a.lmdb': fetch it first"):
+            call(url)
+    with pytest.raises(UsageError, match="the URL"):
+        unpack(more, url)
 
 
 def test_append_refuses_what_it_cannot_replace_at_once(tmp_path: Path) -> None:
