@@ -9,6 +9,7 @@ import os
 import sys
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,18 @@ from .errors import UsageError
 Event: Any = torch.cuda.Event
 Stream: Any = torch.cuda.Stream
 cudart: Any = torch.cuda.cudart
+
+
+@contextlib.contextmanager
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Within it, work and memory are ``stream``'s, in this thread.
+
+    Its device comes first: leaving torch's context of a stream alone puts the device from before
+    back in a way that makes a context there (half a gigabyte), though nothing else may use it. A
+    thread begins with GPU 0, also in the process of another GPU.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
 
 
 class _CudaMark:
@@ -160,7 +173,7 @@ class Cuda:
 
     def side(self) -> contextlib.AbstractContextManager[Any]:
         """As in the contract."""
-        return torch.cuda.stream(self._side)
+        return on_stream(self._side)
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """As in the contract."""

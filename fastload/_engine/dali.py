@@ -7,7 +7,7 @@ on is decoded again as a whole, by the engine that decodes what it is not given.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from ..errors import DataError
 from ..storage.base import Store
 from . import dali_graph, foreign
 from .dali_graph import FILTERS, Build, Graph, Work
-from .decoder import Batch, Decoder, Ticket
-from .foreign import HW_DECODER_LOAD, ForeignDecoder, ForeignTicket, as_promised, resizes
+from .decoder import Batch, Ticket
+from .foreign import ForeignDecoder, ForeignTicket, as_promised, resizes
 
 _log = logging.getLogger("fastload")
 
@@ -33,27 +33,14 @@ def refusal(plan: Plan | Views, store: Store) -> str | None:
 
 
 class DaliDecoder(ForeignDecoder):
-    """Fills batches with DALI. See ``ForeignDecoder`` for the other arguments.
-
-    Args:
-        hw_decoder_load: as in ``Build``.
-    """
+    """Fills batches with DALI. See ``ForeignDecoder`` for the arguments."""
 
     name = "dali"
+    library = dali_graph
 
-    def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        *,
-        device: torch.device,
-        fallback: Callable[..., Decoder],
-        hw_decoder_load: float = HW_DECODER_LOAD,
-        **options: Any,
-    ) -> None:
-        if dali_graph.absent():
-            raise dali_graph.missing()
-        super().__init__(store, plan, device=device, fallback=fallback, **options)
+    def open(self, hw_decoder_load: float) -> None:
+        """As in ``ForeignDecoder``."""
+        plan = self.plan
         build = Build(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
+from fastload._cuda import on_stream
 from fastload.errors import MissingDependencyError, UsageError
 
 DEPTH = 2
@@ -202,7 +203,7 @@ class Graph:
     def _as_tensor(self, images: Any) -> torch.Tensor:
         if self._stream is None:
             return from_dlpack(images.as_tensor())
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             return from_dlpack(images.as_tensor())
 
 

@@ -20,20 +20,21 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from .._buffers import SlabRing
 from .._cache_store import CachedStore
+from .._cuda import on_stream
 from .._device import DeviceStage
 from .._erasing import Drawn
 from .._frame import Geometry
 from .._geometry import RandomResizedCrop, Resize
 from .._plan import Plan
 from .._views import Views
-from ..errors import DataError, InternalError
+from ..errors import DataError, InternalError, MissingDependencyError
 from ..storage.base import Spans, Store
 from .decoder import Batch, Decoder, Ticket
 from .records import Records
@@ -79,6 +80,16 @@ def resizes(plan: Plan) -> bool:
     return any(isinstance(op, (Resize, RandomResizedCrop)) for op in plan.ops)
 
 
+class Library(Protocol):
+    """The module that a library is used through."""
+
+    def absent(self) -> str | None:
+        """Why it cannot be used here, or None."""
+
+    def missing(self) -> MissingDependencyError:
+        """The error for what cannot be done without it."""
+
+
 class ForeignDecoder(Decoder):
     """Fills batches with a library that decodes on a GPU. See ``Decoder`` for other arguments.
 
@@ -86,7 +97,10 @@ class ForeignDecoder(Decoder):
         device: where images are decoded and where the batch lies: a CUDA device, or the CPU.
         fallback: makes the decoder of what the library is not given, for a plan, a ring, and
             ``channels_last=True``.
+        hw_decoder_load: share of the images for the GPU's JPEG engine, where it has one.
     """
+
+    library: Library
 
     def __init__(
         self,
@@ -95,8 +109,11 @@ class ForeignDecoder(Decoder):
         *,
         device: torch.device,
         fallback: Callable[..., Decoder],
+        hw_decoder_load: float = HW_DECODER_LOAD,
         **options: Any,
     ) -> None:
+        if self.library.absent():
+            raise self.library.missing()
         super().__init__(store, plan, **options)
         self.device = device
         self.stream: torch.cuda.Stream | None = None
@@ -109,6 +126,11 @@ class ForeignDecoder(Decoder):
         self._fallback: Decoder | None = None
         self._stage: DeviceStage | None = None
         self._make_fallback = fallback
+        self.open(hw_decoder_load)
+
+    @abc.abstractmethod
+    def open(self, hw_decoder_load: float) -> None:
+        """Make what the library is used through: the end of ``__init__``."""
 
     def fallback(self) -> Decoder:
         """The decoder of what the library is not given: uint8, NHWC in memory."""
@@ -139,7 +161,7 @@ class ForeignDecoder(Decoder):
 
     def on_stream(self) -> contextlib.AbstractContextManager[object]:
         """Where this decoder's work on a GPU is queued; on the CPU nothing."""
-        return contextlib.nullcontext() if self.stream is None else torch.cuda.stream(self.stream)
+        return contextlib.nullcontext() if self.stream is None else on_stream(self.stream)
 
     def release(self, user: object) -> None:
         """As in the contract."""
@@ -159,7 +181,7 @@ class ForeignDecoder(Decoder):
         """
         if self.stream is None:
             return batch.images.copy_(self._made(pixels, batch))
-        with torch.cuda.stream(self.stream):
+        with on_stream(self.stream):
             made = self._made(self.kept(pixels), batch)
             # blocking: a host that spins takes a core from the threads that decode
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fastload._cuda import on_stream
 from fastload.errors import MissingDependencyError, UsageError
 
 _MARGIN = 2
@@ -135,7 +136,7 @@ class Codec:
         if self._stream is None:
             images = self._decoder.decode(parts, params=self._params)
             return self._then(images, cuts, then, lambda image: torch.from_numpy(np.asarray(image)))
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             images = self._decoder.decode(
                 parts, params=self._params, cuda_stream=self._stream.cuda_stream
             )

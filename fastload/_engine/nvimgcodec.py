@@ -9,7 +9,7 @@ in work meanwhile. What the library is not given and what is not taken of it is 
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from .._views import Views
 from ..errors import DataError
 from ..storage.base import Store
 from . import foreign, nvimages
-from .decoder import Batch, Decoder, Ticket
-from .foreign import HW_DECODER_LOAD, ForeignDecoder, ForeignTicket, as_promised, resizes
+from .decoder import Batch, Ticket
+from .foreign import ForeignDecoder, ForeignTicket, as_promised, resizes
 from .windows import FILTERS, can_shrink, windows
 
 
@@ -32,36 +32,28 @@ def refusal(plan: Plan | Views, store: Store) -> str | None:
 
 
 class NvimgcodecDecoder(ForeignDecoder):
-    """Fills batches with nvImageCodec. See ``ForeignDecoder`` for the other arguments.
-
-    Args:
-        hw_decoder_load: share of the images for the GPU's JPEG engine.
-    """
+    """Fills batches with nvImageCodec. See ``ForeignDecoder`` for the arguments."""
 
     name = "nvimgcodec"
+    library = nvimages
 
-    def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        *,
-        device: torch.device,
-        fallback: Callable[..., Decoder],
-        hw_decoder_load: float = HW_DECODER_LOAD,
-        **options: Any,
-    ) -> None:
-        if nvimages.absent():
-            raise nvimages.missing()
-        super().__init__(store, plan, device=device, fallback=fallback, **options)
+    def open(self, hw_decoder_load: float) -> None:
+        """As in ``ForeignDecoder``."""
+        plan = self.plan
         self.filter = plan.filter if resizes(plan) else None
-        self.fill = torch.tensor(plan.fill, dtype=torch.uint8, device=device).view(3, 1, 1)
+        self.fill = torch.tensor(plan.fill, dtype=torch.uint8, device=self.device).view(3, 1, 1)
         self.codec = nvimages.Codec(self.stream, max(1, self.threads), hw_decoder_load)
         self._thread: concurrent.futures.ThreadPoolExecutor | None = None
 
     def thread(self) -> concurrent.futures.ThreadPoolExecutor:
         """The thread that the library is used in; made on first use."""
         if self._thread is None:
-            self._thread = concurrent.futures.ThreadPoolExecutor(1, "fastload-nvimgcodec")
+            begin, arguments = None, tuple[Any, ...]()
+            if self.stream is not None:  # a thread begins with GPU 0
+                begin, arguments = torch.cuda.set_device, (self.device,)
+            self._thread = concurrent.futures.ThreadPoolExecutor(
+                1, "fastload-nvimgcodec", initializer=begin, initargs=arguments
+            )
         return self._thread
 
     def release(self, user: object) -> None:
