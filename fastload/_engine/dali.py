@@ -48,6 +48,7 @@ class DaliDecoder(ForeignDecoder):
             windowed=any(isinstance(op, (Pad, RandomCrop, CenterCrop)) for op in plan.ops),
             fill=plan.fill,
             hw_decoder_load=hw_decoder_load,
+            whole=not dali_graph.takes_boxes(self.device),
         )
         self.graph = Graph(build, self.stream)
 

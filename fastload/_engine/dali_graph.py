@@ -8,6 +8,12 @@ Note [A spoiled pipeline]
     pipeline is of no use any more. Then it is closed, another one is built, and the batches that
     were behind the broken one go in again. Their inputs are kept until their outputs are there,
     which they must be anyway, since DALI reads them in place (``no_copy``).
+
+Note [Boxes that a GPU's decoder refuses]
+    With libjpeg's upsampling, nvImageCodec has nvJPEG before 13.2 decode no boxes of images whose
+    colours are subsampled (``enable_roi_fancy_upsampling``, which DALI does not pass on).
+    DALI then decodes them on the CPU without a word. All of CUDA 12 has such an nvJPEG: there whole
+    images are decoded, and cut on the GPU. For CUDA 13 our extra asks for one that is new enough.
 """
 
 from __future__ import annotations
@@ -34,6 +40,9 @@ the other is finished on the device."""
 # By resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
 
+# What DALI makes of the errors of its operators. Out of memory is one of them.
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
+
 # The process in which DALI runs: a fork has none of its threads, and DALI waits for them for ever,
 # when a pipeline is built there as when one of the parent's is closed.
 _process: int | None = None
@@ -51,6 +60,7 @@ class Build:
         windowed: a window is cut out of what was resized.
         fill: level of each channel where the window reaches outside.
         hw_decoder_load: share of the images that the GPU's JPEG engine decodes, where it has one.
+        whole: images are decoded as a whole, then cut.
     """
 
     device_id: int | None
@@ -59,6 +69,7 @@ class Build:
     windowed: bool
     fill: tuple[int, int, int]
     hw_decoder_load: float
+    whole: bool = False
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -193,7 +204,7 @@ class Graph:
                 work.images = self._as_tensor(images)
                 work.found = np.array(found.as_array())
             self._pipe.release_outputs()
-        except RuntimeError as error:
+        except _FAILURES as error:
             work.failure = error
             self._waiting.extendleft(reversed(self._running))
             self._running.clear()
@@ -234,10 +245,17 @@ def version() -> str:
     return str(importlib.import_module("nvidia.dali").__version__)
 
 
+def takes_boxes(device: torch.device) -> bool:
+    """Whether JPEG decoders of ``device`` take boxes. See Note [Boxes that a GPU's ...]."""
+    if device.type == "cpu":
+        return True
+    return int(str(importlib.import_module("nvidia.dali").__cuda_version__)[:2]) >= 13
+
+
 def _pipeline(build: Build, batch: int, source: Any) -> Any:
     """A pipeline that asks ``source`` for its inputs.
 
-    Raises UsageError in a child of the process that uses DALI.
+    Raises UsageError in a child of the process that uses DALI, and where none can be made here.
     """
     global _process
     if _process not in (None, os.getpid()):
@@ -246,6 +264,21 @@ def _pipeline(build: Build, batch: int, source: Any) -> Any:
             "the child by 'spawn', or decode on the CPU there (engine='native')"
         )
     _process = os.getpid()
+    try:
+        return _built(build, batch, source)
+    except _FAILURES as error:
+        raise UsageError(
+            f"DALI {version()} makes no pipeline on {_place(build)} ({' '.join(str(error).split())}"
+            "): a GPU needs a driver that is new enough and free memory; or take "
+            "decode_device='cpu'"
+        ) from error
+
+
+def _place(build: Build) -> str:
+    return "the CPU" if build.device_id is None else f"cuda:{build.device_id}"
+
+
+def _built(build: Build, batch: int, source: Any) -> Any:
     dali = importlib.import_module("nvidia.dali")
     fn, types = dali.fn, dali.types
     pipe = dali.Pipeline(
@@ -270,18 +303,19 @@ def _pipeline(build: Build, batch: int, source: Any) -> Any:
         inputs = dict(zip(given, nodes))
         encoded = inputs["encoded"]
         found = fn.peek_image_shape(encoded, adjust_orientation=False, image_type=types.ANY_DATA)
-        images = fn.decoders.image_slice(
-            encoded,
-            device="cpu" if build.device_id is None else "mixed",
-            start=inputs["corner"],
-            shape=inputs["sides"],
-            axis_names="WH",
+        box = {"start": inputs["corner"], "shape": inputs["sides"], "axis_names": "WH"}
+        how = {
+            "device": "cpu" if build.device_id is None else "mixed",
             # Pillow's choices: neither is DALI's default.
-            adjust_orientation=False,
-            jpeg_fancy_upsampling=True,
-            output_type=types.RGB,
-            hw_decoder_load=build.hw_decoder_load,
-        )
+            "adjust_orientation": False,
+            "jpeg_fancy_upsampling": True,
+            "output_type": types.RGB,
+            "hw_decoder_load": build.hw_decoder_load,
+        }
+        if build.whole:
+            images = fn.slice(fn.decoders.image(encoded, **how), **box)
+        else:
+            images = fn.decoders.image_slice(encoded, **how, **box)
         if build.filter is not None:
             images = fn.resize(
                 images,

@@ -22,7 +22,7 @@ from torchvision.datasets import ImageFolder
 from batches import MEAN, STD
 from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
 from fastload._decode_device import _LIBRARIES, _NAMES
-from fastload._engine import nvimages
+from fastload._engine import dali_graph, nvimages
 from fastload._engine.windows import windows
 from fastload._frame import Geometry
 
@@ -283,6 +283,53 @@ def test_a_decoder_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) -
     loader = FastLoader(dataset, 4, engine="nvimgcodec", num_workers=1)
     with pytest.raises(UsageError, match=r"makes no decoder of JPEG files here \(Code: 8\)"):
         next(iter(loader))
+
+
+@pytest.mark.parametrize("transform", UINT8[:3], ids=NAMES[:3])
+def test_images_decoded_as_a_whole_give_the_same_crops(
+    folder: Path, transform: Any, monkeypatch: Any
+) -> None:
+    """As on GPUs whose decoders refuse boxes: those of CUDA 12."""
+    if _LIBRARIES["dali"].absent():
+        pytest.skip("nvidia-dali is not installed")
+    dataset = ImageFolder(str(folder), transform=transform)
+    expected = batches(dataset, "dali")
+    monkeypatch.setattr(dali_graph, "takes_boxes", lambda device: False)
+    loader = FastLoader(dataset, 8, engine="dali", num_workers=2, seed=3)
+    for (ours, labels), (theirs, same) in zip(loader, expected, strict=True):
+        assert torch.equal(ours, theirs) and torch.equal(labels, same)
+    assert loader._made[1].graph._build.whole
+
+
+def test_a_pipeline_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) -> None:
+    dali = pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
+
+    def none(*given: Any, **more: Any) -> None:
+        raise MemoryError("out of memory\non the device")
+
+    monkeypatch.setattr(dali.Pipeline, "build", none)
+    dataset = ImageFolder(str(folder), transform=UINT8[0])
+    loader = FastLoader(dataset, 4, engine="dali", num_workers=1)
+    with pytest.raises(UsageError, match=r"makes no pipeline on the CPU \(out of memory on the de"):
+        next(iter(loader))
+
+
+def test_what_dali_makes_of_an_error_is_decoded_again(folder: Path, monkeypatch: Any) -> None:
+    dali = pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
+    dataset = ImageFolder(str(folder), transform=UINT8[0])
+    expected = batches(dataset, "native", batch_size=4)
+    share, calls = dali.Pipeline.share_outputs, list[int]()
+
+    def failing(*given: Any, **more: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            raise MemoryError("out of memory")
+        return share(*given, **more)
+
+    monkeypatch.setattr(dali.Pipeline, "share_outputs", failing)
+    loader = FastLoader(dataset, 4, engine="dali", num_workers=1, seed=3)
+    close(list(loader), expected)
+    assert loader._made[1].graph.builds == 2
 
 
 def test_boxes_have_a_margin_which_is_cut_off_again(monkeypatch: Any) -> None:
