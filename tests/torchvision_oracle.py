@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode, autoaugment
+from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
@@ -123,6 +123,8 @@ def random_crop(functional: Any, image: Any, crop: Any, u: list[float]) -> Any:
         if any(more):
             image = functional.pad(image, more, fill=crop.fill)
     now_w, now_h = F1.get_image_size(image)
+    if width > now_w or height > now_h:
+        raise ValueError("as torchvision does, whose crop itself would pad")
     left, top = int(u[0] * (now_w - width + 1)), int(u[1] * (now_h - height + 1))
     return functional.crop(image, top, left, height, width)
 
@@ -334,9 +336,9 @@ def policy_step(leaf: Any, image: Any, step: str, entry: Any, at: int, sign: flo
         return leaf._apply_image_or_video_transform(
             image, step, magnitude, interpolation=leaf.interpolation, fill=leaf._fill
         )
-    how = leaf.interpolation
-    how = how if isinstance(how, InterpolationMode) else InterpolationMode(how)
-    return autoaugment._apply_op(image, step, magnitude, interpolation=how, fill=leaf.fill)
+    return autoaugment._apply_op(
+        image, step, magnitude, interpolation=leaf.interpolation, fill=leaf.fill
+    )
 
 
 def erasing(leaf: Any, image: Any, u: list[float], key: int) -> Any:
