@@ -102,7 +102,7 @@ class RandomResizedCrop:
         aspect, low, high = width / height, min(self.ratio), max(self.ratio)
         w = np.where(aspect > high, np.rint(height * high), width).astype(np.int64)
         h = np.where(aspect < low, np.rint(width / low), height).astype(np.int64)
-        # torchvision can round a one-pixel side to nothing here, and then fails
+        # torchvision can round a side to nothing here; Pillow makes black of that, or fails
         w, h = np.maximum(w, 1), np.maximum(h, 1)
         return (width - w) // 2, (height - h) // 2, w, h
 

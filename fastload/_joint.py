@@ -36,9 +36,11 @@ class Joint:
 
     Attributes:
         kinds: (name of the field, one of ``KINDS``), in the order given.
+        casts: (name of the field, dtype) of those that a transform casts, once they were moved.
     """
 
     kinds: tuple[tuple[str, str], ...]
+    casts: tuple[tuple[str, torch.dtype], ...] = ()
 
     @classmethod
     def of(cls, given: Mapping[str, str] | Joint | None) -> Joint | None:
@@ -101,6 +103,61 @@ class Sanitize:
         """Note it, where anything moves along."""
         if frame.moves is not None:
             frame.moves.clean(self.min_size, self.min_area, frame.w, frame.h)
+
+
+class Fellows:
+    """What stands for the fields of a joint chain while it is read: one small value of each.
+
+    The user's own transforms of values are called on them too, as torchvision calls them: a dict of
+    dtypes casts masks, ``ToPureTensor`` makes tensors of them that nothing moves any more.
+    """
+
+    def __init__(self, joint: Joint) -> None:
+        from torchvision import tv_tensors
+
+        self._joint = joint
+        self._plain = False
+        made: dict[str, Any] = {
+            "mask": tv_tensors.Mask(torch.zeros((1, 1), dtype=torch.uint8, device="cpu")),
+            "points": tv_tensors.KeyPoints(torch.zeros((1, 2), device="cpu"), canvas_size=(1, 1)),
+            "labels": torch.zeros(1, dtype=torch.int64, device="cpu"),
+        }
+        for form in _boxes.FORMATS:
+            boxes = torch.zeros((1, 4), device="cpu")
+            made[form] = tv_tensors.BoundingBoxes(boxes, format=form.upper(), canvas_size=(1, 1))
+        self._values = [made[kind] for _, kind in joint.kinds]
+        self._before = [value.dtype for value in self._values]
+
+    def through(self, transform: Any, image: Any) -> Any:
+        """What a transform makes of ``image``, beside these."""
+        image, *self._values = transform([image, *self._values])
+        moving = [kind for _, kind in self._joint.kinds]
+        self._plain = any(
+            type(value) is torch.Tensor
+            for value, kind in zip(self._values, moving, strict=True)
+            if kind != "labels"
+        )
+        return image
+
+    @property
+    def joint(self) -> Joint:
+        """With the casts."""
+        casts = tuple(
+            (name, value.dtype)
+            for (name, _), value, before in zip(
+                self._joint.kinds, self._values, self._before, strict=True
+            )
+            if value.dtype != before
+        )
+        return dataclasses.replace(self._joint, casts=casts)
+
+    @property
+    def stay(self) -> str:
+        """Why nothing may move any more, in words, or ""."""
+        if self._plain:
+            return "comes after ToPureTensor, behind which torchvision moves the image alone"
+        names = ", ".join(name for name, _ in self.joint.casts)
+        return f"comes after {names} became of another dtype; put ToDtype last" if names else ""
 
 
 class Moving:
@@ -166,6 +223,10 @@ class Moving:
             moved[name] = list(map(torch.from_numpy, points))
         for name, _ in self._joint.named("labels"):
             moved[name] = self._labels(name, kept)
+        for name, dtype in self._joint.casts:
+            values = moved[name]
+            one = isinstance(values, torch.Tensor)
+            moved[name] = values.to(dtype) if one else [value.to(dtype) for value in values]
         self.nanoseconds += time.perf_counter_ns() - begin
         return moved, self._errors
 

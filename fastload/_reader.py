@@ -36,7 +36,7 @@ from fastload._boxes import FORMATS
 from fastload._crops import GEOMETRY
 from fastload._fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from fastload._geometry import Op
-from fastload._joint import Joint, Sanitize
+from fastload._joint import Fellows, Joint, Sanitize
 from fastload._pixels import PixelOp, resizes
 from fastload._plan import BILINEAR, STORED, Plan, Stage, as_numpy
 
@@ -92,6 +92,7 @@ class Reader:
         from PIL import Image
 
         self._joint = joint
+        self._fellows = None if joint is None else Fellows(joint)
         levels = np.arange(256, dtype=np.uint8).repeat(len(mode))
         # 256 x 1 pixels that hold every level once; becomes a tensor when the chain makes one
         self._ramp: Any = Image.frombytes(mode, (256, 1), levels.tobytes())
@@ -122,6 +123,8 @@ class Reader:
         kind = kind_of(transform)
         if self._joint is not None and not is_of(transform, _V2, kind):
             raise Stop(f"{kind} is not of {_V2}, whose transforms alone move masks and boxes along")
+        if self._fellows is not None and self._fellows.stay and kind in _MOVING:
+            raise Stop(f"{kind} {self._fellows.stay}")
         if kind == "SanitizeBoundingBoxes":
             self._sanitise(transform)
         elif kind in _TO_TENSOR or kind in _ON_TENSOR:
@@ -142,7 +145,11 @@ class Reader:
         if not self._is_tensor and kind not in _TO_TENSOR:
             raise Stop(f"{kind} comes before the image is a tensor; put ToTensor before it")
         try:
-            ramp = transform(self._ramp)
+            ramp = (
+                transform(self._ramp)
+                if self._fellows is None
+                else self._fellows.through(transform, self._ramp)
+            )
             erased = [(where, transform(values)) for where, values in self._erased]
         except Exception as error:  # the user's own chain fails so on every image
             raise Stop(f"{kind} itself fails: {error}") from error
@@ -321,7 +328,7 @@ class Reader:
                 for rectangle, values in self._erased
             ),
             steps=tuple(self._steps),
-            joint=self._joint,
+            joint=None if self._fellows is None else self._fellows.joint,
         )
 
 
@@ -354,6 +361,12 @@ def _in_integers(name: str) -> bool:
 
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
     f"timm.{name}" for name in ("ToTensor", "MaybeToTensor", "MaybePILToTensor")
+}
+# All that may move masks and boxes; groups may hold flips.
+_MOVING = frozenset({*GEOMETRY, "SanitizeBoundingBoxes", "RandomVerticalFlip"}) | {
+    "RandomApply",
+    "RandomChoice",
+    "RandomOrder",
 }
 # See Note [Gray images].
 _ON_GRAY = frozenset(

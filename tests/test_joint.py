@@ -112,7 +112,7 @@ def assert_sample(ours: Any, at: int, theirs: dict[str, Any]) -> None:
             assert ours[name].dtype == value.dtype
             assert torch.equal(ours[name][at], value)
         elif name != "image":
-            assert ours[name][at].dtype == torch.float32
+            assert ours[name][at].dtype == value.dtype
             torch.testing.assert_close(ours[name][at], value, rtol=1e-5, atol=1e-4)
 
 
@@ -138,6 +138,27 @@ CHAINS = {
         v2.RandomHorizontalFlip(),
         v2.CenterCrop(31),
         v2.ToImage(),
+    ],
+    "masks as classes, as torchvision's examples have it": [
+        v2.RandomResizedCrop((24, 31)),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(
+            {tv_tensors.Image: torch.float32, tv_tensors.Mask: torch.int64, "others": None},
+            scale=True,
+        ),
+        v2.ToPureTensor(),
+    ],
+    "all cast": [
+        v2.RandomCrop(44, pad_if_needed=True, fill=3),
+        v2.SanitizeBoundingBoxes(),
+        v2.ToImage(),
+        v2.ToDtype({tv_tensors.Image: torch.float32, "others": torch.float64}),
+    ],
+    "masks cast with the image": [
+        v2.Resize((30, 41)),
+        v2.PILToTensor(),
+        v2.ConvertImageDtype(torch.float32),
     ],
     "sanitising": [v2.RandomResizedCrop(32, (0.1, 0.4)), v2.SanitizeBoundingBoxes(), *TENSOR],
     "sanitising more": [
@@ -322,6 +343,19 @@ DECLINED = {
     "colours for masks": (
         v2.Compose([v2.CenterCrop(9), v2.Pad(1, fill=(1, 2, 3)), v2.ToImage()]),
         "Pad itself fails on masks",
+    ),
+    "a crop after the masks are plain tensors": (
+        v2.Compose([v2.Resize((30, 40)), v2.ToImage(), v2.ToPureTensor(), v2.CenterCrop(9)]),
+        "CenterCrop comes after ToPureTensor, behind which torchvision moves the image alone",
+    ),
+    "a flip after a cast": (
+        v2.Compose([
+            v2.Resize((30, 40)),
+            v2.ToImage(),
+            v2.ToDtype({tv_tensors.Mask: torch.float16, "others": None}),
+            v2.RandomVerticalFlip(),
+        ]),
+        "RandomVerticalFlip comes after mask became of another dtype; put ToDtype last",
     ),
     "a getter": (
         v2.Compose([
