@@ -33,13 +33,16 @@ class Process:
         self._log = tempfile.TemporaryFile("w+")  # closed in stop()
         root = Path(__file__).resolve().parent.parent
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path}
+        # Else an editable fastload is compiled at every import, and installed loaders are not.
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = Popen(
             [sys.executable, "-m", "bench.worker", name],
             stdin=PIPE,
             stdout=PIPE,
             stderr=self._log,
             text=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=environment,
             start_new_session=True,
         )
         self._held = False

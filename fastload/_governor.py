@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-import statistics
 
 from ._trace import Snapshot, Stamps
 
@@ -111,8 +110,7 @@ class Governor:
         self._seen.append((rate, waiting))
         if len(self._seen) < self._windows:
             return self.setting
-        rate = statistics.median(each for each, _ in self._seen)
-        waiting = statistics.median(each for _, each in self._seen)
+        rate, waiting = (_median(list(each)) for each in zip(*self._seen, strict=True))
         self._seen.clear()
         if self._before is not None:
             self._judge(rate, waiting)
@@ -262,6 +260,12 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
         windows=1,
         settle=0,
     )
+
+
+def _median(values: list[float]) -> float:
+    """The middle of ``values``. NumPy's and ``statistics`` would be imported for this alone."""
+    values.sort()
+    return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
 
 
 def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) -> Setting:
