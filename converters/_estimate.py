@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload._cpu import available
+from fastload._machine.cpu import available
 from fastload.errors import DecodeError, MissingDependencyError, UsageError
 from fastload.storage import Batch, open_store, open_writer
 
@@ -118,7 +118,7 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
 
     from fastload._buffers import SlabRing
     from fastload._engine import make_decoder
-    from fastload._transforms import Plan, recognise
+    from fastload._transforms.recognise import Plan, recognise
 
     side = int(min(_SIDE, chunk.sizes.min()))
     steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]

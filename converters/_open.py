@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from fastload import _huggingface
+from fastload._datasets import huggingface
 from fastload.errors import UsageError
 from fastload.storage import Store, open_store
 from fastload.storage.arrow import ArrowStore
@@ -47,7 +47,7 @@ def _at(text: str) -> Source:
 
 
 def _of_object(found: Any, name: str) -> Source:
-    if _huggingface.known(found):
+    if huggingface.known(found):
         return TableSource(ArrowStore(found), name)
     if isinstance(found, dict) and any(isinstance(name, str) for name in found):
         raise UsageError(

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload._cpu import available
+from fastload._machine.cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import Store, Writer, open_store, open_writer

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from . import _accelerator, _policy, _shard
+from . import _shard
 from ._collate import collate
+from ._device import accelerator
+from ._on_error import policy
 from .errors import UsageError
 
 _ENGINES = ("auto", "native", "python", "dali", "nvimgcodec", "workers")
@@ -29,7 +31,7 @@ def check(arguments: dict[str, Any]) -> None:
             "memory_format must be torch.contiguous_format or torch.channels_last, "
             f"got {arguments['memory_format']}"
         )
-    _policy.check(arguments["on_error"], arguments["max_errors"])
+    policy.check(arguments["on_error"], arguments["max_errors"])
     if arguments["on_error"] == "refill" and arguments["batch_sampler"] is not None:
         raise UsageError(
             "on_error='refill' cuts the batches itself: expected a sampler and a batch_size, got a "
@@ -72,7 +74,7 @@ def _device(device: Any) -> None:
         raise UsageError(
             f"device: expected such as 'cuda', 'cuda:1' or torch.device('cuda'), got {device!r}"
         ) from error
-    _accelerator.check(known)
+    accelerator.check(known)
 
 
 def collate_for(

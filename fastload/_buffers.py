@@ -10,7 +10,7 @@ of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits
 by a C function (``tell``).
 
 A forked child begins with no slabs: those of its parent may be pinned, and then are not mapped in
-it (``_cuda.py``); and another thread of the parent's may have held the lock.
+it (``_device/cuda.py``); and another thread of the parent's may have held the lock.
 """
 
 from __future__ import annotations

@@ -13,15 +13,16 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
-from . import _cpu, _huggingface
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, annotations_of, samples_of
+from ._datasets import huggingface
 from ._engine import images_of, make_decoder
 from ._engine.decoder import Decoder
-from ._joint import Joint, batched, in_python
+from ._machine import cpu
 from ._sampler import repeats_within
-from ._transforms import Plan, Views, recognise
-from ._views import seed_of
+from ._transforms.joint import Joint, batched, in_python
+from ._transforms.recognise import Plan, Views, recognise
+from ._transforms.views import seed_of
 from .errors import UsageError
 from .storage import format_of, open_store
 from .storage.base import Store
@@ -249,7 +250,7 @@ class PackedDataset(Dataset[Any]):
                 if all(map(Decoder.makes, made, plans)):
                     return made
         # A worker process is one of many: it decodes on its own thread.
-        threads = 0 if get_worker_info() is not None else _cpu.available()
+        threads = 0 if get_worker_info() is not None else cpu.available()
         made = [
             make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
             for plan in plans
@@ -326,7 +327,7 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     if not given:
         return dataset
     if not isinstance(dataset, PackedDataset):
-        found = _huggingface.through(dataset, lambda one: _of_table(one, seed, given), _is_table)
+        found = huggingface.through(dataset, lambda one: _of_table(one, seed, given), _is_table)
         if found is None:
             raise UsageError(
                 f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
@@ -353,7 +354,7 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
 
 def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
     """A Hugging Face dataset, opened; or one that was, with what is given again."""
-    if _huggingface.known(dataset):
+    if huggingface.known(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     return open_dataset(dataset, seed=seed, **given)
 

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from . import _accelerator
 from ._buffers import SlabRing
+from ._datasets.source import Source
+from ._device import accelerator as _accelerator
+from ._device.mover import Mover
 from ._engine import FOREIGN, chosen, dali_graph, make_decoder, nvimages
 from ._engine.decoder import Decoder, Ticket
-from ._mover import Mover
-from ._plan import Plan
-from ._source import Source
+from ._transforms.plan import Plan
 from .errors import DataError, FastloadError, UsageError
 
 DEVICES = ("cpu", "gpu", "auto")

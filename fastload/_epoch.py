@@ -14,9 +14,9 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from . import _sampler, _shard
-from ._policy import OnError
+from ._on_error.policy import OnError
+from ._on_error.refill import Refill
 from ._progress import Progress
-from ._refill import Refill
 from ._sampler import Batches, SeededSampler
 from ._shard import Shard
 from .errors import UsageError

@@ -7,19 +7,21 @@ from typing import Any
 
 import torch
 
-from . import _decode_device, _delivery, _runs, _scaled
+from . import _decode_device, _runs
+from ._datasets.source import Source, begun
+from ._device import delivery
 from ._engine import chosen
-from ._held import REMEDY, held
-from ._source import Source, begun
+from ._transforms import scaled
+from ._transforms.views import Views
 from ._verdict import verdict
-from ._views import Views
+from ._workers.held import REMEDY, held
 
 
 def explain(loader: Any) -> str:
     """Which engine of ``loader``, a FastLoader, runs and why, and what would be faster."""
     source = loader._source()
     lines = _workers(loader, source) if isinstance(source, str) else _native(loader, source)
-    lines += _delivery.explain(loader, source)
+    lines += delivery.explain(loader, source)
     if loader.shard and not loader._own_order:
         lines.append("shard: not here, since the sampler that was given decides what is read")
     return "\n".join(lines)
@@ -42,12 +44,12 @@ def _native(loader: Any, source: Source) -> list[str]:
         lines += [f"view {number}:"] * (len(views) > 1)
         lines.append("fused: " + " -> ".join(plan.steps))
         if not source.tensors:
-            split = _delivery.split(loader, source, plan)
+            split = delivery.split(loader, source, plan)
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
-    lines += _scaled.explain(source)
+    lines += scaled.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
     if source.store.indirect is not None:

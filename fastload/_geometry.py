@@ -1,9 +1,9 @@
 """Which pixels each sample is made of: crops, resizes and flips, drawn for a whole batch at once.
 
-A chain of operations comes down to one *normal form* per sample (_frame.py): cut a box out of the
-source, resize it, cut a window out of that (pixels outside get the fill colour), flip. ``draw``
-computes it, a pure function of (seed, epoch, index, position in the chain), in array operations: no
-Python per sample.
+A chain of operations comes down to one *normal form* per sample (_transforms/frame.py): cut a box
+out of the source, resize it, cut a window out of that (pixels outside get the fill colour), flip.
+``draw`` computes it, a pure function of (seed, epoch, index, position in the chain), in array
+operations: no Python per sample.
 
 The distributions and the rounding are torchvision's (transforms/transforms.py, each class's
 ``get_params``; transforms/functional.py, ``_compute_resized_output_size`` and ``center_crop``).
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from fastload import _philox
-from fastload._frame import Array, Frame, Geometry, Length, Unfit
-from fastload._moves import Moves
+from fastload._transforms.frame import Array, Frame, Geometry, Length, Unfit
+from fastload._transforms.moves import Moves
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -12,7 +12,7 @@ How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, the sampler's too, travels in the place of its batch and is raised at that
                ``next``; the batches after it can still be had, as in torch's DataLoader. What
-               ``on_error`` lets pass is no failure (``_salvage``).
+               ``on_error`` lets pass is no failure (``_on_error/salvage.py``).
     early exit ``close`` (and the exit of the interpreter) ends the queue, cancels what is being
                filled, and joins the producer. Dropping the iterator tells the producer to end by
                itself, after the batch that it waits for.
@@ -28,17 +28,17 @@ from typing import Any
 
 import numpy as np
 
+from ._datasets.source import Source
 from ._engine.decoder import Decoder, Images
-from ._erasing import Drawn
 from ._governor import Governor, Pace
+from ._on_error.policy import BadSamples, OnError
+from ._on_error.refill import Refill
+from ._on_error.salvage import Filled, Filler
 from ._pipeline import Pipeline, below
-from ._policy import BadSamples, OnError
 from ._progress import Progress
-from ._refill import Refill
-from ._salvage import Filled, Filler
 from ._sampler import Order
-from ._source import Source
 from ._trace import Stamps
+from ._transforms.erasing import Drawn
 
 
 class BatchIterator(Iterator[Any]):

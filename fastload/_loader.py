@@ -10,24 +10,26 @@ from typing import Any, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _arguments, _cpu, _decode_device, _delivery, _epoch, _runs, _shard
+from . import _arguments, _decode_device, _epoch, _runs, _shard
 from ._buffers import SlabRing
-from ._cache import Cache
+from ._cache.cache import Cache
 from ._dataset import PackedDataset, open_dataset
+from ._datasets.source import Source, nested, resolve
+from ._datasets.tensors import of_rows
+from ._device import delivery
+from ._device.mover import Mover
 from ._engine import FOREIGN, chosen
 from ._engine.decoder import Decoder
 from ._governor import Governor
-from ._mover import Mover
-from ._policy import BadSamples, OnError
+from ._machine import cpu
+from ._on_error.policy import BadSamples, OnError
 from ._reports import Reports
 from ._resumable import Resumable
 from ._sampler import SeededSampler
 from ._shard import Shard
-from ._shared import SharedRing
-from ._source import Source, nested, resolve
-from ._tensors import of_rows
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
+from ._workers.shared import SharedRing
 from .errors import UsageError
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
@@ -236,7 +238,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         self._padding = 0
         self._ring: SharedRing | None = None
         self._warm: SlabRing | None = None
-        self._waiting = _cpu.Waiting()
+        self._waiting = cpu.Waiting()
         self._own_order = sampler is None and batch_sampler is None
         _decode_device.check(self)
         single = batch_size is None and batch_sampler is None
@@ -252,7 +254,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         if num_workers is None:
             # Rows of tensors are copied when they are asked for, as torch's 0 does: a loop that
             # changes its tensors between two batches sees that in the next one.
-            num_workers = _cpu.available() if self._threads else 0
+            num_workers = cpu.available() if self._threads else 0
         if shuffle and self._own_order and (shard or seed is not None):
             # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
             sampler, shuffle = SeededSampler(opened, seed or 0), None
@@ -385,7 +387,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
                 inner = Observed(super().__iter__(), self._stamps)
             else:
                 inner = _runs.workers(self, epoch)
-            return _delivery.deliver(self, source, epoch, inner)
+            return delivery.deliver(self, source, epoch, inner)
 
     def _source(self) -> Source | str:
         drawn = self.sampler, self.batch_sampler

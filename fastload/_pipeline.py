@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ._datasets.source import Source
 from ._engine.decoder import Decoder
 from ._gate import Gate
+from ._on_error.salvage import Filled, Filler, Filling
 from ._readahead import ReadAhead
-from ._salvage import Filled, Filler, Filling
 from ._sampler import Batches
-from ._source import Source
 from ._trace import Stamps
 from .errors import UsageError
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ._tasks import Position, Positions
+from ._workers.tasks import Position, Positions
 from .errors import UsageError
 
 _VERSION = 1

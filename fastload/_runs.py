@@ -22,25 +22,27 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _cpu, _decode_device, _delivery, _epoch, _memory, _sampler
+from . import _decode_device, _epoch, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
+from ._datasets.source import Source, begun
+from ._device import delivery
 from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Images
 from ._epoch import Epoch
-from ._erasing import Drawn
-from ._fetch import Fetcher, WorkerInit, same
 from ._governor import Governor, after_epoch, for_engine, for_processes
-from ._halves import Halves
 from ._iterator import BatchIterator
-from ._local import LocalIterator
+from ._machine import cpu, memory
 from ._progress import positions
 from ._sampler import Order
-from ._shared import SharedRing
-from ._source import Source, begun
-from ._tasks import Outcome, Tasks
 from ._trace import Stamps
-from ._workers import WorkerIterator
+from ._transforms.erasing import Drawn
+from ._transforms.halves import Halves
+from ._workers.epoch import WorkerIterator
+from ._workers.fetch import Fetcher, WorkerInit, same
+from ._workers.local import LocalIterator
+from ._workers.shared import SharedRing
+from ._workers.tasks import Outcome, Tasks
 from .errors import UsageError
 
 # How long the producer waits for a consumer to let go of the batch before. It does so within
@@ -71,17 +73,17 @@ class Inner:
 
 def governor(source: Source | str, dataset: Any, batch_size: int | None) -> Governor | None:
     """What adjusts the workers; None for an IterableDataset, which workers would repeat."""
-    memory_nbytes = _memory.available()
+    memory_nbytes = memory.available()
     if not isinstance(source, str):
         nbytes = source.plan.nbytes
         return for_engine(
-            cpus=_cpu.available(),
+            cpus=cpu.available(),
             batch_nbytes=None if nbytes is None else nbytes * (batch_size or 1),
             memory_nbytes=memory_nbytes,
         )
     if isinstance(dataset, IterableDataset):
         return None
-    return for_processes(cpus=_cpu.available(), memory_nbytes=memory_nbytes)
+    return for_processes(cpus=cpu.available(), memory_nbytes=memory_nbytes)
 
 
 def adjust(loader: Any, last: Stamps) -> None:
@@ -91,7 +93,7 @@ def adjust(loader: Any, last: Stamps) -> None:
     if loader._native:
         loader.num_workers = loader._governor.setting.workers
         return
-    setting = after_epoch(loader._governor, last.snapshot(), memory_nbytes=_memory.available())
+    setting = after_epoch(loader._governor, last.snapshot(), memory_nbytes=memory.available())
     workers = setting.workers
     if workers != loader.num_workers:
         loader.num_workers = workers
@@ -184,7 +186,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
     count = loader.num_workers
     if count and loader._ring is None:
         # what is ahead, the one the consumer works on, the one it just let go of
-        held = _delivery.slabs_held(loader)
+        held = delivery.slabs_held(loader)
         loader._ring = SharedRing(count * loader.prefetch_factor + 2 + held)
     fetcher = _fetcher(loader, epoch)
     tasks = Tasks(
@@ -210,7 +212,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
             sampler=tasks,
             num_workers=count,
             collate_fn=same,  # type: ignore[arg-type]
-            pin_memory=loader.pin_memory and not _delivery.accelerated(loader),
+            pin_memory=loader.pin_memory and not delivery.accelerated(loader),
             pin_memory_device=loader.pin_memory_device,
             timeout=loader.timeout,
             generator=loader.generator,
@@ -276,7 +278,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
             source,
             loader.collate_fn,
             _pinned(loader),
-            _delivery.rest(loader, source) is not None,
+            delivery.rest(loader, source) is not None,
         ),
         prefetch=_batches_ahead(loader) if loader.num_workers else 0,
         timeout_s=loader.timeout,
@@ -304,7 +306,7 @@ def _augmentation(loader: Any, source: Source, epoch: int, persistent: bool) -> 
 
 
 def _pinned(loader: Any) -> bool:
-    if _delivery.accelerated(loader):
+    if delivery.accelerated(loader):
         return False  # the transfer stage pins by itself
     if loader.pin_memory and not torch.cuda.is_available():
         warnings.warn(
@@ -321,7 +323,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     _decode_device.settle(loader, source)
     decoding = _decode_device.decoding(loader, source)
     key = (os.getpid(), source.parts, decoding.engine, decoding.device)
-    rest = _delivery.rest(loader, source)
+    rest = delivery.rest(loader, source)
     plan = source.plan if rest is None else rest.levels()
     if loader._made is not None:
         made_for, decoder = loader._made
@@ -329,12 +331,12 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             decoder.threads = loader.num_workers
             decoder.rest = rest
             return decoder  # type: ignore[no-any-return]
-    pinned = loader.pin_memory and not _delivery.accelerated(loader) and torch.cuda.is_available()
+    pinned = loader.pin_memory and not delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
     # Not where others count: flights hold on to slabs, libraries of GPUs have batches in flight of
     # their own, and the governor tries what batches ahead are worth.
-    few = not _delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
+    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
     store = source.store
     if loader._cache is not None and loader._cache.serves(store):
         store = loader._cache.before(
@@ -353,7 +355,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         ring=None
         if pinned
         else SlabRing(
-            ahead + 1 + _delivery.slabs_held(loader),
+            ahead + 1 + delivery.slabs_held(loader),
             _PATIENCE_S if loader.num_workers else 0,
             few=_FEW if few else None,
         ),
@@ -387,7 +389,7 @@ def _assemble(
     if collate_fn is collate:
         batch = batch_of(images, annotations)
         if levels:
-            return _delivery.Levels(batch, drawn)
+            return delivery.Levels(batch, drawn)
     else:
         # of views, those of each sample
         each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images

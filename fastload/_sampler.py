@@ -44,7 +44,7 @@ class SeededSampler(Sampler[int]):
         A trainer that rebuilt the loader tells the sampler alone, and what the dataset augments
         follows the epoch as well.
         """
-        from ._source import nested  # which knows samplers
+        from ._datasets.source import nested  # which knows samplers
 
         for part in nested(self.data_source):
             tell = getattr(part, "set_epoch", None)

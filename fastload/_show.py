@@ -18,14 +18,14 @@ import torch
 from torch.utils.data import Subset
 
 from ._dataset import PackedDataset, open_dataset
-from ._source import nested, resolve
-from ._views import Views
+from ._datasets.source import nested, resolve
+from ._transforms.views import Views
 from .errors import MissingDependencyError, UsageError
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ._plan import Plan
+    from ._transforms.plan import Plan
 
 _MOST = 512  # pixels of a side; a larger picture is made smaller
 _GAP = 4  # white pixels around each picture

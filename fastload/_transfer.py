@@ -39,9 +39,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
-from . import _nested
-from ._accelerator import Accelerator, Mark
-from ._mover import Mover
+from ._device import nested
+from ._device.accelerator import Accelerator, Mark
+from ._device.mover import Mover
 from ._pipeline import below
 from ._trace import Stamps
 from .errors import UsageError
@@ -160,7 +160,7 @@ class Delivery(Iterator[Any]):
                 del landing  # its traceback holds this frame: the cycle would keep what is behind
         batch, mark = landing.batch, landing.mark
         if self._mover is not None and mark is not None:
-            self._mover.accelerator.hand_over(mark, lambda: _nested.tensors(batch))
+            self._mover.accelerator.hand_over(mark, lambda: nested.tensors(batch))
         self._stamps.handed(landing.samples, begin)
         return batch
 

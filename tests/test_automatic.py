@@ -109,8 +109,8 @@ class Own(TensorDataset):
 
 
 def test_little_memory_bounds_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload._memory.available", lambda: 200 << 20)
-    monkeypatch.setattr("fastload._cpu.available", lambda: 8)
+    monkeypatch.setattr("fastload._machine.memory.available", lambda: 200 << 20)
+    monkeypatch.setattr("fastload._machine.cpu.available", lambda: 8)
     loader = FastLoader(Own(torch.arange(4)), num_workers="auto")
     assert loader.num_workers == 1
     assert isinstance(loader._governor, Governor)

@@ -19,9 +19,9 @@ from batches import TRAIN, same
 from fake_device import FakeDevice
 from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError, _decode_device
 from fastload._buffers import SlabRing
+from fastload._datasets.source import resolve
 from fastload._decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._engine import chosen
-from fastload._source import resolve
 from fastload._tuning import result
 from fastload._tuning.point import Point
 from fastload._tuning.target import Target

@@ -18,7 +18,7 @@ from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F
 
 from fastload import FastLoader, PackedDataset, _geometry, pack
-from fastload._transforms import recognise
+from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
 pytestmark = pytest.mark.native

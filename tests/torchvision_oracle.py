@@ -17,14 +17,16 @@ from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from fastload import _augmix, _erasing, _philox
+from fastload import _philox
+from fastload._transforms import augmix
+from fastload._transforms import erasing as _erasing
 
 GEOMETRIC = "RandomResizedCrop Resize CenterCrop RandomCrop RandomHorizontalFlip Pad".split()
 PLAIN = (
     "ToTensor PILToTensor ToImage ToDtype ConvertImageDtype Normalize ToPureTensor Identity RGB "
     "ImageClassification"
 ).split()
-PIXELS, ERASING = 4096, 8192  # positions of the random numbers, see _recipe.py
+PIXELS, ERASING = 4096, 8192  # positions of the random numbers, see _transforms/recipe.py
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -209,7 +211,7 @@ def count(leaf: Any) -> int:
     extra |= {"RandomAffine": 6, "AutoAugment": 5}
     if name == "AugMix":
         depth = leaf.chain_depth if leaf.chain_depth > 0 else 3
-        numbers = _augmix.gamma_numbers(leaf.alpha)
+        numbers = augmix.gamma_numbers(leaf.alpha)
         return (2 + leaf.mixture_width) * numbers + leaf.mixture_width * (1 + 3 * depth)
     if name in extra:
         return inner + extra[name]
@@ -287,11 +289,11 @@ def policy(leaf: Any, image: Any, u: Any) -> Any:
 def aug_mix(leaf: Any, image: Any, u: Any) -> Any:
     """AugMix.forward of torchvision, with numbers given."""
     v2 = ".v2" in type(leaf).__module__
-    each = _augmix.gamma_numbers(leaf.alpha)
+    each = augmix.gamma_numbers(leaf.alpha)
 
     def dirichlet(count: int) -> torch.Tensor:
         drawn = np.array([[next(u)] for _ in range(count * each)])
-        return torch.from_numpy(_augmix.dirichlet(drawn, leaf.alpha, count))
+        return torch.from_numpy(augmix.dirichlet(drawn, leaf.alpha, count))
 
     batch = F1.pil_to_tensor(image)[None]
     own = dirichlet(2)

@@ -10,7 +10,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from fastload import _cpu, _memory
+from fastload._machine import cpu, memory
 
 from .counters import Counters
 from .sampler import Sampler
@@ -26,7 +26,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
         from fastload import FastLoader
 
         replacement = FastLoader
-    memory_nbytes = _memory.available()
+    memory_nbytes = memory.available()
     watch, counters, sampler = Watch(steps), Counters(), Sampler()
     counters.install()
     watch.install(replacement)
@@ -53,7 +53,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     ):  # fmt: skip
         kind = type(getattr(seen, name))
         setattr(seen, name, kind(counters.total(name)))
-    seen.cpus, seen.memory_nbytes = _cpu.available(), memory_nbytes
+    seen.cpus, seen.memory_nbytes = cpu.available(), memory_nbytes
     seen.cuda = torch.cuda.is_available()
     seen.benchmark = torch.backends.cudnn.benchmark
     seen.error = error

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload import _cpu
+from fastload._machine import cpu
 
 _ROWS = 256
 _NAMES = (
@@ -72,14 +72,14 @@ class Counters:
         def counted(fetcher: Any, indices: Any) -> Any:
             import torch
 
-            begin, begin_cpu = time.perf_counter(), _cpu.wanted()
+            begin, begin_cpu = time.perf_counter(), cpu.wanted()
             self._inside += 1
             try:
                 return fetch(fetcher, indices)
             finally:
                 self._inside -= 1
                 self.add("fetch_s", time.perf_counter() - begin)
-                self.add("fetch_cpu_s", _cpu.wanted() - begin_cpu)
+                self.add("fetch_cpu_s", cpu.wanted() - begin_cpu)
                 self.add("fetched", len(indices) if hasattr(indices, "__len__") else 1)
                 # Not a sum: the number that the process has now.
                 self._table[self._row, _NAMES.index("threads")] = torch.get_num_threads()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from fastload._held import REMEDY
+from fastload._workers.held import REMEDY
 
 from .observation import LoaderSeen, Observation
 

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from fastload._held import held
 from fastload._trace import batch_length
+from fastload._workers.held import held
 
 from .observation import LoaderSeen, Observation
 

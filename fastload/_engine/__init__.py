@@ -16,9 +16,9 @@ import torch
 
 from .. import _native
 from .._buffers import SlabRing
-from .._plan import Plan
-from .._tensors import gathers
-from .._views import Views
+from .._datasets.tensors import gathers
+from .._transforms.plan import Plan
+from .._transforms.views import Views
 from ..errors import UsageError
 from ..storage.base import Store
 from .decoder import Decoder, Ticket

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._frame import Geometry
 from .._geometry import CenterCrop, Pad, RandomCrop
-from .._transforms import Plan
-from .._views import Views
+from .._transforms.frame import Geometry
+from .._transforms.recognise import Plan
+from .._transforms.views import Views
 from ..errors import DataError
 from ..storage.base import Store
 from . import dali_graph, foreign

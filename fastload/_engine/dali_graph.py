@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch.utils.dlpack import from_dlpack
 
-from fastload._cuda import on_stream
+from fastload._device.cuda import on_stream
 from fastload.errors import MissingDependencyError, UsageError
 
 DEPTH = 2

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _recipe
 from .._buffers import SlabRing
-from .._cache_prefix import merged
-from .._cache_store import CachedStore, Keep
+from .._cache.prefix import merged
+from .._cache.store import CachedStore, Keep
 from .._geometry import Geometry
-from .._joint import Moving
-from .._moves import Moves
-from .._recipe import Recipe
 from .._timeline import TIMES
-from .._transforms import Plan
-from .._views import Views
+from .._transforms import recipe as _recipe
+from .._transforms.joint import Moving
+from .._transforms.moves import Moves
+from .._transforms.recipe import Recipe
+from .._transforms.recognise import Plan
+from .._transforms.views import Views
 from ..errors import DataError, DecodeError, InternalError
 from ..storage.base import Located, Spans, Store
 

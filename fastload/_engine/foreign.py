@@ -2,7 +2,7 @@
 
 Order, crops, sizes, windows and flips are fastload's own, so that each image shows what it shows in
 the other engines; levels differ a little, as other decoders and resizes round differently. The
-table and what is erased come behind them, where the images are (``_device.py``).
+table and what is erased come behind them, where the images are (``_device/stage.py``).
 
 What the library is not given: records that are no whole JPEG file, or do not match their checksum.
 What it gives back and we do not take: files of another size than the store says, and CMYK. All of
@@ -26,14 +26,14 @@ import numpy as np
 import torch
 
 from .._buffers import SlabRing
-from .._cache_store import CachedStore
-from .._cuda import on_stream
-from .._device import DeviceStage
-from .._erasing import Drawn
-from .._frame import Geometry
+from .._cache.store import CachedStore
+from .._device.cuda import on_stream
+from .._device.stage import DeviceStage
 from .._geometry import RandomResizedCrop, Resize
-from .._plan import Plan
-from .._views import Views
+from .._transforms.erasing import Drawn
+from .._transforms.frame import Geometry
+from .._transforms.plan import Plan
+from .._transforms.views import Views
 from ..errors import DataError, InternalError, MissingDependencyError
 from ..storage.base import Spans, Store
 from .decoder import Batch, Decoder, Ticket

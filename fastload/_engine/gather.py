@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._plan import Plan
-from .._tensors import Rows
+from .._datasets.tensors import Rows
+from .._transforms.plan import Plan
 from ..errors import DataError, InternalError
 from ..storage.base import Store
 from .decoder import Batch, Decoder, Draws, Ticket

@@ -17,7 +17,7 @@ import torch
 
 from .. import _native
 from .._geometry import Geometry
-from .._transforms import Plan
+from .._transforms.recognise import Plan
 from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
 from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, Spans, Store

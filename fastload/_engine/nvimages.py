@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload._cuda import on_stream
+from fastload._device.cuda import on_stream
 from fastload.errors import MissingDependencyError, UsageError
 
 _MARGIN = 2

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._transforms import Plan
-from .._views import Views
+from .._transforms.recognise import Plan
+from .._transforms.views import Views
 from ..errors import DataError
 from ..storage.base import Store
 from . import foreign, nvimages

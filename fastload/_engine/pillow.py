@@ -11,11 +11,11 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from fastload._cache_prefix import Placed
-from fastload._erasing import erase
+from fastload._cache.prefix import Placed
 from fastload._geometry import Geometry
-from fastload._plan import Plan
-from fastload._recipe import Recipe
+from fastload._transforms.erasing import erase
+from fastload._transforms.plan import Plan
+from fastload._transforms.recipe import Recipe
 from fastload.errors import DataError, DecodeError
 
 from . import pixels

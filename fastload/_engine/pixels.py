@@ -1,4 +1,4 @@
-"""Operations on pixels the Pillow way, by the codes and values that ``_pixels`` draws."""
+"""Operations on pixels the Pillow way, by the codes and values that a recipe draws."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from fastload import _pixels
+from fastload._transforms import pixels
 
 from .tensors import Mix
 from .tensors import apply as on_tensors
@@ -26,12 +26,12 @@ def apply(
 
     ``mix``: the same for all operations of an image, where there may be MIX_BEGIN and MIX_ADD.
     """
-    if code == _pixels.NONE:
+    if code == pixels.NONE:
         return image
-    if code in (_pixels.MIX_BEGIN, _pixels.MIX_ADD):
+    if code in (pixels.MIX_BEGIN, pixels.MIX_ADD):
         assert mix is not None, "a sum has no place to be kept"
         return mix.apply(image, code, values)
-    if _pixels.TORCH_BRIGHTNESS <= code <= _pixels.TORCH_AFFINE:
+    if pixels.TORCH_BRIGHTNESS <= code <= pixels.TORCH_AFFINE:
         return on_tensors(image, code, values)
     return _OPERATIONS[code](image, values)
 
@@ -92,26 +92,26 @@ def _transpose(how: Image.Transpose) -> _Operation:
 
 
 _OPERATIONS: dict[int, _Operation] = {
-    _pixels.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
-    _pixels.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
-    _pixels.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
-    _pixels.HUE: _hue,
-    _pixels.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),
-    _pixels.GRAYSCALE: _grayscale,
-    _pixels.INVERT: lambda image, v: ImageOps.invert(image),
-    _pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
-    _pixels.SOLARIZE_ADD: lambda image, v: image.point(
+    pixels.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
+    pixels.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
+    pixels.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
+    pixels.HUE: _hue,
+    pixels.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),
+    pixels.GRAYSCALE: _grayscale,
+    pixels.INVERT: lambda image, v: ImageOps.invert(image),
+    pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
+    pixels.SOLARIZE_ADD: lambda image, v: image.point(
         [min(255, i + int(v[0])) if i < 128 else i for i in range(256)] * 3
     ),
-    _pixels.POSTERIZE: _posterize,
-    _pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
-    _pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),
-    _pixels.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-    _pixels.UPSIDE_DOWN: _transpose(Image.Transpose.FLIP_TOP_BOTTOM),
-    _pixels.ROTATE_180: _transpose(Image.Transpose.ROTATE_180),
-    _pixels.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
-    _pixels.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
-    _pixels.AFFINE: _affine,
-    _pixels.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
-    _pixels.BLUR: _blur,
+    pixels.POSTERIZE: _posterize,
+    pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
+    pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),
+    pixels.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    pixels.UPSIDE_DOWN: _transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+    pixels.ROTATE_180: _transpose(Image.Transpose.ROTATE_180),
+    pixels.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
+    pixels.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
+    pixels.AFFINE: _affine,
+    pixels.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
+    pixels.BLUR: _blur,
 }

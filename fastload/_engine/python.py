@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fastload import _scaled
+from fastload._transforms import scaled
 from fastload.errors import (
     ChecksumError,
     DataError,
@@ -178,7 +178,7 @@ def _fill_one(
     if plan.scaled and int(batch.kinds[i]) != TURNED:
         geometry = batch.geometry
         one = slice(i, i + 1)
-        wanted = int(_scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
+        wanted = int(scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
     image, size, scale = _decode(data, int(batch.kinds[i]), (width, height), wanted, **where)
     if size != (width, height):
         raise DecodeError(

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from .._buffers import SlabRing
-from .._plan import Plan
-from .._views import Views, seed_of
+from .._transforms.plan import Plan
+from .._transforms.views import Views, seed_of
 from ..errors import DataError, InternalError
 from ..storage.base import Spans
 from .decoder import Batch, Decoder, Draws, Images, Ticket

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from .._frame import Geometry
+from .._transforms.frame import Geometry
 
 FILTERS = {2: "bilinear", 4: "bicubic"}
 """Torch's names of Pillow's filters, by resample.h's numbers; it has no other of them."""

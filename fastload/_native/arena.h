@@ -1,7 +1,7 @@
 // Records kept in one memory file, which threads, forked children and other processes fill together.
 //
 // The file: a header of kHeader bytes, a table of kEntry bytes a record, then data. It was made by
-// fastload/_cache_memory.py, sealed against truncation, and is mapped whole; pages come into being when they
+// fastload/_cache/memory.py, sealed against truncation, and is mapped whole; pages come into being when they
 // are written. Nothing is ever moved, overwritten or dropped, so that a place once published stays valid, and
 // there is no lock: room is taken and entries are published with atomics that work across processes.
 //

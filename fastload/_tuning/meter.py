@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from fastload import _memory
 from fastload._governor import WORKER_NBYTES
+from fastload._machine import memory
 from fastload._trace import batch_length
 
 from .point import Point
@@ -64,7 +64,7 @@ class Meter:
     ) -> None:
         self.target = target
         self.step = step
-        self.memory_limit = memory_limit or _memory.available() // 2
+        self.memory_limit = memory_limit or memory.available() // 2
         self.trials: dict[Point, Trial] = {}
         self.native = target.native()
         self._sample_nbytes = 0

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastload import _cpu
+from fastload._machine import cpu
 from fastload._version import __version__
 from fastload.errors import DataError
 
@@ -97,7 +97,7 @@ def machine() -> dict[str, Any]:
     return {
         "fastload": __version__,
         "cpu": _cpu_name(),
-        "cpus": _cpu.available(),
+        "cpus": cpu.available(),
         "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
     }

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from fastload import _cpu
+from fastload._machine import cpu
 from fastload.errors import UsageError
 
 from .meter import Meter, Trial
@@ -196,11 +196,11 @@ def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
 
 def _dataset_bound(target: Target) -> tuple[str, str]:
     """Whether the dataset's own code computes or waits, measured on some samples."""
-    begin, begin_cpu = time.perf_counter(), _cpu.wanted()
+    begin, begin_cpu = time.perf_counter(), cpu.wanted()
     iterator = iter(target.torch_loader(1))
     for _ in range(8):
         next(iterator, None)
-    busy = (_cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
+    busy = (cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
     if busy < 0.5:
         return "reading", f"the dataset's code computes only {busy:.0%} of its time: it waits"
     return "python", f"the dataset's code computes {busy:.0%} of its time"

@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
 
-from fastload import _cpu
 from fastload._dataset import PackedDataset
 from fastload._loader import FastLoader
+from fastload._machine import cpu
 from fastload.errors import UsageError
 
 from .point import Point
@@ -232,4 +232,4 @@ def nbytes_of(batch: Any) -> int:
 
 def cpus() -> int:
     """CPUs of this process."""
-    return _cpu.available()
+    return cpu.available()

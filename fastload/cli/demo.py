@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastload._cpu import available
+from fastload._machine.cpu import available
 from fastload.errors import DataError, MissingDependencyError
 
 from . import _demo_images

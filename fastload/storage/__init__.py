@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fastload import _huggingface
+from fastload._datasets import huggingface
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
 from ._local import local_path
@@ -167,7 +167,7 @@ def open_store(
     """
     if isinstance(path, Store):
         return path
-    if _huggingface.known(path):
+    if huggingface.known(path):
         from .arrow import ArrowStore
 
         return ArrowStore(path)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload._cpu import available
+from fastload._machine.cpu import available
 from fastload.errors import ChecksumError, DecodeError, StoreError, UsageError
 
 from . import open_store

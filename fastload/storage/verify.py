@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from fastload._cpu import available
+from fastload._machine.cpu import available
 from fastload.errors import DataError, StoreError
 
 from . import open_store
@@ -208,7 +208,7 @@ def _decoder_of(store: Store, local: threading.local) -> Callable[[int], None]:
     if decoder is None:
         from fastload._buffers import SlabRing
         from fastload._engine import make_decoder
-        from fastload._transforms import Plan, recognise
+        from fastload._transforms.recognise import Plan, recognise
 
         plan = recognise(None)
         assert isinstance(plan, Plan)  # None is always recognised

@@ -24,7 +24,7 @@ from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
 from fastload._decode_device import _LIBRARIES, _NAMES
 from fastload._engine import dali_graph, nvimages
 from fastload._engine.windows import windows
-from fastload._frame import Geometry
+from fastload._transforms.frame import Geometry
 
 pytestmark = pytest.mark.native  # what they are compared with
 

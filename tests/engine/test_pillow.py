@@ -18,7 +18,7 @@ from torchvision.datasets import folder
 from fastload import _geometry
 from fastload._engine import pillow
 from fastload._geometry import Geometry
-from fastload._plan import Plan
+from fastload._transforms.plan import Plan
 from fastload.errors import DecodeError
 
 WHERE: dict[str, Any] = {"path": "/data/imgs.lmdb", "record": 7, "offset": 4096}

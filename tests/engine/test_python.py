@@ -16,7 +16,7 @@ from torchvision import transforms as v1
 
 from fastload._buffers import SlabRing
 from fastload._engine import python as engine
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import ChecksumError, DecodeError, StoreError, StoreNotFoundError
 from fastload.storage._crc import crc32c
 from fastload.storage.base import ENCODED, RAW, Spans, Store

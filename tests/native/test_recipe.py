@@ -146,7 +146,7 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path:
 
     from fastload._buffers import SlabRing
     from fastload._engine import make_decoder
-    from fastload._transforms import recognise
+    from fastload._transforms.recognise import recognise
     from fastload.storage.folder import FolderStore
 
     (tmp_path / "a").mkdir()

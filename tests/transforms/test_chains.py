@@ -17,8 +17,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._engine.python import fill
-from fastload._recipe import draw
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recipe import draw
+from fastload._transforms.recognise import Plan, recognise
 
 CHAINS = 200
 PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (37, 64), (50, 50)]]

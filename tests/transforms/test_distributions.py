@@ -18,9 +18,10 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastload import _erasing, _pixels
-from fastload._recipe import Recipe, draw
-from fastload._transforms import recognise
+from fastload._transforms import erasing as _erasing
+from fastload._transforms import pixels
+from fastload._transforms.recipe import Recipe, draw
+from fastload._transforms.recognise import recognise
 
 N = 3000
 W, H = 120, 90
@@ -85,21 +86,21 @@ def test_color_jitter() -> None:
     recipe = ours(jitter)
     ranges = jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue
     theirs = [jitter.get_params(*ranges) for _ in range(N)]
-    codes = (_pixels.BRIGHTNESS, _pixels.CONTRAST, _pixels.SATURATION)
+    codes = (pixels.BRIGHTNESS, pixels.CONTRAST, pixels.SATURATION)
     for k, code in enumerate(codes):
         same_scale(values(recipe, code), [params[1 + k] for params in theirs])
     shifts = [int(np.int32(params[4] * 255).astype(np.uint8)) for params in theirs]
-    same_scale(values(recipe, _pixels.HUE), shifts)
+    same_scale(values(recipe, pixels.HUE), shifts)
     orders = [tuple(row) for row in recipe.codes.tolist()]
-    names = (*codes, _pixels.HUE)
+    names = (*codes, pixels.HUE)
     same_choices(orders, [tuple(names[i] for i in params[0].tolist()) for params in theirs])
 
 
 def test_probabilities() -> None:
     for transform, code in (
-        (v1.RandomGrayscale(0.1), _pixels.GRAYSCALE),
-        (v1.RandomInvert(0.7), _pixels.INVERT),
-        (v1.RandomApply([v1.Grayscale(3)], p=0.25), _pixels.GRAYSCALE),
+        (v1.RandomGrayscale(0.1), pixels.GRAYSCALE),
+        (v1.RandomInvert(0.7), pixels.INVERT),
+        (v1.RandomApply([v1.Grayscale(3)], p=0.25), pixels.GRAYSCALE),
     ):
         share = float((ours(transform).codes == code).mean())
         p = transform.p
@@ -111,7 +112,7 @@ def test_choices_and_orders() -> None:
         return [tuple(code for code in row if code) for row in ours(transform).codes.tolist()]
 
     three = [v1.RandomInvert(1.0), v1.Grayscale(3), v1.RandomEqualize(1.0)]
-    codes = [_pixels.INVERT, _pixels.GRAYSCALE, _pixels.EQUALIZE]
+    codes = [pixels.INVERT, pixels.GRAYSCALE, pixels.EQUALIZE]
     chosen = [(code,) for code in random.choices(codes, weights=[1, 2, 5], k=N)]
     same_choices(kinds(v1.RandomChoice(three, p=[1, 2, 5])), chosen)
     same_choices(kinds(v2.RandomChoice(three, p=[0.1, 0.2, 0.5])), chosen)
@@ -143,7 +144,7 @@ def test_rotation_and_affine() -> None:
 def test_blur() -> None:
     blur = v1.GaussianBlur(9, (0.3, 3.0))
     sigmas = [blur.get_params(*blur.sigma) for _ in range(N)]
-    ratio = values(ours(blur), _pixels.BLUR, 3) / values(ours(blur), _pixels.BLUR, 2)
+    ratio = values(ours(blur), pixels.BLUR, 3) / values(ours(blur), pixels.BLUR, 2)
     same_scale(np.sqrt(-0.5 / np.log(ratio)), sigmas)
 
 
@@ -173,25 +174,25 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
     for _ in range(count):
         policy(image)
     names = {
-        "Brightness": _pixels.BRIGHTNESS,
-        "Color": _pixels.SATURATION,
-        "Contrast": _pixels.CONTRAST,
-        "Sharpness": _pixels.SHARPNESS,
-        "Posterize": _pixels.POSTERIZE,
-        "Solarize": _pixels.SOLARIZE,
-        "AutoContrast": _pixels.AUTOCONTRAST,
-        "Equalize": _pixels.EQUALIZE,
-        "Invert": _pixels.INVERT,
-        "Identity": _pixels.NONE,
+        "Brightness": pixels.BRIGHTNESS,
+        "Color": pixels.SATURATION,
+        "Contrast": pixels.CONTRAST,
+        "Sharpness": pixels.SHARPNESS,
+        "Posterize": pixels.POSTERIZE,
+        "Solarize": pixels.SOLARIZE,
+        "AutoContrast": pixels.AUTOCONTRAST,
+        "Equalize": pixels.EQUALIZE,
+        "Invert": pixels.INVERT,
+        "Identity": pixels.NONE,
     }
     recipe = drawn(policy, v1.PILToTensor(), n=count)
     mine = [code for code in recipe.codes.reshape(-1).tolist() if code]
-    theirs = [names.get(op, _pixels.AFFINE) for op, _ in applied if op != "Identity"]
+    theirs = [names.get(op, pixels.AFFINE) for op, _ in applied if op != "Identity"]
     # a rotation or a translation by nothing is an affine map of theirs and no operation of ours
     if name == "TrivialAugmentWide":
         turned = [k for k, (op, m) in enumerate(applied) if op == "Rotate" and m == 0]
         applied = [pair for k, pair in enumerate(applied) if k not in turned]
-        theirs = [names.get(op, _pixels.AFFINE) for op, _ in applied if op != "Identity"]
+        theirs = [names.get(op, pixels.AFFINE) for op, _ in applied if op != "Identity"]
     same_choices(mine, theirs)
     factors = [1 + m for op, m in applied if op in ("Brightness", "Color", "Contrast", "Sharpness")]
     codes = [names[op] for op in ("Brightness", "Color", "Contrast", "Sharpness")]
@@ -203,10 +204,10 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
 def test_shares_of_a_mixture(alpha: float) -> None:
     mix = v1.AugMix(mixture_width=2, alpha=alpha)
     recipe = ours(mix)
-    own = values(recipe, _pixels.MIX_BEGIN)
+    own = values(recipe, pixels.MIX_BEGIN)
     theirs = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
     same_scale(own, theirs[:, 0])
-    shares = recipe.values[:, :, 0][recipe.codes == _pixels.MIX_ADD].reshape(N, 2)
+    shares = recipe.values[:, :, 0][recipe.codes == pixels.MIX_ADD].reshape(N, 2)
     assert np.abs(own + shares.sum(axis=1) - 1).max() < 1e-6
     parts = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
     same_scale(shares[:, 0], parts[:, 0] * theirs[:, 1])
@@ -237,21 +238,21 @@ def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> N
         mix(image)
         depths.append(len(applied) - before)
     recipe = drawn(mix, v1.PILToTensor(), n=count)
-    operations = (recipe.codes >= _pixels.TORCH_BRIGHTNESS) | np.isin(
-        recipe.codes, (_pixels.POSTERIZE, _pixels.SOLARIZE, _pixels.EQUALIZE)
+    operations = (recipe.codes >= pixels.TORCH_BRIGHTNESS) | np.isin(
+        recipe.codes, (pixels.POSTERIZE, pixels.SOLARIZE, pixels.EQUALIZE)
     )
     same_choices(operations.sum(axis=1).tolist(), depths)
     codes = {
-        "Brightness": _pixels.TORCH_BRIGHTNESS,
-        "Color": _pixels.TORCH_SATURATION,
-        "Contrast": _pixels.TORCH_CONTRAST,
-        "Sharpness": _pixels.TORCH_SHARPNESS,
-        "AutoContrast": _pixels.TORCH_AUTOCONTRAST,
-        "Posterize": _pixels.POSTERIZE,
-        "Solarize": _pixels.SOLARIZE,
-        "Equalize": _pixels.EQUALIZE,
+        "Brightness": pixels.TORCH_BRIGHTNESS,
+        "Color": pixels.TORCH_SATURATION,
+        "Contrast": pixels.TORCH_CONTRAST,
+        "Sharpness": pixels.TORCH_SHARPNESS,
+        "AutoContrast": pixels.TORCH_AUTOCONTRAST,
+        "Posterize": pixels.POSTERIZE,
+        "Solarize": pixels.SOLARIZE,
+        "Equalize": pixels.EQUALIZE,
     }
-    theirs = [codes.get(op, _pixels.TORCH_AFFINE) for op, _ in applied]
+    theirs = [codes.get(op, pixels.TORCH_AFFINE) for op, _ in applied]
     same_choices(recipe.codes[operations].tolist(), theirs)
     for name in ("Brightness", "Color", "Contrast", "Sharpness"):
         same_scale(

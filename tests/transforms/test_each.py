@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 import torchvision_oracle
 from fastload._buffers import SlabRing
 from fastload._engine import make_decoder
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
 pytestmark = pytest.mark.native
@@ -308,14 +308,14 @@ def test_sequences_of_frames(bitmaps: FolderStore) -> None:
 
 
 def test_crops_stay_when_colours_are_added() -> None:
-    from fastload import _recipe
+    from fastload._transforms import recipe
 
     crops = [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip()]
     plain = recognise(v1.Compose([*crops, v1.ToTensor()]))
     colours = recognise(v1.Compose([crops[0], v1.ColorJitter(0.5), crops[1], v1.ToTensor()]))
     sizes = np.full((50, 2), 90, np.int32)
     draws = [
-        _recipe.draw(plan, sizes, seed=3, epoch=1, indices=np.arange(50))
+        recipe.draw(plan, sizes, seed=3, epoch=1, indices=np.arange(50))
         for plan in (plain, colours)
     ]
     assert np.array_equal(draws[0][0].box, draws[1][0].box)

@@ -11,8 +11,8 @@ from torchvision import models
 
 import torchvision_oracle
 from fastload._engine.python import fill
-from fastload._recipe import draw
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recipe import draw
+from fastload._transforms.recognise import Plan, recognise
 
 STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
 

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 import torchvision_oracle
 from fastload._buffers import SlabRing
 from fastload._engine import make_decoder
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
 pytestmark = pytest.mark.native

@@ -13,8 +13,8 @@ from torchvision import transforms as v1
 import torchvision_oracle
 from fastload import _philox
 from fastload._engine.python import fill
-from fastload._recipe import draw
-from fastload._transforms import Plan, recognise
+from fastload._transforms.recipe import draw
+from fastload._transforms.recognise import Plan, recognise
 
 pytestmark = pytest.mark.long
 

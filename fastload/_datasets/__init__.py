@@ -1,0 +1,1 @@
+"""Datasets that the engines read without their Python code; begin in source.py."""

@@ -1,0 +1,134 @@
+"""How many CPUs this process may use."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import re
+import sys
+import time
+from pathlib import Path
+
+from . import cgroup
+
+_WAITING_NS = 5_000_000  # between two readings of Waiting
+
+_SCHEDSTAT = "/proc/thread-self/schedstat"
+_MAPS = Path("/proc/self/maps")
+
+# Libraries of OpenMP: GCC's, Intel's, LLVM's. Wheels bring their own, with a hash in the name.
+_OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/\n]*$", re.MULTILINE)
+
+# What OpenCV and OpenMP look at when they are loaded.
+_COUNTS = ("OPENCV_FOR_THREADS_NUM", "OMP_NUM_THREADS")
+
+
+def quota(root: Path = cgroup.ROOT, membership: Path = cgroup.MEMBERSHIP) -> float | None:
+    """CPUs that the control groups grant, of version 1 or 2, or None without a limit.
+
+    Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
+    (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
+    """
+    limits = [_limit_2(folder) for folder in cgroup.groups(root, membership)]
+    limits += [_limit_1(folder) for folder in cgroup.groups(root, membership, "cpu")]
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _limit_2(folder: Path) -> float | None:
+    try:
+        limit, period = (folder / "cpu.max").read_text().split()
+        return None if limit == "max" else int(limit) / int(period)
+    except (OSError, ValueError):
+        return None  # no file: not version 2, or a group that this container does not see
+
+
+def _limit_1(folder: Path) -> float | None:
+    try:
+        limit_us = int((folder / "cpu.cfs_quota_us").read_text())
+        period_us = int((folder / "cpu.cfs_period_us").read_text())
+    except (OSError, ValueError):
+        return None
+    return limit_us / period_us if limit_us > 0 and period_us > 0 else None
+
+
+def wanted() -> float:
+    """Seconds that the calling thread has computed, or waited for a free CPU to compute on.
+
+    What lies between it and the wall clock is waiting for a disk, a network, a lock. Where the
+    system does not tell how long a thread had to queue, only the computing counts.
+
+    Source: the kernel's scheduler statistics (``/proc/thread-self/schedstat``, second field).
+    """
+    try:
+        descriptor = os.open(_SCHEDSTAT, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            queued_s = int(os.read(descriptor, 128).split()[1]) / 1e9
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError, IndexError):
+        queued_s = 0.0
+    return time.thread_time() + queued_s
+
+
+class Waiting:
+    """What share of one thread's work is waiting for a disk, a network, a lock.
+
+    Two readings of the system's statistics take 10 to 20 us, which is more than a batch of small
+    samples: so there is one at most every 5 ms, and what it found counts until the next.
+    """
+
+    def __init__(self) -> None:
+        self._due_ns = 0
+        self._wanted_s: float | None = None
+        self._share = 0.0
+
+    def begin(self, now_ns: int) -> None:
+        """The thread begins a piece of work now (perf_counter_ns)."""
+        self._wanted_s = wanted() if now_ns >= self._due_ns else None
+
+    def end(self, begin_ns: int, now_ns: int) -> int:
+        """It has ended; the nanoseconds of it that were waiting."""
+        took_ns = now_ns - begin_ns
+        wanted_s, self._wanted_s = self._wanted_s, None  # iterators of two threads may share it
+        if wanted_s is not None:
+            wanted_ns = 1e9 * (wanted() - wanted_s)
+            self._share = min(1.0, max(0.0, 1.0 - wanted_ns / max(took_ns, 1)))
+            self._due_ns = now_ns + _WAITING_NS
+        return int(self._share * took_ns)
+
+
+def available() -> int:
+    """CPUs for one loader: affinity and control-group quota, shared among the ranks of this node.
+
+    The ranks of a node are counted by ``LOCAL_WORLD_SIZE``, as torchrun sets it: a loader per rank
+    shares the page cache, not the CPU.
+    """
+    affinity = getattr(os, "sched_getaffinity", None)
+    cpus: float = len(affinity(0)) if affinity else os.cpu_count() or 1
+    limit = quota()
+    if limit is not None:
+        cpus = min(cpus, math.ceil(limit))
+    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    if ranks.isdigit() and int(ranks) > 1:
+        cpus = cpus // int(ranks)
+    return max(1, int(cpus))
+
+
+def one_thread() -> None:
+    """Let OpenCV and OpenMP use one thread in this process, as torch does in its workers.
+
+    As many threads as CPUs in each of as many processes are waiting for one another.
+    """
+    for name in _COUNTS:
+        os.environ[name] = "1"  # of what is loaded from now on
+    if "cv2" in sys.modules:
+        # Not 1: that would end the threads of its pool, and in a forked process, where there are
+        # none, wait for them. 0 leaves them alone and runs on the calling thread.
+        sys.modules["cv2"].setNumThreads(0)
+    try:
+        loaded = set(_OPENMP.findall(_MAPS.read_text()))
+    except OSError:
+        return  # another system: torch's own OpenMP is seen to by torch
+    for path in loaded:
+        ctypes.CDLL(path).omp_set_num_threads(1)

@@ -1,0 +1,72 @@
+"""How much memory this process may still take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from . import cgroup
+
+_MEMINFO = Path("/proc/meminfo")
+
+# Version 1 writes this, rounded to pages, where there is no limit.
+_NO_LIMIT_1 = 1 << 62
+
+
+def available(
+    meminfo: Path = _MEMINFO,
+    root: Path = cgroup.ROOT,
+    membership: Path = cgroup.MEMBERSHIP,
+) -> int:
+    """Bytes that can be taken without swapping: of the machine, and within the control groups.
+
+    Page cache counts as free, as the system gives it up when memory is wanted; memory files do not.
+    0 where nothing is known.
+
+    Source: proc(5) (``MemAvailable``), the kernel's cgroup-v2 document (``memory.max``,
+    ``memory.current``, ``memory.stat``) and its cgroup-v1 memory document.
+    """
+    found = [_machine(meminfo)]
+    found += [_group_2(folder) for folder in cgroup.groups(root, membership)]
+    found += [_group_1(folder) for folder in cgroup.groups(root, membership, "memory")]
+    return max(0, min((nbytes for nbytes in found if nbytes is not None), default=0))
+
+
+def _machine(meminfo: Path) -> int | None:
+    try:
+        lines = meminfo.read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name == "MemAvailable":
+            return int(value.split()[0]) * 1024
+    return None
+
+
+def _group_2(folder: Path) -> int | None:
+    try:
+        limit = (folder / "memory.max").read_text().strip()
+        if limit == "max":
+            return None
+        used = int((folder / "memory.current").read_text())
+        return int(limit) - used + _page_cache(folder, "inactive_file", "active_file")
+    except (OSError, ValueError):
+        return None  # no file: not version 2, or a group that this container does not see
+
+
+def _group_1(folder: Path) -> int | None:
+    try:
+        limit = int((folder / "memory.limit_in_bytes").read_text())
+        if limit >= _NO_LIMIT_1:
+            return None
+        used = int((folder / "memory.usage_in_bytes").read_text())
+        return limit - used + _page_cache(folder, "total_inactive_file", "total_active_file")
+    except (OSError, ValueError):
+        return None
+
+
+def _page_cache(folder: Path, *names: str) -> int:
+    """Bytes of files in memory, without memory files, which count as swappable."""
+    lines = (folder / "memory.stat").read_text().splitlines()
+    fields = dict(line.split() for line in lines)
+    return sum(int(fields[name]) for name in names if name in fields)

@@ -1,0 +1,4 @@
+"""Transforms: a torchvision chain becomes a plan, which is drawn for each batch.
+
+Begin in ``recognise.py``.
+"""

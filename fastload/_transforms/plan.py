@@ -1,0 +1,244 @@
+"""What an engine makes of each image: geometry, operations on pixels, one table lookup a value."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fastload._geometry import Op
+from fastload._transforms.erasing import Erase
+from fastload._transforms.joint import Joint
+from fastload._transforms.pixels import PixelOp
+from fastload.errors import UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # 20 ms
+
+STORED: dict[torch.dtype, np.dtype[Any]] = {
+    torch.uint8: np.dtype(np.uint8),
+    torch.float32: np.dtype(np.float32),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(np.uint16),
+}
+"""The dtypes that an engine writes, and how NumPy holds them: bfloat16 as its bit patterns."""
+
+BILINEAR = 2
+"""resample.h's number of the filter that torchvision takes by default."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """Operations on pixels, and the frame of geometry behind them.
+
+    Attributes:
+        pixels: in order.
+        ops, filter, fill, mask_fill: as in ``Plan``, of the image that the operations leave.
+    """
+
+    pixels: tuple[PixelOp, ...] = ()
+    ops: tuple[Op, ...] = ()
+    filter: int = BILINEAR
+    fill: tuple[int, int, int] = (0, 0, 0)
+    mask_fill: int = 0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Plan:
+    """What to make of each image: geometry, what else there is, then a table lookup.
+
+    Attributes:
+        ops: geometry, in order; drawn by ``_geometry.draw``.
+        filter: of the resize, as resample.h's ``Filter`` numbers them.
+        fill: level of each channel (R, G, B) where the window reaches outside.
+        stages: what comes between this first frame of geometry and the table.
+        lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.
+            None: the levels themselves, uint8.
+        dtype: of the output: torch.uint8, float32, float16 or bfloat16.
+        channels: of the output: 3, or 1 for gray images, whose three channels are equal up to the
+            table, the same for each of them.
+        size: (h, w) of the output, or None where it depends on the image.
+        erasing: rectangles that are erased in the result.
+        scaled: whether a JPEG that is much larger than needed may be decoded at a part of its size.
+        steps: what happens, in words, for ``explain()``.
+        joint: the fields that move along with the images, or None.
+        mask_fill: as ``fill``, of masks.
+    """
+
+    ops: tuple[Op, ...] = ()
+    filter: int = BILINEAR
+    fill: tuple[int, int, int] = (0, 0, 0)
+    stages: tuple[Stage, ...] = ()
+    lut: npt.NDArray[Any] | None = None
+    dtype: torch.dtype = torch.uint8
+    channels: int = 3
+    size: tuple[int, int] | None = None
+    erasing: tuple[Erase, ...] = ()
+    scaled: bool = False
+    steps: tuple[str, ...] = ()
+    joint: Joint | None = None
+    mask_fill: int = 0
+
+    @property
+    def split(self) -> str:
+        """Where its parts run, in words, for ``explain()``."""
+        operations = sum(len(stage.pixels) for stage in self.stages)
+        frames = 1 + len([stage for stage in self.stages if stage.ops])
+        parts = [
+            f"{frames} frame{'s' * (frames > 1)} of geometry",
+            f"{operations} operation{'s' * (operations > 1)} on pixels" * (operations > 0),
+            "one table" * (self.lut is not None),
+            f"{len(self.erasing)} erasing" * bool(self.erasing),
+        ]
+        return "all in the engine, sample by sample: " + ", ".join(filter(None, parts))
+
+    @property
+    def fixed_size(self) -> bool:
+        """Whether every image gives the same size, so that any of them make a batch."""
+        return self.size is not None
+
+    @property
+    def nbytes(self) -> int | None:
+        """Bytes of an image that comes out, or None where that depends on the image."""
+        if self.size is None:
+            return None
+        return self.channels * self.size[0] * self.size[1] * self.dtype.itemsize
+
+    @property
+    def random(self) -> bool:
+        """Whether it depends on random numbers."""
+        ops = [*self.ops, *(op for stage in self.stages for op in stage.ops)]
+        pixels = (op for stage in self.stages for op in stage.pixels)
+        return bool(
+            any(op.blocks for op in ops) or any(op.numbers for op in pixels) or self.erasing
+        )
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """The NumPy dtype that an output is stored in; uint16 stands for bfloat16."""
+        return STORED[self.dtype]
+
+    def lut_bytes(self) -> npt.NDArray[np.uint8] | None:
+        """The table as a 1-D uint8 view, for the core; None where there is none."""
+        return None if self.lut is None else self.lut.reshape(-1).view(np.uint8)
+
+    def erased_bytes(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None:
+        """``noise`` and ``values`` of the core's ``erase``; None where nothing is erased."""
+        if not self.erasing:
+            return None
+        parts = []
+        for fill in self.erasing:
+            part = np.ascontiguousarray(fill.values).reshape(-1).view(np.uint8)
+            parts.append(np.pad(part, (0, -len(part) % 4)))
+        noise = np.array([fill.noise for fill in self.erasing], np.uint8)
+        return noise, np.concatenate(parts)
+
+    def levels_of(self, images: torch.Tensor) -> torch.Tensor:
+        """uint8: the levels whose values in the table are nearest to ``images`` (c, h, w).
+
+        The inverse of the table, exact where no two levels have the same value.
+        """
+        if self.lut is None:
+            return images
+        table = as_torch(self.lut, self.dtype).double()[: self.channels]
+        levels = []
+        for values, channel in zip(table, images.double(), strict=True):
+            ordered, order = values.sort(stable=True)
+            between = (ordered[1:] + ordered[:-1]) / 2
+            levels.append(order[torch.bucketize(channel, between)])
+        return torch.stack(levels).to(torch.uint8)
+
+    def same_as(self, other: object) -> bool:
+        """Whether both make the same of any image, with the same random numbers."""
+        if not isinstance(other, Plan):
+            return False
+        mine, theirs = self.lut_bytes(), other.lut_bytes()
+        if mine is None or theirs is None:
+            same_table = mine is theirs
+        else:
+            same_table = np.array_equal(mine, theirs)
+        same_erasing = len(self.erasing) == len(other.erasing) and all(
+            one.same_as(another) for one, another in zip(self.erasing, other.erasing, strict=True)
+        )
+        return (
+            same_table
+            and same_erasing
+            and all(
+                getattr(self, name) == getattr(other, name)
+                for name in (
+                    "ops",
+                    "filter",
+                    "fill",
+                    "stages",
+                    "dtype",
+                    "channels",
+                    "size",
+                    "joint",
+                    "mask_fill",
+                    "scaled",
+                )
+            )
+        )
+
+    def levels(self) -> Plan:
+        """What an engine makes of each image where the device stage does the rest: uint8."""
+        return dataclasses.replace(self, lut=None, dtype=torch.uint8, erasing=())
+
+    def with_decode(self, decode: str) -> Plan:
+        """The plan with FastLoader's argument of this name."""
+        return dataclasses.replace(self, scaled=decode == "scaled")
+
+    def with_output(self, dtype: torch.dtype | None = None) -> Plan:
+        """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.
+
+        Raises UsageError for a dtype that no engine writes, and for uint8 where the transform gives
+        floating point: that would cut normalised values down to a few integers.
+        """
+        if dtype is None or dtype == self.dtype:
+            return self
+        if dtype not in STORED:
+            names = ", ".join(map(str, STORED))
+            raise UsageError(f"dtype: expected one of {names}, got {dtype}")
+        if dtype == torch.uint8:
+            raise UsageError(
+                f"dtype=torch.uint8: the transform gives {self.dtype}, whose values would be cut "
+                "to integers; leave ToTensor and Normalize out of the transform (PILToTensor gives "
+                "uint8) and normalise on the device"
+            )
+        if self.lut is None:
+            table = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
+        else:
+            table = as_torch(self.lut, self.dtype)
+        erasing = tuple(
+            dataclasses.replace(
+                erase, values=as_numpy(as_torch(erase.values, self.dtype).to(dtype))
+            )
+            for erase in self.erasing
+        )
+        return dataclasses.replace(
+            self,
+            lut=as_numpy(table.to(dtype)),
+            erasing=erasing,
+            dtype=dtype,
+            steps=(*self.steps, f"cast to {dtype}"),
+        )
+
+
+def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
+    """The table in the dtype that ``STORED`` names, read-only."""
+    if table.dtype == torch.bfloat16:
+        stored = table.contiguous().view(torch.int16).numpy().view(np.uint16)
+    else:
+        stored = table.contiguous().numpy()
+    stored = np.array(stored)
+    stored.flags.writeable = False
+    return stored
+
+
+def as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+    """A copy of what ``as_numpy`` made, as a tensor of ``dtype``."""
+    if dtype == torch.bfloat16:
+        return torch.from_numpy(table.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(table.copy())

@@ -1,0 +1,387 @@
+"""Making the batches of a user's Dataset: in a worker process, or in the one that trains.
+
+The same as torch's own fetching, sample for sample, and besides: the bad samples of ``_on_error``,
+random numbers that are a function of (seed, epoch, index), the states of iterable datasets, and
+batches that are collated straight into the slab that the task brings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from .._buffers import SlabRing
+from .._collate import ReadyBatch, collate
+from .._machine import cpu
+from .._on_error import policy
+from .._on_error.policy import BadSample, OnError
+from .._trace import Clock
+from .._transforms.halves import Halves
+from . import randomness
+from .shared import Mapped
+from .tasks import Outcome, Position, Positions, Task
+from .transport import Packer, sweep, warm_collate
+
+# Bad samples of an iterable dataset after which one batch is not filled up any more, where
+# max_errors is a share: the stream may be endless, and all of it bad.
+_HOPELESS = 10_000
+
+
+class Fetcher(Dataset[Outcome]):
+    """Turns tasks into outcomes. Runs in every worker process, or in this one.
+
+    Args:
+        dataset: the user's.
+        collate_fn: applied to a list of samples, or to each where there are no batches.
+        size: samples in a batch of an IterableDataset; None for single samples.
+        batched: whether a task's indices are those of a batch.
+        drop_last: of an IterableDataset, a last batch that is smaller.
+        on_error: see ``_on_error``; with "refill" a batch that lacks a sample is not made.
+        limit: ``max_errors``, at which an iterable dataset is read on no further.
+        seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
+            epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
+        resume: where an iterable dataset goes on.
+        halves: what makes the samples instead of the dataset, where an engine can begin them.
+        warm: in this process, slabs that large batches are collated into. They outlive an epoch.
+        waiting: tells how much of its time the dataset's code waits.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        *,
+        size: int | None,
+        batched: bool,
+        drop_last: bool,
+        on_error: OnError = "raise",
+        limit: float = 0,
+        seed: int | None = None,
+        resume: Positions | None = None,
+        halves: Halves | None = None,
+        warm: SlabRing | None = None,
+        waiting: cpu.Waiting,
+    ) -> None:
+        self.dataset = dataset
+        self._collate_fn = collate_fn
+        self._size = size
+        self.batched = batched
+        self.iterable = isinstance(dataset, IterableDataset)
+        self.seeds = seed is not None
+        self._drop_last = drop_last
+        self._on_error = on_error
+        self._refill = on_error == "refill"
+        self._limit = limit if isinstance(limit, int) else _HOPELESS
+        self._seed = seed
+        self._resume = resume
+        self._halves = halves
+        self._mapped: Mapped | None = None
+        self._collate_warm = collate if warm is None else warm_collate(warm)
+        self.waiting = waiting
+        # of an iterable dataset
+        self._epoch: int | None = None
+        self._iterator: Iterator[Any] = iter(())
+        self._drawn = 0  # samples, good and bad
+        self._stateful: tuple[str, Any] | None = None
+        self._position = Position()
+        self._idle = False
+
+    def __getitem__(self, task: Task) -> Outcome:
+        info = get_worker_info()
+        if info is None and self._refill:
+            # An error waits for its turn behind a batch that is being filled up.
+            try:
+                return self._outcome(task, 0, None)
+            except Exception as error:  # noqa: BLE001 - raised at this batch
+                return Outcome(task.number, error=error)
+        if info is None:
+            return self._outcome(task, 0, None)
+        try:
+            if self._mapped is None:
+                self._mapped = Mapped()
+            memory = None if task.slot is None else self._mapped.memory(task.slot)
+            return self._outcome(task, info.id, Packer(memory))
+        except Exception:  # noqa: BLE001 - raised in the training process, at this batch
+            sweep()
+            where = f"in DataLoader worker process {info.id}"
+            return Outcome(task.number, info.id, error=_wrapped(where))
+
+    def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
+        # Random numbers of the training process are the user's own.
+        state = randomness.get() if self.seeds and packer is None else None
+        waiting, begin_ns = self.waiting, time.perf_counter_ns()
+        waiting.begin(begin_ns)
+        try:
+            position: Position | None = None
+            missing: list[int] = []
+            if self.iterable:
+                samples, bad, position = self.next_samples(task.epoch, worker)
+                if self._idle:
+                    return Outcome(task.number, worker, empty=True, idle=True)
+                if packer is None:
+                    position = position.apart()
+            else:
+                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats)
+            if missing or (not len(samples) and (bad or position is not None)):
+                return Outcome(
+                    task.number,
+                    worker,
+                    bad=tuple(bad),
+                    position=position,
+                    missing=tuple(missing),
+                    empty=True,
+                )
+            fetched_ns = time.perf_counter_ns()
+            blocked_ns = waiting.end(begin_ns, fetched_ns)
+            batch = self.collate(samples, packer)
+        finally:
+            if state is not None:
+                randomness.put(state)
+        count = len(samples) if self.batched else 1
+        message = None if packer is None else packer.pack(batch)
+        end_ns = time.perf_counter_ns()
+        return Outcome(
+            task.number,
+            worker,
+            samples=count,
+            batch=batch if packer is None else None,
+            message=message,
+            bad=tuple(bad),
+            position=position,
+            clock=Clock(os.getpid(), begin_ns, fetched_ns, end_ns, blocked_ns),
+        )
+
+    def collate(self, samples: Any, packer: Packer | None = None) -> Any:
+        """The batch of ``samples``, or where there are no batches, what is made of the one."""
+        if not self.batched:
+            samples = samples[0]
+        if self._collate_fn is not collate or type(samples) is ReadyBatch:
+            return self._collate_fn(samples)
+        if packer is not None:
+            return packer.collate(samples)
+        return self._collate_warm(samples)
+
+    # --- map-style ------------------------------------------------------------------------------
+
+    def samples(
+        self, wanted: Any, epoch: int, repeats: list[int] | None
+    ) -> tuple[Any, list[BadSample], list[int]]:
+        """The samples of a task, those that could not be made, and places to be filled up.
+
+        Args:
+            wanted, epoch, repeats: as ``Task`` has them.
+        """
+        indices = wanted if self.batched else [wanted]
+        seeds: list[int] | None = None
+        if self._seed is not None:
+            seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
+        # As torch asks for it: a dataset may have __getitems__ = None.
+        many = getattr(self.dataset, "__getitems__", None) if self.batched else None
+        if many or self._halves is not None:
+            if self._on_error == "raise":
+                return self._many(indices, epoch, repeats, seeds), [], []
+            try:
+                return self._many(indices, epoch, repeats, seeds), [], []
+            except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
+                pass
+        elif seeds is None and self._on_error == "raise":
+            dataset = self.dataset  # the plain case, in as few steps as torch's
+            return [dataset[index] for index in indices], [], []
+        good: dict[int, Any] = {}
+        bad: list[BadSample] = []
+        actions: dict[int, str] = {}
+        for i, index in enumerate(indices):
+            if self._on_error == "raise":
+                good[i] = self._one_of(i, index, epoch, repeats, seeds)
+                continue
+            try:
+                good[i] = self._one_of(i, index, epoch, repeats, seeds)
+            except Exception as error:
+                actions[i] = policy.action_for(self._on_error, index, error)
+                if actions[i] == "raise":
+                    raise
+                bad.append(policy.bad_sample(index, error, actions[i]))
+        missing = list(actions) if self._refill else []
+        if not bad or missing:
+            return list(good.values()), bad, missing
+        return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []
+
+    def _many(
+        self, indices: list[Any], epoch: int, repeats: list[int] | None, seeds: list[int] | None
+    ) -> Any:
+        """The samples ``indices``, all that a task has or a part of them, made together."""
+        if self._halves is not None:
+            return self._halves(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
+        if seeds:
+            randomness.seed_all(seeds[0])
+        return self.dataset.__getitems__(indices)
+
+    def _one_of(
+        self,
+        i: int,
+        index: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        seeds: list[int] | None,
+    ) -> Any:
+        """The sample ``index``, at place ``i`` of a task, made by itself."""
+        seed = None if seeds is None else seeds[i : i + 1]
+        if self._halves is not None:
+            before = None if repeats is None else repeats[i : i + 1]
+            return self._many([index], epoch, before, seed)[0]
+        if seed is not None:
+            randomness.seed_all(seed[0])
+        return self.dataset[index]
+
+    # --- iterable -------------------------------------------------------------------------------
+
+    def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
+        """The next samples of this worker's iterator, none when it has ended; where it stands."""
+        if self._epoch != epoch:
+            self._epoch = epoch
+            self._drawn = 0
+            self._begin(worker)
+            resume = self._resume
+            if resume is not None and resume.epoch == epoch and worker < resume.turn:
+                self._idle = True
+                return [], [], self._position
+        self._idle = False
+        return *self._draw(worker), self._position
+
+    def _begin(self, worker: int) -> None:
+        resume, begun = self._resume, Position()
+        self._position = begun
+        if resume is not None and resume.epoch == self._epoch:
+            begun = resume.workers[worker]
+        if begun.ended:
+            self._position = begun
+            return
+        kind, state = begun.state or ("", None)
+        if self._seed is not None:
+            randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
+        if kind == "dataset":
+            self.dataset.load_state_dict(state)
+        self._iterator = iter(self.dataset)
+        self._stateful = _stateful(self._iterator, self.dataset)
+        if kind == "iterator":
+            self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
+        if kind:
+            self._position = begun
+        else:
+            for _ in range(begun.batches):  # without a state: by drawing them again
+                self._draw(worker)
+
+    def _draw(self, worker: int) -> tuple[list[Any], list[BadSample]]:
+        position = self._position
+        if position.ended:
+            return [], []
+        if self._seed is not None and position.batches:
+            randomness.seed_all(
+                randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
+            )
+        if self._on_error == "raise":
+            return self._draw_all(), []
+        samples: list[Any] = []
+        bad: list[BadSample] = []
+        actions: dict[int, str] = {}
+        good: list[int] = []
+        ended, wanted = False, 1 if self._size is None else self._size
+        for i in itertools.count():
+            done = len(good) if self._refill and len(bad) <= self._limit else i
+            if done >= wanted:
+                break
+            try:
+                sample = self._one(bad, actions, i)
+            except StopIteration:
+                ended = True
+                break
+            if i not in actions:
+                good.append(i)
+                samples.append(sample)
+        count = len(good) + len(actions)
+        full = len(good) if self._refill else count
+        if self._drop_last and self._size is not None and full < wanted:
+            samples, good = [], []
+        if actions and samples:
+            place = {i: n for n, i in enumerate(good)}
+            samples = [samples[place[i]] for i in policy.kept(good, count, actions)]
+        state = self._state()
+        self._position = Position(position.batches + bool(count), state, ended)
+        return samples, bad
+
+    def _draw_all(self) -> list[Any]:
+        """The samples of a batch where any that is bad raises."""
+        size = self._size
+        samples = list(itertools.islice(self._iterator, 1 if size is None else size))
+        count = len(samples)
+        ended = count < (1 if size is None else size)
+        if ended and self._drop_last and size is not None:
+            samples = []
+        batches = self._position.batches + (count > 0)
+        self._position = Position(batches, self._state(), ended)
+        return samples
+
+    def _one(self, bad: list[BadSample], actions: dict[int, str], i: int) -> Any:
+        self._drawn += 1
+        try:
+            return next(self._iterator)
+        except StopIteration:
+            raise
+        except Exception as error:
+            index = self._drawn - 1
+            actions[i] = policy.action_for(self._on_error, index, error)
+            # A generator that raised has ended: to skip would be to lose all that follows.
+            if actions[i] == "raise" or getattr(self._iterator, "gi_frame", self) is None:
+                raise
+            bad.append(policy.bad_sample(index, error, actions[i]))
+            return None
+
+    def _state(self) -> tuple[str, Any] | None:
+        if self._stateful is None:
+            return None
+        kind, part = self._stateful
+        return kind, part.state_dict()
+
+
+def _stateful(iterator: Any, dataset: Any) -> tuple[str, Any] | None:
+    """Which of both has a state, if any: its kind, and itself."""
+    for kind, part in (("iterator", iterator), ("dataset", dataset)):
+        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            return kind, part
+    return None
+
+
+def _wrapped(where: str) -> ExceptionWrapper:
+    """The exception that is being handled, as torch carries it to the training process."""
+    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+
+
+@dataclasses.dataclass(frozen=True)
+class WorkerInit:
+    """Runs in a worker process before anything else of the user's: torch's ``worker_init_fn``.
+
+    Attributes:
+        chosen: the user's, or None.
+    """
+
+    chosen: Callable[[int], None] | None
+
+    def __call__(self, worker_id: int) -> None:
+        info: Any = get_worker_info()
+        # get_worker_info().dataset is the user's own dataset, not what wraps it.
+        object.__setattr__(info, "dataset", info.dataset.dataset)
+        cpu.one_thread()
+        if self.chosen is not None:
+            self.chosen(worker_id)
+
+
+def same(outcome: Outcome) -> Outcome:
+    """What torch's machinery is given for a collate_fn: the batch is made already."""
+    return outcome

@@ -1,0 +1,68 @@
+"""How many CPUs a loader may use."""
+
+from __future__ import annotations
+
+import os
+
+from fastload._machine import cpu
+
+
+def test_quota_of_cgroup_version_2(tmp_path):
+    (tmp_path / "cpu.max").write_text("150000 100000\n")
+    assert cpu.quota(tmp_path) == 1.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert cpu.quota(tmp_path) is None
+
+
+def test_quota_of_cgroup_version_1(tmp_path):
+    (tmp_path / "cpu").mkdir()
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("400000\n")
+    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpu.quota(tmp_path) == 4
+    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cpu.quota(tmp_path) is None
+
+
+def test_no_control_group_means_no_limit(tmp_path):
+    assert cpu.quota(tmp_path) is None
+
+
+def test_a_quota_below_the_affinity_wins_and_is_rounded_up(monkeypatch):
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(cpu, "quota", lambda: 2.5)
+    assert cpu.available() == 3
+    monkeypatch.setattr(cpu, "quota", lambda: None)
+    assert cpu.available() == 8
+
+
+def test_the_ranks_of_a_node_share_its_cpus(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    monkeypatch.setattr(cpu, "quota", lambda: None)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert cpu.available() == 2
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "16")
+    assert cpu.available() == 1
+
+
+def test_the_limit_of_a_group_further_down_counts_and_the_least_wins(tmp_path):
+    job = tmp_path / "slurm" / "job_7"
+    job.mkdir(parents=True)
+    (job / "cpu.max").write_text("300000 100000\n")
+    membership = tmp_path / "membership"
+    membership.write_text("0::/slurm/job_7\n")
+    assert cpu.quota(tmp_path, membership) == 3
+    (tmp_path / "slurm" / "cpu.max").write_text("200000 100000\n")
+    assert cpu.quota(tmp_path, membership) == 2
+    membership.write_text("0::/of/another/namespace\n")
+    assert cpu.quota(tmp_path, membership) is None
+
+
+def test_a_group_further_down_of_version_1(tmp_path):
+    unit = tmp_path / "cpu" / "unit"
+    unit.mkdir(parents=True)
+    (unit / "cpu.cfs_quota_us").write_text("150000\n")
+    (unit / "cpu.cfs_period_us").write_text("100000\n")
+    membership = tmp_path / "membership"
+    membership.write_text("5:cpu,cpuacct:/unit\n0::/\n")
+    assert cpu.quota(tmp_path, membership) == 1.5

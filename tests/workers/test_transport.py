@@ -1,0 +1,204 @@
+"""Batches from worker processes: what a slab holds, what travels torch's way, what is reused."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import Dataset
+from torch.utils.data._utils.collate import default_collate
+
+from fastload import FastLoader
+from fastload._workers.shared import Mapped, SharedRing
+from fastload._workers.transport import Packer, unpack
+from sides import assert_same
+
+
+class Arrays(Dataset):
+    def __init__(self, n=60, shape=(3, 8, 8)):
+        self.n = n
+        self.shape = shape
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return np.full(self.shape, i, np.float32), i
+
+
+def packed(batch, nbytes=1 << 16):
+    memory = np.zeros(nbytes, np.uint8)
+    message = Packer(memory).pack(batch)
+    return message, unpack(message, memory)
+
+
+PLAIN = [
+    torch.arange(12).view(3, 4),
+    torch.arange(24.0).view(2, 3, 2, 2).contiguous(memory_format=torch.channels_last),
+    torch.arange(12).view(3, 4).t(),
+    torch.tensor(3.5),
+    torch.tensor([True, False]),
+    torch.randn(3, dtype=torch.complex64),
+    torch.randn(3).to(torch.float16),
+]
+
+
+@pytest.mark.parametrize("tensor", PLAIN, ids=lambda t: f"{t.dtype}{tuple(t.shape)}")
+def test_a_plain_tensor_comes_back_with_its_strides_and_is_alone_in_its_storage(tensor):
+    message, back = packed({"a": [tensor, "text"]})
+    assert message.placed == 1
+    assert message.left == 0
+    assert_same(back, {"a": [tensor, "text"]})
+    assert back["a"][0].untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    assert not back["a"][0]._is_view()
+    assert_same(pickle.loads(pickle.dumps(back)), back)
+
+
+OTHERS = [
+    torch.arange(12)[::2],
+    torch.ones(1).expand(5),
+    torch.eye(3).to_sparse(),
+    torch.nn.Parameter(torch.ones(2)),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+@pytest.mark.parametrize("tensor", OTHERS, ids=lambda t: f"{t.layout}{tuple(t.shape)}")
+def test_other_tensors_travel_torchs_way(tensor):
+    message, back = packed([tensor])
+    assert message.placed == 0
+    assert message.left == 1
+    assert torch.equal(back[0].detach().to_dense(), tensor.detach().to_dense())
+    assert type(back[0]) is type(tensor)
+
+
+def test_what_a_slab_has_no_room_for_travels_torchs_way_and_is_measured():
+    batch = [torch.zeros(100), torch.ones(1000), torch.zeros(0)]
+    message, back = packed(batch, nbytes=500)
+    assert message.placed == 1
+    assert message.nbytes == 448 + 4032
+    assert_same(back, batch)
+
+
+def test_one_tensor_that_is_there_twice_is_one_afterwards():
+    tensor = torch.arange(5)
+    _, back = packed({"a": tensor, "b": tensor})
+    assert back["a"] is back["b"]
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        [(torch.full((2, 3), i), i, {"x": np.full(3, i)}) for i in range(4)],
+        [torch.zeros(2), torch.ones(2, dtype=torch.float64)],
+    ],
+    ids=["nested", "mixed dtypes"],
+)
+def test_collating_into_a_slab_is_default_collate(samples):
+    memory = np.zeros(1 << 16, np.uint8)
+    packer = Packer(memory)
+    message = packer.pack(packer.collate(samples))
+    batch = unpack(message, memory)
+    expected = default_collate(samples)
+    if isinstance(batch, list):
+        assert_same(batch, expected)
+    else:  # as in torch's workers, the first sample's dtype
+        assert torch.equal(batch, expected.to(batch.dtype))
+
+
+def test_batches_reuse_a_few_slabs_and_what_is_kept_stays():
+    loader = FastLoader(Arrays(), 2, num_workers=1)
+    kept = []
+    for epoch in range(3):
+        for number, batch in enumerate(loader):
+            if number % 7 == 3:
+                kept.append((batch, copy.deepcopy(batch)))
+        assert loader._ring.allocations <= 4 + (epoch + 1) * 5
+    for batch, expected in kept:
+        assert_same(batch, expected)
+    made = loader._ring.allocations
+    del kept, batch, expected
+    for _ in range(3):
+        for _batch in loader:
+            pass
+    assert loader._ring.allocations == made
+    assert "slabs of shared memory, which workers collate into" in loader.explain()
+
+
+def test_a_consumer_that_keeps_everything_gets_copies_before_descriptors_run_out():
+    loader = FastLoader(Arrays(200), 1, num_workers=1)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    batches = list(loader)
+    assert len(os.listdir("/proc/self/fd")) - descriptors < 120
+    assert [int(labels) for _, labels in batches] == list(range(200))
+
+
+@pytest.mark.usefixtures("no_leaks")
+def test_a_loader_that_is_gone_leaves_no_descriptor_and_no_memory():
+    loader = FastLoader(Arrays(), 2, num_workers=1, persistent_workers=True)
+    for _, _batch in zip(range(20), loader):
+        pass
+    del loader, _batch
+
+
+def test_a_batch_outlives_its_loader():
+    loader = FastLoader(Arrays(), 2, num_workers=1)
+    *_, last = loader
+    del loader
+    assert last[0].flatten()[-1] == 59
+
+
+def test_batches_that_grow_get_larger_slabs():
+    class Growing(Arrays):
+        def __getitem__(self, i):
+            return torch.full((i + 1, 1000), i)
+
+    loader = FastLoader(Growing(30), 1, num_workers=1)
+    for i, batch in enumerate(loader):
+        assert batch.shape == (1, i + 1, 1000)
+        assert (batch == i).all()
+
+
+def test_tensors_that_are_shared_already_travel_torchs_way_and_explain_says_so():
+    class Views(Arrays):
+        def __getitem__(self, i):
+            return torch.arange(1 << 18)[:: i % 2 + 1]
+
+    loader = FastLoader(Views(12), 1, num_workers=1, collate_fn=list)
+    for i, (tensor,) in enumerate(loader):
+        assert len(tensor) == (1 << 18) // (i % 2 + 1)
+    assert "torch's way" in loader.explain()
+
+
+def test_without_memfd_everything_travels_torchs_way(monkeypatch):
+    monkeypatch.delattr(os, "memfd_create")
+    loader = FastLoader(Arrays(), 2, num_workers=1)
+    assert_same(list(loader), list(FastLoader(Arrays(), 2)))
+    assert "the system has no memfd_create" in loader.explain()
+
+
+def test_a_slab_that_a_worker_cannot_reach_is_not_used():
+    ring = SharedRing(2)
+    assert ring.lease() is None
+    ring.wanted(1000)
+    slot, memory = ring.lease()
+    mapped = Mapped()
+    mapped.memory(slot)[:3] = 1, 2, 3
+    assert memory[:4].tolist() == [1, 2, 3, 0]
+    ring.close()
+    assert Mapped().memory(slot) is None
+    for _ in range(40):
+        mapped.memory(slot)
+    assert mapped.memory(slot)[:3].tolist() == [1, 2, 3]
+
+
+def test_large_batches_in_this_process_reuse_their_memory():
+    loader = FastLoader(Arrays(12, (3, 300, 300)), 2)
+    addresses = {batch[0].data_ptr() for batch in loader}
+    assert len(addresses) <= 3
+    kept = list(loader)
+    assert_same([int(images[0, 0, 0, 0]) for images, _ in kept], [0, 2, 4, 6, 8, 10])
