@@ -23,19 +23,21 @@ _SHORT = (
     ("startup", "first batch"),
     ("memory", "anonymous and shared memory"),
 )
+# Its columns of FastLoader; where none of a column's loaders has a figure it is empty.
 _FORMS = {
-    "fastload-lmdb-dct": "LMDB of DCT records",
-    "fastload-lmdb-raw": "LMDB of raw pixels",
-    "fastload-lmdb": "LMDB",
-    "fastload-folder": "folder",
+    "on the folder": ("fastload-folder",),
+    "on LMDB": ("fastload-lmdb",),
+    "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
+_HEADINGS = ("workload", *_FORMS, "best other loader", "x", "torch, Pillow")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
-    """Put ``rows`` into both documents below ``root``, and return their paths.
+    """Put ``rows`` into both documents below ``root``, suites by name, and return their paths.
 
     Raises ValueError where a document has no markers.
     """
+    rows = sorted(rows, key=lambda row: str(row["suite"]))
     readme, document = root / "README.md", root / "docs" / "benchmarks.md"
     _between(readme, *_README, summary(rows))
     _between(document, *_DOCUMENT, figures(rows))
@@ -43,19 +45,19 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line for each form of fastload in each workload, against the best other loader."""
+    """One line for each workload: the forms of fastload, and the best other loader."""
     named = {suite for suite, _ in _SHORT}
     lines = [
         _conditions([row for row in rows if row["suite"] in named] or rows),
         "",
-        "| workload | FastLoader on | | the best other loader | times better | torch, Pillow |",
-        "|---|---|---:|---:|---:|---:|",
+        f"| {' | '.join(_HEADINGS)} |",
+        "|---|---:|---:|---:|---:|---:|---:|",
     ]
     groups = report.groups(rows)
     for wanted in _SHORT:
         for (suite, variant, metric, unit), group in groups.items():
             if (suite, metric) == wanted:
-                lines += _lines(f"{suite}, {variant}: {unit}", group)
+                lines += _line(f"{suite}, {variant}: {unit}", group)
     return "\n".join(lines)
 
 
@@ -78,25 +80,26 @@ def figures(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def _lines(workload: str, group: Sequence[Row]) -> list[str]:
+def _line(workload: str, group: Sequence[Row]) -> list[str]:
+    """The line of ``workload``; nothing where fastload has no figure. The best one is bold."""
     measured = report.best_first(group)
+    ours = [row for row in measured if any(row["loader"] in form for form in _FORMS.values())]
+    if not ours:
+        return []
     peer = report.best_peer(measured)
     baseline = next((row for row in measured if row["loader"] == BASELINE), None)
-    lines = []
-    for row in measured:
-        if report.is_peer(row["loader"]) or row["loader"] not in _FORMS:
-            continue
-        times = report.ratio(row, peer)
-        cells = [
-            workload if not lines else "",
-            _FORMS[row["loader"]],
-            report.shown(row["median"]),
-            "" if peer is None else f"{peer['loader']} {report.shown(peer['median'])}",
-            "" if times is None else f"{times:.2f}",
-            "" if baseline is None else report.shown(baseline["median"]),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
+    cells = [workload]
+    for form in _FORMS.values():
+        found = next((row for row in ours if row["loader"] in form), None)
+        figure = "" if found is None else report.shown(found["median"])
+        cells.append(f"**{figure}**" if found is ours[0] else figure)
+    times = report.ratio(ours[0], peer)
+    cells += [
+        "" if peer is None else f"{peer['loader']} {report.shown(peer['median'])}",
+        "" if times is None else f"{times:.2f}",
+        "" if baseline is None else report.shown(baseline["median"]),
+    ]
+    return [f"| {' | '.join(cells)} |"]
 
 
 def _conditions(rows: Sequence[Row]) -> str:
@@ -110,8 +113,9 @@ def _conditions(rows: Sequence[Row]) -> str:
         commits = f"commit {machine['commit']}"
     else:
         commits = "commits " + "; ".join(f"{one} ({', '.join(of)})" for one, of in suites.items())
+    threads = " or ".join(map(str, sorted({row["threads"] for row in rows})))
     text = (
-        f"{machine['cpu']}, {machine['cpus']} CPUs, {rows[0]['threads']} threads or workers for "
+        f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} threads or workers for "
         f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
         "Medians of the rounds, measured in turn."
     )

@@ -119,10 +119,12 @@ def markdown(rows: Sequence[Row]) -> str:
 
 
 def groups(rows: Sequence[Row]) -> dict[tuple[str, str, str, str], list[Row]]:
-    """The rows of each table, in the order of the rows."""
+    """The rows of each table, in the order of the rows. A suite's numbers of workers are apart."""
     groups: dict[tuple[str, str, str, str], list[Row]] = {}
     for found in rows:
-        key = (found["suite"], found["variant"], found["metric"], found["unit"])
+        workers = found["setting"].get("workers")
+        variant = found["variant"] + ("" if workers is None else f", {workers} workers")
+        key = (found["suite"], variant, found["metric"], found["unit"])
         groups.setdefault(key, []).append(found)
     return groups
 

@@ -89,8 +89,8 @@ def pack(
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
             ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
             ``"crop:224"``: as ``224``, and then the square in the middle. ``"320x240"``: width and
-            height become these, whatever the shape of the image. Array formats (.h5, .pth, .n5,
-            .zarr) hold raw pixels of one size only.
+            height become these, whatever the shape of the image. Raw pixels in .h5, .pth, .n5 and
+            .zarr are one array, so all images need one size.
         quality: of JPEG, 1 to 100.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to

@@ -123,8 +123,9 @@ def command(
 
     SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or with images
     and no folders; a CSV, TSV or JSONL list with a column path, and label and others if you like; a
-    store of any format; MNIST's or CIFAR's files as they are downloaded; or a Dataset as
-    module:object. The suffix of DESTINATION names the format: .lmdb, .h5, .tfrecord ...
+    store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's files as they
+    are downloaded; or a Dataset as module:object. The suffix of DESTINATION names the format:
+    .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
     lies in DESTINATION.partial, and the same command goes on from there. (A single .h5 or .pth

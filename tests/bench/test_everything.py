@@ -136,13 +136,30 @@ def test_published_rows_stand_between_the_markers(tmp_path: Path) -> None:
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 0, done.output
         readme = (tmp_path / "README.md").read_text()
-        assert (
-            "| imagenet-train, float32: images/s | LMDB | 1,350 | dali 900 | 1.50 | 400 |" in readme
-        )
+        line = "| imagenet-train, float32: images/s |  | **1,350** |  | dali 900 | 1.50 | 400 |"
+        assert line in readme
         assert readme.count("a processor, 2 CPUs") == 1
         document = (tmp_path / "docs" / "benchmarks.md").read_text()
         assert "| **fastload-lmdb** | 1,350 | 1,350 - 1,350 | 3.38 | 1.50 |" in document
         assert "- `ffcv`, imagenet-train float32: not installed: ffcv" in document
+
+
+def test_the_documents_show_the_published_results(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    for name in ("README.md", "docs/benchmarks.md"):
+        (tmp_path / name).write_text((ROOT / name).read_text())
+    results = sorted((ROOT / "bench" / "results").glob("*.json"))
+    rows = [found for path in results for found in json.loads(path.read_text())]
+    for path in documents.fill(rows, tmp_path):
+        assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text(), (
+            "run: python -m bench publish bench/results/*.json"
+        )
+
+
+def test_numbers_of_workers_are_tables_apart() -> None:
+    rows = [row("torch-pil", 1.0, workers=0), row("torch-pil", 3.0, workers=2)]
+    assert [len(group) for group in report.groups(rows).values()] == [1, 1]
+    assert "**imagenet-train, float32, 2 workers**" in report.markdown(rows)
 
 
 def test_a_document_without_markers_is_left_alone(tmp_path: Path) -> None:
