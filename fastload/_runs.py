@@ -37,9 +37,9 @@ from ._progress import positions
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
-from ._transforms.halves import Halves
 from ._workers.epoch import WorkerIterator
 from ._workers.fetch import Fetcher, WorkerInit, same
+from ._workers.halves import Halves
 from ._workers.local import LocalIterator
 from ._workers.shared import SharedRing
 from ._workers.tasks import Outcome, Tasks

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 
-from fastload._changed import changed
 from fastload._transforms import augmix, pixels, timm_policy
 from fastload._transforms.affine import Look, RandomAffine, RandomRotation
+from fastload._transforms.changed import changed
 from fastload._transforms.pixels import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
 from fastload._transforms.policies import NAMES, Policies, Step, Uniform, reach
 

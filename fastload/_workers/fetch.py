@@ -23,8 +23,8 @@ from .._machine import cpu
 from .._on_error import policy
 from .._on_error.policy import BadSample, OnError
 from .._trace import Clock
-from .._transforms.halves import Halves
 from . import randomness
+from .halves import Halves
 from .shared import Mapped
 from .tasks import Outcome, Position, Positions, Task
 from .transport import Packer, sweep, warm_collate

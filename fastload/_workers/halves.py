@@ -17,9 +17,9 @@ from .._engine import images_of, load, make_decoder
 from .._engine.decoder import Decoder
 from .._machine import cpu
 from .._sampler import as_indices, repeats_within
-from .._workers import randomness
-from .tail import Parts
-from .views import seed_of
+from .._transforms.tail import Parts
+from .._transforms.views import seed_of
+from . import randomness
 
 
 class Halves:
