@@ -13,10 +13,12 @@ class Skipped:
     Attributes:
         path: of the file.
         reason: why, in words.
+        record: number of the sample in the source.
     """
 
     path: str
     reason: str
+    record: int
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

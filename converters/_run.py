@@ -77,8 +77,9 @@ class Run:
                     f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
                     path=path,
                     record=index,
+                    offset=self._source.offset(index),
                 )
-            self.skipped.append(Skipped(path=path, reason=reason))
+            self.skipped.append(Skipped(path=path, reason=reason, record=index))
         if chunk.data:
             self._writing = True
             writer.extend(
@@ -122,7 +123,8 @@ class Run:
         for index, key in zip(indices[:end].tolist(), keys, strict=False):
             if key not in have:
                 path = self._source.where(index)
-                self.skipped.append(Skipped(path=path, reason="skipped in the interrupted run"))
+                reason = "skipped in the interrupted run"
+                self.skipped.append(Skipped(path=path, reason=reason, record=index))
             elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
                 touched.append(index)
         self._compare(writer, have, np.array(touched, np.int64))

@@ -103,6 +103,10 @@ class Source(abc.ABC):
         """The file of a sample, for messages."""
         return self.path
 
+    def offset(self, index: int) -> int | None:
+        """Where a sample begins in that file, of a source of which a file holds several."""
+        return None
+
     def changed(self, index: int, since_ns: int) -> bool:
         """Whether a sample was changed after this time."""
         return False

@@ -59,6 +59,7 @@ class StoreSource(Source):
                     "the record's bytes changed since it was written: its CRC32C does not match",
                     path=self.where(index),
                     record=index,
+                    offset=self.offset(index),
                 )
                 continue
             width, height = sizes[at]
@@ -100,6 +101,12 @@ class StoreSource(Source):
         file = self.store.spans(self._everything[index : index + 1]).file
         return self.store.files[int(file[0])]
 
+    def offset(self, index: int) -> int | None:
+        """Of the record."""
+        if self.store.indirect is not None:
+            return None
+        return int(self.store.spans(self._everything[index : index + 1]).offset[0])
+
     def sizes(self) -> np.ndarray:
         """Out of the store's table, or of the images' headers."""
         return self.store.sizes(self._everything)
@@ -128,6 +135,9 @@ class TableSource(StoreSource):
                     yield Sample(self.store.read(one)[0])
             except DataError as error:
                 yield error
+
+    def offset(self, index: int) -> None:
+        """None: it would be of memory."""
 
     def digest(self) -> str:
         """The fingerprint that the package gives its datasets, labels, classes and keys."""

@@ -1,14 +1,18 @@
 """The command line: ``fastload COMMAND``. A command's module is imported when the command is used.
 
-Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C.
+Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C. With
+``--json`` stdout has {"error": {"type", "message", "path", "record", "offset"}} where one ends it.
 """
 
 from __future__ import annotations
 
 import importlib
+import io
+import json
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
@@ -57,6 +61,11 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         kwargs["standalone_mode"] = False
+        given = [*args, *kwargs.values()]
+        given = next((one for one in given if isinstance(one, (list, tuple))), sys.argv[1:])
+        for stream in (sys.stdout, sys.stderr):  # names of files that no terminal can show
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
         others = warnings.formatwarning
         warnings.formatwarning = _format_warning
         try:
@@ -64,7 +73,7 @@ class _Group(click.Group):
             sys.exit(status if isinstance(status, int) else 0)
         except click.ClickException as error:
             error.show()
-            sys.exit(error.exit_code)
+            _fail(error, error.format_message(), error.exit_code, given)
         except (click.Abort, KeyboardInterrupt):
             click.echo("fastload: stopped", err=True)
             sys.exit(130)
@@ -72,10 +81,27 @@ class _Group(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except (FastloadError, OSError) as error:
-            click.echo(f"fastload: error: {error}", err=True)
-            sys.exit(2 if isinstance(error, UsageError) else 1)
+            message = _message(error)
+            click.echo(f"fastload: error: {message}", err=True)
+            _fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         finally:
             warnings.formatwarning = others
+
+
+def _message(error: Exception) -> str:
+    """Of an error of ours, or the system's, whose number helps nobody."""
+    if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
+        return str(error)
+    return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
+
+
+def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> NoReturn:
+    """Exit with ``status``; where JSON was asked for, the error is what stdout has."""
+    if "--json" in given and given[0] != "demo":  # there it names a file
+        what = {"type": type(error).__name__, "message": message}
+        where = {name: getattr(error, name, None) for name in ("path", "record", "offset")}
+        click.echo(json.dumps({"error": what | where}, indent=1))
+    sys.exit(status)
 
 
 def _format_warning(

@@ -42,11 +42,14 @@ def command(path: str, as_json: bool, grid: str | None) -> None:
     """Show what is inside the store PATH (or the folder of images)."""
     with open_store(path) as store:
         summary = summarise(store)
-        click.echo(json.dumps(dataclasses.asdict(summary), indent=1) if as_json else _text(summary))
+        if as_json:
+            shown = None if grid is None else _contact_sheet(store, grid)
+            click.echo(json.dumps(dataclasses.asdict(summary), indent=1))
+            return
+        click.echo(_text(summary))
         if grid is not None:
             shown = _contact_sheet(store, grid)
-            if not as_json:
-                click.echo(f"contact sheet of {shown} records: {grid}")
+            click.echo(f"contact sheet of {shown} records: {grid}")
 
 
 def _text(summary: Summary) -> str:

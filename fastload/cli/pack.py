@@ -177,7 +177,8 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
         return
     for skipped in report.skipped[:_SHOWN]:
-        click.echo(f"skipped {skipped.path}: {skipped.reason}", err=True)
+        where = f"{skipped.path} (record {skipped.record})"
+        click.echo(f"skipped {where}: {skipped.reason}", err=True)
     if len(report.skipped) > _SHOWN:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:

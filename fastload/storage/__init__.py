@@ -46,6 +46,7 @@ class Format:
         suffixes: of file names.
         options: arguments of ``open_writer`` that the writer knows beside those that all know:
             "shards" (with "shard_nbytes"), "compression".
+        folders: whether a store may be a folder.
         pixels: "only" where records are raw pixels of one size, "one size" where they may be; None
             where raw pixels may have any size.
     """
@@ -56,6 +57,7 @@ class Format:
     suffixes: tuple[str, ...]
     options: frozenset[str] = frozenset()
     pixels: str | None = None
+    folders: bool = False
 
     def load_store(self) -> Callable[[str], Any]:
         """The reader's class, or what chooses one."""
@@ -76,7 +78,11 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lmdb": Format(
-        module="fastload.storage.lmdb", store="open_lmdb", writer="LmdbWriter", suffixes=(".lmdb",)
+        module="fastload.storage.lmdb",
+        store="open_lmdb",
+        writer="LmdbWriter",
+        suffixes=(".lmdb",),
+        folders=True,
     ),
     "hdf5": Format(
         module="fastload.storage.hdf5",
@@ -99,6 +105,7 @@ FORMATS: dict[str, Format] = {
         store="N5Store",
         writer="N5Writer",
         suffixes=(".n5",),
+        folders=True,
         options=frozenset({"shards"}),
         pixels="only",
     ),
@@ -107,6 +114,7 @@ FORMATS: dict[str, Format] = {
         store="ZarrStore",
         writer="ZarrWriter",
         suffixes=(".zarr",),
+        folders=True,
         options=frozenset({"shards"}),
         pixels="only",
     ),
@@ -132,7 +140,11 @@ FORMATS: dict[str, Format] = {
         options=frozenset({"shards"}),
     ),
     "folder": Format(
-        module="fastload.storage.folder", store="FolderStore", writer=None, suffixes=()
+        module="fastload.storage.folder",
+        store="FolderStore",
+        writer=None,
+        suffixes=(),
+        folders=True,
     ),
 }
 
@@ -195,6 +207,12 @@ def open_store(
 
         if is_saved(path):
             return open_saved(path)
+    if not FORMATS[name].folders and os.path.isdir(path):
+        raise StoreError(
+            f"expected a file where the name ends in {os.path.splitext(path)[1]}, found a folder: "
+            "if it holds images, give it another name",
+            path=path,
+        )
     store: Store = FORMATS[name].load_store()(path)
     return store
 

@@ -269,6 +269,8 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
             raise ValueError(f"a data file outside of the folder: {name!r}")
         files.append(os.path.join(folder, inside))
         prints.append((int(size), int(first), int(last)))
+    if len(files) == 1 and os.path.isfile(path):  # renamed or copied; its fingerprint decides
+        files = [path]
     classes = header["classes"]
     if not all(isinstance(one, str) for one in classes) or not isinstance(header["metadata"], dict):
         raise ValueError("classes or metadata are not as they should be")

@@ -11,6 +11,7 @@ import numpy as np
 
 from fastload.errors import StoreError, StoreNotFoundError
 
+from . import format_of
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store
 
@@ -78,7 +79,11 @@ class FolderStore(Store):
         self.path = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not os.path.isdir(self.path):
             raise StoreNotFoundError("expected a folder of images, found none", path=self.path)
-        names = sorted(entry.name for entry in os.scandir(self.path) if entry.is_dir())
+        names = sorted(
+            entry.name
+            for entry in os.scandir(self.path)
+            if entry.is_dir() and not _is_unfinished(entry.name)
+        )
         loose = sorted(
             entry.name
             for entry in os.scandir(self.path)
@@ -208,6 +213,12 @@ def _is_image(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
+def _is_unfinished(name: str) -> bool:
+    """Whether a folder is what an interrupted ``pack`` left: its store may lie with its images."""
+    stem, end = os.path.splitext(name)
+    return end == ".partial" and format_of(stem) is not None
+
+
 def _collect(folder: str, paths: list[bytes]) -> None:
     """Append the images below ``folder``: folders in the order of their paths, files by name."""
 
@@ -216,10 +227,27 @@ def _collect(folder: str, paths: list[bytes]) -> None:
             f"a folder cannot be read: {error.strerror}", path=error.filename
         ) from error
 
-    found = [
-        (root, sorted(filter(_is_image, names)))
-        for root, _, names in os.walk(folder, followlinks=True, onerror=refuse)
-    ]
+    _refuse_loop(folder)
+    found = []
+    for root, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
+        found.append((root, sorted(filter(_is_image, names))))
+        for name in folders:
+            _refuse_loop(os.path.join(root, name))
     for root, names in sorted(found):
         prefix = os.fsencode(os.path.join(root, ""))
         paths.extend(prefix + os.fsencode(name) for name in names)
+
+
+def _refuse_loop(folder: str) -> None:
+    """Raise StoreError for a link to a folder that it lies in: to follow it would never end."""
+    if not os.path.islink(folder):
+        return
+    target, above = os.stat(folder), os.path.dirname(folder)
+    while not os.path.samestat(target, os.stat(above)):
+        if above == os.path.dirname(above):
+            return
+        above = os.path.dirname(above)
+    raise StoreError(
+        f"expected folders below one another, found a link back to {above!r}: delete it",
+        path=folder,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import itertools
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -154,8 +155,8 @@ def _parts(store: Store, order: np.ndarray, most: int) -> Iterator[np.ndarray]:
     """Pieces of ``order`` of about 8 MB."""
     nbytes = np.maximum(store.spans(order).nbytes, 64 << 10 if not store.mapped else 0)
     which = np.maximum(np.cumsum(nbytes) // _READ_NBYTES, np.arange(len(order)) // most)
-    edges = np.flatnonzero(np.diff(which, prepend=-1)).tolist()
-    for start, stop in zip(edges, [*edges[1:], len(order)], strict=True):
+    edges = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(order)]
+    for start, stop in itertools.pairwise(edges):
         yield order[start:stop]
 
 

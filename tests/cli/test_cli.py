@@ -142,6 +142,54 @@ def test_errors_are_one_message_and_a_status(
     assert os.listdir(tmp_path) == ["imgs"]
 
 
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [("info none.lmdb", 1), ("verify none", 1), ("pack none a.xyz", 1), ("pack a b --encode c", 2),
+     ("unpack s3://a/b.lmdb c", 2), ("show", 2)],
+)  # fmt: skip
+def test_errors_are_json_where_that_was_asked_for(command: str, status: int) -> None:
+    result = run(*command.split(), "--json")
+    error = json.loads(result.stdout)["error"]
+    assert result.exit_code == status and error["message"] in result.stderr
+    assert error.keys() == {"type", "message", "path", "record", "offset"}
+    assert run(*command.split()).stdout == ""
+
+
+def test_json_of_info_is_one_document_though_its_picture_fails(
+    images: Path, tmp_path: Path
+) -> None:
+    missing = tmp_path / "none" / "sheet.png"
+    result = run("info", images, "--json", "--grid", missing)
+    assert result.exit_code == 1 and "error" in json.loads(result.stdout)
+    assert result.stderr.startswith("fastload: error: No such file or directory: ")
+
+
+def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
+    folder = os.path.join(os.fsencode(tmp_path), b"imgs", b"c\xff")
+    os.makedirs(folder)
+    with open(os.path.join(folder, b"\xfe.jpg"), "wb") as file:
+        file.write(picture(1, 8, 8))
+    assert run("pack", tmp_path / "imgs", tmp_path / "a.lmdb").exit_code == 0
+    result = run("info", tmp_path / "a.lmdb")
+    assert result.exit_code == 0 and "1  c\\udcff" in result.stdout
+    assert json.loads(run("info", tmp_path / "a.lmdb", "--json").stdout)["classes"] == [
+        ["c\udcff", 1]
+    ]
+
+
+def test_damaged_record_of_a_source_is_named_with_its_offset(images: Path, tmp_path: Path) -> None:
+    path = Path(pack(images, tmp_path / "a.lmdb").parts[0].path)
+    with open_store(path) as store:
+        offset = int(store.spans(np.array([7])).offset[0])
+    data = bytearray(path.read_bytes())
+    data[offset + 300] ^= 1
+    path.write_bytes(data)
+    result = run("pack", path, tmp_path / "b.tar")
+    assert result.exit_code == 1 and f"record 7, byte offset {offset}]" in result.stderr
+    result = run("pack", path, tmp_path / "c.tar", "--on-error", "skip")
+    assert result.exit_code == 0 and "a.lmdb (record 7): " in result.stderr
+
+
 def test_skipped_files_are_named_on_stderr(images: Path, tmp_path: Path) -> None:
     bad = images / "klasse 0 ü" / "x.jpg"
     bad.write_bytes(b"text")

@@ -58,6 +58,26 @@ def test_links_to_folders_are_followed_as_image_folder_does(tmp_path: Path) -> N
     assert paths(FolderStore(tmp_path / "root")) == [path for path, _ in reference.samples]
 
 
+@pytest.mark.parametrize("link", ["a/up", "a/deep/up", "c"])
+def test_links_that_lead_back_are_refused_instead_of_followed_for_ever(
+    tmp_path: Path, link: str
+) -> None:
+    for name in ("a", "a/deep", "b"):
+        (tmp_path / "imgs" / name).mkdir(parents=True)
+        (tmp_path / "imgs" / name / "1.jpg").write_bytes(picture(1, 8, 8))
+    (tmp_path / "imgs" / link).symlink_to(tmp_path / "imgs", target_is_directory=True)
+    with pytest.raises(StoreError, match="a link back to") as caught:
+        FolderStore(tmp_path / "imgs")
+    assert caught.value.path == str(tmp_path / "imgs" / link)
+
+
+def test_work_in_progress_beside_its_images_is_no_class(tmp_path: Path) -> None:
+    (tmp_path / "1.jpg").write_bytes(picture(1, 8, 8))
+    (tmp_path / "imgs.lmdb.partial").mkdir()
+    store = FolderStore(tmp_path)
+    assert len(store) == 1 and store.labels is None
+
+
 def test_class_folder_without_images_is_refused_as_by_image_folder(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "empty/readme.txt")
     with pytest.raises(FileNotFoundError):

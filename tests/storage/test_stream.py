@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.storage import Batch, Record, _stream
+from fastload.storage import Batch, Record, _stream, open_store, open_writer
 from fastload.storage._columns import Columns
 from fastload.storage._crc import crc32c
 from fastload.storage._fields import Blobs
@@ -22,6 +23,7 @@ from fastload.storage._shards import data_files
 from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
 from fastload.storage._stream import StreamWriter
 from fastload.storage._table import Table, TableStore
+from fastload.storage.verify import verify
 from storage.formats import CLASSES, picture, records
 
 
@@ -170,6 +172,26 @@ def test_resumed_work_gives_the_same_bytes(
     assert sorted(set(os.listdir(path.parent)) - {"at once"}) == names
     for name in names:
         assert (path.parent / name).read_bytes() == (other.parent / name).read_bytes()
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".tar"])
+def test_renamed_or_copied_store_reads_its_own_file(tmp_path: Path, suffix: str) -> None:
+    """Not the file of the old name, which the sidecar has: that may be another store by now."""
+    old, new = tmp_path / f"old{suffix}", tmp_path / f"new{suffix}"
+    with open_writer(old, classes=CLASSES) as writer:
+        writer.append(records(10))
+    for end in ("", ".fastload"):
+        shutil.copy(f"{old}{end}", f"{new}{end}")
+    with open_store(new) as store:
+        assert list(store.files) == [str(new)] and store.classes == CLASSES
+        offset = int(store.spans(np.array([3])).offset[0])
+    with open(new, "r+b") as file:
+        file.seek(offset)
+        file.write(b"x")
+    assert [one.record for one in verify(new).damaged] == [3]
+    old.unlink()
+    with open_store(new) as store:
+        assert len(store) == 10 and store.classes == CLASSES
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": 3, "total": 30}])

@@ -49,6 +49,11 @@ def test_undamaged_store_is_right(row: Row, tmp_path: Path) -> None:
     assert report.nbytes == sum(len(record.data) for record in row.records(COUNT))
 
 
+def test_empty_store_is_right(row: Row, tmp_path: Path) -> None:
+    report = verify(row.make(tmp_path, []), decode=True)
+    assert report.records == 0 and not report.damaged
+
+
 def test_flipped_byte_is_named_with_file_record_and_offset(row: Row, tmp_path: Path) -> None:
     path = row.make(tmp_path, row.records(COUNT))
     where = np.random.default_rng(5).integers(100, 10_000, 2).tolist()
