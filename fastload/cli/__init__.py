@@ -61,8 +61,8 @@ class _Group(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> NoReturn:
         kwargs["standalone_mode"] = False
-        given = [*args, *kwargs.values()]
-        given = next((one for one in given if isinstance(one, (list, tuple))), sys.argv[1:])
+        arguments = next((one for one in (*args, kwargs.get("args")) if one is not None), None)
+        given = sys.argv[1:] if arguments is None else list(arguments)
         for stream in (sys.stdout, sys.stderr):  # names of files that no terminal can show
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")

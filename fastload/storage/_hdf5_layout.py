@@ -293,5 +293,7 @@ def opened(path: str) -> Iterator[Any]:
         with file:
             try:
                 yield file
-            except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            except StoreError:  # of ours, and some of them are OSErrors too
+                raise
+            except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
                 raise StoreError(f"the file is damaged: HDF5 says {error}", path=path) from error

@@ -17,6 +17,7 @@ import os
 import pickle
 import struct
 import zipfile
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -119,8 +120,9 @@ class PthFile:
                              path=self.path)  # fmt: skip
         with open(self.path, "rb", buffering=0) as file:
             size = os.fstat(file.fileno()).st_size
-            head = os.pread(file.fileno(), _LOCAL.size, info.header_offset)
-        if len(head) != _LOCAL.size or not head.startswith(b"PK\3\4"):
+            # Negative where bytes were taken out of the archive.
+            head = os.pread(file.fileno(), _LOCAL.size, max(info.header_offset, 0))
+        if info.header_offset < 0 or len(head) != _LOCAL.size or not head.startswith(b"PK\3\4"):
             raise self._outside(name, info.header_offset, size)
         *_, name_nbytes, extra_nbytes = _LOCAL.unpack(head)
         offset = info.header_offset + _LOCAL.size + name_nbytes + extra_nbytes
@@ -162,10 +164,30 @@ class PthFile:
             )
         return offset
 
-    def array(self, tensor: TensorRef) -> np.ndarray:
-        """A small tensor, read into memory."""
+    def check(self, name: str, data: bytes) -> None:
+        """Compare ``data``, the content of an entry, with the checksum that zip archives have.
+
+        Raises:
+            StoreError: they differ.
+        """
+        if zlib.crc32(data) != self._entries[f"{self._root}/{name}"].CRC:
+            raise StoreError(
+                f"{name!r} changed since it was written: its CRC-32 does not match; copy or pack "
+                "it again",
+                path=self.path,
+                offset=self.place(name)[0],
+            )
+
+    def check_content(self) -> None:
+        """Compare what ``content`` was made of with its checksum. Raises StoreError."""
+        self.check("data.pkl", self._bytes("data.pkl", _MAX_PICKLE))
+
+    def array(self, tensor: TensorRef, *, check: bool = False) -> np.ndarray:
+        """A small tensor, read into memory; ``check``: compared with its checksum."""
         storage = tensor.storage
         data = self._read(self.storage(storage), storage.count * storage.dtype.itemsize)
+        if check:
+            self.check(f"data/{storage.key}", data)
         return strided(data, tensor, tensor.start)
 
 

@@ -247,8 +247,7 @@ class TableStore(Store):
         """As in the contract."""
         if self._table.kinds is None:
             return np.zeros(len(indices), np.uint8)
-        kinds: np.ndarray = self._table.kinds[indices]
-        return kinds
+        return self._checked(self._table.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract. An image's header is read, once per process, where it must be."""

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.errors import UsageError
+from fastload.errors import StoreError, UsageError
 
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
@@ -179,6 +179,18 @@ class Store(abc.ABC):
     @abc.abstractmethod
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """int32 (n, 2): width and height in pixels; (0, 0) where the store does not know."""
+
+    def _checked(self, kinds: np.ndarray, indices: np.ndarray) -> np.ndarray:
+        """``kinds`` of the records ``indices``, if there are such kinds."""
+        if len(kinds) and int(kinds.max()) > DCT:
+            at = int(kinds.argmax())
+            raise StoreError(
+                f"expected 0 (an image file), 1 (pixels) or 2 (DCT) as the kind of a record, found "
+                f"{int(kinds[at])}: the store is damaged, pack it again",
+                path=self.path,
+                record=int(indices[at]),
+            )
+        return kinds
 
     def locate(self, indices: np.ndarray) -> Located:
         """Spans, kinds and sizes of the records ``indices`` (int64, in range)."""

@@ -121,8 +121,7 @@ class LmdbStore(Store):
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        kinds: np.ndarray = self._columns.kinds[indices]
-        return kinds
+        return self._checked(self._columns.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract; always known."""
