@@ -56,7 +56,7 @@ def content(path: Path) -> tuple[list[bytes], bool]:
 
 
 def mutated(data: bytes, chance: random.Random) -> bytes:
-    """A byte changed, bytes put in, left out or made zero, a number made extreme, an end missing."""
+    """A bit changed, bytes put in, left out or zeroed, a number made extreme, or an end missing."""
     made, n = bytearray(data), max(len(data), 1)
     near = min(n, 512)  # headers are at one end or the other
     at = chance.choice(
