@@ -57,26 +57,22 @@ class Found:
             first=np.zeros(shape, np.int64),
         )
 
-    @classmethod
-    def join(cls, parts: Sequence[Found], names: int) -> Found:
-        """All of ``parts``, one after the other."""
-        if len(parts) == 1:
-            return parts[0]
-        if not parts:
-            return cls.none(0, names)
-        columns = [field.name for field in dataclasses.fields(cls)]
-        return cls(**{n: np.concatenate([getattr(part, n) for part in parts]) for n in columns})
+    def rows(self, some: slice) -> Found:
+        """A part of the examples; what is written there is written here."""
+        columns = [field.name for field in dataclasses.fields(self)]
+        return Found(**{name: getattr(self, name)[some] for name in columns})
 
 
-def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes]) -> Found:
-    """Where the features ``names`` lie in the examples at ``offset`` of ``data``.
+def find(
+    data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: Found
+) -> None:
+    """Write into ``found`` where the features ``names`` lie in the examples at ``offset``.
 
     Raises:
         BrokenExample: one is no valid message.
     """
     from fastload import _native
 
-    found = Found.none(len(offset), len(names))
     core = _native.load()
     if core is not None:
         broken = core.find_features(
@@ -85,7 +81,7 @@ def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[byte
         )  # fmt: skip
         if broken >= 0:
             raise BrokenExample(broken)
-        return found
+        return
     columns = {name: column for column, name in enumerate(names)}
     for row, (begin, length) in enumerate(zip(offset.tolist(), nbytes.tolist())):
         try:
@@ -97,7 +93,6 @@ def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[byte
                     _locate(found, row, column, data, kind, start, end)
         except (ValueError, IndexError, struct.error) as error:
             raise BrokenExample(row) from error
-    return found
 
 
 class BrokenExample(Exception):

@@ -48,9 +48,20 @@ def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         pytest.skip("the native core is not built")
 
 
+def find(data: Any, offset: np.ndarray, nbytes: np.ndarray, names: list[bytes]) -> _example.Found:
+    """What is found, in the middle of a longer table whose other rows stay as they are."""
+    whole = _example.Found.none(len(offset) + 3, len(names))
+    found = whole.rows(slice(1, len(offset) + 1))
+    _example.find(data, offset, nbytes, names, found)
+    for name in ("kind", "count", "offset", "nbytes", "first"):
+        rows = getattr(whole, name)
+        assert not rows[0].any() and not rows[-2:].any()
+    return found
+
+
 def test_features_of_protobuf_are_found(engine: None) -> None:
     data, offset, nbytes = laid_out([message(row) for row in range(5)])
-    found = _example.find(data, offset, nbytes, NAMES)
+    found = find(data, offset, nbytes, NAMES)
     assert found.kind.tolist() == [[BYTES, INT64, FLOAT, BYTES, 0, INT64]] * 5
     assert found.count.tolist() == [[1, 1, 2, 3, 0, 2]] * 5
     for row in range(5):
@@ -75,7 +86,7 @@ def test_lists_that_are_not_packed_and_unknown_fields_are_read(engine: None) -> 
         5,
         -1,
     ]
-    found = _example.find(data, np.zeros(1, np.int64), np.array([len(data)]), [b"label"])
+    found = find(data, np.zeros(1, np.int64), np.array([len(data)]), [b"label"])
     assert (found.kind[0, 0], found.count[0, 0], found.first[0, 0]) == (INT64, 2, 5)
 
 
@@ -101,13 +112,13 @@ def test_the_broken_example_is_named(engine: None) -> None:
     for cut in range(1, len(whole), 7):
         data, offset, nbytes = laid_out([whole, whole, whole[:cut], whole])
         with pytest.raises(_example.BrokenExample) as caught:
-            _example.find(data, offset, nbytes, NAMES)
+            find(data, offset, nbytes, NAMES)
         assert caught.value.row == 2
 
 
 def outcome(data: bytes, offset: np.ndarray, nbytes: np.ndarray) -> Any:
     try:
-        found = _example.find(data, offset, nbytes, NAMES)
+        found = find(data, offset, nbytes, NAMES)
     except _example.BrokenExample as error:
         return error.row
     return [array.tolist() for array in (found.kind, found.count, found.first, found.offset)] + [
