@@ -17,7 +17,9 @@
 # --join    makes FOLDER's wheels of FOLDER/pieces again.
 # --part    runs one of: tests, gpu-transfer, photos, photos-uint8, small. The others' results stay
 #           in FILE.parts, and FILE is made of what is there: for machines with a limit on commands.
-# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement.
+# ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. LIMIT (500) is the most seconds that a
+# suite or a file of tests may take. What fails or never ends hides no other's results: FILE says
+# how each part ended, and holds the end of its log.
 set -eu
 HERE=$PWD
 cd "$(dirname "$0")/.."
@@ -130,59 +132,46 @@ fi
 }
 FOUND=$OUT.parts
 mkdir -p "$FOUND"
+# Each loader of a suite answers within so many seconds, or the suite goes on without it.
+export BENCH_ANSWER_S="${BENCH_ANSWER_S:-150}"
+# run NAME COMMAND...: within the time limit; what it prints and how it ends are kept. Ended by
+# SIGINT, so that Python cleans up: tests write their results, suites end their processes.
+run() {
+    name=$1
+    shift
+    echo "gpu: $name"
+    begin=$(date +%s)
+    code=0
+    timeout -s INT -k "${KILL_AFTER:-30}" "${LIMIT:-500}" "$@" >"$FOUND/$name.log" 2>&1 || code=$?
+    echo "$code $(($(date +%s) - begin))" >"$FOUND/$name.status"
+    tail -n 25 "$FOUND/$name.log"
+}
 measure() { # measure NAME SUITE VARIANT [OPTION...]
     name=$1 suite=$2 variant=$3
     shift 3
-    "$PY" -m bench run "$suite" --variant "$variant" --rounds "${ROUNDS:-3}" \
-        --seconds "${SECONDS_EACH:-2}" --json "$FOUND/$name.json" "$@" || true
+    run "$name" "$PY" -m bench run "$suite" --variant "$variant" --rounds "${ROUNDS:-3}" \
+        --seconds "${SECONDS_EACH:-2}" --json "$FOUND/$name.json" "$@"
 }
+report() { "$PY" -m bench.gpu_report "$FOUND" "$OUT"; }
 for part in $PARTS; do
-    rm -f "$FOUND/$part.json" "$FOUND/$part.xml"
+    rm -f "$FOUND/$part".*
     case $part in
-    # Other packages' warnings, and the plugins of pytest that they bring, are not what this is about.
-    tests) FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTEST_PLUGINS=pytest_timeout \
-        "$PY" -m pytest tests/gpu --long -W default --junitxml "$FOUND/tests.xml" || true ;;
+    # Each file in a process of its own: one that dies takes only its own results along. Other
+    # packages' warnings, and the plugins of pytest that they bring, are not what this is about.
+    tests)
+        rm -f "$FOUND"/tests-*
+        for file in tests/gpu/test_*.py; do
+            file=$(basename "$file" .py)
+            FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTEST_PLUGINS=pytest_timeout \
+                run "tests-${file#test_}" "$PY" -m pytest "tests/gpu/$file.py" -v --long -W default \
+                --junitxml "$FOUND/tests-${file#test_}.xml"
+        done
+        ;;
     gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
     photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
     small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;
     *) echo "gpu: no part is called $part (see the head of $0)" >&2 && exit 2 ;;
     esac
+    report >"$FOUND/report.log" 2>&1 || true # after each: whoever stops this keeps what is there
 done
-"$PY" - "$FOUND" "$OUT" <<'JOIN'
-import importlib.metadata, json, subprocess, sys, xml.etree.ElementTree as tree
-from pathlib import Path
-import torch
-from bench import machine
-
-libraries = {}
-for found in importlib.metadata.distributions():
-    name = found.metadata["Name"] or ""
-    if name.startswith(("nvidia-dali", "nvidia-nvimgcodec", "nvidia-nvjpeg")):
-        libraries[name] = found.version
-asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-try:
-    driver = subprocess.run(asked, capture_output=True, text=True, timeout=60).stdout.strip()
-except (OSError, subprocess.TimeoutExpired):
-    driver = "not known: there is no nvidia-smi that answers"
-parts, out = map(Path, sys.argv[1:])
-tests = {}
-if (parts / "tests.xml").exists():
-    found = tree.parse(parts / "tests.xml").getroot().find("testsuite").attrib
-    tests = {name: int(found[name]) for name in ("tests", "failures", "errors", "skipped")}
-rows = [row for path in sorted(parts.glob("*.json")) for row in json.loads(path.read_text())]
-content = {
-    "device": torch.cuda.get_device_name(),
-    "cuda": torch.version.cuda,
-    "driver": driver,
-    "libraries": libraries,
-    "machine": machine.describe(),
-    "versions": machine.versions(),
-    "tests": tests,
-    "rows": rows,
-}
-out.write_text(json.dumps(content, indent=1) + "\n")
-print(out, tests)
-good = tests and not tests["failures"] + tests["errors"] + tests["skipped"]
-measured = {row["suite"] for row in rows} == {"gpu-transfer", "gpu-decode"}
-sys.exit(0 if good and measured else 1)
-JOIN
+report

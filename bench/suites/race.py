@@ -48,6 +48,7 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
                     _measure(runner, options)
                 except Failed as error:
                     absent.note(runner.process.name, error, runner.process, **what)
+                    runner.process.stop()  # it may only have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
         rows = [
