@@ -32,12 +32,15 @@ How it ends
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import functools
 import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
+
+import torch
 
 from ._device import nested
 from ._device.accelerator import Accelerator, Mark
@@ -104,6 +107,19 @@ class Finisher(Protocol):
 
     def returned(self, note: Any) -> None:
         """The batch that ``note`` was made behind, or its error, goes to the caller now."""
+
+
+@contextlib.contextmanager
+def _ordinary() -> Iterator[None]:
+    """Within it, tensors are made that gradients can be taken with.
+
+    A batch that is moved while the caller is in inference mode may reach him when he trains.
+    """
+    if not torch.is_inference_mode_enabled():
+        yield
+        return
+    with torch.inference_mode(False), torch.no_grad():
+        yield
 
 
 class Delivery(Iterator[Any]):
@@ -218,7 +234,7 @@ class Delivery(Iterator[Any]):
         )
         landed: Callable[[Mark], None] | None = None
         try:
-            with accelerator.side():
+            with _ordinary(), accelerator.side():
                 begin = time.perf_counter_ns()
                 staged = mover.stage(self._finisher.to_move(item), held)
                 stamps.stage("staging", begin)

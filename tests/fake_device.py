@@ -22,6 +22,14 @@ from fastload._buffers import SlabRing
 Operation = Callable[[], bool]  # False: not yet
 
 
+def raw(tensor: torch.Tensor) -> np.ndarray:
+    """The bytes that ``tensor`` lies in, without keeping them from being given out again."""
+    if not tensor.nbytes:
+        return np.empty(0, np.uint8)
+    pointer = ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
+    return np.ctypeslib.as_array(pointer, (tensor.nbytes,))
+
+
 class FakeMark:
     def __init__(self, device: FakeDevice) -> None:
         self._device = device
@@ -93,11 +101,7 @@ class FakeDevice:
         assert not self.caller_stream
 
     def raw(self, tensor: torch.Tensor) -> np.ndarray:
-        """The bytes that ``tensor`` lies in, without keeping them from being given out again."""
-        if not tensor.nbytes:
-            return np.empty(0, np.uint8)
-        pointer = ctypes.cast(tensor.data_ptr(), ctypes.POINTER(ctypes.c_uint8))
-        return np.ctypeslib.as_array(pointer, (tensor.nbytes,))
+        return raw(tensor)
 
     # --- Accelerator ------------------------------------------------------------------------------
 

@@ -121,14 +121,16 @@ class Cuda:
                 status: Any = cudart().cudaHostRegister(address, memory.nbytes, 1)
             self._pins[address] = int(status) == 0
             if not self._pins[address]:
-                # The runtime would report this error again, for the caller's next kernel: ours
-                # takes it along.
-                with contextlib.suppress(RuntimeError):
-                    torch.zeros(1, device=self.device)
+                self._forget_error()
             self._pinned_nbytes += memory.nbytes * self._pins[address]
             gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
             gone.atexit = False  # the process's end is the end of it
         return self._pins[address]
+
+    def _forget_error(self) -> None:
+        """The runtime would report its last error again, for the caller's next kernel."""
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device=self.device).add_(1)  # a kernel of ours, which takes it along
 
     def _unpin(self, address: int, nbytes: int, base: Any) -> None:
         # In any thread, and CUDA is only called in the consumer's: ``follow`` does it.

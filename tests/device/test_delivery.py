@@ -189,6 +189,17 @@ def test_a_batch_that_is_there_does_not_wait_for_those_behind_it(options):
     assert [int(batch[0, 0, 0]) for batch in batches] == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_moved_in_inference_mode_can_be_trained_with(store, devices, workers):
+    loader = FastLoader(store, 3, transform=ERASED, num_workers=workers, device="cuda")
+    weight, iterator = torch.ones(1, requires_grad=True), iter(loader)
+    with torch.inference_mode():
+        assert not next(iterator)[0].is_inference()
+    for images, _ in iterator:
+        (images * weight).sum().backward()
+    assert weight.grad is not None
+
+
 def test_errors_come_in_the_place_of_their_batch(devices):
     dataset = Arrays()
     dataset.bad = True

@@ -1,0 +1,79 @@
+"""Iterators of batches behind a transfer stage, in slabs and in memory that is freed at once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import torch
+
+from fastload._buffers import SlabRing
+from fastload._device.mover import PIN_FROM, Mover
+from fastload._trace import Stamps
+from fastload._transfer import Delivery
+
+LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged
+
+
+class Slabs:
+    """Batches in slabs of their own, which are filled again as soon as they are free."""
+
+    def __init__(self, count, length=LARGE, fails=(), ready=None):
+        self.ring = SlabRing(2)
+        self.count, self.length, self.fails = count, length, fails
+        self.made = 0
+        self.stamps = None
+        if ready is not None:
+            self.ready = ready
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self.made == self.count:
+            raise StopIteration
+        self.made += 1
+        if self.made in self.fails:
+            raise ValueError(self.made)
+        tensor, memory = self.ring.lease((self.length,), torch.int32, (1,))
+        memory.view(np.int32)[:] = self.made
+        self.stamps.batch(self.length, 0)
+        return tensor
+
+
+class Pageable(Slabs):
+    """The same in memory that is freed at once."""
+
+    def __next__(self):
+        return super().__next__().clone()
+
+
+@dataclasses.dataclass
+class Plain:
+    """What a loader without device stage and transform does."""
+
+    inner: Slabs
+    returned_: int = 0
+
+    def to_move(self, item):
+        return item
+
+    def finish(self, item, moved, number):
+        return moved
+
+    def note(self):
+        return self.inner.made - 1, self.inner.made
+
+    def returned(self, note):
+        self.returned_ = note
+
+
+def delivery(inner, device, ahead=2, finisher=None):
+    mover = Mover(device, ahead)
+    mover.rings = (inner.ring,)
+    inner.stamps = Stamps()
+    return Delivery(inner, mover, finisher or Plain(inner), inner.stamps), mover
+
+
+def in_order(count):
+    return [(i, i) for i in range(1, count + 1)]
