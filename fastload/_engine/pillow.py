@@ -231,7 +231,9 @@ def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Im
     """By Pillow, or by torch as it resizes uint8 tensors."""
     if filter not in _TORCH_MODES:
         return image.resize(size, _FILTERS[filter])
-    levels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
+    levels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
+    if size != (1, 1):  # of which torch takes no contiguous images: an internal error of its own
+        levels = levels.contiguous()
     resized = torch.nn.functional.interpolate(
         levels[None], size[::-1], mode=_TORCH_MODES[filter], antialias=True
     )

@@ -35,6 +35,7 @@ CHAINS: dict[str, Callable[[], list[Any]]] = {
     "larger": lambda: [v2.ToImage(), v2.Resize((140, 150))],
     "larger bicubic": lambda: [v2.ToImage(), v2.Resize((140, 333), Mode.BICUBIC)],
     "one side": lambda: [v2.ToImage(), v2.Resize((60, 50))],
+    "one pixel of a crop": lambda: [v2.ToImage(), v2.RandomResizedCrop(1, (0.1, 0.5))],
     "evaluation": lambda: [v2.ToImage(), v2.Resize(40), v2.CenterCrop(32), *FLOATS],
     "no larger than": lambda: [v2.ToImage(), v2.Resize(20, max_size=70), v2.CenterCrop((20, 70))],
     "Pillow, then torch": lambda: [v2.Resize((70, 90)), v2.ToImage(), v2.Resize((33, 20))],
