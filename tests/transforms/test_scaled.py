@@ -72,7 +72,7 @@ def test_what_is_no_large_jpeg_stays_exact(mixed: Path) -> None:
     for (path, _), one, other in zip(dataset.samples, exact, scaled, strict=True):
         large_jpeg = path.endswith(".jpg") and "small" not in path
         assert torch.equal(one, other) != large_jpeg, path
-        assert psnr(one, other) > 30, path
+        assert psnr(one, other) > 47, path  # 49.4 at least was measured
 
 
 def test_nearest_picks_pixels_of_the_whole_image(mixed: Path) -> None:
@@ -91,8 +91,10 @@ def test_real_photos_differ_little(test_data: Path) -> None:
     some = torch.utils.data.Subset(dataset, range(0, len(dataset), 8))
     one, other = (batches(some, decode=decode) for decode in ("exact", "scaled"))
     each = np.array([psnr(a, b) for a, b in zip(one, other, strict=True)])
-    assert np.median(each) > 35
-    assert each.min() > 25
+    scaled = each[np.isfinite(each)]  # the others were not large enough
+    assert len(scaled) > len(each) / 3
+    assert np.median(scaled) > 51  # 53.5 was measured
+    assert scaled.min() > 39  # 40.9 was measured
 
 
 def test_a_cut_or_damaged_file_is_an_error_of_the_same_kind(mixed: Path, tmp_path: Path) -> None:
