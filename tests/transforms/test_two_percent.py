@@ -18,10 +18,12 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload import _augmix, _geometry, _pixels, _policies, _timm_policy
-from fastload._affine import Look
-from fastload._recipe import Recipe, draw
-from fastload._transforms import Plan, recognise
+from fastload import _geometry
+from fastload._transforms import augmix, pixels, policies, timm_policy
+from fastload._transforms.affine import Look
+from fastload._transforms.plan import Plan
+from fastload._transforms.recipe import Recipe, draw
+from fastload._transforms.recognise import recognise
 
 N = 100_000
 W, H = 120, 90
@@ -110,10 +112,10 @@ def test_flips(p: float) -> None:
 
 def test_factors_of_a_colour_jitter() -> None:
     recipe = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
-    uniform(values(recipe, _pixels.BRIGHTNESS), 0.6, 1.4)
-    uniform(values(recipe, _pixels.CONTRAST), 0.3, 1.5)
-    uniform(values(recipe, _pixels.SATURATION), 0.1, 1.9)
-    shifts = values(recipe, _pixels.HUE).astype(int)
+    uniform(values(recipe, pixels.BRIGHTNESS), 0.6, 1.4)
+    uniform(values(recipe, pixels.CONTRAST), 0.3, 1.5)
+    uniform(values(recipe, pixels.SATURATION), 0.1, 1.9)
+    shifts = values(recipe, pixels.HUE).astype(int)
     # torchvision's: the factor times 255, towards zero, as a byte
     edges = {s & 255: 1.0 for s in range(-24, 76)} | {231: 0.5, 76: 0.5, 0: 2.0}
     total = 0.4 * 255
@@ -125,15 +127,15 @@ def test_factors_of_a_colour_jitter() -> None:
 
 def test_chances_and_choices() -> None:
     for transform, code in (
-        (v1.RandomInvert(0.7), _pixels.INVERT),
-        (v2.RandomGrayscale(0.5), _pixels.GRAYSCALE),
-        (v1.RandomApply([v1.Grayscale(3)], p=0.9), _pixels.GRAYSCALE),
+        (v1.RandomInvert(0.7), pixels.INVERT),
+        (v2.RandomGrayscale(0.5), pixels.GRAYSCALE),
+        (v1.RandomApply([v1.Grayscale(3)], p=0.9), pixels.GRAYSCALE),
     ):
         there = (ours(transform).codes == code).reshape(-1)
         p = transform.p
         likely(collections.Counter(there.tolist()), {True: p, False: 1 - p})
     three = [v1.RandomInvert(1.0), v1.Grayscale(3), v1.RandomEqualize(1.0)]
-    names = [_pixels.INVERT, _pixels.GRAYSCALE, _pixels.EQUALIZE]
+    names = [pixels.INVERT, pixels.GRAYSCALE, pixels.EQUALIZE]
     chosen = collections.Counter(ours(v1.RandomChoice(three, p=[1, 2, 5])).codes[:, 0].tolist())
     likely(chosen, dict(zip(names, (1 / 8, 2 / 8, 5 / 8), strict=True)))
 
@@ -145,13 +147,11 @@ def test_angles_and_the_rest_of_a_map() -> None:
     moved = ours(v1.RandomAffine(0, (0.2, 0.4), (0.5, 1.5))).values[:, 0]
     uniform(1 / moved[:, 0], 0.5, 1.5)
     for at, side, share in ((2, W, 0.2), (5, H, 0.4)):  # matrix[at] = middle - (middle + t) / scale
-        pixels = (side / 2 - moved[:, at]) / moved[:, 0] - side / 2
-        pixels = np.rint(pixels).astype(int)
+        shift = (side / 2 - moved[:, at]) / moved[:, 0] - side / 2
+        whole = np.rint(shift).astype(int)
         most = round(share * side)
         inner = dict.fromkeys(range(1 - most, most), 0.5 / most)
-        likely(
-            collections.Counter(pixels.tolist()), inner | {-most: 0.25 / most, most: 0.25 / most}
-        )
+        likely(collections.Counter(whole.tolist()), inner | {-most: 0.25 / most, most: 0.25 / most})
     sheared = ours(v1.RandomAffine(0, shear=(-5, 20, 1, 9))).values[:, 0]
     # the inverse of x + tan(a) y, tan(b) x + (1 - tan(a) tan(b)) y, without a rotation
     uniform(np.degrees(np.arctan(np.abs(sheared[:, 3] / sheared[:, 4]))), 1, 9)
@@ -161,7 +161,7 @@ def test_angles_and_the_rest_of_a_map() -> None:
 
 def test_sigmas() -> None:
     recipe = ours(v1.GaussianBlur(9, (0.3, 3.0)))
-    ratio = values(recipe, _pixels.BLUR, 3) / values(recipe, _pixels.BLUR, 2)
+    ratio = values(recipe, pixels.BLUR, 3) / values(recipe, pixels.BLUR, 2)
     sigmas = np.sqrt(-0.5 / np.log(ratio))
     uniform(np.clip(sigmas, 0.3, 3.0), 0.3, 3.0)
 
@@ -175,14 +175,14 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[tuple[str, flo
 
     def slots(self: Any, magnitude: np.ndarray, w: Any, h: Any, look: Look) -> Any:
         seen.update((self.name, round(m, 4)) for m in magnitude.tolist())
-        return _pixels.empty(len(magnitude), 1, _policies.WIDTH)
+        return pixels.empty(len(magnitude), 1, policies.WIDTH)
 
     def operation(self: Any, name: str, magnitude: np.ndarray, w: Any, h: Any) -> Any:
         seen.update((name, round(m, 4)) for m in magnitude.tolist())
-        return _pixels.INVERT, np.zeros((len(magnitude), _augmix.WIDTH))
+        return pixels.INVERT, np.zeros((len(magnitude), augmix.WIDTH))
 
-    monkeypatch.setattr(_policies.Step, "slots", slots)
-    monkeypatch.setattr(_augmix.AugMix, "_operation", operation)
+    monkeypatch.setattr(policies.Step, "slots", slots)
+    monkeypatch.setattr(augmix.AugMix, "_operation", operation)
     return seen
 
 
@@ -213,7 +213,7 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
     recipe = ours(policy)
     likely(seen, spread(space, dict.fromkeys(space, which)))
     if name == "AugMix":
-        depths = (recipe.codes == _pixels.INVERT)[:, 1:4].sum(axis=1)
+        depths = (recipe.codes == pixels.INVERT)[:, 1:4].sum(axis=1)
         even(depths, 1, 3)
 
 
@@ -221,13 +221,13 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
 def test_operations_of_auto_augment(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = version.AutoAugment()
     space = torchvision_oracle.augmentation_space(policy, 10, (H, W))
-    policies = policy._policies if hasattr(policy, "_policies") else policy.policies
+    theirs = policy._policies if hasattr(policy, "_policies") else policy.policies
     shares: dict[tuple[str, float], float] = collections.defaultdict(float)
-    for one in policies:
+    for one in theirs:
         for step, p, at in one:
             bins = {step: range(at or 0, (at or 0) + 1)}
             for what, part in spread({step: space[step]}, bins).items():
-                shares[what] += p * part / len(policies)
+                shares[what] += p * part / len(theirs)
     seen = noted(monkeypatch)
     n = 3 * N
     ours(policy, n)
@@ -238,9 +238,9 @@ def test_operations_of_auto_augment(version: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_shares_of_a_mixture() -> None:
     """Beta(1, 1) is uniform; Beta(3, 3) has this variance."""
-    own = values(ours(v1.AugMix(mixture_width=2, alpha=1.0)), _pixels.MIX_BEGIN)
+    own = values(ours(v1.AugMix(mixture_width=2, alpha=1.0)), pixels.MIX_BEGIN)
     uniform(own, 0, 1)
-    own = values(ours(v1.AugMix(mixture_width=2, alpha=3.0)), _pixels.MIX_BEGIN)
+    own = values(ours(v1.AugMix(mixture_width=2, alpha=3.0)), pixels.MIX_BEGIN)
     assert abs(own.var() / (1 / 28) - 1) < 0.015
     assert abs(own.mean() - 0.5) < 0.003
 
@@ -251,16 +251,16 @@ def test_shares_of_a_mixture() -> None:
 def timm(**given: Any) -> tuple[np.ndarray, np.ndarray]:
     """Codes and values that an operation of timm's draws."""
     settings = {"p": 0.5, "magnitude": 5.0, "std": 0.5, "most": 10.0, "reach": 0.45}
-    op = _timm_policy.Operation(**{"look": Look(), **settings, **given})
+    op = timm_policy.Operation(**{"look": Look(), **settings, **given})
     u = np.random.default_rng(4).uniform(size=(5, 2 * N))
     sides = np.full(2 * N, 50.0)
-    codes, drawn_values = op.fill(*_pixels.empty(2 * N, 1, _policies.WIDTH), u, sides, sides)
+    codes, drawn_values = op.fill(*pixels.empty(2 * N, 1, policies.WIDTH), u, sides, sides)
     return codes[:, 0], drawn_values[:, 0, 0]
 
 
 def test_operations_of_timm() -> None:
     codes, factors = timm(name="Brightness")
-    there = codes == _pixels.BRIGHTNESS
+    there = codes == pixels.BRIGHTNESS
     likely(collections.Counter(there.tolist()), {True: 0.5, False: 0.5})
     magnitudes = (factors[there] - 0.1) / 0.18
     assert abs(magnitudes.mean() - 5) < 0.01
@@ -271,12 +271,12 @@ def test_operations_of_timm() -> None:
     likely(collections.Counter((factors > 1).tolist()), {True: 0.5, False: 0.5})
     assert np.allclose(np.abs(factors - 1), 0.45)
     choices = tuple(
-        _timm_policy.Operation(name, 1.0, 5.0, 0.0, 10.0, 0.45, Look())
+        timm_policy.Operation(name, 1.0, 5.0, 0.0, 10.0, 0.45, Look())
         for name in ("AutoContrast", "Equalize", "Invert", "Contrast")
     )
     u = np.random.default_rng(5).uniform(size=(5, N))
     sides = np.full(N, 50.0)
-    codes = _timm_policy.RandAugment(choices, 1).draw(u, sides, sides)[0][:, 0]
+    codes = timm_policy.RandAugment(choices, 1).draw(u, sides, sides)[0][:, 0]
     likely(collections.Counter(codes.tolist()), dict.fromkeys(np.unique(codes).tolist(), 0.25))
     assert len(np.unique(codes)) == 4
 
