@@ -7,9 +7,11 @@ column. "bytes", "text" (UTF-8), "json": a value of any length, kept as ``Blobs`
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import numbers
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,22 @@ class Blobs:
         data = np.concatenate([part.data for part in parts])
         return cls(data, np.concatenate(ends, dtype=np.int64))
 
+    def check(self, count: int, name: str, path: str | None) -> None:
+        """Raise StoreError where there are not ``count`` values, or one lies outside ``data``."""
+        ends = self.ends
+        last = int(ends[-1]) if len(ends) else 0
+        first = int(ends[0]) if len(ends) else 0
+        if (
+            len(ends) != count
+            or not 0 <= first <= last <= len(self.data)
+            or bool((ends[1:] < ends[:-1]).any())
+        ):
+            raise StoreError(
+                f"the table of {name} is damaged: expected {count} ascending ends, found "
+                f"{len(ends)} up to {last}",
+                path=path,
+            )
+
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
         """The values ``indices`` (int64, in range).
 
@@ -138,6 +156,53 @@ class Blobs:
     def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:
         """The values ``indices`` as file names and other text: bytes that are no UTF-8 are kept."""
         return [value.decode("utf-8", "surrogateescape") for value in self.take(indices, path)]
+
+
+class LateBlobs(Blobs):
+    """Byte strings that are read when they are first asked for: names, which training never is.
+
+    Args:
+        count: how many there are.
+        read: reads them; raises StoreError.
+        path: the file or folder that they are in.
+    """
+
+    _count: int
+    _found: Callable[[], Blobs]
+
+    def __init__(self, count: int, read: Callable[[], Blobs], path: str) -> None:
+        given = functools.partial(_read_late, count, read, path, _version(path))
+        object.__setattr__(self, "_count", count)
+        object.__setattr__(self, "_found", functools.cache(given))
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def data(self) -> np.ndarray:
+        """As in ``Blobs``."""
+        return self._found().data
+
+    @property
+    def ends(self) -> np.ndarray:
+        """As in ``Blobs``."""
+        return self._found().ends
+
+
+def _version(path: str) -> tuple[int, ...]:
+    """What differs where a file or folder was replaced by another one."""
+    status = os.stat(path)
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _read_late(count: int, read: Callable[[], Blobs], path: str, version: tuple[int, ...]) -> Blobs:
+    if _version(path) != version:
+        raise StoreError(
+            "the store was replaced by another one since it was opened: open it again", path=path
+        )
+    blobs = read()
+    blobs.check(count, "keys", path)
+    return blobs
 
 
 def encode_text(text: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ._array_table import Arrays, checked_classes, checked_labels, numbered, same
+from ._fields import LateBlobs
 from ._image_array import CLASSES, LABELS, Axes, first_of
 from ._table import Fingerprint, Table
 from .base import RAW
@@ -54,7 +55,7 @@ def folder_table(
         nbytes=same(count, axes.nbytes if in_place else 0, "<i8"),
         sizes=same(count, (axes.width, axes.height), "<i4"),
         kinds=same(count, RAW, "u1"),
-        keys=arrays.blobs("keys") or numbered(count),
+        keys=LateBlobs(count, lambda: arrays.blobs("keys") or numbered(count), path),
         labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=arrays.optional("crc32c", "<u4"),
         fields=arrays.fields(header["fields"]),

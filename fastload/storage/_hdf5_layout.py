@@ -18,7 +18,7 @@ import numpy as np
 from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
 
 from ._array_table import Arrays, checked_labels, numbered, parse_header, same
-from ._fields import Blobs, encode_text, little
+from ._fields import Blobs, LateBlobs, encode_text, little
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._table import Table
 from .base import RAW
@@ -26,6 +26,7 @@ from .base import RAW
 FORMAT = "hdf5"
 VERSION = 1
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
+_MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
 _MAX_RATIO = 1100  # deflate makes 1,032 bytes out of one at most
 
 
@@ -69,6 +70,9 @@ class Layout:
         arrays = Arrays(
             path, count, lambda name: _array(datasets[name], path) if name in datasets else None
         )
+        keys = datasets.get("keys")
+        if keys is not None and keys.shape != (count,):
+            raise StoreError(f"expected {count} keys, found a shape of {keys.shape}", path=path)
         labels, classes = first_of(LABELS, datasets), first_of(CLASSES, datasets)
         sizes, kinds = arrays.optional("sizes", "<i4", 2), arrays.optional("kinds", "u1")
         if places.axes is not None:
@@ -84,7 +88,7 @@ class Layout:
             crc32c=arrays.optional("crc32c", "<u4"),
             labels=checked_labels(_array(datasets[labels], path), count, path) if labels else None,
             classes=[_decoded(name) for name in _array(datasets[classes], path)] if classes else [],
-            keys=_keys(datasets.get("keys"), count, path),
+            keys=LateBlobs(count, functools.partial(_keys_of, path, count), path),
             fields=arrays.fields(header["fields"]),
             metadata=header["metadata"],
         )
@@ -239,8 +243,20 @@ def _array(dataset: Any, path: str) -> np.ndarray:
         _place(dataset, path)
     elif dataset.size > max(1 << 16, os.path.getsize(path)):
         raise StoreError(f"{dataset.name!r} is larger than its file: it is damaged", path=path)
-    array: np.ndarray = np.asarray(dataset[()])
+    mapped = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
+    if mapped and dataset.dtype.kind in "iuf" and _place(dataset, path)[1] is None:
+        # A column in one piece is left where it is: labels are looked up a batch at a time.
+        offset = dataset.id.get_offset()
+        array: np.ndarray = np.memmap(path, dataset.dtype, "r", offset, dataset.shape)
+        return np.asarray(array)
+    array = np.asarray(dataset[()])
     return array if array.dtype.kind not in "iuf" else little(array)
+
+
+def _keys_of(path: str, count: int) -> Blobs:
+    """The names of the records of a file that is not open."""
+    with opened(path) as file:
+        return _keys(_datasets(file).get("keys"), count, path)
 
 
 def _keys(dataset: Any, count: int, path: str) -> Blobs:

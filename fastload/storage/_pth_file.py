@@ -28,6 +28,7 @@ from fastload.errors import StoreError
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _ALIGN = 64  # bytes, as torch aligns storages
 _MAX_PICKLE = 1 << 30
+_MAPPED = 1 << 16  # bytes of a tensor that is mapped instead of read
 _DTYPES = {
     "BoolStorage": "?", "ByteStorage": "|u1", "CharStorage": "|i1", "ShortStorage": "<i2",
     "IntStorage": "<i4", "LongStorage": "<i8", "HalfStorage": "<f2", "FloatStorage": "<f4",
@@ -164,13 +165,16 @@ class PthFile:
             )
         return offset
 
-    def check(self, name: str, data: bytes) -> None:
+    def check(self, name: str, data: bytes | np.ndarray) -> None:
         """Compare ``data``, the content of an entry, with the checksum that zip archives have.
 
         Raises:
             StoreError: they differ.
         """
-        if zlib.crc32(data) != self._entries[f"{self._root}/{name}"].CRC:
+        if (
+            zlib.crc32(data if isinstance(data, bytes) else data.data)
+            != self._entries[f"{self._root}/{name}"].CRC
+        ):
             raise StoreError(
                 f"{name!r} changed since it was written: its CRC-32 does not match; copy or pack "
                 "it again",
@@ -183,15 +187,20 @@ class PthFile:
         self.check("data.pkl", self._bytes("data.pkl", _MAX_PICKLE))
 
     def array(self, tensor: TensorRef, *, check: bool = False) -> np.ndarray:
-        """A small tensor, read into memory; ``check``: compared with its checksum."""
+        """A tensor, left in the file where it is large; ``check``: compared with its checksum."""
         storage = tensor.storage
-        data = self._read(self.storage(storage), storage.count * storage.dtype.itemsize)
+        offset, nbytes = self.storage(storage), storage.count * storage.dtype.itemsize
+        data: bytes | np.ndarray
+        if nbytes >= _MAPPED:
+            data = np.asarray(np.memmap(self.path, np.uint8, "r", offset, (nbytes,)))
+        else:
+            data = self._read(offset, nbytes)
         if check:
             self.check(f"data/{storage.key}", data)
         return strided(data, tensor, tensor.start)
 
 
-def strided(data: bytes, tensor: TensorRef, start: int) -> np.ndarray:
+def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarray:
     """The tensor's view of ``data``, its first element at ``start`` (in elements). Read-only."""
     itemsize = tensor.storage.dtype.itemsize
     if 0 in tensor.shape:

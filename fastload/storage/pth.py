@@ -8,6 +8,7 @@ tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an 
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from ._array_table import (
 )
 from ._array_writer import ArrayWriter, to_json
 from ._columns import Columns
-from ._fields import Blobs, encode_text
+from ._fields import Blobs, LateBlobs, encode_text
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._joined import read_shards
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
@@ -163,13 +164,19 @@ def _table(
         nbytes=same(count, nbytes, "<i8"),
         sizes=same(count, (axes.width, axes.height), "<i4"),
         kinds=same(count, RAW, "u1"),
-        keys=numbered(count) if keys is None else Blobs.of([encode_text(str(k)) for k in keys]),
+        keys=LateBlobs(count, functools.partial(_keys, path, count), path),
         labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=None if crc32c is None else crc32c.astype("<u4"),
         fields=arrays.fields(header["fields"]),
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header["metadata"],
     )
+
+
+def _keys(path: str, count: int) -> Blobs:
+    """The names of the records of a file that was read before."""
+    keys = _content(PthFile(path)).get("keys")
+    return numbered(count) if keys is None else Blobs.of([encode_text(str(key)) for key in keys])
 
 
 def _in_place(axes: Axes, images: TensorRef) -> bool:

@@ -277,6 +277,34 @@ def test_absurd_sizes_are_refused(tmp_path: Path) -> None:
         open_store(tmp_path / "bomb.h5")
 
 
+def test_keys_are_read_when_they_are_asked_for_and_of_the_same_file_only(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    for keys in (["a", "b"], ["c", "d"]):
+        path.unlink(missing_ok=True)
+        with h5py.File(path, "w") as file:
+            file["images"], file["keys"] = images()[:2], keys
+        if keys[0] == "a":
+            first, second = open_store(path), open_store(path)
+            assert first.keys(np.array([1, 0])) == ["b", "a"]
+    assert first.keys(np.array([1])) == ["b"]
+    with pytest.raises(StoreError, match="replaced by another one"):
+        second.keys(np.array([1]))
+
+
+def test_columns_that_are_mapped_are_what_they_were(tmp_path: Path) -> None:
+    count = 20_000
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"] = np.zeros((count, 1, 1, 3), np.uint8)
+        file["labels"] = np.arange(count)
+    with h5py.File(tmp_path / "y.h5", "w") as file:
+        file["images"] = np.zeros((count, 1, 1, 3), np.uint8)
+        file.create_dataset("labels", data=np.arange(count), dtype=">i8")
+    for name in ("x.h5", "y.h5"):
+        labels = open_store(tmp_path / name).labels
+        assert labels is not None and labels.dtype == np.int64 and not labels.flags.writeable
+        assert labels.tolist() == list(range(count))
+
+
 def test_columns_that_do_not_fit_the_images_are_refused(tmp_path: Path) -> None:
     for number, (name, value, message) in enumerate(
         [
