@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
@@ -14,6 +14,16 @@ from ._collate import collate
 from ._device import accelerator
 from ._on_error import policy
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    # A path does not say what a sample is: FastLoader("imgs.lmdb") is a FastLoader[Any].
+    Sample = TypeVar("Sample", covariant=True, default=Any)
+else:
+    from typing import TypeVar  # without defaults before Python 3.13
+
+    Sample = TypeVar("Sample", covariant=True)
 
 _ENGINES = ("auto", "native", "python", "dali", "nvimgcodec", "workers")
 _CHECKS = ("first", "always", "never")

@@ -302,8 +302,8 @@ def _chosen(
     unknown = [name for name in names if name not in store.fields and name != "key"]
     if unknown:
         raise UsageError(
-            f"expected fields out of {', '.join(['key', *store.fields])}, got "
-            f"{', '.join(map(repr, unknown))}: {store.path!r} has no others"
+            f"fields: {store.path!r} has {', '.join(map(repr, ['key', *store.fields]))}, got "
+            f"{', '.join(map(repr, unknown))}"
         )
     return names
 
@@ -331,7 +331,7 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
         if found is None:
             raise UsageError(
                 f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
-                f"dataset; a {type(dataset).__name__} "
+                f"dataset; {type(dataset).__name__} "
                 + ("holds several: give one" if isinstance(dataset, dict) else "applies its own")
             )
         return found

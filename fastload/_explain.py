@@ -30,6 +30,8 @@ def explain(loader: Any) -> str:
 def _native(loader: Any, source: Source) -> list[str]:
     decoding = _decode_device.decoding(loader, source)
     threads = f"{loader.num_workers or 'the calling'} thread{'s' * (loader.num_workers != 1)}"
+    if loader._governor is not None:
+        threads += ", adjusted while the loop runs"
     rows = f"{'one' if loader.num_workers else 'the calling'} thread copies rows"
     lines = [
         f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
@@ -72,7 +74,7 @@ def _workers(loader: Any, reason: str) -> list[str]:
     elif loader.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
     elif loader.engine != "workers":
-        lines.append("faster: num_workers > 0 would decode in parallel processes")
+        lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(None, None)}")
     return lines

@@ -5,12 +5,13 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import _arguments, _decode_device, _epoch, _runs, _shard
+from ._arguments import Sample
 from ._buffers import SlabRing
 from ._cache.cache import Cache
 from ._dataset import PackedDataset, open_dataset
@@ -36,10 +37,7 @@ from .errors import UsageError
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
 
-_T_co = TypeVar("_T_co", covariant=True)
-
-
-class FastLoader(Reports, Resumable, DataLoader[_T_co]):
+class FastLoader(Reports, Resumable, DataLoader[Sample]):
     """A DataLoader that does not make the training loop wait.
 
     Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
@@ -147,9 +145,11 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
         TooManyErrors: while iterating, ``on_error`` let more pass than ``max_errors``.
     """
 
+    in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
+
     def __init__(
         self,
-        dataset: Dataset[Any] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -252,8 +252,7 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             self._governor = _runs.governor(source, opened, batch_size)
             num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:
-            # Rows of tensors are copied when they are asked for, as torch's 0 does: a loop that
-            # changes its tensors between two batches sees that in the next one.
+            # Rows of tensors are copied when asked for, so that the next batch has changed ones.
             num_workers = cpu.available() if self._threads else 0
         if shuffle and self._own_order and (shard or seed is not None):
             # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
@@ -390,9 +389,8 @@ class FastLoader(Reports, Resumable, DataLoader[_T_co]):
             return delivery.deliver(self, source, epoch, inner)
 
     def _source(self) -> Source | str:
-        drawn = self.sampler, self.batch_sampler
+        drawn, single = (self.sampler, self.batch_sampler), self.batch_sampler is None
         started = bool(self.num_workers and self.worker_init_fn)
-        single = self.batch_sampler is None
         return self._resolve(self.dataset, *drawn, single=single, started=started)
 
     def _observer(self) -> Timeline | None:

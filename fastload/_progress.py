@@ -122,9 +122,11 @@ def read(state: Mapping[str, Any]) -> Progress:
     """The progress that ``state`` was made of. Raises UsageError where it is none of ours."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if version != _VERSION:
+        found = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
+        if version is None and isinstance(state, Mapping):
+            found += f" with the keys {list(state)}"
         raise UsageError(
-            f"expected what FastLoader.state_dict() of version {_VERSION} returned, got "
-            f"{'version ' + repr(version) if version is not None else type(state).__name__}"
+            f"expected what FastLoader.state_dict() of version {_VERSION} returned, got {found}"
         )
     samples = state["samples"]
     return Progress(

@@ -46,7 +46,7 @@ def resumed(make, steps, epochs=2, load=None):
                 stream = io.BytesIO()
                 torch.save(loader.state_dict(), stream)
                 stream.seek(0)
-                state = torch.load(stream)
+                state = torch.load(stream, weights_only=True)
     other = (load or make)()
     torch.manual_seed(4)  # the state knows better
     other.load_state_dict(state)

@@ -126,7 +126,10 @@ def _resolve(dataset: Any) -> Source | str:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         return huggingface.reason(dataset)
-    return f"{type(dataset).__name__} is not a dataset fastload can read by itself"
+    return (
+        f"{type(dataset).__name__} is not a dataset fastload can read by itself; if its samples "
+        "are images, `fastload pack module:object` makes a store of it that fastload can"
+    )
 
 
 def nested(dataset: Any) -> Iterator[Any]:

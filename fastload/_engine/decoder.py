@@ -23,7 +23,7 @@ from .._transforms.recipe import Recipe
 from .._transforms.recognise import Plan
 from .._transforms.views import Views
 from ..errors import DataError, DecodeError, InternalError
-from ..storage.base import Located, Spans, Store
+from ..storage.base import UNSIZED, Located, Spans, Store
 
 Images = torch.Tensor | list[torch.Tensor]
 """The images of a batch, (n, 3, h, w), or those of each view of it."""
@@ -244,7 +244,7 @@ class Decoder(abc.ABC):
         found = self.store.locate(records)
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
-            raise self.error(DecodeError, "the size of the image is not known", records, unknown[0])
+            raise self.error(DecodeError, UNSIZED, records, unknown[0])
         keep = None
         if self.cache is not None and self.keeps:
             keep = self.cache.to_keep(records, found)

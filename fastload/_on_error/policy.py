@@ -132,7 +132,7 @@ class BadSamples:
             raise TooManyErrors(
                 f"{len(self.entries)} samples of this epoch could not be read and max_errors="
                 f"{self._limit} lets {allowed} pass; the last one, sample {last.index!r}: "
-                f"{last.error}; stats()['errors'] lists them",
+                f"{last.error}; stats()['errors'] lists them, a larger max_errors lets more pass",
                 path=last.file,
             )
 

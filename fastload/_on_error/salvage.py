@@ -14,6 +14,7 @@ from .._sampler import Repeats
 from .._transforms import recipe
 from .._transforms.erasing import Drawn
 from ..errors import DataError, DecodeError
+from ..storage.base import UNSIZED
 from . import policy
 from .policy import BadSample, OnError
 from .refill import Refill
@@ -221,7 +222,7 @@ class Filler:
         """What was made of those that were tried, and what failed, by position in the batch."""
         records = filling.records
         failed: dict[int, DataError] = {
-            i: self._decoder.error(DecodeError, "the size of the image is not known", records, i)
+            i: self._decoder.error(DecodeError, UNSIZED, records, i)
             for i in np.setdiff1d(np.arange(len(records)), filling.tried).tolist()
         }
         made = _Made(torch.empty(0), {})

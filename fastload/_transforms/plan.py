@@ -87,9 +87,9 @@ class Plan:
         operations = sum(len(stage.pixels) for stage in self.stages)
         frames = 1 + len([stage for stage in self.stages if stage.ops])
         parts = [
-            f"{frames} frame{'s' * (frames > 1)} of geometry",
+            f"{frames} crop-and-resize step{'s' * (frames > 1)}",
             f"{operations} operation{'s' * (operations > 1)} on pixels" * (operations > 0),
-            "one table" * (self.lut is not None),
+            "1 table of output values" * (self.lut is not None),
             f"{len(self.erasing)} erasing" * bool(self.erasing),
         ]
         return "all in the engine, sample by sample: " + ", ".join(filter(None, parts))

@@ -231,7 +231,7 @@ def _table(rows: list[dict[str, Any]]) -> None:
 
     table = Table()
     table.add_column("loader", no_wrap=True)
-    for heading in ("images/s", "ratio", "waiting", "first batch", "loss"):
+    for heading in ("images/s", "ratio", "waiting", "start", "loss"):
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
@@ -242,7 +242,10 @@ def _table(rows: list[dict[str, Any]]) -> None:
             f"{row['first_batch_s']:.2f} s",
             f"{row['loss_first']:.2f} to {row['loss_last']:.2f}",
         )
-    table.caption = "waiting: share of the time without a batch; loss: first and last quarter"
+    table.caption = (
+        "waiting: share of the time without a batch; start: to the first batch; "
+        "loss: first and last quarter"
+    )
     Console().print(table)
 
 

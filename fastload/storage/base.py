@@ -47,6 +47,10 @@ class Spans:
     nbytes: np.ndarray
 
 
+UNSIZED = "the size of the image is not known: it is empty, damaged or no image"
+"""The error of a sample that not even width and height can be read of."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Located:
     """What an engine has to know of n records, all of it at one moment.

@@ -37,7 +37,7 @@ def test_demo_makes_pictures_trains_three_times_and_cleans_up(
     assert done.exit_code == 0, done.output
     assert "made 160 photo-like pictures" in done.output
     assert "torch DataLoader is fastest here with num_workers=" in done.output
-    for heading in ("images/s", "ratio", "waiting", "first batch"):
+    for heading in ("images/s", "ratio", "waiting", "start"):
         assert heading in done.output
     rows = json.loads((tmp_path / "demo.json").read_text())
     assert [row["loader"] for row in rows] == NAMES

@@ -400,7 +400,7 @@ def test_explain_says_where_the_transfer_happens(store, devices):
     ).explain()
     assert "device: cuda:1, copied on a stream of its own, 2 batches ahead" in told
     assert "slabs that the engine fills" in told
-    assert "on the device, batch by batch: one table, 1 erasing" in told
+    assert "on the device, batch by batch: 1 table of output values, 1 erasing" in told
     assert "batch_transform: MixUp, on cuda:1, once a batch" in told
     assert (
         "slabs that workers collate into"

@@ -104,11 +104,14 @@ def test_split_says_where_the_parts_run() -> None:
 
     crop, flip, jitter = v1.RandomResizedCrop(8), v1.RandomHorizontalFlip(), v1.ColorJitter(0.1)
     for chain, split in (
-        ([crop, flip, v1.PILToTensor()], "1 frame of geometry"),
-        ([crop, jitter, v1.ToTensor()], "1 frame of geometry, 1 operation on pixels, one table"),
+        ([crop, flip, v1.PILToTensor()], "1 crop-and-resize step"),
+        (
+            [crop, jitter, v1.ToTensor()],
+            "1 crop-and-resize step, 1 operation on pixels, 1 table of output values",
+        ),
         (
             [jitter, crop, jitter, flip, v1.ToTensor(), v1.RandomErasing()],
-            "3 frames of geometry, 2 operations on pixels, one table, 1 erasing",
+            "3 crop-and-resize steps, 2 operations on pixels, 1 table of output values, 1 erasing",
         ),
     ):
         plan = recognise(v1.Compose(chain))
