@@ -13,6 +13,10 @@ from torch import nn
 SIZE = 224  # pixels on each side of what the network sees
 
 
+MOST_S = 60.0
+"""How long one training lasts at most: the demo is to end in minutes on any machine."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
     """How one training went.
@@ -74,10 +78,8 @@ def first_batch(loader: Iterable[Any]) -> float:
     return time.perf_counter() - start
 
 
-def train(
-    loader: Any, *, classes: int, epochs: int, device: torch.device, most_s: float = 60.0
-) -> Training:
-    """Train a fresh network from ``loader``, at most ``most_s`` seconds long."""
+def train(loader: Any, *, classes: int, epochs: int, device: torch.device) -> Training:
+    """Train a fresh network from ``loader``, at most ``MOST_S`` seconds long."""
     waited_first = first_batch(loader)
     model = network(classes).to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
@@ -90,7 +92,7 @@ def train(
             asked = time.perf_counter()
             batch = next(batches, None)
             wait_s += time.perf_counter() - asked
-            if batch is None or time.perf_counter() - start > most_s:
+            if batch is None or time.perf_counter() - start > MOST_S:
                 break
             pixels, labels = (part.to(device, non_blocking=True) for part in batch)
             loss = nn.functional.cross_entropy(model(pixels), labels)
