@@ -224,6 +224,7 @@ def fake_cuda(seed: int = 0) -> Iterator[FakeCuda]:
         patch.setattr(torch.cuda, "device", fake.device_context)
         patch.setattr(torch.cuda, "stream", fake.stream_context)
         patch.setattr(torch.cuda, "current_stream", fake.current_stream)
+        patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
         patch.setattr(torch.cuda, "is_current_stream_capturing", fake.is_capturing)
         patch.setattr(accelerator, "check", lambda device: None)
         patch.setattr(accelerator, "make", OnFakeCuda)

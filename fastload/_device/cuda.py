@@ -85,7 +85,8 @@ class Cuda:
     of at any time, since whatever is put into the side stream later starts after what the caller's
     stream held (``follow``), and so after his last use of it. ``Tensor.record_stream`` would do
     that too, but memory would come back only as the device gets there, and grow while the host runs
-    ahead; it is called where batches go to another stream than the first one.
+    ahead; it is called where batches go to another stream than the first one, and with an allocator
+    whose memory is no stream's.
     """
 
     overlaps = True
@@ -95,6 +96,8 @@ class Cuda:
         self.device = torch.device("cuda", index)
         self._side = Stream(self.device)
         self._clock = _Clock(self._side)
+        # CUDA's own allocator gives memory that is free in one stream to any other.
+        self._shared = torch.cuda.get_allocator_backend() != "native"
         self._home: torch.cuda.Stream | None = None  # the caller's first stream
         self._caller: torch.cuda.Stream | None = None  # his stream now
         self._events: dict[int, Event] = {}
@@ -201,7 +204,7 @@ class Cuda:
         assert isinstance(mark, _CudaMark)
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark.event)
-        if current != self._home:
+        if current != self._home or self._shared:
             for tensor in tensors():
                 if tensor.device == self.device:
                     tensor.record_stream(current)

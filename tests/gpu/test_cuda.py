@@ -1,0 +1,271 @@
+"""What the transfer stage relies on of CUDA and of torch's use of it, each by itself."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+from torchvision import transforms as v1
+
+from batches import TRAIN
+from bench.gpu_report import ONE_DEVICE
+from fastload import FastLoader, UsageError
+from fastload._buffers import _allocate
+from fastload._device.cuda import Cuda
+
+pytestmark = pytest.mark.gpu
+
+ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
+LENGTH = 40_000
+
+
+def rows(count: int = 512) -> TensorDataset:
+    """Batches of 64 rows take 10 MB: row i is i everywhere."""
+    return TensorDataset(torch.arange(count, dtype=torch.float32)[:, None].repeat(1, LENGTH))
+
+
+def right(batch: torch.Tensor, number: int) -> torch.Tensor:
+    """Whether it is batch ``number`` of ``rows``, on the device."""
+    first = 64 * number
+    expected = torch.arange(first, first + len(batch), device=batch.device)
+    return (batch == expected[:, None]).all()
+
+
+# --- pinned memory --------------------------------------------------------------------------------
+
+
+def test_memory_is_registered_once_and_given_back() -> None:
+    device = Cuda(torch.device("cuda"))
+    for _ in range(3):
+        memory = _allocate(3_000_001)
+        assert not torch.from_numpy(memory).is_pinned()
+        assert device.pin(memory) and device.pin(memory)
+        assert torch.from_numpy(memory).is_pinned()
+        assert device.memory()["pinned_MB"] == pytest.approx(3.000001)
+        del memory
+        device.follow()
+        assert device.memory()["pinned_MB"] == 0
+
+
+def test_memory_that_is_registered_already_leaves_no_error_behind() -> None:
+    memory = _allocate(1 << 20)
+    cudart: Any = torch.cuda.cudart()
+    assert int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)) == 0
+    try:
+        assert not Cuda(torch.device("cuda")).pin(memory)
+        assert torch.ones(3, device="cuda").sum().item() == 3
+    finally:
+        assert int(cudart.cudaHostUnregister(memory.ctypes.data)) == 0
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_slabs_are_pinned_also_those_that_workers_write_into(workers: int) -> None:
+    loader = FastLoader(rows(), 64, num_workers=workers, device="cuda")
+    for _ in range(2):
+        assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
+    assert loader._mover[1].accelerator.memory()["pinned_MB"] >= 10
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_a_fork_after_pinning_leaves_batches_as_they_are() -> None:
+    found = []
+    for number, (batch,) in enumerate(FastLoader(rows(), 64, device="cuda")):
+        child = os.fork()
+        if not child:
+            os._exit(0)
+        found.append(right(batch, number))
+        assert os.waitpid(child, 0)[1] == 0
+    assert torch.stack(found).all()
+
+
+# --- streams and memory of the device -------------------------------------------------------------
+
+
+def test_batches_let_go_of_in_one_stream_after_another() -> None:
+    streams = [torch.cuda.default_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    busy, found = torch.ones(2048, 2048, device="cuda"), []
+    torch.cuda.synchronize()
+    for _ in range(5):
+        iterator = iter(FastLoader(rows(), 64, device="cuda"))
+        for number in range(8):
+            with torch.cuda.stream(streams[number % 3]):
+                (batch,) = next(iterator)
+                for _ in range(10):
+                    busy @ busy
+                found.append(right(batch, number))
+                del batch
+    torch.cuda.synchronize()
+    assert torch.stack(found).all()
+
+
+def test_memory_is_flat_where_the_last_batch_is_smaller() -> None:
+    loader = FastLoader(rows(490), 64, shuffle=True, device="cuda")
+    reserved = []
+    for _ in range(60):
+        for (batch,) in loader:
+            batch.sum()
+        del batch
+        gc.collect()
+        torch.cuda.synchronize()
+        reserved.append(torch.cuda.memory_stats()["reserved_bytes.all.current"])
+    # Two of the allocator's segments: how far ahead the loader gets depends on who is quicker.
+    assert max(reserved[10:]) <= reserved[5] + 2 * (20 << 20)
+
+
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+def test_an_epoch_never_waits_for_the_device(store: Path) -> None:
+    loader = FastLoader(store, 5, transform=ERASED, seed=1, device="cuda")
+    list(loader)  # tables are made
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        assert len([images.sum() for images, _ in loader]) == 5
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def test_out_of_memory_is_raised_at_its_batch_and_loading_goes_on() -> None:
+    loader = FastLoader(rows(), 64, device="cuda", prefetch_device=0)
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(1e-9)
+    try:
+        with pytest.raises(torch.cuda.OutOfMemoryError):
+            list(loader)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
+
+
+@pytest.mark.parametrize("settings", ["expandable_segments:True", "backend:cudaMallocAsync"])
+def test_torchs_other_allocators(settings: str) -> None:
+    _run(
+        """
+        for _ in range(3):
+            for i, (batch,) in enumerate(FastLoader(rows(), 64, device="cuda")):
+                assert right(batch, i).item()
+                del batch
+        """,
+        PYTORCH_CUDA_ALLOC_CONF=settings,
+        PYTORCH_ALLOC_CONF=settings,
+    )
+
+
+def test_a_process_that_ends_in_the_middle_of_an_epoch_says_nothing() -> None:
+    _run("iterator = iter(FastLoader(rows(), 64, device='cuda')); next(iterator)", quiet=True)
+    _run("iterator = iter(FastLoader(rows(), 64, num_workers=2, device='cuda')); next(iterator)",
+         quiet=True)  # fmt: skip
+
+
+# --- what the caller is in the middle of ----------------------------------------------------------
+
+
+def test_batches_moved_in_inference_mode_can_be_trained_with(store: Path) -> None:
+    iterator = iter(FastLoader(store, 4, transform=ERASED, seed=1, device="cuda"))
+    weight = torch.ones(1, device="cuda", requires_grad=True)
+    with torch.inference_mode():
+        next(iterator)
+    for images, _ in iterator:
+        assert not images.requires_grad
+        (images * weight).sum().backward()
+    assert weight.grad is not None and weight.grad.isfinite().all()
+
+
+def test_no_batch_while_a_graph_is_captured_and_the_graph_is_whole(store: Path) -> None:
+    loader = FastLoader(store, 4, transform=TRAIN, seed=1, num_workers=2, device="cuda")
+    iterator = iter(loader)
+    next(iterator)
+    static, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):  # the engine's threads go on meanwhile
+        doubled = static * 2
+        with pytest.raises(UsageError, match="while a CUDA graph is captured"):
+            next(iterator)
+    graph.replay()
+    assert doubled.sum().item() == 16
+    assert len(list(iterator)) == 5
+
+
+def test_numbers_of_a_batch_transform_leave_the_callers_generator_alone(store: Path) -> None:
+    def noisy(batch: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.rand_like(batch[0]), batch[1]]
+
+    loader = FastLoader(store, 4, transform=TRAIN, seed=1, device="cuda", batch_transform=noisy)
+    torch.cuda.manual_seed(5)
+    expected = torch.rand(4, device="cuda")
+    torch.cuda.manual_seed(5)
+    first = [images for images, _ in loader]
+    assert torch.equal(torch.rand(4, device="cuda"), expected)
+    loader.set_epoch(0)
+    assert all(torch.equal(a, b) for a, (b, _) in zip(first, loader, strict=True))
+
+
+def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
+    loader = FastLoader(rows(), 64, device="cuda", trace=str(tmp_path / "trace.json"))
+    assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
+    stages = loader._stamps.snapshot().stages_s
+    assert 8 * 1e-5 < stages["copy"] < 1  # 80 MB
+
+
+# --- several devices ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_devices() -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip(ONE_DEVICE)
+
+
+@pytest.mark.usefixtures("two_devices")
+def test_another_device_than_the_current_one(store: Path) -> None:
+    loader = FastLoader(store, 4, transform=ERASED, seed=1, device="cuda:1")
+    reference = FastLoader(store, 4, transform=ERASED, seed=1)
+    for (images, labels), (expected, known) in zip(loader, reference, strict=True):
+        assert images.device == labels.device == torch.device("cuda", 1)
+        assert torch.cuda.current_device() == 0
+        assert torch.equal(images.cpu(), expected) and torch.equal(labels.cpu(), known)
+
+
+@pytest.mark.usefixtures("two_devices")
+@pytest.mark.parametrize("current", [0, 1])
+@pytest.mark.parametrize("engine", ["native", "dali", "nvimgcodec"])
+def test_no_context_is_made_on_a_device_that_is_not_used(
+    store: Path, engine: str, current: int
+) -> None:
+    if engine != "native":
+        pytest.importorskip(f"nvidia.{engine}")
+    _run(
+        f"""
+        torch.cuda._lazy_init()
+        if {current}:
+            torch.cuda.set_device({current})
+        transform = v1.Compose([v1.RandomResizedCrop(64), v1.PILToTensor()])
+        loader = FastLoader({str(store)!r}, 4, transform=transform, num_workers=2,
+                            engine={engine!r}, device="cuda:1")
+        assert len(list(loader)) == 6
+        assert torch._C._cuda_hasPrimaryContext(1)
+        assert not torch._C._cuda_hasPrimaryContext(0)
+        """
+    )
+
+
+def _run(program: str, *, quiet: bool = False, **environment: str) -> None:
+    """Run ``program`` in a process of its own; where ``quiet``, it may say nothing."""
+    head = "import torch\nfrom torchvision import transforms as v1\nfrom fastload import FastLoader"
+    here = Path(__file__).resolve().parent
+    names = "import test_cuda\nrows, right = test_cuda.rows, test_cuda.right"
+    paths = [str(here), str(here.parent), str(here.parent.parent)]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join([head, names, textwrap.dedent(program)])],
+        env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not quiet or not done.stderr, done.stderr[-2000:]
