@@ -162,9 +162,9 @@ for part in $PARTS; do
         rm -f "$FOUND"/tests-*
         for file in tests/gpu/test_*.py; do
             file=$(basename "$file" .py)
-            FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 PYTEST_PLUGINS=pytest_timeout \
-                run "tests-${file#test_}" "$PY" -m pytest "tests/gpu/$file.py" -v --long -W default \
-                --junitxml "$FOUND/tests-${file#test_}.xml"
+            run "tests-${file#test_}" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
+                PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "tests/gpu/$file.py" -v --long \
+                -W default --junitxml "$FOUND/tests-${file#test_}.xml"
         done
         ;;
     gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
