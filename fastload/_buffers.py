@@ -15,6 +15,7 @@ it (``_device/cuda.py``); and another thread of the parent's may have held the l
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 import threading
@@ -101,7 +102,7 @@ class SlabRing:
             The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
         """
         self._begin_in_a_child()
-        nbytes = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+        nbytes = math.prod(shape) * dtype.itemsize
         if self._patience_s:
             self._wait(nbytes)
         with self._lock:

@@ -53,7 +53,7 @@ class Epoch:
             return functools.partial(_drawn_at_once, loader.sampler, loader.batch_size, refill)
         if known is None:
             sampler = loader._index_sampler  # not the loader: it owns what will hold this
-            return lambda: sampler
+            return functools.partial(_sampler.index_lists, sampler)
         if refill is not None:
             refill.order = lambda: known.indices
         if loader.batch_sampler is None:

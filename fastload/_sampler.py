@@ -153,6 +153,23 @@ def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
     return Order(map(as_indices, batch_sampler))
 
 
+def index_lists(sampler: Any) -> Iterator[Any]:
+    """What ``iter(sampler)`` gives; of torch's own shuffle and sequence cut out of the whole.
+
+    Nothing is drawn, and no length is asked for, before the first item is, as in torch.
+    """
+    if type(sampler) is BatchSampler:
+        inner = sampler.sampler
+        if type(inner) is SequentialSampler:
+            return _sequential_lists(sampler)
+        if type(inner) is RandomSampler and not inner.replacement:
+            if inner._num_samples is None:  # as many as there are; their number may change
+                size = sampler.batch_size
+                known = Batches(_NOTHING, size, sampler.drop_last)
+                return map(np.ndarray.tolist, _random_batches(inner, size, known))
+    return iter(sampler)
+
+
 def leave_out(order: Order, batches: int) -> np.ndarray:
     """Leave out the first ``batches`` of ``order`` and draw the one after: the indices left out."""
     skipped = list(itertools.islice(order, batches))
@@ -217,6 +234,13 @@ def _all_batches(sampler: Any, known: Batches) -> Iterator[np.ndarray]:
     yield from known
 
 
+def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
+    indices, size = range(len(sampler.sampler)), sampler.batch_size  # type: ignore[arg-type]
+    end = len(indices) - len(indices) % size if sampler.drop_last else len(indices)
+    for begin in range(0, end, size):
+        yield list(indices[begin : begin + size])
+
+
 def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:
     """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
 
@@ -232,6 +256,7 @@ def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterat
     known.indices = order.cpu().numpy()
     whole = n // size
     yield from map(known.__getitem__, range(whole))
-    # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
-    torch.randperm(n, generator=generator, device=generator.device)
+    if sampler.generator is not None:
+        # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
+        torch.randperm(n, generator=generator, device=generator.device)
     yield from map(known.__getitem__, range(whole, len(known)))

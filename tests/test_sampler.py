@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload._sampler import Batches, SeededSampler, index_batches
+from fastload._sampler import Batches, SeededSampler, index_batches, index_lists
 
 
 def torch_batches(batch_sampler):
@@ -61,6 +61,32 @@ def test_a_loop_that_is_left_early_leaves_the_generator_as_torch_does(n, drop_la
                 next(iterator, None)
             states.append(generator.get_state())
         assert torch.equal(*states)
+
+
+@given(st.integers(1, 20), st.integers(1, 8), st.booleans(), st.booleans(), st.booleans())
+def test_lists_of_indices_are_torchs_and_leave_its_generators_as_torch_does(
+    n, size, drop_last, shuffle, own
+):
+    drawn = []
+    for lists in (iter, index_lists):
+        torch.manual_seed(3)
+        generator = torch.Generator().manual_seed(4) if own else None
+        data = range(n)
+        inner = RandomSampler(data, generator=generator) if shuffle else SequentialSampler(data)
+        sampler = BatchSampler(inner, size, drop_last)
+        epochs = [list(lists(sampler)), list(lists(sampler))]
+        state = torch.get_rng_state().tolist()
+        drawn.append((epochs, state, own and generator.get_state().tolist()))
+    assert drawn[0] == drawn[1]
+    assert all(type(index) is int for epoch in drawn[1][0] for batch in epoch for index in batch)
+
+
+def test_a_dataset_that_has_grown_before_the_first_batch_is_read_as_torch_reads_it():
+    data = [0]
+    for inner in (SequentialSampler(data), RandomSampler(data)):
+        batches = index_lists(BatchSampler(inner, 2, False))
+        data.append(0)
+        assert sum(map(len, batches)) == len(data)
 
 
 def test_a_shuffle_from_the_global_generator_is_torchs():

@@ -25,10 +25,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate as torch_collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .._buffers import SlabRing
+from .columns import SMALL_NBYTES, Columns
 
 _ALIGNMENT = 64  # bytes; a cache line, and any dtype's
 
@@ -45,10 +45,6 @@ _INLINE_NBYTES = 1 << 18
 # system would end the epoch.
 _SHARED_FILES = "/dev/shm"
 _SHORT_NBYTES = 1 << 30
-
-# Batches collated in the training process are worth a slab from here on: below, malloc reuses warm
-# memory by itself.
-_WARM_NBYTES = 1 << 20
 
 _PLAIN = {torch.Tensor}
 _dtype = operator.attrgetter("dtype")
@@ -89,8 +85,7 @@ class Packer:
 
     def collate(self, samples: Any) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
-        table: Any = {**default_collate_fn_map, torch.Tensor: self._stack}
-        return torch_collate(samples, collate_fn_map=table)
+        return Columns(self._stack)(samples)
 
     def pack(self, batch: Any) -> Message:
         """The message that carries ``batch``."""
@@ -186,7 +181,7 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
         first = samples[0]
         if (
             type(first) is torch.Tensor
-            and first.numel() * first.element_size() * len(samples) >= _WARM_NBYTES
+            and first.numel() * first.element_size() * len(samples) >= SMALL_NBYTES
             and plain(first)
             and set(map(type, samples)) == _PLAIN
             and set(map(_dtype, samples)) == {first.dtype}
@@ -197,8 +192,7 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
         return default_collate_fn_map[torch.Tensor](samples, collate_fn_map=collate_fn_map)
 
-    table: Any = {**default_collate_fn_map, torch.Tensor: stack}
-    return lambda samples: torch_collate(samples, collate_fn_map=table)
+    return Columns(stack)
 
 
 class _BatchPickler(ForkingPickler):
