@@ -45,7 +45,8 @@ __all__ = [
 ]
 
 _REPEAT_BITS = 40  # of a 64-bit counter: indices take those below, repeats those above
-_MAX_RESIZED = 1 << 28  # pixels; a thin strip whose shorter side is enlarged is a memory bomb
+MAX_PIXELS = 1 << 28  # pixels; a thin strip whose shorter side is enlarged is a memory bomb
+MAX_SIDE = 65535  # pixels, of any image in either engine
 
 
 class Op(Protocol):
@@ -142,9 +143,9 @@ class Resize:
         w = np.where(portrait, new_shorter, new_longer)
         h = np.where(portrait, new_longer, new_shorter)
         frame.refuse(
-            (w < 1) | (h < 1) | (w * h > _MAX_RESIZED),
-            f"{self} makes nothing, or more than {_MAX_RESIZED} pixels, of this {{w}}x{{h}} image; "
-            "leave the image out or crop before the resize",
+            (w < 1) | (h < 1) | (w * h > MAX_PIXELS) | (w > MAX_SIDE) | (h > MAX_SIDE),
+            f"{self} makes nothing, or more than {MAX_PIXELS} pixels, or a side above {MAX_SIDE}, "
+            "of this {w}x{h} image; leave the image out or crop before the resize",
         )
         frame.resize(w, h, least=self.size if self.size and self.max_size is None else 1)
 

@@ -86,8 +86,8 @@ def test_the_arrays_have_the_dtypes_that_the_core_takes() -> None:
 def test_resize_gives_torchvisions_size(w: int, h: int, size: int, extra: int | None) -> None:
     most = None if extra is None else size + extra
     expected = F._compute_resized_output_size((h, w), [size], most)
-    if min(expected) < 1:
-        with pytest.raises(DataError, match="makes nothing"):
+    if min(expected) < 1 or max(expected) > 65535:
+        with pytest.raises(DataError, match="makes nothing, or more than"):
             draw((Resize(size, most),), [[w, h]])
         return
     drawn = draw((Resize(size, most),), [[w, h]])
@@ -121,6 +121,9 @@ def test_center_crop_takes_torchvisions_pixels(w: int, h: int, size: tuple[int, 
 def test_a_strip_that_would_be_blown_up_is_refused() -> None:
     with pytest.raises(DataError, match=r"makes nothing, or more than .* of this 1x60000 image"):
         draw((Resize(256), CenterCrop((224, 224))), [[300, 300], [1, 60000]])
+    with pytest.raises(DataError, match="a side above 65535, of this 2x9000 image") as info:
+        draw((Resize(20), CenterCrop((20, 20))), [[300, 300], [2, 9000]])
+    assert info.value.record == 1
 
 
 # Random boxes.

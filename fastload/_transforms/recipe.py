@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastload import _geometry, _philox
+from fastload._geometry import MAX_PIXELS, MAX_SIDE
 from fastload._transforms import pixels
 from fastload._transforms.erasing import NUMBERS, Drawn
 from fastload._transforms.frame import Array, Frame, Geometry
@@ -102,6 +103,8 @@ def draw(
             if moves is not None:
                 _note_mirrors(moves, drawn[0], w, h)
             w, h = pixels.sides_behind(drawn, w, h)
+            if pixels.resizes(op):
+                _refuse_large(frame, w, h)
         if moves is not None:
             moves.fill = stage.mask_fill
         fixed = None if any(map(pixels.resizes, stage.pixels)) else frame.size()
@@ -205,6 +208,15 @@ def _joined(slots: list[pixels.Slots], n: int) -> pixels.Slots:
         values[:, at:end, : some_values.shape[2]] = some_values
         at = end
     return codes, values
+
+
+def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
+    """A turned image has up to twice the pixels of a square one, and any number of a strip's."""
+    frame.refuse(
+        (w > MAX_SIDE) | (h > MAX_SIDE) | (w * h > MAX_PIXELS),
+        f"RandomRotation with expand=True makes more than {MAX_PIXELS} pixels, or a side above "
+        f"{MAX_SIDE}, of this {{w}}x{{h}} image; resize first, or leave the image out",
+    )
 
 
 def _refuse_blur(frame: Frame, slots: pixels.Slots, w: Array, h: Array) -> None:

@@ -307,6 +307,19 @@ def test_sequences_of_frames(bitmaps: FolderStore) -> None:
         check(v1.Compose([*chain, *FLOATS]), bitmaps, [0, 1, 3], seeds=2)
 
 
+def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
+    from fastload._transforms import recipe
+    from fastload.errors import DataError
+
+    plan = recognise(
+        v1.Compose([v1.RandomRotation((45, 45), expand=True), v1.Resize((9, 9)), v1.ToTensor()])
+    )
+    sizes = np.array([[300, 200], [50000, 300]], np.int32)
+    with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
+        recipe.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
+    assert info.value.record == 8
+
+
 def test_crops_stay_when_colours_are_added() -> None:
     from fastload._transforms import recipe
 

@@ -155,6 +155,8 @@ def test_angles_and_the_rest_of_a_map() -> None:
     sheared = ours(v1.RandomAffine(0, shear=(-5, 20, 1, 9))).values[:, 0]
     # the inverse of x + tan(a) y, tan(b) x + (1 - tan(a) tan(b)) y, without a rotation
     uniform(np.degrees(np.arctan(np.abs(sheared[:, 3] / sheared[:, 4]))), 1, 9)
+    sheared = ours(v1.RandomAffine(0, shear=(-5, 20))).values[:, 0]
+    uniform(np.degrees(np.arctan(sheared[:, 1])), -5, 20)
     turned = ours(v1.RandomAffine((10, 40))).values[:, 0]
     uniform(np.degrees(np.arctan2(np.abs(turned[:, 3]), turned[:, 0])), 10, 40)
 
