@@ -111,6 +111,22 @@ def test_a_slab_more_is_taken_where_threads_lose_time_that_the_loop_waits_for(mo
     assert len(held) == 2
 
 
+@pytest.mark.parametrize("share", [0.02, 0.2])
+def test_threads_that_are_idle_at_the_end_of_a_batch_lose_time_too(monkeypatch, share):
+    now = [0]
+    monkeypatch.setattr(_gate.time, "perf_counter_ns", lambda: now[0])
+    ring = SlabRing(keep=3, few=2)
+    gate = _gate.Gate([ring], print)
+    held = [lease(ring), lease(ring)]
+    for _ in range(2 * _gate._BATCHES):
+        gate.ask()
+        gate.begun()
+        now[0] += 1000
+        gate.made(share)
+    assert ring.crowded() is (share < _gate._LOSS)
+    assert len(held) == 2
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     from fastload._synthetic import PHOTO, make_images

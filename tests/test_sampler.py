@@ -145,6 +145,7 @@ def test_dataloader_takes_the_seeded_sampler():
 
 
 def test_begin_prefers_the_epoch_that_was_chosen_last():
+    assert SeededSampler(range(3), seed=0).begin(4) == 4
     sampler = SeededSampler(range(3), seed=0)
     assert sampler.begin(0) == 0
     assert sampler.begin(1) == 1

@@ -66,3 +66,17 @@ def test_a_group_further_down_of_version_1(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("5:cpu,cpuacct:/unit\n0::/\n")
     assert cpu.quota(tmp_path, membership) == 1.5
+
+
+def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
+    readings = iter([1.0, 1.25, 2.0, 2.5])  # seconds of CPU that it had or wanted
+    monkeypatch.setattr(cpu, "wanted", lambda: next(readings))
+    waiting = cpu.Waiting()
+    waiting.begin(0)
+    assert waiting.end(0, 10**9) == 750_000_000
+    waiting.begin(10**9 + 1)  # too soon to read again: the share found counts
+    assert waiting.end(10**9, 10**9 + 4000) == 3000
+    later = 10**9 + cpu._WAITING_NS
+    waiting.begin(later)
+    assert waiting.end(later, later + 10**9) == 500_000_000
+    assert next(readings, None) is None

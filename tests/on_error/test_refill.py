@@ -385,6 +385,7 @@ def test_what_has_no_order_cannot_be_filled_up():
         next(iter(loader))
 
 
+@pytest.mark.skipif(not hasattr(torch, "accelerator"), reason="in_order came with torch 2.6")
 def test_where_batches_have_no_order_on_error_is_refused():
     for on_error in ("skip", "refill"):
         loader = FastLoader(range(4), 2, num_workers=1, in_order=False, on_error=on_error)
