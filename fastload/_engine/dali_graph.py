@@ -93,7 +93,7 @@ class Work:
         inputs: "encoded", the files as n uint8 arrays; and of each image "corner" and "sides", x, y
             and w, h of the box; "size", h, w that it is resized to; "window" and "out", x, y and
             w, h of the window; "flip". int32, "size" float32. DALI reads them in place until the
-            work is done.
+            images are complete.
         images: uint8 (n, h, w, 3) in memory of DALI's, which is valid as long as the tensor lives.
         found: int64 (n, 3), height, width and channels that each file has.
         failure: why there are no images.
@@ -219,7 +219,10 @@ class Graph:
 
 
 def _settle(work: Work) -> None:
-    work.inputs = {}
+    """Nothing more will happen to ``work`` on the host. On a GPU its images may still be made of
+    its files, so those stay as long as it does."""
+    if work.images is None:
+        work.inputs = {}
     work.done = True
 
 

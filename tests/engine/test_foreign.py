@@ -314,6 +314,23 @@ def test_a_pipeline_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) 
         next(iter(loader))
 
 
+def test_files_stay_until_the_images_made_of_them_are_complete(store: Path) -> None:
+    """On a GPU DALI hands out images that are yet to be decoded, in the order of a stream."""
+    if _LIBRARIES["dali"].absent():
+        pytest.skip("nvidia-dali is not installed")
+    loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
+    next(iter(loader))
+    decoder = loader._made[1]
+    decoder.acquire(decoder)
+    ticket, unwanted = (decoder.submit(np.arange(4), seed=1, epoch=0) for _ in range(2))
+    images, _ = ticket.wait()
+    assert images is not None and len(ticket._work.inputs["encoded"]) == 4
+    unwanted.cancel()
+    decoder.graph.take(unwanted._work)
+    assert not unwanted._work.inputs  # nothing is made of them
+    decoder.release(decoder)
+
+
 def test_what_dali_makes_of_an_error_is_decoded_again(folder: Path, monkeypatch: Any) -> None:
     dali = pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
     dataset = ImageFolder(str(folder), transform=UINT8[0])
