@@ -152,7 +152,7 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         loader.batch_sampler is None or loader.batch_size is not None
     )
     stateful = _stateful(loader)
-    world_size = shard.world_size if shard else getattr(sampler, "num_replicas", 1)
+    world_size = shard.world_size if shard else _replicas(loader)
     return Progress(
         epoch=epoch,
         length=len(sampler) if ours else None,
@@ -214,10 +214,17 @@ def _possible(loader: Any, shard: Shard | None) -> OnError:
     if on_error != "refill":
         return on_error
     ranks = [shard or Shard(), _shard.distributed() or Shard()]
-    there = getattr(loader.sampler, "num_replicas", 1)
-    if max(there, *(one.world_size for one in ranks)) > 1:
+    if max(_replicas(loader), *(one.world_size for one in ranks)) > 1:
         return "replace"
     return "skip" if loader.batch_size is None else "refill"
+
+
+def _replicas(loader: Any) -> int:
+    """Ranks that the user's sampler divides the epoch among, itself or inside a batch sampler."""
+    for part in (loader.batch_sampler, loader._epoch_sampler()):
+        if hasattr(part, "num_replicas"):
+            return int(part.num_replicas)
+    return 1
 
 
 def _drawn_at_once(sampler: Any, size: int, refill: Refill) -> Iterator[list[Any]]:

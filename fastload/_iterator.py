@@ -61,6 +61,9 @@ class BatchIterator(Iterator[Any]):
         governor: adjusts threads and batches ahead; None leaves them as they are.
     """
 
+    _workers: tuple[()] = ()
+    """Its worker processes, by the name that torch's iterator has them under: none."""
+
     def __init__(
         self,
         *,

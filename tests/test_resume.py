@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     Dataset,
     DistributedSampler,
     IterableDataset,
@@ -244,6 +245,24 @@ def test_on_another_number_of_ranks_no_sample_is_lost_or_repeated(before, after)
     every = seen + [i for part in rest for i in part]
     assert len(every) == 50 + padding
     assert set(every) == set(range(50))
+
+
+def test_ranks_of_a_sampler_inside_a_batch_sampler_are_in_the_state():
+    def loader(ranks):
+        inner = DistributedSampler(Random(), num_replicas=ranks, rank=0)
+        return FastLoader(Random(), batch_sampler=BatchSampler(inner, 3, False))
+
+    two = loader(2)
+    next(iter(two))
+    state = two.state_dict()
+    assert state["world_size"] == 2
+    same = loader(2)
+    same.load_state_dict(state)
+    assert len(list(same)) == 3
+    other = loader(3)
+    other.load_state_dict(state)
+    with pytest.raises(UsageError, match="another world_size: expected 2, got 3"):
+        iter(other)
 
 
 def test_between_epochs_and_before_the_first_it_is_the_beginning_of_one():

@@ -7,6 +7,7 @@ batches that are collated straight into the slab that the task brings.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -245,15 +246,19 @@ class Fetcher(Dataset[Outcome]):
     def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
         """The next samples of this worker's iterator, none when it has ended; where it stands."""
         if self._epoch != epoch:
-            self._epoch = epoch
-            self._drawn = 0
-            self._begin(worker)
+            self.begin(epoch, worker)
             resume = self._resume
             if resume is not None and resume.epoch == epoch and worker < resume.turn:
                 self._idle = True
                 return [], [], self._position
         self._idle = False
         return *self._draw(worker), self._position
+
+    def begin(self, epoch: int, worker: int) -> None:
+        """Ask the dataset for its iterator of ``epoch``, and bring that to where it is to go on."""
+        self._epoch = epoch
+        self._drawn = 0
+        self._begin(worker)
 
     def _begin(self, worker: int) -> None:
         resume, begun = self._resume, Position()
@@ -319,7 +324,11 @@ class Fetcher(Dataset[Outcome]):
     def _draw_all(self) -> list[Any]:
         """The samples of a batch where any that is bad raises."""
         size = self._size
-        samples = list(itertools.islice(self._iterator, 1 if size is None else size))
+        samples: list[Any] = []
+        iterator = self._iterator  # not islice: that asks it for its iterator again
+        with contextlib.suppress(StopIteration):
+            for _ in range(1 if size is None else size):
+                samples.append(next(iterator))
         count = len(samples)
         ended = count < (1 if size is None else size)
         if ended and self._drop_last and size is not None:

@@ -43,7 +43,8 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         order: gives the epoch's indices; called when torch would ask a sampler for its iterator.
         skip: how many of them are left out.
         repeats: whether it matters how often an index came before.
-        at_once: the beginning of the order is drawn now rather than with the first batch.
+        at_once: the beginning of the order is drawn now rather than with the first batch; an
+            iterable dataset, which goes on with a state then, is asked for its iterator there.
         progress: is kept up to date.
         bad: samples that cannot be made are counted there.
         stamps: where times are added up.
@@ -74,6 +75,8 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._process = os.getpid()
         if fetcher.iterable:
             progress.workers = progress.workers or [Position()]
+            if not at_once and not fetcher.seeds:  # as torch does; a seed is for the first batch
+                fetcher.begin(progress.epoch, 0)
             return
         for _ in range(skip):
             indices: Any = next(self._sampler_iter, [])

@@ -305,4 +305,19 @@ def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
 
 def drawn(order: Iterator[Any]) -> Iterator[Any]:
     """The same, whose first item has been asked for."""
-    return itertools.chain(list(itertools.islice(order, 1)), order)
+    try:
+        first = next(order)
+    except StopIteration:
+        return iter(())
+    return _behind(first, order)
+
+
+def _behind(first: Any, order: Iterator[Any]) -> Iterator[Any]:
+    """Not by itertools: a user's iterator may begin anew when it is asked for its iterator."""
+    yield first
+    while True:
+        try:
+            following = next(order)
+        except StopIteration:
+            return
+        yield following

@@ -121,3 +121,62 @@ def test_an_endless_stream_can_be_left():
         loader = FastLoader(Endless(), batch_size=4, num_workers=workers)
         for _, batch in zip(range(10), loader):
             assert batch.shape == (4, 3)
+
+
+class Told(IterableDataset):
+    """Writes down what is asked of it, with the number that torch's generator gives then."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __iter__(self):
+        self.calls.append(("iter", torch.rand(()).item()))
+        return self
+
+    def __next__(self):
+        self.calls.append(("next", torch.rand(()).item()))
+        if len(self.calls) > 5:
+            raise StopIteration
+        return len(self.calls)
+
+
+def test_without_workers_the_dataset_is_asked_for_its_iterator_when_the_loader_is():
+    heard = []
+    for kind in (DataLoader, FastLoader):
+        torch.manual_seed(2)
+        dataset = Told()
+        iterator = iter(kind(dataset, batch_size=2))
+        dataset.calls.append("iterated")
+        heard.append(([batch.tolist() for batch in iterator], dataset.calls))
+    assert heard[0] == heard[1]
+    assert heard[1][1][1] == "iterated"
+
+
+class Resetting(IterableDataset):
+    """Its own iterator, which begins anew whenever it is asked for one."""
+
+    def __iter__(self):
+        self.given = 0
+        return self
+
+    def __next__(self):
+        if self.given == 7:
+            raise StopIteration
+        self.given += 1
+        return self.given
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("size", [None, 2])
+def test_a_dataset_that_begins_anew_when_it_is_asked_for_its_iterator_is_asked_once(workers, size):
+    side_by_side(Resetting(), batch_size=size, num_workers=workers)
+
+
+def test_an_iterable_dataset_that_cannot_begin_says_so_when_the_loader_is_iterated():
+    class Broken(IterableDataset):
+        def __iter__(self):
+            raise ValueError("no stream")
+
+    for kind in (DataLoader, FastLoader):
+        with pytest.raises(ValueError, match="no stream"):
+            iter(kind(Broken()))

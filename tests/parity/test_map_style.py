@@ -347,3 +347,8 @@ def test_a_dataset_that_grows_after_its_loader_was_made():
 
 def test_it_is_generic_as_dataloader_is():
     assert FastLoader[list[torch.Tensor]] is not None
+
+
+def test_an_iterator_without_processes_has_none_by_torchs_name():
+    dataset = TensorDataset(torch.arange(8))
+    assert list(iter(FastLoader(dataset, batch_size=2, num_workers=2))._workers) == []
