@@ -219,6 +219,14 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
         even(depths, 1, 3)
 
 
+def test_operations_of_a_sample_are_chosen_apart() -> None:
+    recipe = ours(v1.RandAugment(), N // 2)
+    first, second = (recipe.codes[:, k].tolist() for k in range(2))
+    for pair in ((pixels.EQUALIZE, pixels.EQUALIZE), (pixels.EQUALIZE, pixels.POSTERIZE)):
+        there = collections.Counter(both == pair for both in zip(first, second, strict=True))
+        likely(there, {True: 1 / 14**2, False: 1 - 1 / 14**2})
+
+
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
 def test_operations_of_auto_augment(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = version.AutoAugment()
