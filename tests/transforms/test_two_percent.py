@@ -292,7 +292,7 @@ def test_operations_of_timm() -> None:
 
 
 def test_rectangles() -> None:
-    plan = recognise(v1.Compose([v1.ToTensor(), v1.RandomErasing(0.8, (0.02, 0.1), (0.5, 2.0))]))
+    plan = recognise(v1.Compose([v1.ToTensor(), v1.RandomErasing(0.8, (0.02, 0.1), (0.5, 3.0))]))
     assert isinstance(plan, Plan)
     (erase,) = plan.erasing
     u = np.random.default_rng(6).uniform(size=(N, 41))
@@ -301,7 +301,8 @@ def test_rectangles() -> None:
     likely(collections.Counter(there.tolist()), {True: 0.8, False: 0.2})
     x, y, w, h = (side[there] for side in (x, y, w, h))
     uniform(np.clip(w * h / 3000**2, 0.02, 0.1), 0.02, 0.1)
-    uniform(np.clip(np.log(h / w), -math.log(2), math.log(2)), -math.log(2), math.log(2))
+    low, high = math.log(0.5), math.log(3.0)
+    uniform(np.clip(np.log(h / w), low, high), low, high)
     (small,) = recognise(  # type: ignore[union-attr]
         v1.Compose([v1.ToTensor(), v1.RandomErasing(1.0, (0.25, 0.25), (1.0, 1.0))])
     ).erasing
