@@ -19,6 +19,7 @@ from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundErr
 
 from ._array_table import Arrays, checked_labels, numbered, parse_header, same
 from ._fields import Blobs, LateBlobs, encode_text, little
+from ._hdf5_strings import strings
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._table import Table
 from .base import RAW
@@ -243,6 +244,10 @@ def _array(dataset: Any, path: str) -> np.ndarray:
         _place(dataset, path)
     elif dataset.size > max(1 << 16, os.path.getsize(path)):
         raise StoreError(f"{dataset.name!r} is larger than its file: it is damaged", path=path)
+    elif (found := strings(dataset, path)) is not None:
+        texts: np.ndarray = np.empty(dataset.shape, object)
+        texts.reshape(-1)[:] = found
+        return texts
     mapped = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
     if mapped and dataset.dtype.kind in "iuf" and _place(dataset, path)[1] is None:
         # A column in one piece is left where it is: labels are looked up a batch at a time.

@@ -291,6 +291,35 @@ def test_keys_are_read_when_they_are_asked_for_and_of_the_same_file_only(tmp_pat
         second.keys(np.array([1]))
 
 
+def test_strings_of_any_bytes_are_those_that_the_library_reads(tmp_path: Path) -> None:
+    names = ["", "é 写真", "x" * 70_000, *map(str, range(2_000))]
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"], file["keys"] = np.zeros((len(names), 1, 1, 3), np.uint8), names
+        file["classes"] = np.array([b"fixed", b"length"])
+        file["labels"] = np.zeros(len(names), np.int64)
+    store = open_store(tmp_path / "x.h5")
+    assert store.keys(np.arange(len(names))) == names
+    assert list(store.classes) == ["fixed", "length"]
+
+
+def test_damaged_heap_of_strings_is_an_error_and_never_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    with open_writer(path, classes=CLASSES) as writer:
+        writer.append(records(30))
+    whole, everything, refused = path.read_bytes(), np.arange(30), 0
+    keys = open_store(path).keys(everything)
+    heap = whole.index(b"GCOL")
+    for at in range(heap, heap + 64):
+        for value in (0, 1, 0x7F, 0xFF):
+            path.write_bytes(whole[:at] + bytes([value]) + whole[at + 1 :])
+            try:
+                assert len(open_store(path).keys(everything)) == len(keys)
+            except StoreError as error:
+                refused += 1
+                assert error.path == str(path)
+    assert refused > 30
+
+
 def test_columns_that_are_mapped_are_what_they_were(tmp_path: Path) -> None:
     count = 20_000
     with h5py.File(tmp_path / "x.h5", "w") as file:
