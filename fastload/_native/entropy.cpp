@@ -23,6 +23,9 @@ constexpr uint8_t kEndOfImage = 0xD9;  // EOI
 // are built when a second file wants the same. Measured: docs/performance.md.
 constexpr size_t kSmall = 4096;
 
+// A larger one is worth building wide tables for. Measured: the same.
+constexpr size_t kLarge = size_t{1} << 19;
+
 // Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` has room for as
 // many bytes. Returns the end of the copy; `*marker`: the ordinary marker that ended it, or 0. 0xFF 0xFF does
 // not count as one: libjpeg skips the first, and finds a data byte, a marker or the end of the file behind.
@@ -62,12 +65,12 @@ struct EntropySource::Impl {
 
   ~Impl() { std::free(data); }
 
-  bool build_tables(j_decompress_ptr cinfo, bool eager);
+  bool build_tables(j_decompress_ptr cinfo, HuffmanTable::Effort effort);
   bool load(const uint8_t* from, size_t nbytes);
   bool fill(JBLOCKROW* blocks);
 };
 
-bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, bool eager) {
+bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Effort effort) {
   bool built = true;
   unsigned dc_seen = 0, ac_seen = 0;  // several components may use one table
   for (int c = 0; c < cinfo->comps_in_scan; c++) {
@@ -78,8 +81,8 @@ bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, bool eager) {
                     *ac_code = cinfo->ac_huff_tbl_ptrs[ac_table];
     if (!dc_code || !ac_code) return false;
     // All of them, for a small file that is refused is remembered.
-    if (!(dc_seen >> dc_table & 1)) built &= dc[dc_table].build(*dc_code, false, eager);
-    if (!(ac_seen >> ac_table & 1)) built &= ac[ac_table].build(*ac_code, true, eager);
+    if (!(dc_seen >> dc_table & 1)) built &= dc[dc_table].build(*dc_code, false, effort);
+    if (!(ac_seen >> ac_table & 1)) built &= ac[ac_table].build(*ac_code, true, effort);
     dc_seen |= 1u << dc_table;
     ac_seen |= 1u << ac_table;
   }
@@ -133,9 +136,13 @@ bool EntropySource::begin(j_decompress_ptr cinfo) {
       cinfo->restart_interval != 0)
     return false;
   if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
-  if (!mine.build_tables(cinfo, cinfo->src->bytes_in_buffer >= kSmall)) return false;
+  const size_t nbytes = cinfo->src->bytes_in_buffer;
+  const auto effort = nbytes < kSmall   ? HuffmanTable::kLazy
+                      : nbytes < kLarge ? HuffmanTable::kEager
+                                        : HuffmanTable::kWide;
+  if (!mine.build_tables(cinfo, effort)) return false;
   mine.coder = &entropy_coder();
-  return mine.load(cinfo->src->next_input_byte, cinfo->src->bytes_in_buffer);
+  return mine.load(cinfo->src->next_input_byte, nbytes);
 }
 
 bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {

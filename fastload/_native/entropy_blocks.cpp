@@ -87,7 +87,7 @@ FASTLOAD_INLINE bool any_symbol(BitReader* reader, const HuffmanTable& table, in
 template <const Order& kOrder>
 FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
   // Two look-ups leave enough bits for any symbol, and so does a third one for the next refill.
-  static_assert(56 - 2 * HuffmanTable::kBits >= HuffmanTable::kMaxSymbol);
+  static_assert(56 - 2 * HuffmanTable::kWideBits >= HuffmanTable::kMaxSymbol);
   int k = 0;
   for (;;) {
     refill(reader);

@@ -42,20 +42,24 @@ bool HuffmanTable::Code::is(const JHUFF_TBL& table, bool with_ac) const {
          std::memcmp(symbols, table.huffval, sizeof(symbols)) == 0;
 }
 
-bool HuffmanTable::build(const JHUFF_TBL& table, bool ac, bool eager) {
-  if (built_ && code_.is(table, ac)) return true;
-  const bool wanted = eager || refused_.is(table, ac);
+bool HuffmanTable::build(const JHUFF_TBL& table, bool ac, Effort effort) {
+  const int shift = 64 - (effort == kWide ? kWideBits : kBits);
+  // One that is wider than it need be is kept.
+  if (built_ && shift_ <= shift && code_.is(table, ac)) return true;
+  const bool wanted = effort != kLazy || refused_.is(table, ac);
   Code& code = wanted ? code_ : refused_;
   code.ac = ac;
   std::memcpy(code.counts, table.bits, sizeof(code.counts));
   std::memcpy(code.symbols, table.huffval, sizeof(code.symbols));
   if (!wanted) return false;
+  shift_ = shift;
   built_ = fill();
   return built_;
 }
 
 bool HuffmanTable::fill() {
-  uint32_t alone[kEntries];  // as whole_, with one symbol each
+  const int bits = 64 - shift_, entries = 1 << bits;
+  uint32_t alone[kMostEntries];  // as whole_, with one symbol each
   // Codes of one length are consecutive numbers, so the entries fill up in order, without gaps.
   int code = 0, index = 0, filled = 0;
   for (int length = 1; length <= 16; length++, code <<= 1) {
@@ -65,42 +69,43 @@ bool HuffmanTable::fill() {
     for (int i = 0; i < count; i++, index++, code++) {
       const int symbol = code_.symbols[index];
       if (!baseline(symbol, code_.ac)) return false;
-      if (length > kBits) continue;
-      const int free = kBits - length;
+      if (length > bits) continue;
+      const int free = bits - length;
       std::fill_n(first_ + filled, 1 << free, static_cast<uint16_t>(length << 8 | symbol));
       put_alone(symbol, length, free, code_.ac, alone + filled);
       filled += 1 << free;
     }
     last_[length] = count ? code - 1 : -1;
   }
-  std::fill(first_ + filled, first_ + kEntries, uint16_t{0});
-  std::fill(alone + filled, alone + kEntries, 0u);
+  std::fill(first_ + filled, first_ + entries, uint16_t{0});
+  std::fill(alone + filled, alone + entries, 0u);
   if (code_.ac) {
     pair_up(alone);
   } else {
-    std::memcpy(whole_, alone, sizeof(whole_));
+    std::copy_n(alone, entries, whole_);
   }
   return true;
 }
 
 void HuffmanTable::pair_up(const uint32_t* alone) {
-  const auto behind = [](int bits, int used) { return bits << used & (kEntries - 1); };
-  for (int i = 0; i < kEntries; i++) {
+  const int width = 64 - shift_, entries = 1 << width;
+  const auto behind = [entries](int bits, int used) { return bits << used & (entries - 1); };
+  for (int i = 0; i < entries; i++) {
     const uint32_t one = alone[i];
     const int nbits = Whole::nbits(one), advance = Whole::advance(one);
     const uint32_t two = alone[behind(i, nbits)];
     const int both = nbits + Whole::nbits(two);
-    const bool pair = one != 0 && two != 0 && both <= kBits && advance < kEndOfBlock;
+    const bool pair = one != 0 && two != 0 && both <= width && advance < kEndOfBlock;
     const uint32_t joined = Whole::pack(both, advance + Whole::advance(two), Whole::first_advance(one),
                                         Whole::value(two), Whole::first_value(one));
     whole_[i] = pair ? joined : one;
   }
-  for (int i = 0; i < kEntries; i++) {
+  for (int i = 0; i < entries; i++) {
     const uint32_t known = whole_[i];
     const int nbits = Whole::nbits(known), advance = Whole::advance(known);
     const int next = first_[behind(i, nbits)], length = next >> 8, symbol = next & 255;
     const int further = huffman_advance(symbol);
-    const bool more = next != 0 && length <= kBits - nbits && advance < kEndOfBlock &&
+    const bool more = next != 0 && length <= width - nbits && advance < kEndOfBlock &&
                       (symbol == 0 || advance + further <= kMaxAdvance);
     const int all_nbits = nbits + (more ? length + (symbol & 15) : 0);
     const int all_advance = advance + (more ? further : 0);
@@ -110,7 +115,7 @@ void HuffmanTable::pair_up(const uint32_t* alone) {
 
 HuffmanSymbol HuffmanTable::find_long(uint64_t bits) const {
   const int next = static_cast<int>(bits >> 48);
-  for (int length = kBits + 1; length <= 16; length++) {
+  for (int length = 64 - shift_ + 1; length <= 16; length++) {
     const int code = next >> (16 - length);
     if (code <= last_[length]) return symbol(code_.symbols[(code + offset_[length]) & 255], length);
   }

@@ -26,28 +26,32 @@ struct HuffmanSymbol {
 
 class HuffmanTable {
  public:
-  // Bits looked up at once. Measured: docs/performance.md.
-  static constexpr int kBits = 10;
-  static constexpr int kEntries = 1 << kBits;
-  // The most bits that one of passed() stands for: a code within kBits, and an AC value.
-  static constexpr int kMaxPassed = kBits + 10;
+  // Bits looked up at once: more of them take longer to build and less to decode with. Measured:
+  // docs/performance.md.
+  static constexpr int kBits = 10, kWideBits = 12;
+  // The most bits that one of passed() stands for: a code within kWideBits, and an AC value.
+  static constexpr int kMaxPassed = kWideBits + 10;
   // The most bits of a symbol: its code, and a DC value.
   static constexpr int kMaxSymbol = 16 + 11;
 
   // Of a code in a file. False where libjpeg should do it: codes that 8-bit baseline files do not have, or,
-  // unless `eager`, a code that is neither the one built last nor the one last given and not built.
-  bool build(const JHUFF_TBL& table, bool ac, bool eager);
+  // with kLazy, a code that is neither the one built last nor the one last given and not built.
+  enum Effort { kLazy, kEager, kWide };
+  bool build(const JHUFF_TBL& table, bool ac, Effort effort);
 
-  // The whole symbols within the next kBits bits, values included, up to two of them: see Whole. 0: not one.
-  uint32_t whole(uint64_t bits) const { return whole_[bits >> (64 - kBits)]; }
+  // Of the next bits those that are looked up.
+  uint32_t index(uint64_t bits) const { return static_cast<uint32_t>(bits >> shift_); }
 
-  // The symbols whose codes lie within the next kBits bits, up to three of them, where nobody wants their
+  // The whole symbols within the bits looked up, values included, up to two of them: see Whole. 0: not one.
+  uint32_t whole(uint64_t bits) const { return whole_[index(bits)]; }
+
+  // The symbols whose codes lie within the bits looked up, up to three of them, where nobody wants their
   // values: bits 0 to 5 are their length with the values, the others the advance. 0: not one. AC only.
-  uint32_t passed(uint64_t bits) const { return passed_[bits >> (64 - kBits)]; }
+  uint32_t passed(uint64_t bits) const { return passed_[index(bits)]; }
 
   // The next symbol, whatever its length.
   HuffmanSymbol find(uint64_t bits) const {
-    const int known = first_[bits >> (64 - kBits)];
+    const int known = first_[index(bits)];
     return __builtin_expect(known != 0, 1) ? symbol(known & 255, known >> 8) : find_long(bits);
   }
 
@@ -65,12 +69,15 @@ class HuffmanTable {
     return {length, value & 15, code_.ac ? huffman_advance(value) : 0};
   }
 
-  uint32_t whole_[kEntries];
-  uint16_t passed_[kEntries];
-  uint16_t first_[kEntries];  // the code within kBits: its symbol, and its length from bit 8 on; or 0
-  int last_[17];              // the greatest code of each length, -1: none
-  int offset_[17];            // index into code_.symbols, less the code
-  Code code_{}, refused_{};   // the one built, and the last one that was not
+  static constexpr int kMostEntries = 1 << kWideBits;
+
+  int shift_ = 64 - kBits;  // of the next bits, leaves those looked up
+  uint32_t whole_[kMostEntries];
+  uint16_t passed_[kMostEntries];
+  uint16_t first_[kMostEntries];  // the code within: its symbol, and its length from bit 8 on; or 0
+  int last_[17];                  // the greatest code of each length, -1: none
+  int offset_[17];                // index into code_.symbols, less the code
+  Code code_{}, refused_{};       // the one built, and the last one that was not
   bool built_ = false;
 };
 
