@@ -19,6 +19,7 @@ from fastload import _native
 pytestmark = pytest.mark.native
 
 OUT = 40  # pixels of a side that are compared with and without the decoder
+LARGE = 1 << 17  # bytes from which on wider tables are built
 
 Box = tuple[int, int, int, int]
 
@@ -276,6 +277,67 @@ def test_damaged_data_is_what_libjpeg_makes_of_it(
         boxes.append((x, y, int(rng.integers(1, 39 - x)), int(rng.integers(1, 31 - y))))
     status = assert_same_without_hook(samples, boxes, tmp_path)
     assert (status == _native.OK).sum() > 100 and (status == _native.UNSUPPORTED).sum() > 100
+
+
+@pytest.fixture(scope="module")
+def large() -> list[bytes]:
+    """Files that wider tables are built for: the standard codes and some of their own."""
+    rng = np.random.default_rng(3)
+    noise = native_core.Image.fromarray(rng.integers(0, 256, (288, 352, 3), dtype=np.uint8))
+    made = [
+        native_core.encode(noise, quality=quality, subsampling=kind)
+        for kind, quality in (("4:4:4", 97), ("4:2:0", 97), ("4:2:2", 95))
+    ]
+    made += [
+        make(kind, 700, 500, seed=i, quality=97, optimize=kind == "4:2:0")
+        for i, kind in enumerate(KINDS[:6])
+    ]
+    assert all(len(data) >= LARGE and native_core.core()._own_entropy(data) for data in made)
+    return made
+
+
+@pytest.mark.usefixtures("simd")
+def test_large_files_equal_pillow_and_so_do_small_ones_after_them(
+    large: list[bytes], tmp_path: Path
+) -> None:
+    """In one thread: what comes after may go on with the wider tables."""
+    small = [make("4:2:0", 150, 130, seed=i, quality=60 + i) for i in range(3)]
+    rng = np.random.default_rng(4)
+    for i, data in enumerate([*large, *small, *large, *small]):
+        expected = native_core.pixels(data)
+        height, width = expected.shape[:2]
+        (tmp_path / f"{i}.jpg").write_bytes(data)
+        files = native_core.open_files([tmp_path / f"{i}.jpg"])
+        for _ in range(3):
+            w, h = int(rng.integers(1, width + 1)), int(rng.integers(1, height + 1))
+            x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+            result = native_core.submit(
+                files, [[x, y, w, h]], size=[[width, height]], threads=0
+            ).wait()
+            assert result.status[0] == _native.OK
+            np.testing.assert_array_equal(result.images[0], expected[y : y + h, x : x + w])
+
+
+@pytest.mark.usefixtures("simd")
+def test_damaged_large_files_are_what_libjpeg_makes_of_them(
+    large: list[bytes], tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    rng = np.random.default_rng(8)
+    samples: list[bytes] = []
+    boxes: list[Box] = []
+    for i in range(count(120, 3000)):
+        data = bytearray(large[i % len(large)])
+        for _ in range(int(rng.integers(1, 3))):
+            at = int(rng.integers(scan(bytes(data)), len(data)))
+            if rng.random() < 0.7:
+                data[at] ^= 1 << int(rng.integers(0, 8))
+            else:
+                data[at : at + int(rng.integers(0, 3))] = b"\xff"
+        samples.append(bytes(data))
+        x, y = int(rng.integers(0, 352)), int(rng.integers(0, 288))
+        boxes.append((x, y, int(rng.integers(1, 353 - x)), int(rng.integers(1, 289 - y))))
+    status = assert_same_without_hook(samples, boxes, tmp_path)
+    assert (status == _native.OK).any() and (status == _native.UNSUPPORTED).any()
 
 
 def test_dc_values_beyond_16_bits_are_what_libjpeg_makes_of_them(tmp_path: Path) -> None:
