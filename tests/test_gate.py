@@ -111,19 +111,23 @@ def test_a_slab_more_is_taken_where_threads_lose_time_that_the_loop_waits_for(mo
     assert len(held) == 2
 
 
-@pytest.mark.parametrize("share", [0.02, 0.2])
-def test_threads_that_are_idle_at_the_end_of_a_batch_lose_time_too(monkeypatch, share):
+@pytest.mark.parametrize(
+    ("share", "asked", "more"),
+    [(0.02, 0, False), (0.2, 0, True), (0.2, 990, False)],  # the last waits for 10 of 1000 ns
+)
+def test_idle_threads_lose_what_the_loop_waits_for(monkeypatch, share, asked, more):
     now = [0]
     monkeypatch.setattr(_gate.time, "perf_counter_ns", lambda: now[0])
     ring = SlabRing(keep=3, few=2)
     gate = _gate.Gate([ring], print)
     held = [lease(ring), lease(ring)]
     for _ in range(2 * _gate._BATCHES):
-        gate.ask()
         gate.begun()
-        now[0] += 1000
+        now[0] += asked
+        gate.ask()
+        now[0] += 1000 - asked
         gate.made(share)
-    assert ring.crowded() is (share < _gate._LOSS)
+    assert ring.crowded() is not more
     assert len(held) == 2
 
 

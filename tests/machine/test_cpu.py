@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from fastload._machine import cpu
 
@@ -54,6 +55,10 @@ def test_the_limit_of_a_group_further_down_counts_and_the_least_wins(tmp_path):
     assert cpu.quota(tmp_path, membership) == 3
     (tmp_path / "slurm" / "cpu.max").write_text("200000 100000\n")
     assert cpu.quota(tmp_path, membership) == 2
+    (job.parent / "job:8").mkdir()
+    (job.parent / "job:8" / "cpu.max").write_text("100000 100000\n")
+    membership.write_text("0::/slurm/job:8\n")
+    assert cpu.quota(tmp_path, membership) == 1
     membership.write_text("0::/of/another/namespace\n")
     assert cpu.quota(tmp_path, membership) is None
 
@@ -66,6 +71,14 @@ def test_a_group_further_down_of_version_1(tmp_path):
     membership = tmp_path / "membership"
     membership.write_text("5:cpu,cpuacct:/unit\n0::/\n")
     assert cpu.quota(tmp_path, membership) == 1.5
+
+
+def test_time_in_the_queue_for_a_cpu_is_wanted_time(monkeypatch, tmp_path):
+    statistics = tmp_path / "schedstat"  # ns of computing, ns in the queue, time slices
+    statistics.write_text("1000000000 7000000000 30000000000\n")
+    monkeypatch.setattr(cpu, "_SCHEDSTAT", str(statistics))
+    before = time.thread_time()
+    assert before + 7 <= cpu.wanted() <= time.thread_time() + 7
 
 
 def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
