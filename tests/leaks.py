@@ -97,10 +97,25 @@ def _shared_memory() -> list[str]:
     others = {p.name for p in Path("/proc").iterdir() if p.name.isdigit()} - family
     # What torch makes says who made it.
     names = {name for name in names if not _maker(name) & others}
+    # By inode: a semaphore is made under another name, which is what its maker's maps go on showing.
+    inodes = {name: str(entry) for name in names if (entry := _inode(SHM / name))}
     for process in others:
-        maps = _read(Path("/proc") / process / "maps")
-        names -= {name for name in names if f"{SHM}/{name}" in maps}
-    return sorted(names)
+        maps = _read(Path("/proc") / process / "maps").splitlines()
+        mapped = {
+            parts[4]
+            for line in maps
+            if len(parts := line.split(None, 5)) > 5 and str(SHM) in parts[5]
+        }
+        inodes = {name: inode for name, inode in inodes.items() if inode not in mapped}
+    return sorted(inodes)
+
+
+def _inode(path: Path) -> int:
+    """Its number; 0 where it is gone."""
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return 0
 
 
 def _maker(name: str) -> set[str]:
