@@ -9,6 +9,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+class Watched:
+    """While it lives, reading a page of ``map`` that its file no longer has gives zeros.
+
+    Otherwise it would end the process by SIGBUS. ``map``: a mapped file, contiguous; it is kept.
+    """
+
+    def __init__(self, map: Any) -> None: ...
+    @property
+    def cut(self) -> int:
+        """Offset of the first page that was found missing; -1: none was."""
+
 class Files:
     """Files of a store, opened or mapped when first read, in every process that reads.
 

@@ -144,6 +144,7 @@ Status Batch::decode(int64_t item, int* error) {
     }
   }
   mine.scratch.trim();
+  if (files_->cut_short(sample.file, sample.offset, sample.nbytes)) status = Status::kTruncated;
   return status;
 }
 
@@ -310,6 +311,7 @@ void Probe::run(int64_t item) noexcept {
   } catch (const std::bad_alloc&) {
     status = Status::kIo;
   }
+  if (files_->cut_short(sample.file, sample.offset, sample.nbytes)) status = Status::kTruncated;
   if (status == Status::kOk) {
     size_[2 * item] = width;
     size_[2 * item + 1] = height;

@@ -9,6 +9,7 @@
 
 #include "batch.h"
 #include "bindings.h"
+#include "cut_short.h"
 #include "files.h"
 #include "pool.h"
 
@@ -268,6 +269,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   if (!views.is_none()) lead(views, n, batch.get(), job.get());
   if (begin) {
     job->begin();
+    Watched::install();  // others may have put their handler of bus errors in our place
     pool::submit(batch);
   }
   return job;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "cut_short.h"
 #include "files.h"
 #include "orientation.h"
 
@@ -176,6 +177,22 @@ void turned(const PyFiles& files, const py::object& file, const py::object& offs
 
 }  // namespace
 
+// fastload._native._core.Watched
+class PyWatched {
+ public:
+  explicit PyWatched(const py::buffer& map)
+      : info_(map.request()), watched_(info_.ptr, static_cast<size_t>(info_.size * info_.itemsize)) {}
+
+  int64_t cut() const {
+    const size_t at = watched_.cut();
+    return at == SIZE_MAX ? -1 : static_cast<int64_t>(at);
+  }
+
+ private:
+  py::buffer_info info_;  // before what watches it: the map stays until that has gone
+  Watched watched_;
+};
+
 std::shared_ptr<Files> core_of(const py::object& files) {
   if (!py::isinstance<PyFiles>(files)) throw py::type_error("files: expected fastload._native._core.Files");
   return files.cast<const PyFiles&>().core();
@@ -193,6 +210,9 @@ void bind_files(py::module_& m) {
       .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
            "Ask the system to read these spans into the page cache; see _core.pyi.")
       .def("__len__", &PyFiles::length);
+  py::class_<PyWatched>(m, "Watched", "Watches a mapped file; see _core.pyi.")
+      .def(py::init<const py::buffer&>(), "map"_a)
+      .def_property_readonly("cut", &PyWatched::cut);
 }
 
 }  // namespace fastload

@@ -1,5 +1,7 @@
 #include "files.h"
 
+#include "cut_short.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -71,6 +73,7 @@ struct Files::Mapping {
   bool ours;        // else it is the caller's memory
   bool packed;
   Layout layout;
+  std::unique_ptr<Watched> watched;  // of ours; see Note [Bus errors]
 };
 
 Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
@@ -87,7 +90,7 @@ Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const 
   for (const Memory& memory : memories) {
     mappings_[static_cast<size_t>(memory.file)].store(
         new Mapping{const_cast<uint8_t*>(memory.data), memory.nbytes, memory.nbytes, false, memory.packed,
-                    memory.layout},
+                    memory.layout, nullptr},
         std::memory_order_release);
   }
 }
@@ -97,6 +100,7 @@ Files::~Files() {
   for (size_t i = 0; i < count_; i++) {
     Mapping* found = mappings_[i].load(std::memory_order_acquire);
     if (found == nullptr) continue;
+    found->watched.reset();
     if (found->ours && found->size > 0) munmap(found->address, found->size);
     delete found;
   }
@@ -156,16 +160,16 @@ const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   }
   close(fd);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  Mapping* made =
-      new (std::nothrow) Mapping{address, size, (size + page - 1) / page * page, true, true, Layout{}};
+  Mapping* made = new (std::nothrow)
+      Mapping{address, size, (size + page - 1) / page * page, true, true, Layout{}, nullptr};
+  if (made != nullptr && size > 0) made->watched.reset(new (std::nothrow) Watched(address, size));
   if (made != nullptr && slot.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
+  const bool first = made == nullptr;
+  delete made;  // else another thread was first
   if (size > 0) munmap(address, size);
-  if (made == nullptr) {
-    *error = ENOMEM;
-    return nullptr;
-  }
-  delete made;  // another thread was first
-  return known;
+  if (!first) return known;
+  *error = ENOMEM;
+  return nullptr;
 }
 
 Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
@@ -187,6 +191,9 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
     const Mapping* found = mapping(file, error);
     if (found == nullptr) return Status::kIo;
     if (!clip(found->size, offset, nbytes, &length)) return Status::kTruncated;
+    if (found->watched && static_cast<size_t>(offset) + length > found->watched->cut()) {
+      return Status::kTruncated;
+    }
     static const uint8_t nothing[1] = {0};
     const size_t start = static_cast<size_t>(offset);
     span->data = found->size > 0 ? static_cast<const uint8_t*>(found->address) + start : nothing;
@@ -217,6 +224,14 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
   }
   close(fd);
   return status;
+}
+
+bool Files::cut_short(int64_t file, int64_t offset, int64_t nbytes) const noexcept {
+  if (!mappings_ || file < 0 || static_cast<uint64_t>(file) >= count_) return false;
+  const Mapping* found = mappings_[static_cast<size_t>(file)].load(std::memory_order_acquire);
+  size_t length = 0;
+  return found != nullptr && found->watched && clip(found->size, offset, nbytes, &length) &&
+         static_cast<size_t>(offset) + length > found->watched->cut();
 }
 
 void Files::prefetch(int64_t file, int64_t offset, int64_t nbytes) const noexcept {

@@ -86,6 +86,10 @@ class Files {
   Status read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
               int* error) noexcept;
 
+  // Whether a mapped file was found not to reach the end of this span any more: what was made of it is worth
+  // nothing.
+  bool cut_short(int64_t file, int64_t offset, int64_t nbytes) const noexcept;
+
   // The whole of a loose file into memory of the caller. kPending: `room` is too small; *nbytes says how
   // large it is. kIo sets *error to an errno; kTruncated: it was cut short meanwhile.
   Status read_whole(int64_t file, uint8_t* into, size_t room, size_t* nbytes, int* error) const noexcept;

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
 import time
 import warnings
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +26,7 @@ from .._on_error.policy import BadSamples
 from .._on_error.refill import Refill
 from .._progress import Progress
 from .._trace import Stamps
+from ..errors import UsageError
 from .background import Background
 from .completed import Completed
 from .fetch import Fetcher
@@ -56,7 +59,8 @@ class WorkerIterator(Iterator[Any]):
         refill: Refill | None = None,
         number: int = 0,
     ) -> None:
-        self._wrapped: Any = iter(inner)
+        self._wrapped: Any = _in_this_process(iter(inner))
+        self._pid = os.getpid() if hasattr(self._wrapped, "_workers") else None
         assert tasks.current is not None  # torch's iterator has asked for its sampler's
         self._tasks: TaskIterator = tasks.current
         self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
@@ -136,6 +140,8 @@ class WorkerIterator(Iterator[Any]):
             ) from error
 
     def _outcome(self, begin: int) -> Outcome:
+        if self._pid not in (None, os.getpid()):
+            raise UsageError("the iterator is of the process before the fork; make one in this one")
         try:
             outcome: Outcome = next(self._wrapped)
         except StopIteration:
@@ -177,6 +183,28 @@ class WorkerIterator(Iterator[Any]):
 
     def __reduce__(self) -> Any:
         return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+# Torch's iterators with workers; in a child they are to be left alone.
+_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+_registered = False
+
+
+def _in_this_process(iterator: Any) -> Any:
+    """The same, which after a fork does not end its parent's workers when the child lets it go."""
+    global _registered
+    if hasattr(iterator, "_workers"):
+        _alive.add(iterator)
+        if not _registered:
+            os.register_at_fork(after_in_child=_leave_alone)
+            _registered = True
+    return iterator
+
+
+def _leave_alone() -> None:
+    # As if it had been shut down already: the event and the queues by which it would are shared.
+    for iterator in list(_alive):
+        iterator._shutdown = True
 
 
 def too_long(dataset: Any, reported: int, yielded: int, workers: int = 0) -> str:

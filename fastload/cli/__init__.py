@@ -1,7 +1,9 @@
 """The command line: ``fastload COMMAND``. A command's module is imported when the command is used.
 
-Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C. With
-``--json`` stdout has {"error": {"type", "message", "path", "record", "offset"}} where one ends it.
+Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C,
+143 SIGTERM, which ends a command as Ctrl-C does: with nothing left running and no temporary files.
+With ``--json`` stdout has {"error": {"type", "message", "path", "record", "offset"}} where an error
+ends it.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import importlib
 import io
 import json
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -36,7 +40,8 @@ COMMANDS = {
 
 
 _STATUS = (
-    "Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, 130 Ctrl-C."
+    "Exit status: 0 done, 1 the data or the machine is at fault, 2 the command line is, "
+    "130 Ctrl-C, 143 SIGTERM."
 )
 
 
@@ -66,6 +71,8 @@ class _Group(click.Group):
         for stream in (sys.stdout, sys.stderr):  # names of files that no terminal can show
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        terminated: list[int] = []
+        handler = _as_ctrl_c(terminated)
         others = warnings.formatwarning
         warnings.formatwarning = _format_warning
         try:
@@ -76,7 +83,7 @@ class _Group(click.Group):
             _fail(error, error.format_message(), error.exit_code, given)
         except (click.Abort, KeyboardInterrupt):
             click.echo("fastload: stopped", err=True)
-            sys.exit(130)
+            sys.exit(128 + signal.SIGTERM if terminated else 130)
         except BrokenPipeError:  # the reader of our output, such as `head`, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
@@ -86,6 +93,25 @@ class _Group(click.Group):
             _fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         finally:
             warnings.formatwarning = others
+            if handler is not None:
+                signal.signal(signal.SIGTERM, handler)
+
+
+def _as_ctrl_c(terminated: list[int]) -> Any:
+    """Let SIGTERM raise KeyboardInterrupt, and ``terminated`` say so; the handler to put back.
+
+    None, and nothing is done, where somebody handles it or this is not the main thread.
+    """
+
+    def stop(number: int, frame: Any) -> None:
+        signal.signal(number, signal.SIG_DFL)  # another one ends the process at once
+        terminated.append(number)
+        raise KeyboardInterrupt
+
+    in_main = threading.current_thread() is threading.main_thread()
+    if not in_main or signal.getsignal(signal.SIGTERM) != signal.SIG_DFL:
+        return None
+    return signal.signal(signal.SIGTERM, stop)
 
 
 def _message(error: Exception) -> str:

@@ -26,6 +26,8 @@ import numpy as np
 
 from fastload.errors import StoreError
 
+from ._mapped import Watch
+
 _MAGIC = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
 _BIG, _SUBTREE, _DUPLICATES = 0x01, 0x02, 0x04  # node flags
@@ -75,6 +77,7 @@ class Pages:
         bytes: uint8, the whole file; slices of it are values without a copy.
         transaction: number of the last committed transaction.
         main: the main tree.
+        check: raises StoreError where the file was cut short since.
 
     Raises:
         StoreError: this is no LMDB file of data format 1, or it is truncated.
@@ -86,6 +89,7 @@ class Pages:
             if os.fstat(file.fileno()).st_size < 2 * 256:
                 raise self._bad("expected an LMDB file, found fewer than two pages")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self.check = Watch(self._map, path).check
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.page_size, self.transaction, self.main, last = self._meta()
         self.count = len(self.bytes) // self.page_size

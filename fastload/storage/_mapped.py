@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import mmap
 import os
+from typing import Any
 
+from fastload import _native
 from fastload.errors import StoreError, StoreNotFoundError
 
 _COMPRESSED = (
@@ -37,3 +39,26 @@ def map_file(path: str) -> mmap.mmap | bytes:
                 f"expected an uncompressed file, found {name}: decompress it first", path=path
             )
     return data
+
+
+class Watch:
+    """Notices that the mapped file ``path`` was cut short, as one is that another is copied over.
+
+    With the core, reading what is missing then gives zeros until ``check`` is called, instead of
+    ending the process by SIGBUS.
+    """
+
+    def __init__(self, mapped: mmap.mmap, path: str) -> None:
+        core = _native.load()
+        self._core: Any = None if core is None else core.Watched(mapped)
+        self._map, self._path = mapped, path
+
+    def check(self) -> None:
+        """Raises StoreError: the file is not whole any more."""
+        expected, found = len(self._map), self._map.size()
+        if found < expected or (self._core is not None and self._core.cut >= 0):
+            raise StoreError(
+                f"expected {expected} bytes, as the file had when it was opened, found {found}: "
+                "was it cut short or overwritten? Put the store back and make a new loader",
+                path=self._path,
+            )

@@ -97,9 +97,10 @@ class LmdbStore(Store):
         """As in the contract.
 
         Raises:
-            StoreError: the table names a place outside the file.
+            StoreError: the table names a place outside the file, or the file was cut short.
         """
         columns = self._columns
+        columns.pages.check()
         offset = columns.offsets[indices].astype(np.int64)
         nbytes = columns.nbytes[indices].astype(np.int64)
         wrong = (offset < 0) | (offset > len(columns.pages.bytes) - nbytes)

@@ -187,3 +187,47 @@ print(resident() - begin)
     stdout, stderr = process.communicate(timeout=600)
     assert stderr == ""
     assert int(stdout) < 5 * 1024
+
+
+CUT = """
+import hashlib, os, sys
+from torchvision import transforms as v1
+from fastload import FastLoader
+path, way = sys.argv[1:]
+loader = FastLoader(path, batch_size=4, num_workers=2, transform=v1.ToTensor(), seed=1)
+right = [hashlib.sha256(images.numpy()).digest() for images, _ in loader]
+iterator = iter(loader)
+next(iterator)
+size = os.path.getsize(path)
+if way == "anew":
+    with open(path, "wb") as file:
+        file.write(os.urandom(size // 4))
+else:
+    os.truncate(path, int(way) * size // 100)
+for epoch in (iterator, iter(loader)):
+    while True:
+        try:
+            images, _ = next(epoch)
+        except StopIteration:
+            break
+        except Exception as error:
+            assert type(error).__name__ in ("StoreError", "ChecksumError", "DecodeError"), error
+            assert path in str(error), error
+        else:
+            assert hashlib.sha256(images.numpy()).digest() in right
+print("end")
+"""
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("way", ["0", "40", "anew"])
+@pytest.mark.parametrize("kind", ["lmdb", "tar"])
+def test_a_store_that_is_cut_short_while_it_is_read_is_an_error_or_right(
+    store, tmp_path, way, kind
+):
+    """The maps are of files that have no such page any more: the process would end by SIGBUS."""
+    path = tmp_path / f"copy.{kind}"
+    pack(store, path)
+    process = python(CUT, path, way)
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout) == (0, "end\n"), stderr

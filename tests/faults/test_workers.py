@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import shutil
@@ -18,6 +19,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from fastload import FastLoader
+from fastload.errors import UsageError
 
 # An error has come by then; it takes one or two. The limit is for a machine that is busy.
 SECONDS = 60
@@ -222,6 +224,7 @@ sys.path[:0] = [sys.argv[1]]
 import leaks, torch
 from torch.utils.data import Dataset
 from fastload import FastLoader
+from fastload.errors import UsageError
 
 class Large(Dataset):
     def __len__(self):
@@ -285,3 +288,26 @@ def test_where_shared_memory_is_full_batches_still_come_or_say_why(count, tmp_pa
     assert len(failed) == rounds
     assert done.stdout.count("No space left on device") >= 2 * rounds
     assert sum(line.startswith("full OSError") for line in lines) == rounds
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_fork_in_the_midst_leaves_the_batches_and_the_workers_to_the_parent(persistent):
+    loader = FastLoader(Arrays(), 5, num_workers=2, persistent_workers=persistent)
+    iterator = iter(loader)
+    first = next(iterator)[1].tolist()
+    child = os.fork()
+    if child == 0:
+        try:
+            with pytest.raises(UsageError, match="before the fork"):
+                next(iterator)
+            del iterator, loader
+            gc.collect()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    rest = [index for batch in iterator for index in batch[1].tolist()]
+    assert first + rest == list(range(80))
+    del iterator, loader
