@@ -39,6 +39,12 @@ while [ $# -gt 0 ]; do
     *) echo "gpu: expected one of the options above, got $1 (see the head of $0)" >&2 && exit 2 ;;
     esac
 done
+for part in $PARTS; do # before anything is installed
+    case $part in
+    tests | gpu-transfer | photos | photos-uint8 | small) ;;
+    *) echo "gpu: no part is called $part (see the head of $0)" >&2 && exit 2 ;;
+    esac
+done
 case ${CUDA:-13} in
 12) LIBRARIES="nvidia-dali-cuda120 nvidia-nvimgcodec-cu12[nvjpeg]" EXTRAS=test,dali,nvimgcodec ;;
 *) LIBRARIES="nvidia-dali-cuda130 nvidia-nvimgcodec-cu13[nvjpeg]" EXTRAS=test,dali-cuda13,nvimgcodec-cuda13 ;;
@@ -170,7 +176,6 @@ for part in $PARTS; do
     gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
     photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
     small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;
-    *) echo "gpu: no part is called $part (see the head of $0)" >&2 && exit 2 ;;
     esac
     report >"$FOUND/report.log" 2>&1 || true # after each: whoever stops this keeps what is there
 done
