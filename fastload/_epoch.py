@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
 
 from . import _sampler, _shard
+from ._dataset import PackedDataset
 from ._on_error.policy import OnError
 from ._on_error.refill import Refill
 from ._progress import Progress
@@ -79,6 +80,21 @@ class Epoch:
             if self.progress.begun:
                 torch.default_generator.set_state(own)
             self.progress.begin()
+
+
+def number(loader: Any) -> int:
+    """The epoch that begins now; whoever set it last, on the loader or its sampler, decides."""
+    sampler, epoch = loader._epoch_sampler(), loader._next_epoch
+    if isinstance(sampler, SeededSampler):
+        epoch = sampler.begin(epoch)
+    else:
+        now = told(loader)
+        if now is not None and now != loader._sampler_epoch:
+            epoch = loader._sampler_epoch = now
+    if loader.seed is not None and isinstance(loader.dataset, PackedDataset):
+        loader.dataset.set_epoch(epoch)
+    loader._next_epoch = epoch + 1
+    return epoch  # type: ignore[no-any-return]
 
 
 def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None) -> Epoch:
@@ -152,6 +168,7 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         loader.batch_sampler is None or loader.batch_size is not None
     )
     stateful = _stateful(loader)
+    persistent = loader.persistent_workers and loader.num_workers > 0
     world_size = shard.world_size if shard else _replicas(loader)
     return Progress(
         epoch=epoch,
@@ -162,9 +179,20 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         seed=loader.seed,
         generators=[generator.get_state() for generator in _generators(loader)],
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
-        sampler_epoch=getattr(_told(loader), "epoch", None),
-        base_seed=loader._base_seed,
+        sampler_epoch=told(loader),
+        base_seed=loader._base_seed if persistent else None,
     )
+
+
+def seeding(loader: Any, progress: Progress) -> torch.Generator | None:
+    """What torch draws the workers' seed from.
+
+    Workers that persist had theirs drawn before, in the run that goes on here too: the loader's
+    generator, from which the order comes, has to stay where it is.
+    """
+    if progress.base_seed is None:
+        return loader.generator  # type: ignore[no-any-return]
+    return torch.Generator().manual_seed(progress.base_seed)
 
 
 def tell(loader: Any, epoch: int | None) -> None:
@@ -172,12 +200,19 @@ def tell(loader: Any, epoch: int | None) -> None:
 
     A trainer may ask for the order of the epoch it goes on with before it says which one that is.
     """
-    sampler = _told(loader)
+    sampler = _keeper(loader)
     if sampler is not None and epoch is not None:
         sampler.set_epoch(epoch)
+        loader._sampler_epoch = epoch
 
 
-def _told(loader: Any) -> Any:
+def told(loader: Any) -> int | None:
+    """The epoch that the user's sampler was told; None where it keeps none."""
+    epoch: int | None = getattr(_keeper(loader), "epoch", None)
+    return epoch
+
+
+def _keeper(loader: Any) -> Any:
     """The user's sampler that keeps an epoch; None for ours, which is told each time."""
     for part in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
         known = isinstance(getattr(part, "epoch", None), int) and hasattr(part, "set_epoch")

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from . import _arguments, _decode_device, _epoch, _runs, _shard
+from . import _arguments, _decode_device, _epoch, _retold, _runs, _shard
 from ._arguments import Sample
 from ._buffers import SlabRing
 from ._cache.cache import Cache
-from ._dataset import PackedDataset, open_dataset
+from ._dataset import open_dataset
 from ._datasets.source import Source, nested, resolve
 from ._datasets.tensors import of_rows
 from ._device import delivery
@@ -334,18 +334,6 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     def _epoch_sampler(self) -> Any:
         return getattr(self.batch_sampler, "sampler", self.sampler)
 
-    def _begin_epoch(self) -> int:
-        """The epoch that begins now; whoever set it last, on the loader or its sampler, decides."""
-        sampler = self._epoch_sampler()
-        if isinstance(sampler, SeededSampler):
-            epoch = sampler.begin(self._next_epoch)
-        else:
-            epoch = self._next_epoch
-        if self.seed is not None and isinstance(self.dataset, PackedDataset):
-            self.dataset.set_epoch(epoch)
-        self._next_epoch = epoch + 1
-        return epoch
-
     def __len__(self) -> int:
         """Batches of an epoch, of this rank where ``shard=True`` divides it."""
         shard = self._shard()
@@ -362,11 +350,15 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         return _shard.resolve(self.rank, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        return _retold.watched(self, self._begin())
+
+    def _begin(self) -> Iterator[Any]:
+        """Begin an epoch."""
         shard = self._shard()
         if shard is None and self._own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         resume, self._resume = self._resume, None
-        number = self._begin_epoch()
+        number = _epoch.number(self)
         if resume is not None and resume.epoch != number:
             resume = None  # set_epoch chose another one since the state was loaded
         last, self._stamps = self._stamps, Stamps(self._observer())

@@ -16,6 +16,7 @@ class Resumable:
     """The part of FastLoader that resumes."""
 
     _next_epoch = 0
+    _sampler_epoch: int | None = 0  # that the user's sampler had been told when an epoch last began
     _base_seed: int | None = None
     _progress: Progress | None = None
     _resume: Progress | None = None

@@ -33,7 +33,7 @@ from ._epoch import Epoch
 from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._iterator import BatchIterator
 from ._machine import cpu, memory
-from ._progress import positions
+from ._progress import Progress, positions
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
@@ -139,9 +139,7 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
     if inner is None or not persistent or _died(inner):
         inner = _inner(loader, epoch)
     progress = epoch.progress
-    # The workers' seed was drawn before this epoch: then its order was drawn first.
-    at_once = epoch.resumed and progress.base_seed is not None
-    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip, at_once=at_once)
+    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip)
     iterator = WorkerIterator(
         inner.loader,
         inner.tasks,
@@ -157,7 +155,8 @@ def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
         iterator.start()
     if persistent:
         loader._inner = inner
-        loader._base_seed = iterator._base_seed
+        if loader._base_seed is None:
+            loader._base_seed = iterator._base_seed
     return iterator
 
 
@@ -169,6 +168,7 @@ def _local(loader: Any, epoch: Epoch) -> LocalIterator:
         epoch.order(loader),
         skip=epoch.skip,
         repeats=_epoch.counts(loader),
+        generator=_epoch.seeding(loader, epoch.progress),
         at_once=epoch.resumed,
         progress=epoch.progress,
         bad=loader._bad,
@@ -215,7 +215,7 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
             pin_memory=loader.pin_memory and not delivery.accelerated(loader),
             pin_memory_device=loader.pin_memory_device,
             timeout=loader.timeout,
-            generator=loader.generator,
+            generator=_epoch.seeding(loader, epoch.progress),
             **options,
         )
     return Inner(inner, tasks)
@@ -257,17 +257,13 @@ def halves(loader: Any) -> Halves | None:
 def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
     """The iterator over ``epoch`` where an engine of ours makes the batches."""
     progress = epoch.progress
-    persistent = loader.persistent_workers and loader.num_workers > 0
-    at_once = epoch.resumed and persistent and progress.base_seed is not None
     # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
     if epoch.known is not None:
         order = Order(iter(epoch.known), epoch.known)
     else:
         order = _sampler.index_batches(loader.batch_sampler, whole=epoch.refill is not None)
-    left_out = _sampler.leave_out(order, epoch.skip) if at_once else None
-    seed, number = _augmentation(loader, source, progress.epoch, persistent)
-    if epoch.resumed and left_out is None:
-        left_out = _sampler.leave_out(order, epoch.skip)
+    seed, number = _augmentation(loader, source, progress)
+    left_out = _sampler.leave_out(order, epoch.skip) if epoch.resumed else None
     return BatchIterator(
         source=source,
         decoder=_decoder(loader, source),
@@ -294,15 +290,16 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
     )
 
 
-def _augmentation(loader: Any, source: Source, epoch: int, persistent: bool) -> tuple[int, int]:
+def _augmentation(loader: Any, source: Source, progress: Progress) -> tuple[int, int]:
     """Seed and epoch that augmentation is drawn for."""
     # Workers that persist keep their first base seed: DataLoader draws no other then.
-    if loader._base_seed is None or not persistent:
+    loader._base_seed, number = progress.base_seed, progress.epoch + 1
+    if loader._base_seed is None:
         drawn = torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        loader._base_seed = int(drawn.item())
+        loader._base_seed, number = int(drawn.item()), 0
     if loader.seed is not None:
-        return loader.seed, epoch
-    return source.draw or (loader._base_seed, epoch if persistent else 0)
+        return loader.seed, progress.epoch
+    return source.draw or (loader._base_seed, number)
 
 
 def _pinned(loader: Any) -> bool:

@@ -60,6 +60,11 @@ class SeededSampler(Sampler[int]):
         self._chosen = False
         return self.epoch
 
+    def another(self, epoch: int) -> bool:
+        """Whether ``set_epoch`` chose another than ``epoch``, which has begun; if not, forget."""
+        self._chosen = self._chosen and self.epoch != epoch
+        return self._chosen
+
     def permutation(self) -> np.ndarray:
         """The order of this epoch: int64 (len,)."""
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every

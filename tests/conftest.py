@@ -52,10 +52,10 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     skip_long = pytest.mark.skip(reason="long: run by `make test-long`")
     for item in items:
-        if item.get_closest_marker("long") is not None:
-            item.add_marker(
-                pytest.mark.timeout(LONG_TIMEOUT_S) if config.getoption("--long") else skip_long
-            )
+        if config.getoption("--long"):
+            item.add_marker(pytest.mark.timeout(LONG_TIMEOUT_S))  # full counts are of every test
+        elif item.get_closest_marker("long") is not None:
+            item.add_marker(skip_long)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -380,3 +380,30 @@ def test_a_distributed_sampler_is_told_the_epoch_that_it_had(store):
     other.load_state_dict(loader.state_dict())
     assert other.sampler.epoch == 7
     assert_same(list(other), list(iterator))
+
+
+@pytest.mark.parametrize("make", ["user", "native"])
+@pytest.mark.parametrize(
+    ("saved", "used"),
+    [
+        ((2, True), (2, True)),
+        ((2, True), (0, False)),
+        ((2, False), (2, True)),
+        ((0, False), (2, True)),
+    ],
+)
+def test_workers_that_persist_do_not_move_the_generator(store, make, saved, used):
+    """Torch draws their seed once, every other worker's in each epoch: before the order."""
+
+    def loader(how):
+        workers, persistent = how
+        given = {"num_workers": workers, "persistent_workers": persistent, "shuffle": True}
+        given["generator"] = torch.Generator().manual_seed(1)
+        if make == "native":
+            return FastLoader(store, 5, transform=TRAIN, **given)
+        return FastLoader(range(23), 5, **given)
+
+    for steps in (2, 7, 12):  # in the first, second and third epoch
+        rest = 15 - steps if saved == used else -steps % 5
+        expected, got = resumed(lambda: loader(saved), steps, epochs=3, load=lambda: loader(used))
+        assert_same(got[:rest], expected[:rest])

@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -43,6 +44,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         order: gives the epoch's indices; called when torch would ask a sampler for its iterator.
         skip: how many of them are left out.
         repeats: whether it matters how often an index came before.
+        generator: what torch draws the seed from that it does not need here.
         at_once: the beginning of the order is drawn now rather than with the first batch; an
             iterable dataset, which goes on with a state then, is asked for its iterator there.
         progress: is kept up to date.
@@ -58,12 +60,13 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         *,
         skip: int,
         repeats: bool,
+        generator: torch.Generator | None,
         at_once: bool,
         progress: Progress,
         bad: BadSamples,
         stamps: Stamps,
     ) -> None:
-        super().__init__(_View(loader, order))
+        super().__init__(_View(loader, order, generator))
         self._dataset_kind = loader._dataset_kind
         self._index_sampler = loader._index_sampler
         self._fetcher = fetcher
@@ -168,9 +171,15 @@ class _View:
     # That of single indices, for which it asks nothing of the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
 
-    def __init__(self, loader: Any, order: Callable[[], Iterable[Any]]) -> None:
+    def __init__(
+        self,
+        loader: Any,
+        order: Callable[[], Iterable[Any]],
+        generator: torch.Generator | None,
+    ) -> None:
         self._loader = loader
         self._order = order
+        self.generator = generator
         self.pin_memory = loader.pin_memory and not delivery.accelerated(loader)
 
     @property

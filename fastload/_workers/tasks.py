@@ -142,34 +142,19 @@ class Tasks:
         self._keep = keep
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = 0
-        self._at_once = False
         self.current: TaskIterator | None = None
 
-    def begin(
-        self, epoch: int, order: Callable[[], Iterable[Any]], skip: int, *, at_once: bool
-    ) -> None:
-        """The next iteration is of ``epoch``, over ``order()``, whose first ``skip`` are left out.
-
-        ``at_once``: the beginning of the order is drawn before torch draws the workers' seed.
-        """
+    def begin(self, epoch: int, order: Callable[[], Iterable[Any]], skip: int) -> None:
+        """The next iteration is of ``epoch``: ``order()`` without its first ``skip``."""
         self._epoch, self._order, self._skip = epoch, order, skip
-        self._at_once = at_once
         self.current = None
 
     def __iter__(self) -> TaskIterator:
         # Torch asks twice where it has workers. The order is asked for its iterator when torch
         # would ask the sampler for it.
-        if not (self._at_once and self.current is not None):
-            self.current = TaskIterator(
-                iter(self._order()),
-                self._epoch,
-                self._skip,
-                self._ring,
-                self._repeats,
-                self._keep,
-            )
-        if self._at_once:
-            self.current.start()
+        self.current = TaskIterator(
+            iter(self._order()), self._epoch, self._skip, self._ring, self._repeats, self._keep
+        )
         return self.current
 
     def __len__(self) -> int:

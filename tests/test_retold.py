@@ -1,0 +1,145 @@
+"""Whoever sets the epoch last, on the loader or its sampler, decides, up to the first batch."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+from batches import TRAIN
+from fastload import FastLoader, PackedDataset
+from sides import assert_same
+
+
+class Drawn(Dataset):
+    def __len__(self):
+        return 23
+
+    def __getitem__(self, i):
+        return i, torch.rand(2)
+
+
+def makers(store):
+    packed = PackedDataset(store, TRAIN)
+    return {
+        "native": lambda **given: FastLoader(packed, 5, seed=3, **given),
+        "caller": lambda **given: FastLoader(packed, 5, seed=3, num_workers=0, **given),
+        "local": lambda **given: FastLoader(Drawn(), 5, seed=3, **given),
+        "workers": lambda **given: FastLoader(Drawn(), 5, seed=3, num_workers=2, **given),
+        "persistent": lambda **given: FastLoader(
+            Drawn(), 5, seed=3, num_workers=1, persistent_workers=True, **given
+        ),
+    }
+
+
+KINDS = ["native", "caller", "local", "workers", "persistent"]
+
+
+def halved(dataset):
+    return DistributedSampler(dataset, num_replicas=2, rank=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("no_leaks")
+def test_an_epoch_that_the_sampler_is_told_before_the_first_batch_counts(store, kind):
+    make = makers(store)[kind]
+    told = make(shuffle=True)
+    told.set_epoch(4)
+    expected = list(told)
+    loader = make(shuffle=True)
+    iterator = iter(loader)
+    loader.sampler.set_epoch(4)
+    assert len(iterator) == len(expected)
+    assert_same(list(iterator), expected)
+    told.set_epoch(5)
+    assert_same(list(loader), list(told))  # and it goes on from there
+    del iterator, loader, told
+    gc.collect()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_so_does_one_that_a_distributed_sampler_is_told(store, kind):
+    make = makers(store)[kind]
+    dataset = make().dataset
+    told = make(sampler=halved(dataset))
+    told.set_epoch(4)
+    expected = list(told)
+    for late in (False, True):
+        sampler = halved(dataset)
+        loader = make(sampler=sampler)
+        if not late:
+            sampler.set_epoch(4)
+        iterator = iter(loader)
+        sampler.set_epoch(4)
+        assert_same(list(iterator), expected)
+
+
+def test_that_is_what_torchs_loader_does_without_workers(store):
+    for kind in (DataLoader, FastLoader):
+        sampler = halved(range(23))
+        iterator = iter(kind(range(23), 4, sampler=sampler))
+        sampler.set_epoch(2)
+        got = [batch.tolist() for batch in iterator]
+        if kind is DataLoader:
+            expected = got
+    assert got == expected
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_epoch_it_is_of_already_changes_nothing(store, kind):
+    make = makers(store)[kind]
+    expected = [list(batches) for loader in [make(shuffle=True)] for batches in (loader, loader)]
+    loader = make(shuffle=True)
+    iterator = iter(loader)
+    state = loader.state_dict()
+    loader.sampler.set_epoch(0)
+    assert_same(list(iterator), expected[0])
+    assert_same(list(loader), expected[1])
+    loader.load_state_dict(state)
+    assert_same(list(loader), expected[0])
+
+
+def test_after_the_first_batch_it_is_for_the_next_iteration(store):
+    loader, other = (makers(store)["native"](shuffle=True) for _ in range(2))
+    expected = list(other)
+    iterator = iter(loader)
+    first = next(iterator)
+    loader.set_epoch(3)
+    assert_same([first, *iterator], expected)
+    other.set_epoch(3)
+    assert_same(list(loader), list(other))
+
+
+def test_of_two_iterators_the_earlier_one_keeps_its_epoch(store):
+    loader, other = (makers(store)["native"](shuffle=True) for _ in range(2))
+    expected = [list(other), list(other)]
+    iterators = [iter(loader), iter(loader)]
+    assert_same([list(iterator) for iterator in iterators], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_of_an_epochs_end_and_the_next_epoch_told_late(store, kind):
+    """What Lightning does with a checkpoint that was due at the last step of an epoch."""
+    make = makers(store)[kind]
+    loader = make(shuffle=True)
+    iterator = iter(loader)
+    for _ in range(len(loader)):
+        next(iterator)
+    state = loader.state_dict()
+    expected = list(loader)
+    other = make(shuffle=True)
+    other.load_state_dict(state)
+    iterator = iter(other)
+    other.sampler.set_epoch(1)
+    assert_same(list(iterator), expected)
+
+
+def test_an_iterator_outlives_its_loader(store):
+    loader = makers(store)["native"](shuffle=True)
+    expected = list(makers(store)["native"](shuffle=True))
+    iterator = iter(loader)
+    del loader
+    gc.collect()
+    assert_same(list(iterator), expected)
