@@ -21,7 +21,7 @@ import torch
 
 from ._buffers import SlabRing
 from ._datasets.source import Source
-from ._device import accelerator as _accelerator
+from ._device import accelerator
 from ._device.mover import Mover
 from ._engine import FOREIGN, chosen, dali_graph, make_decoder, nvimages
 from ._engine.decoder import Decoder, Ticket
@@ -232,8 +232,8 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     Samples that cannot be read count as any other: the loop that follows says what they are.
     """
     tickets: collections.deque[Ticket] = collections.deque()
-    accelerator = _accelerator.make(device)
-    mover = None if accelerator is None else Mover(accelerator, 1)
+    target = accelerator.make(device)
+    mover = None if target is None else Mover(target, 1)
     begin, count, taken = 0.0, 0, 0
     user = object()
     decoder.acquire(user)
@@ -263,11 +263,11 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
 
 def _moved(mover: Mover, images: Any) -> None:
     """Bring a batch to the device as the loop does, out of pinned slabs, and wait for it."""
-    accelerator, held = mover.accelerator, list[Any]()
-    accelerator.follow()
-    with accelerator.side():
+    target, held = mover.accelerator, list[Any]()
+    target.follow()
+    with target.side():
         moved = mover.move(images, held)
-    accelerator.mark().wait()
+    target.mark().wait()
     del moved, held  # not before
 
 

@@ -184,7 +184,7 @@ class Slabs(Timed):
 
 def test_a_rate_has_batches_copied_out_of_pinned_slabs(monkeypatch: Any) -> None:
     device = FakeDevice()
-    monkeypatch.setattr(_decode_device._accelerator, "make", lambda where: device)
+    monkeypatch.setattr(_decode_device.accelerator, "make", lambda where: device)
     decoder = Slabs()
     rate(decoder, [np.arange(10)] * 12, torch.device("cuda:1"))  # type: ignore[arg-type]
     assert decoder.submitted == device.copies + 1 == 12

@@ -18,8 +18,7 @@ from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
 from fastload import _philox
-from fastload._transforms import augmix
-from fastload._transforms import erasing as _erasing
+from fastload._transforms import augmix, erasing
 
 GEOMETRIC = "RandomResizedCrop Resize CenterCrop RandomCrop RandomHorizontalFlip Pad".split()
 PLAIN = (
@@ -66,7 +65,7 @@ def sample(transform: Any, image: Image.Image, index: int, seed: int = 0, epoch:
             result = leaf(result)
         elif name == "RandomErasing":
             key = _philox.words(seed, epoch, np.array([index]), [erased * 65536 + 65535]).reshape(4)
-            result = erasing(leaf, result, numbers(erased, 41), int(key[0]) | int(key[1]) << 32)
+            result = erase(leaf, result, numbers(erased, 41), int(key[0]) | int(key[1]) << 32)
             erased += 1
         else:
             u = iter(numbers(pixels, 400))
@@ -343,7 +342,7 @@ def policy_step(leaf: Any, image: Any, step: str, entry: Any, at: int, sign: flo
     )
 
 
-def erasing(leaf: Any, image: Any, u: list[float], key: int) -> Any:
+def erase(leaf: Any, image: Any, u: list[float], key: int) -> Any:
     """RandomErasing.forward of torchvision, with numbers given."""
     height, width = image.shape[-2:]
     if u[0] >= leaf.p:
@@ -358,8 +357,8 @@ def erasing(leaf: Any, image: Any, u: list[float], key: int) -> Any:
             left = int(u[4 + 4 * t] * (width - w + 1))
             value = leaf.value
             if value in (None, "random"):
-                bits = _erasing.noise(key, 3 * h * w).astype(np.int64)
-                v = torch.from_numpy(_erasing.quantiles()[bits]).reshape(3, h, w)
+                bits = erasing.noise(key, 3 * h * w).astype(np.int64)
+                v = torch.from_numpy(erasing.quantiles()[bits]).reshape(3, h, w)
             else:
                 listed = [value] if isinstance(value, (int, float)) else value
                 v = torch.tensor([float(one) for one in listed])[:, None, None]

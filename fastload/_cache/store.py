@@ -17,7 +17,7 @@ from typing import overload
 import numpy as np
 
 from ..storage.base import Located, Spans, Store
-from . import memory as _cache_memory
+from . import memory
 from .prefix import Placed, Prefix
 from .share import Shared, fingerprint
 
@@ -72,19 +72,19 @@ class CachedStore(Store):
         self.kind, self.form, self.prefix = kind, form, prefix
         self._shared: Shared | None = None
         if kind == "shm":
-            name = fingerprint(parts, _cache_memory.flavour(), asked)
+            name = fingerprint(parts, memory.flavour(), asked)
             self._shared = Shared(
                 name,
-                lambda: _cache_memory.create(len(inner), limit),
-                lambda fd: _cache_memory.fits(fd, len(inner)),
+                lambda: memory.create(len(inner), limit),
+                lambda fd: memory.fits(fd, len(inner)),
             )
             weakref.finalize(self, self._shared.close)
             self._fd = self._shared.fd
         else:
-            self._fd = _cache_memory.create(len(inner), limit)
+            self._fd = memory.create(len(inner), limit)
         weakref.finalize(self, os.close, self._fd)
         self.limit = os.fstat(self._fd).st_size
-        self.arena = _cache_memory.open_arena(self._fd, lock=kind == "ram")
+        self.arena = memory.open_arena(self._fd, lock=kind == "ram")
         self._file = len(inner.files)
 
     def announce(self) -> None:

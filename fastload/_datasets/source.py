@@ -24,8 +24,7 @@ from .._transforms.recognise import Plan, Unrecognised, Views, recognise
 from .._transforms.tail import Parts
 from ..errors import UsageError
 from ..storage.base import Store
-from . import arrays as _arrays
-from . import huggingface
+from . import arrays, huggingface
 from .tensors import Rows, tensors_of
 
 if TYPE_CHECKING:
@@ -120,7 +119,7 @@ def _resolve(dataset: Any) -> Source | str:
         return _concat(dataset)
     if _is_image_folder(dataset):
         return _image_folder(dataset)
-    if _arrays.known(dataset):
+    if arrays.known(dataset):
         return _array_dataset(dataset)
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
@@ -274,19 +273,19 @@ def _image_folder(dataset: Any) -> Source | str:
 def _array_dataset(dataset: Any) -> Source | str:
     if dataset.transform is None:
         return f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
-    arrays = _arrays.arrays_of(dataset)
-    if isinstance(arrays, str):
-        return arrays
-    plan = recognise(dataset.transform, arrays.mode)
+    found = arrays.arrays_of(dataset)
+    if isinstance(found, str):
+        return found
+    plan = recognise(dataset.transform, found.mode)
     if isinstance(plan, Unrecognised):
         return plan.reason
     return Source(
-        store=arrays.store,
+        store=found.store,
         records=None,
         plan=plan,
-        labels=arrays.store.labels,
+        labels=found.store.labels,
         target_transform=dataset.target_transform,
-        parts=(arrays.store,),
+        parts=(found.store,),
     )
 
 

@@ -21,7 +21,7 @@ from .._transforms import mixing
 from .._transforms.erasing import Drawn
 from .._transforms.plan import Plan
 from .._workers import randomness
-from . import accelerator as _accelerator
+from . import accelerator
 from .mover import Mover
 from .stage import DeviceStage
 
@@ -68,9 +68,9 @@ def prepare(loader: Any) -> Mover | None:
     if not accelerated(loader):
         return None
     if loader._mover is None or loader._mover[0] != os.getpid():
-        accelerator = _accelerator.make(torch.device(loader.device))
-        assert accelerator is not None
-        loader._mover = os.getpid(), Mover(accelerator, loader.prefetch_device)
+        target = accelerator.make(torch.device(loader.device))
+        assert target is not None
+        loader._mover = os.getpid(), Mover(target, loader.prefetch_device)
     mover: Mover = loader._mover[1]
     return mover
 

@@ -5,7 +5,7 @@ There the table, the cast, the memory format and the erased rectangles are done,
 on the whole batch. The table is looked up, not computed as ``level * scale + offset``: a lookup is
 exact for every chain that a plan describes and for every dtype, so the result is the CPU's bit for
 bit, and with 768 values it is as cheap as the memory it reads and writes. Noise in rectangles comes
-from the same counters as in the engines (``_erasing.noise``), so that it is the same too.
+from the same counters as in the engines (``erasing.noise``), so that it is the same too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class DeviceStage:
         Args:
             levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
                 result is uint8 too.
-            drawn: rectangles of these images (``_recipe.rectangles``); None where there are none.
+            drawn: rectangles of these images (``recipe.rectangles``); None where there are none.
             columns: ``drawn.columns()``, if it is on the device already.
         """
         # Channels come where they lie in memory: then everything below is dense.
@@ -128,7 +128,7 @@ def _numbered(counts: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Ten
 def _noise(
     key: torch.Tensor, areas: torch.Tensor, blocks: int, image: torch.Tensor, i: torch.Tensor
 ) -> torch.Tensor:
-    """16 random bits for value ``i`` of the rectangle of ``image``: ``_erasing.noise`` of its key.
+    """16 random bits for value ``i`` of the rectangle of ``image``: ``erasing.noise`` of its key.
 
     Args:
         key, areas: (n,): of each image's rectangle.

@@ -16,7 +16,7 @@ from .._cache.prefix import merged
 from .._cache.store import CachedStore, Keep
 from .._geometry import Geometry
 from .._timeline import TIMES
-from .._transforms import recipe as _recipe
+from .._transforms import recipe
 from .._transforms.joint import Moving
 from .._transforms.moves import Moves
 from .._transforms.recipe import Recipe
@@ -37,7 +37,7 @@ class Draws:
     """What the random parameters of a batch come from.
 
     Attributes:
-        seed, epoch, repeats: for ``_recipe.draw``.
+        seed, epoch, repeats: for ``recipe.draw``.
         timed: the ticket gets the times of its samples.
         early: there is no memory for the batch yet: it gets it in ``Ticket.go_on``.
     """
@@ -254,7 +254,7 @@ class Decoder(abc.ABC):
         moves = None if self.plan.joint is None else Moves(len(records))
         if moves is not None:
             drawn["moves"] = moves
-        sizes, geometry, recipe = self._draw(found, keep, drawn)
+        sizes, geometry, behind = self._draw(found, keep, drawn)
         shape = len(records), geometry.out_h, geometry.out_w
         images, memory = _NOWHERE if draws.early else self._allocate(*shape)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
@@ -266,7 +266,7 @@ class Decoder(abc.ABC):
             checksums=checksums,
             check=self._to_check(records, checksums, found),
             geometry=geometry,
-            recipe=recipe,
+            recipe=behind,
             images=images,
             memory=memory,
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
@@ -285,25 +285,25 @@ class Decoder(abc.ABC):
         sizes, plan = found.sizes, self.plan
         prefix = None if self.cache is None else self.cache.prefix
         if prefix is None or found.kept is None:
-            return sizes, *_recipe.draw(plan, sizes, **drawn)
+            return sizes, *recipe.draw(plan, sizes, **drawn)
         begun = found.kept
         if keep is not None and keep.placed is not None:
             sizes, begun = sizes.copy(), np.ones(len(sizes), bool)
             wanted = keep.wanted.astype(bool)
             sizes[wanted] = keep.placed.window[wanted, 2:]
         if not prefix.ops or not begun.any():
-            return sizes, *_recipe.draw(plan, sizes, **drawn)
+            return sizes, *recipe.draw(plan, sizes, **drawn)
         if begun.all():
-            return sizes, *_recipe.draw(prefix.rest(plan), sizes, **drawn)
+            return sizes, *recipe.draw(prefix.rest(plan), sizes, **drawn)
         parts = []
         for which, part in ((begun, prefix.rest(plan)), (~begun, plan)):
             its = {key: value[which] if isinstance(value, np.ndarray) else value
                    for key, value in drawn.items()}  # fmt: skip
-            parts.append(_recipe.draw(part, sizes[which], **its))
+            parts.append(recipe.draw(part, sizes[which], **its))
         (one, _), (other, _) = parts
         if (one.out_h, one.out_w) != (other.out_h, other.out_w):
             # Images of several sizes: the error is that of the batch without a cache.
-            return sizes, *_recipe.draw(plan, self.origin.sizes(drawn["indices"]), **drawn)
+            return sizes, *recipe.draw(plan, self.origin.sizes(drawn["indices"]), **drawn)
         return sizes, *merged(begun, parts[0], parts[1])
 
     def makes(self, plan: Plan | Views) -> bool:

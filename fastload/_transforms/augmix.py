@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from fastload._transforms import pixels as _pixels
+from fastload._transforms import pixels
 from fastload._transforms.affine import Look, inverse
 from fastload._transforms.frame import Array
 from fastload._transforms.pixels import Slots, empty
@@ -24,15 +24,15 @@ _TRIES = 8
 _DEEPEST = 3  # of a chain whose depth is drawn
 
 _AS_ON_TENSORS = {
-    "Brightness": _pixels.TORCH_BRIGHTNESS,
-    "Color": _pixels.TORCH_SATURATION,
-    "Contrast": _pixels.TORCH_CONTRAST,
-    "Sharpness": _pixels.TORCH_SHARPNESS,
+    "Brightness": pixels.TORCH_BRIGHTNESS,
+    "Color": pixels.TORCH_SATURATION,
+    "Contrast": pixels.TORCH_CONTRAST,
+    "Sharpness": pixels.TORCH_SHARPNESS,
 }
 _AS_THEY_ARE = {
-    "Posterize": _pixels.POSTERIZE,
-    "Solarize": _pixels.SOLARIZE,
-    "Equalize": _pixels.EQUALIZE,
+    "Posterize": pixels.POSTERIZE,
+    "Solarize": pixels.SOLARIZE,
+    "Equalize": pixels.EQUALIZE,
 }
 NAMES = frozenset({*_AS_ON_TENSORS, *_AS_THEY_ARE, "AutoContrast", "Rotate"}) | {
     f"{what}{axis}" for what in ("Shear", "Translate") for axis in "XY"
@@ -78,7 +78,7 @@ class AugMix:
         own = dirichlet(u[: 2 * each], self.alpha, 2)
         shares = dirichlet(u[2 * each : (2 + self.chains) * each], self.alpha, self.chains)
         shares = shares * own[:, 1:]  # in float32, as torch does
-        codes[:, 0] = _pixels.MIX_BEGIN
+        codes[:, 0] = pixels.MIX_BEGIN
         values[:, 0, 0] = own[:, 0]
         rest, at = u[(2 + self.chains) * each :], 1
         for chain in range(self.chains):
@@ -89,7 +89,7 @@ class AugMix:
                 part = rest[1 + 3 * k : 4 + 3 * k]
                 self._step(codes[:, at], values[:, at], part, k < depth, w, h)
                 at += 1
-            codes[:, at] = _pixels.MIX_ADD
+            codes[:, at] = pixels.MIX_ADD
             values[:, at, 0] = shares[:, chain]
             values[:, at, 1] = chain + 1 == self.chains
             at += 1
@@ -123,7 +123,7 @@ class AugMix:
             return _AS_THEY_ARE[name], values
         if name == "AutoContrast":
             values[:, 0] = v2
-            return _pixels.TORCH_AUTOCONTRAST, values
+            return pixels.TORCH_AUTOCONTRAST, values
         if name in _AS_ON_TENSORS:
             values[:, 0] += 1.0
             values[:, 1] = v2 and name != "Brightness"
@@ -141,13 +141,13 @@ class AugMix:
             shear = (degrees, zero) if across else (zero, degrees)
             center = -w * 0.5, -h * 0.5  # the corner; the matrices of tensors start at the centre
         else:
-            pixels = np.trunc(magnitude)
-            move = (pixels, zero) if across else (zero, pixels)
+            shift = np.trunc(magnitude)
+            move = (shift, zero) if across else (zero, shift)
         values[:, :6] = inverse(center, angle, move, zero + 1.0, shear, v2=v2)
         values[:, 6] = self.look.filter
         values[:, 7] = (1 + v2) * self.filled
         values[:, 8:] = self.look.fill
-        return _pixels.TORCH_AFFINE, values
+        return pixels.TORCH_AFFINE, values
 
 
 def gamma_numbers(alpha: float) -> int:

@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from fastload._transforms import boxes as _boxes
-from fastload._transforms import moves as _moves
+from fastload._transforms import boxes
 from fastload._transforms.frame import Array, Frame
-from fastload._transforms.moves import Moves
+from fastload._transforms.moves import Moves, lines, mask
 from fastload.errors import DataError, DecodeError, UsageError
 from fastload.storage.base import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-KINDS = ("mask", *_boxes.FORMATS, "points", "labels")
+KINDS = ("mask", *boxes.FORMATS, "points", "labels")
 
 # Masks that a thread makes at a time: a task costs as much as a tenth of one.
 _CHUNK = 4
@@ -123,9 +122,9 @@ class Fellows:
             "points": tv_tensors.KeyPoints(torch.zeros((1, 2), device="cpu"), canvas_size=(1, 1)),
             "labels": torch.zeros(1, dtype=torch.int64, device="cpu"),
         }
-        for form in _boxes.FORMATS:
-            boxes = torch.zeros((1, 4), device="cpu")
-            made[form] = tv_tensors.BoundingBoxes(boxes, format=form.upper(), canvas_size=(1, 1))
+        for form in boxes.FORMATS:
+            empty = torch.zeros((1, 4), device="cpu")
+            made[form] = tv_tensors.BoundingBoxes(empty, format=form.upper(), canvas_size=(1, 1))
         self._values = [made[kind] for _, kind in joint.kinds]
         self._before = [value.dtype for value in self._values]
 
@@ -197,8 +196,8 @@ class Moving:
         if masks:
             n = len(records)
             steps = moves.steps
-            self._rows = _moves.lines(steps, n, height, rows=True)
-            self._columns = _moves.lines(steps, n, width, rows=False)
+            self._rows = lines(steps, n, height, rows=True)
+            self._columns = lines(steps, n, width, rows=False)
         for name, _ in masks:
             values = self._values(name)
             for begin in range(0, len(records), _CHUNK):
@@ -216,11 +215,11 @@ class Moving:
         begin = time.perf_counter_ns()
         steps = self._moves.steps
         kept: list[npt.NDArray[np.int64]] | None = None
-        for name, form in self._joint.named(*_boxes.FORMATS):
-            boxes, kept = _boxes.move_boxes(self._numbers(name, 4), steps, form)
-            moved[name] = list(map(torch.from_numpy, boxes))
+        for name, form in self._joint.named(*boxes.FORMATS):
+            placed, kept = boxes.move_boxes(self._numbers(name, 4), steps, form)
+            moved[name] = list(map(torch.from_numpy, placed))
         for name, _ in self._joint.named("points"):
-            points = _boxes.move_points(self._numbers(name, 2), steps)
+            points = boxes.move_points(self._numbers(name, 2), steps)
             moved[name] = list(map(torch.from_numpy, points))
         for name, _ in self._joint.named("labels"):
             moved[name] = self._labels(name, kept)
@@ -320,7 +319,7 @@ class Moving:
                 out = self._mask(name, source.dtype)[i]
                 if out.dtype != source.dtype:
                     raise ValueError(f"expected {out.dtype} as before, found {source.dtype}")
-                _moves.mask(source, i, self._rows, self._columns, self._moves.steps, out)
+                mask(source, i, self._rows, self._columns, self._moves.steps, out)
             except (ValueError, OSError, SyntaxError) as error:
                 self._fail(i, name, str(error), error)
         return time.perf_counter_ns() - begin

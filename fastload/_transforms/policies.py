@@ -14,24 +14,24 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from fastload._transforms import pixels as _pixels
+from fastload._transforms import pixels
 from fastload._transforms.affine import WIDTH, Look, inverse, rotation
 from fastload._transforms.frame import Array
 from fastload._transforms.pixels import Slots, empty
 
 _FACTORS = {
-    "Brightness": _pixels.BRIGHTNESS,
-    "Color": _pixels.SATURATION,
-    "Contrast": _pixels.CONTRAST,
-    "Sharpness": _pixels.SHARPNESS,
+    "Brightness": pixels.BRIGHTNESS,
+    "Color": pixels.SATURATION,
+    "Contrast": pixels.CONTRAST,
+    "Sharpness": pixels.SHARPNESS,
 }
 _AS_THEY_ARE = {
-    "Posterize": _pixels.POSTERIZE,
-    "Solarize": _pixels.SOLARIZE,
-    "AutoContrast": _pixels.AUTOCONTRAST,
-    "Equalize": _pixels.EQUALIZE,
-    "Invert": _pixels.INVERT,
-    "Identity": _pixels.NONE,
+    "Posterize": pixels.POSTERIZE,
+    "Solarize": pixels.SOLARIZE,
+    "AutoContrast": pixels.AUTOCONTRAST,
+    "Equalize": pixels.EQUALIZE,
+    "Invert": pixels.INVERT,
+    "Identity": pixels.NONE,
 }
 NAMES = frozenset({*_FACTORS, *_AS_THEY_ARE, "Rotate"}) | {
     f"{what}{axis}" for what in ("Shear", "Translate") for axis in "XY"
@@ -82,15 +82,15 @@ class Step:
         elif self.name == "Rotate":
             return rotation(magnitude, w, h, None, look)
         else:
-            codes[:] = _pixels.AFFINE
+            codes[:] = pixels.AFFINE
             center, shear, move = (zero, zero), (zero, zero), (zero, zero)
             across = self.name.endswith("X")
             if self.name.startswith("Shear"):
                 degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
                 shear = (degrees, zero) if across else (zero, degrees)
             else:
-                pixels = np.trunc(magnitude)
-                move = (pixels, zero) if across else (zero, pixels)
+                shift = np.trunc(magnitude)
+                move = (shift, zero) if across else (zero, shift)
                 center = (w * 0.5, h * 0.5)
             values[:, 0, :6] = inverse(center, zero, move, zero + 1.0, shear, v2=look.v2)
             values[:, 0, 6:] = look.values

@@ -18,8 +18,7 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastload._transforms import erasing as _erasing
-from fastload._transforms import pixels
+from fastload._transforms import erasing, pixels
 from fastload._transforms.recipe import Recipe, draw
 from fastload._transforms.recognise import recognise
 
@@ -262,22 +261,22 @@ def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_erasing() -> None:
-    erasing = v1.RandomErasing(0.6, value=3)
-    recipe = drawn(v1.ToTensor(), erasing)
+    erase = v1.RandomErasing(0.6, value=3)
+    recipe = drawn(v1.ToTensor(), erase)
     boxes = recipe.boxes[:, 0]
     there = boxes[boxes[:, 2] > 0]
     assert abs(len(there) / N - 0.6) < 3.3 * math.sqrt(0.24 / N)
     image = torch.zeros(3, H, W)
-    params = [erasing.get_params(image, erasing.scale, erasing.ratio, [3.0]) for _ in range(N)]
+    params = [erase.get_params(image, erase.scale, erase.ratio, [3.0]) for _ in range(N)]
     for column, part in ((1, 0), (0, 1), (3, 2), (2, 3)):
         same_scale(there[:, column], [each[part] for each in params])
 
 
 def test_noise_is_standard_normal() -> None:
-    bits = _erasing.noise(0x0123456789ABCDEF, 20_000)
-    same_scale(_erasing.quantiles()[bits], torch.randn(20_000).tolist())
+    bits = erasing.noise(0x0123456789ABCDEF, 20_000)
+    same_scale(erasing.quantiles()[bits], torch.randn(20_000).tolist())
     channels = bits.reshape(4, 5000)
     assert np.abs(np.corrcoef(channels) - np.eye(4)).max() < 0.06
-    quantiles = torch.from_numpy(_erasing.quantiles()).double()
+    quantiles = torch.from_numpy(erasing.quantiles()).double()
     assert abs(float(quantiles.mean())) < 1e-6
     assert abs(float(quantiles.std()) - 1) < 1e-3

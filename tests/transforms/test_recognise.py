@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._engine import pillow
-from fastload._transforms import recipe as _recipe
+from fastload._transforms import recipe
 from fastload._transforms.recognise import Plan, Unrecognised, recognise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -44,9 +44,9 @@ def reason_of(transform: Any) -> str:
 def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
     """What the plan makes of sample ``index``, by the Pillow engine."""
     sizes = np.array([image.size], np.int32)
-    drawn, recipe = _recipe.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
+    drawn, behind = recipe.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
     out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
-    pillow.fill(image, 0, drawn, plan, out, recipe)
+    pillow.fill(image, 0, drawn, plan, out, behind)
     if plan.dtype == torch.bfloat16:
         return torch.from_numpy(out[0].view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(out[0])
