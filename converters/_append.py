@@ -23,6 +23,7 @@ from fastload.storage._sidecar import (
     sidecar_of,
     write_sidecar,
 )
+from fastload.storage._writer import KEPT
 from fastload.storage.concat import ConcatStore
 
 from ._pack import pack
@@ -128,6 +129,13 @@ def _append(
         report = pack(records, new, progress=progress)
         both.close()
         _replace(new, path, store.format)
+    except StoreError as error:
+        if KEPT not in error.message:
+            raise
+        # Here it is not: what was begun is deleted below.
+        raise StoreError(
+            error.message.replace(KEPT, "; the store is as it was"), path=path
+        ) from error
     finally:
         _remove(path)
     (part,) = report.parts

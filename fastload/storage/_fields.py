@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, UsageError
+from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
 KINDS = ("array", "bytes", "text", "json")
 RESERVED = ("image", "label", "key")  # the names under which samples hold something else
@@ -190,8 +190,13 @@ class LateBlobs(Blobs):
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """What differs where a file or folder was replaced by another one."""
-    status = os.stat(path)
+    """What differs where a file or folder was replaced by another one; raises StoreError."""
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        raise StoreNotFoundError(
+            f"the store cannot be read any more: {error.strerror}", path=path
+        ) from error
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

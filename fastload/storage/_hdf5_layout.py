@@ -7,6 +7,7 @@ process that is forked meanwhile inherits an open file, or the library's own loc
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 import threading
@@ -21,6 +22,7 @@ from ._array_table import Arrays, checked_labels, numbered, parse_header, same
 from ._fields import Blobs, LateBlobs, encode_text, little
 from ._hdf5_strings import strings
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._mapped import MappedColumns
 from ._table import Table
 from .base import RAW
 
@@ -48,7 +50,7 @@ class Layout:
     @classmethod
     def of(cls, file: Any, path: str) -> Layout:
         """What the open ``file`` holds."""
-        datasets = _datasets(file)
+        datasets, mapped = _datasets(file), MappedColumns(path)
         header: dict[str, Any] = {"metadata": {}, "fields": []}
         if "fastload" in datasets:
             text = _array(datasets["fastload"], path).item()
@@ -62,15 +64,18 @@ class Layout:
                 path=path,
             )
         if pairs:
-            places = _Places.encoded(datasets["bytes"], _array(datasets["offsets"], path), path)
+            ends = _array(datasets["offsets"], path, mapped)
+            places = _Places.encoded(datasets["bytes"], ends, path)
         elif _is_variable(images):
             places = _Places.variable(images)
         else:
             places = _Places.raw(images, path)
         count = len(places.nbytes)
-        arrays = Arrays(
-            path, count, lambda name: _array(datasets[name], path) if name in datasets else None
-        )
+
+        def column(name: str) -> np.ndarray | None:
+            return _array(datasets[name], path, mapped) if name in datasets else None
+
+        arrays = Arrays(path, count, column)
         keys = datasets.get("keys")
         if keys is not None and keys.shape != (count,):
             raise StoreError(f"expected {count} keys, found a shape of {keys.shape}", path=path)
@@ -87,12 +92,15 @@ class Layout:
             sizes=sizes,
             kinds=same(count, RAW, "u1") if places.axes is not None else kinds,
             crc32c=arrays.optional("crc32c", "<u4"),
-            labels=checked_labels(_array(datasets[labels], path), count, path) if labels else None,
+            labels=checked_labels(_array(datasets[labels], path, mapped), count, path)
+            if labels
+            else None,
             classes=[_decoded(name) for name in _array(datasets[classes], path)] if classes else [],
             keys=LateBlobs(count, functools.partial(_keys_of, path, count), path),
             fields=arrays.fields(header["fields"]),
             metadata=header["metadata"],
         )
+        table = dataclasses.replace(table, watch=mapped.watch)
         indirect = None
         if places.why is not None:
             name = os.path.basename(path)
@@ -234,13 +242,14 @@ def _is_variable(dataset: Any) -> bool:
     return bool(h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and dataset.ndim == 1)
 
 
-def _array(dataset: Any, path: str) -> np.ndarray:
-    """A whole column; checked to lie in the file."""
+def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.ndarray:
+    """A whole column, checked to lie in the file; ``mapped`` leaves it there where it is large."""
     import h5py
 
     if dataset.shape is None:
         raise StoreError(f"{dataset.name!r} is empty: the file is damaged", path=path)
-    if h5py.check_string_dtype(dataset.dtype) is None:
+    kind = h5py.check_string_dtype(dataset.dtype)
+    if kind is None or kind.length is not None:
         _place(dataset, path)
     elif dataset.size > max(1 << 16, os.path.getsize(path)):
         raise StoreError(f"{dataset.name!r} is larger than its file: it is damaged", path=path)
@@ -248,12 +257,12 @@ def _array(dataset: Any, path: str) -> np.ndarray:
         texts: np.ndarray = np.empty(dataset.shape, object)
         texts.reshape(-1)[:] = found
         return texts
-    mapped = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
-    if mapped and dataset.dtype.kind in "iuf" and _place(dataset, path)[1] is None:
+    large = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
+    if mapped is not None and large and dataset.dtype.kind in "iuf":
         # A column in one piece is left where it is: labels are looked up a batch at a time.
-        offset = dataset.id.get_offset()
-        array: np.ndarray = np.memmap(path, dataset.dtype, "r", offset, dataset.shape)
-        return np.asarray(array)
+        offset, why = _place(dataset, path)
+        if why is None:
+            return mapped.array(dataset.dtype, offset, dataset.shape)
     array = np.asarray(dataset[()])
     return array if array.dtype.kind not in "iuf" else little(array)
 

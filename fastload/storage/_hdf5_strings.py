@@ -51,6 +51,7 @@ def strings(dataset: Any, path: str) -> list[bytes] | None:
             )
         data = os.pread(file.fileno(), nbytes, offset)
         found: list[bytes] = []
+        left = os.fstat(file.fileno()).st_size  # heaps of a sound file do not overlap
         heaps: dict[int, tuple[bytes, dict[int, tuple[int, int]]]] = {}
         for length, address, index in np.frombuffer(data, _REFERENCE).tolist():
             if not length or address in (0, _NOWHERE):
@@ -58,6 +59,9 @@ def strings(dataset: Any, path: str) -> list[bytes] | None:
                 continue
             if address not in heaps:
                 heaps[address] = _heap(file.fileno(), address, path)
+                left -= len(heaps[address][0])
+                if left < 0:
+                    raise _damaged(address, path)
             heap, objects = heaps[address]
             begin, nbytes = objects.get(index, (0, -1))
             if length > nbytes:

@@ -64,7 +64,7 @@ def joined(tables: Sequence[Table]) -> Table:
         )
         for name, column in first.fields.items()
     }
-    return dataclasses.replace(
+    whole = dataclasses.replace(
         first,
         files=[file for table in tables for file in table.files],
         file=np.concatenate(
@@ -73,6 +73,7 @@ def joined(tables: Sequence[Table]) -> Table:
         keys=Blobs.join([table.keys for table in tables]),
         fields=fields,
         fingerprints=None,
+        watch=None,  # everything was copied
         offset=column("offset"),
         nbytes=column("nbytes"),
         labels=column("labels"),
@@ -80,6 +81,10 @@ def joined(tables: Sequence[Table]) -> Table:
         kinds=column("kinds"),
         crc32c=column("crc32c"),
     )
+    for table in tables:
+        if table.watch is not None:
+            table.watch.check()
+    return whole
 
 
 def _facts(table: Table) -> Any:

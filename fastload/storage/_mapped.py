@@ -1,10 +1,13 @@
-"""A file as bytes-like, mapped read-only: what the scanners of foreign stores walk through."""
+"""A file mapped read-only: bytes-like for scanners to walk through, or columns left in it."""
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from typing import Any
+
+import numpy as np
 
 from fastload import _native
 from fastload.errors import StoreError, StoreNotFoundError
@@ -62,3 +65,39 @@ class Watch:
                 "was it cut short or overwritten? Put the store back and make a new loader",
                 path=self._path,
             )
+
+
+class MappedColumns:
+    """Columns that are left in their file, which is mapped when the first of them is asked for.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        watch: of the map, to be asked before a column is used; None while nothing is mapped.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.watch: Watch | None = None
+        self._path = path
+        self._map: mmap.mmap | bytes = b""
+
+    def array(self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> np.ndarray:
+        """What lies from ``offset`` on, read-only.
+
+        Raises:
+            StoreError: the file ends before it, or cannot be read.
+        """
+        if not self._map:
+            self._map = map_file(self._path)
+            if isinstance(self._map, mmap.mmap):
+                self.watch = Watch(self._map, self._path)
+        count = math.prod(shape)
+        if offset + count * dtype.itemsize > len(self._map):
+            raise StoreError(
+                f"expected {count * dtype.itemsize} bytes of a column, found the end of the file: "
+                "it was cut short",
+                path=self._path,
+                offset=offset,
+            )
+        return np.frombuffer(self._map, dtype, count, offset).reshape(shape)

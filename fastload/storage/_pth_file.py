@@ -25,6 +25,8 @@ import numpy as np
 
 from fastload.errors import StoreError
 
+from ._mapped import MappedColumns
+
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _ALIGN = 64  # bytes, as torch aligns storages
 _MAX_PICKLE = 1 << 30
@@ -73,6 +75,7 @@ class PthFile:
 
     Attributes:
         content: what was saved, with ``TensorRef`` for tensors.
+        mapped: what ``array`` leaves in the file.
 
     Raises:
         StoreError: no such file, damaged, or with other objects than tensors, texts and numbers.
@@ -80,6 +83,7 @@ class PthFile:
 
     def __init__(self, path: str) -> None:
         self.path = path
+        self.mapped = MappedColumns(path)
         try:
             with zipfile.ZipFile(path) as archive:
                 self._entries = {info.filename: info for info in archive.infolist()}
@@ -192,7 +196,7 @@ class PthFile:
         offset, nbytes = self.storage(storage), storage.count * storage.dtype.itemsize
         data: bytes | np.ndarray
         if nbytes >= _MAPPED:
-            data = np.asarray(np.memmap(self.path, np.uint8, "r", offset, (nbytes,)))
+            data = self.mapped.array(np.dtype(np.uint8), offset, (nbytes,))
         else:
             data = self._read(offset, nbytes)
         if check:

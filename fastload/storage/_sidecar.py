@@ -6,6 +6,7 @@ length is checked first.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import mmap
@@ -22,6 +23,7 @@ from fastload.errors import StoreError
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
 from ._fields import Blobs, Field
+from ._mapped import Watch
 from ._partial import sync_folder
 from ._table import Table, fingerprint
 
@@ -158,6 +160,8 @@ def _read(path: str, place: str, format: str) -> Table | None:
     try:
         header, arrays = _parse(memoryview(mapped))
         table = _table(path, header, arrays)
+        if isinstance(mapped, mmap.mmap):
+            table = dataclasses.replace(table, watch=Watch(mapped, place))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "
@@ -274,7 +278,7 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
     classes = header["classes"]
     if not all(isinstance(one, str) for one in classes) or not isinstance(header["metadata"], dict):
         raise ValueError("classes or metadata are not as they should be")
-    columns = {name: arrays.get(name) for name in _COLUMNS[3:]}
+    columns: dict[str, Any] = {name: arrays.get(name) for name in _COLUMNS[3:]}
     return Table(
         format=str(header["format"]),
         files=files,

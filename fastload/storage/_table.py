@@ -19,6 +19,7 @@ from fastload.errors import StoreError, StoreNotFoundError
 from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype
+from ._mapped import Watch
 from ._probe import UNKNOWN, probe_sizes
 from .base import Spans, Store
 
@@ -44,6 +45,7 @@ class Table:
         fields: name -> column.
         classes, metadata: as in ``Store``.
         fingerprints: of ``files``; None: taken when the table is checked.
+        watch: of the file that columns are left in, to be asked before they are used; or None.
     """
 
     format: str
@@ -60,6 +62,7 @@ class Table:
     classes: Sequence[str] = ()
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fingerprints: Sequence[Fingerprint] | None = None
+    watch: Watch | None = None
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -219,6 +222,8 @@ class TableStore(Store):
                     path=self.path,
                 )
             self._loaded = table
+        if self._loaded.watch is not None:
+            self._loaded.watch.check()
         return self._loaded
 
     def __len__(self) -> int:

@@ -15,6 +15,7 @@ from ._columns import Columns, Schema, of_batch
 from ._partial import Partial
 from .base import Batch, Writer
 
+KEPT = "; what was written is kept"  # in the message of an error of a writer that resumes
 _FULL_NBYTES = 1 << 20  # a disk with less room is full
 
 
@@ -65,7 +66,7 @@ class PartialWriter(Writer):
         return columns
 
     def _failed(self, error: Exception) -> StoreError:
-        kept = "; what was written is kept" if self._resumes and len(self) else ""
+        kept = KEPT if self._resumes and len(self) else ""
         full = (
             "the disk is full: make room" if self._full(error) else "if the disk is full make room"
         )

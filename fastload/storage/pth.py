@@ -8,6 +8,7 @@ tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Mapping, Sequence
@@ -156,7 +157,7 @@ def _table(
     keys = content.get("keys")
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
         raise StoreError(f"expected a list of {count} keys", path=path)
-    return Table(
+    table = Table(
         format=FORMAT,
         files=[path],
         file=same(count, 0, "<i4"),
@@ -171,6 +172,7 @@ def _table(
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header["metadata"],
     )
+    return dataclasses.replace(table, watch=file.mapped.watch)
 
 
 def _keys(path: str, count: int) -> Blobs:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters import _run, pack
+from fastload.converters import _run, append, pack
 
 from fastload.errors import StoreError
 from fastload.storage import _stream, lmdb, open_store
@@ -95,6 +95,32 @@ def test_hdf5_is_not_left_to_meet_a_full_disk(
             pack(source, tmp_path / "a.h5", **options)
     assert os.listdir(tmp_path) == []
     assert pack(source, tmp_path / "a.h5", **options).records == COUNT
+
+
+@pytest.mark.parametrize("suffix", RESUMING)
+def test_append_on_a_full_disk_leaves_the_store_and_says_that_nothing_else_is_kept(
+    source: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "_CHUNK", 4)
+    monkeypatch.setattr(_stream, "_SYNC_NBYTES", 10_000)
+    monkeypatch.setattr(lmdb, "_FLUSH_NBYTES", 10_000)
+    path = tmp_path / f"a{suffix}"
+    for name in "01":
+        (tmp_path / "first" / name).mkdir(parents=True)
+        (tmp_path / "first" / name / "first.jpg").write_bytes(picture(1, 60, 50))
+    pack(tmp_path / "first", path)
+    before = sorted(os.listdir(tmp_path))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, limits[1]))
+    try:
+        with pytest.raises(StoreError, match=r"writing failed: .* make room") as caught:
+            append(path, source)
+        gc.collect()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "is kept" not in str(caught.value) and caught.value.path == str(path)
+    assert sorted(os.listdir(tmp_path)) == before and len(open_store(path)) == 2
+    assert append(path, source).records == 2 + COUNT
 
 
 def full(path: Any) -> os.statvfs_result:

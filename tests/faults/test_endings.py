@@ -231,3 +231,48 @@ def test_a_store_that_is_cut_short_while_it_is_read_is_an_error_or_right(
     process = python(CUT, path, way)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
+
+
+COLUMNS = """
+import os, sys
+import numpy as np
+from fastload import StoreError
+from fastload.storage import RAW, Record, open_store, open_writer
+path, way = sys.argv[1:]
+count = 20_000
+with open_writer(path) as writer:
+    writer.append([
+        Record(data=bytes(48), kind=RAW, width=4, height=4, label=i, key=str(i),
+               fields={"weight": 0.5 * i, "text": "text"})
+        for i in range(count)
+    ])
+store, everything = open_store(path), np.arange(count)
+assert store.labels[-1] == count - 1 and store.column("weight")[-1] == 0.5 * (count - 1)
+target = path + ".fastload" if way == "sidecar" else path
+if way == "anew":
+    with open(path, "wb") as file:
+        file.write(os.urandom(5000))
+else:
+    os.truncate(target, 0)
+for use in (
+    lambda: store.labels.sum(), lambda: store.column("weight").sum(),
+    lambda: store.values("text", everything), lambda: store.checksums(everything).sum(),
+    lambda: store.keys(everything),
+):
+    try:
+        use()
+    except StoreError as error:
+        assert error.path == target, error
+    else:
+        raise AssertionError("what is not there was read")
+print("end")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("a.h5", "0"), ("a.h5", "anew"), ("a.pth", "0"), ("a.rec", "sidecar")]
+)
+def test_columns_that_are_left_in_a_file_are_an_error_once_it_is_cut_short(tmp_path, name, way):
+    process = python(COLUMNS, tmp_path / name, way)
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout) == (0, "end\n"), stderr

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ import pytest
 import torch
 from PIL import Image
 
-from fastload import FastLoader, StoreError, UsageError
+from fastload import FastLoader, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import RAW, Record, Store, open_store, open_writer
 from fastload.storage import hdf5 as module
 from fastload.storage.summary import summarise
@@ -318,6 +319,40 @@ def test_damaged_heap_of_strings_is_an_error_and_never_a_crash(tmp_path: Path) -
                 refused += 1
                 assert error.path == str(path)
     assert refused > 30
+
+
+def test_heaps_that_overlap_are_refused_before_they_fill_the_memory(tmp_path: Path) -> None:
+    """A file may say at every 32nd of its bytes that a heap reaches from there to its end."""
+    path, count = tmp_path / "x.h5", 1000
+    with h5py.File(path, "w") as file:
+        file["images"] = np.zeros((count, 1, 1, 3), np.uint8)
+        file["keys"] = [f"{i:04}" for i in range(count)]
+        at = file["keys"].id.get_offset()
+    data = bytearray(path.read_bytes())
+    end = len(data)
+    for i in range(count):
+        nbytes = 32 * (count - i) + 64
+        data += struct.pack("<4sB3xQHH4xQ", b"GCOL", 1, nbytes, 1, 1, nbytes - 32)
+        place = struct.pack("<IQI", 4, end + 32 * i, 1)
+        data[at + 16 * i : at + 16 * i + 16] = place
+    path.write_bytes(data + bytes(64))
+    with pytest.raises(StoreError, match="in a heap of the HDF5 file"):
+        open_store(path).keys(np.arange(count))
+
+
+def test_strings_of_an_absurd_length_are_refused(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file["images"] = images()[:2]
+        file.create_dataset("classes", (2,), "S1000000000")
+    with pytest.raises(StoreError, match=r"never written|cut short"):
+        open_store(tmp_path / "x.h5")
+
+
+def test_names_of_a_file_that_is_gone_are_an_error_of_ours(tmp_path: Path) -> None:
+    store = open_store(write(tmp_path / "x.h5", records(9)))
+    (tmp_path / "x.h5").unlink()
+    with pytest.raises(StoreNotFoundError, match="cannot be read any more"):
+        store.keys(np.arange(2))
 
 
 def test_columns_that_are_mapped_are_what_they_were(tmp_path: Path) -> None:
