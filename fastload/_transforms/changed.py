@@ -7,10 +7,9 @@ reader could say which of them counts in the next version.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
-
-import torch
 
 _THEIRS = ("torchvision.", "torch.", "timm.")
 _METHODS = ("__call__", "forward", "get_params", "make_params", "transform")
@@ -35,8 +34,7 @@ def changed(transform: Any) -> str | None:
     if "_fill" in state and not _agrees(state.get("fill"), state["_fill"]):
         return f"this {name} has a fill that was set after it was made"
     if "_log_ratio" in state:
-        made = torch.log(torch.tensor(state.get("ratio"), device="cpu"))
-        if not torch.equal(made, torch.as_tensor(state["_log_ratio"])):
+        if not _is_log(state["_log_ratio"].tolist(), state.get("ratio")):
             return f"this {name} has a ratio that was set after it was made"
     return None
 
@@ -47,3 +45,12 @@ def _agrees(fill: Any, kept: Any) -> bool:
         return bool(kept == fill)
     plain = fill is None or isinstance(fill, (int, float))
     return bool(kept == {"others": fill if plain else [float(level) for level in fill]})
+
+
+def _is_log(kept: list[float], ratio: Any) -> bool:
+    """Whether ``kept`` is the logarithm of ``ratio``, by whatever dtype and device it was made."""
+    made = [math.log(end) for end in ratio]
+    return len(kept) == len(made) and all(
+        math.isclose(one, other, rel_tol=1e-5, abs_tol=1e-6)
+        for one, other in zip(kept, made, strict=True)
+    )

@@ -332,3 +332,18 @@ def test_another_default_device_changes_no_plan() -> None:
             .with_output(torch.float32)
             .same_as(plan_of(None).with_output(torch.float32))
         )
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("read_in", [torch.float32, torch.float64])
+def test_a_ratio_is_what_it_was_made_of_whatever_the_default_dtype(
+    dtype: torch.dtype, read_in: torch.dtype
+) -> None:
+    usual = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(dtype)
+        crop = v2.RandomResizedCrop(8, ratio=(0.7, 1.9))
+        torch.set_default_dtype(read_in)
+        assert isinstance(recognise(v1.Compose([crop, v1.PILToTensor()])), Plan)
+    finally:
+        torch.set_default_dtype(usual)
