@@ -48,6 +48,12 @@ def _native(loader: Any, source: Source) -> list[str]:
         if not source.tensors:
             split = delivery.split(loader, source, plan)
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
+        if plan.drawn_size:
+            lines.append(
+                "sizes: expand=True draws each image a size of its own, of which a batch of more "
+                "than one cannot be made; end the transforms with a crop or a resize to a fixed "
+                "(h, w)"
+            )
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")

@@ -158,7 +158,9 @@ def images_of(
     """
     assert isinstance(decoder.plan, Plan), "views are submitted, not asked for"
     # np.unique takes 50 ms when first used
-    if decoder.plan.fixed_size or len(np.unique(decoder.store.sizes(records), axis=0)) <= 1:
+    if decoder.plan.fixed_size or (
+        not decoder.plan.drawn_size and len(np.unique(decoder.store.sizes(records), axis=0)) <= 1
+    ):
         return _one(decoder.submit(records, seed=seed, epoch=epoch, repeats=repeats))
     each = zip(
         np.split(records, len(records)),

@@ -11,7 +11,7 @@ import torch
 from fastload._geometry import Op
 from fastload._transforms.erasing import Erase
 from fastload._transforms.joint import Joint
-from fastload._transforms.pixels import PixelOp
+from fastload._transforms.pixels import PixelOp, resizes
 from fastload.errors import UsageError
 
 if TYPE_CHECKING:
@@ -98,6 +98,13 @@ class Plan:
     def fixed_size(self) -> bool:
         """Whether every image gives the same size, so that any of them make a batch."""
         return self.size is not None
+
+    @property
+    def drawn_size(self) -> bool:
+        """Whether images of one size come out at several, so that hardly any make a batch."""
+        return self.size is None and any(
+            resizes(op) for stage in self.stages for op in stage.pixels
+        )
 
     @property
     def nbytes(self) -> int | None:

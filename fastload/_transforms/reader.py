@@ -230,7 +230,8 @@ class Reader:
             )
         self._frame.ops.append(Sanitize(float(transform.min_size), float(transform.min_area)))
         self._frame.fills.append(lambda: (0, 0, 0))
-        self._frame.mask_fills.append(lambda: 0)
+        if self._joint.named("mask"):
+            self._frame.mask_fills.append(lambda: 0)
         self._steps.append(_words(transform))
 
     def _next_frame(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -318,6 +319,30 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
     with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
         recipe.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
     assert info.value.record == 8
+
+
+def test_turned_images_of_one_size_are_a_list_for_loaders_that_can_take_one(tmp_path: Path) -> None:
+    from torch.utils.data import DataLoader
+
+    from fastload import FastLoader, PackedDataset, open_writer
+    from fastload.storage import Record
+
+    images = [torchvision_oracle.picture(40, 30, i) for i in range(4)]
+    with open_writer(tmp_path / "a.lmdb", classes=[]) as writer:
+        for i, image in enumerate(images):
+            data = io.BytesIO()
+            image.save(data, "BMP")
+            writer.append([Record(data=data.getvalue(), label=i, key=f"{i}", width=40, height=30)])
+    chain = v1.Compose([v1.RandomRotation(40, expand=True), v1.PILToTensor()])
+    dataset = PackedDataset(tmp_path / "a.lmdb", transform=chain, seed=3)
+    dataset.set_epoch(0)
+    (batch,) = DataLoader(dataset, batch_size=4, collate_fn=list)
+    assert len({made.shape for made, _ in batch}) > 1
+    for i, (made, _) in enumerate(batch):
+        assert torch.equal(made, torchvision_oracle.sample(chain, images[i], i, 3, 0))
+    assert "sizes: expand=True draws each image" in FastLoader(dataset, batch_size=4).explain()
+    fixed = v1.Compose([v1.RandomRotation(40, expand=True), v1.Resize((9, 9)), v1.ToTensor()])
+    assert "sizes:" not in FastLoader(tmp_path / "a.lmdb", transform=fixed).explain()
 
 
 def test_crops_stay_when_colours_are_added() -> None:

@@ -458,3 +458,14 @@ def test_labels_that_are_no_numbers_are_an_error_of_their_record(
     with pytest.raises(DataError, match="a number for each box") as caught:
         list(FastLoader(path, batch_size=2, transform=FIXED, joint=joint))
     assert caught.value.record == 1
+
+
+def test_boxes_are_sanitised_before_a_padding_where_no_mask_moves(path: str) -> None:
+    joint = {"boxes": "xyxy", "classes": "labels"}
+    chain = v2.Compose(
+        [v2.SanitizeBoundingBoxes(), v2.RandomCrop(70, pad_if_needed=True, fill=7), v2.ToImage()]
+    )
+    (batch,) = FastLoader(path, batch_size=COUNT, transform=chain, joint=joint, seed=4)
+    for index in range(COUNT):
+        theirs = joint_oracle.sample(chain, given_of(index, joint), index, 4, 0)
+        assert_sample(batch, index, theirs)
