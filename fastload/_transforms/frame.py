@@ -169,8 +169,8 @@ class Frame:
                 (w != w[0]) | (h != h[0]),
                 "expected images of one size in a batch, got {w}x{h} here and "
                 f"{size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms with a "
-                "crop or a resize to a fixed (h, w), or give engine='workers' and a collate_fn that "
-                "takes images of several sizes",
+                "crop or a resize to a fixed (h, w), or give engine='workers' and a collate_fn for "
+                "images of several sizes",
             )
         box, resized, window, flip, _ = self.columns()
         return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
