@@ -83,18 +83,37 @@ class Epoch:
 
 
 def number(loader: Any) -> int:
-    """The epoch that begins now; whoever set it last, on the loader or its sampler, decides."""
-    sampler, epoch = loader._epoch_sampler(), loader._next_epoch
+    """The epoch that begins now."""
+    sampler, epoch = loader._epoch_sampler(), coming(loader)
     if isinstance(sampler, SeededSampler):
-        epoch = sampler.begin(epoch)
+        sampler.begin(epoch)
     else:
         now = told(loader)
-        if now is not None and now != loader._sampler_epoch:
-            epoch = loader._sampler_epoch = now
+        if now is not None:
+            loader._sampler_epoch = now
     if loader.seed is not None and isinstance(loader.dataset, PackedDataset):
         loader.dataset.set_epoch(epoch)
     loader._next_epoch = epoch + 1
-    return epoch  # type: ignore[no-any-return]
+    return epoch
+
+
+def coming(loader: Any) -> int:
+    """The epoch that would begin now; whoever set it last, on loader or sampler, decides."""
+    sampler, epoch = loader._epoch_sampler(), int(loader._next_epoch)
+    if isinstance(sampler, SeededSampler):
+        return sampler.coming(epoch)
+    now = told(loader)
+    return epoch if now is None or now == loader._sampler_epoch else now
+
+
+def passed_over(loader: Any, progress: Progress) -> bool:
+    """Whether the sampler was told another epoch before the first batch of this one."""
+    if progress.batches or progress.unordered:
+        return False
+    sampler = loader._epoch_sampler()
+    if isinstance(sampler, SeededSampler):
+        return sampler.coming(progress.epoch) != progress.epoch
+    return told(loader) != progress.sampler_epoch
 
 
 def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None) -> Epoch:
@@ -146,7 +165,7 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
         padding=padding,
         on_error=on_error,
         refill=refill,
-        _generators=_generators(loader),
+        _generators=generators(loader),
     )
 
 
@@ -177,7 +196,7 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         batch_size=loader.batch_size,
         world_size=world_size,
         seed=loader.seed,
-        generators=[generator.get_state() for generator in _generators(loader)],
+        generators=[generator.get_state() for generator in generators(loader)],
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
         sampler_epoch=told(loader),
         base_seed=loader._base_seed if persistent else None,
@@ -280,7 +299,7 @@ def _stateful(loader: Any) -> Any:
     return None
 
 
-def _generators(loader: Any) -> tuple[torch.Generator, ...]:
+def generators(loader: Any) -> tuple[torch.Generator, ...]:
     """torch's generators that the order may be drawn from: the loader's and the sampler's."""
     found = [loader.generator, getattr(loader._epoch_sampler(), "generator", None)]
     return tuple(dict.fromkeys(part or torch.default_generator for part in found))

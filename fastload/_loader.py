@@ -350,7 +350,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         return _shard.resolve(self.rank, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        return _retold.watched(self, self._begin())
+        return _retold.watched(self)
 
     def _begin(self) -> Iterator[Any]:
         """Begin an epoch."""

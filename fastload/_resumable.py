@@ -39,8 +39,8 @@ class Resumable:
         progress = self._progress
         if self._resume is not None:
             progress = self._resume
-        elif progress is None or progress.ended:
-            blank = _epoch.blank(self, self._next_epoch, self._shard())
+        elif progress is None or progress.ended or _epoch.passed_over(self, progress):
+            blank = _epoch.blank(self, _epoch.coming(self), self._shard())
             progress = dataclasses.replace(blank, begun=False)
         elif progress.unordered:
             raise UsageError(

@@ -12,18 +12,43 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+
 from . import _epoch
 from ._sampler import SeededSampler
 
 
-def watched(loader: Any, iterator: Iterator[Any]) -> Iterator[Any]:
-    """``iterator``, of the epoch that ``loader`` has begun; where it may matter, as ``Retold``."""
+def watched(loader: Any) -> Iterator[Any]:
+    """Begin an epoch of ``loader``: its iterator; where it may matter, as ``Retold``."""
+    base_seed = loader._base_seed
+    states = [generator.get_state() for generator in _epoch.generators(loader)]
+    iterator = loader._begin()
     sampler, begun = loader._epoch_sampler(), loader._progress
+
+    def again(loader: Any) -> Iterator[Any]:
+        return _again(loader, base_seed, states)
+
     if isinstance(sampler, SeededSampler):
-        return Retold(iterator, loader, lambda _: sampler.another(begun.epoch))
+        return Retold(iterator, loader, lambda _: sampler.another(begun.epoch), again)
     if begun.sampler_epoch is None:
-        return iterator
-    return Retold(iterator, loader, lambda loader: _epoch.told(loader) != begun.sampler_epoch)
+        return iterator  # type: ignore[no-any-return]
+    return Retold(
+        iterator, loader, lambda loader: _epoch.told(loader) != begun.sampler_epoch, again
+    )
+
+
+def _again(loader: Any, base_seed: int | None, states: list[torch.Tensor]) -> Iterator[Any]:
+    """Begin once more, as if nothing had been drawn yet; the global generator is the user's."""
+    if loader._inner is not None:  # workers that persist have their seed: none is drawn
+        return loader._begin()  # type: ignore[no-any-return]
+    own = torch.default_generator.get_state()
+    loader._base_seed = base_seed
+    for generator, state in zip(_epoch.generators(loader), states):
+        generator.set_state(state)
+    try:
+        return loader._begin()  # type: ignore[no-any-return]
+    finally:
+        torch.default_generator.set_state(own)
 
 
 class Retold(Iterator[Any]):
@@ -31,16 +56,22 @@ class Retold(Iterator[Any]):
 
     Args:
         iterator: the epoch that was begun.
-        loader: begins it again; it is not kept.
+        loader: whose it is; it is not kept.
         another: whether the sampler has been told of another epoch than the one that was begun.
+        again: begins the epoch that the sampler was told.
     """
 
     def __init__(
-        self, iterator: Iterator[Any], loader: Any, another: Callable[[Any], bool]
+        self,
+        iterator: Iterator[Any],
+        loader: Any,
+        another: Callable[[Any], bool],
+        again: Callable[[Any], Iterator[Any]],
     ) -> None:
         self._iterator = iterator
         self._loader: weakref.ref[Any] | None = weakref.ref(loader)
         self._another = another
+        self._again = again
         self._process = os.getpid()
 
     def __next__(self) -> Any:
@@ -57,8 +88,9 @@ class Retold(Iterator[Any]):
         close = getattr(self._iterator, "close", None)
         if close is not None:
             close()
-        del self._iterator  # its worker processes end before others begin
-        self._iterator = loader._begin()
+        # Its worker processes end before others begin; where none can, it has ended.
+        self._iterator = iter(())
+        self._iterator = self._again(loader)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]

@@ -55,10 +55,13 @@ class SeededSampler(Sampler[int]):
 
     def begin(self, epoch: int) -> int:
         """Begin ``epoch``, or what ``set_epoch`` chose since the last call; return which."""
-        if not self._chosen:
-            self.epoch = epoch
+        self.epoch = self.coming(epoch)
         self._chosen = False
         return self.epoch
+
+    def coming(self, epoch: int) -> int:
+        """What ``begin`` would begin."""
+        return self.epoch if self._chosen else epoch
 
     def another(self, epoch: int) -> bool:
         """Whether ``set_epoch`` chose another than ``epoch``, which has begun; if not, forget."""

@@ -101,6 +101,53 @@ def test_the_epoch_it_is_of_already_changes_nothing(store, kind):
     assert_same(list(loader), expected[0])
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_state_before_the_first_batch_is_of_the_epoch_that_was_told(store, kind, begun):
+    for ours in (True, False):
+        make = makers(store)[kind]
+        given = {"shuffle": True} if ours else {"sampler": halved(make().dataset)}
+        loader = make(**given)
+        iterator = iter(loader) if begun else None
+        loader.sampler.set_epoch(4)
+        state = loader.state_dict()
+        expected = list(iterator or loader)
+        other = make(**(given if ours else {"sampler": halved(make().dataset)}))
+        other.load_state_dict(state)
+        assert_same(list(other), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_told_late_no_more_is_drawn_from_the_generators(store, kind):
+    """The batches, and what the generators give afterwards, are those of an epoch told early."""
+    made = []
+    for late in (False, True):
+        torch.manual_seed(1)
+        make = makers(store)[kind]
+        generator = torch.Generator().manual_seed(2)
+        sampler = halved(make().dataset)
+        loader = make(sampler=sampler, generator=generator)
+        loader.seed = None
+        if not late:
+            sampler.set_epoch(4)
+        iterator = iter(loader)
+        sampler.set_epoch(4)
+        # The numbers of "local" are the user's own, and workers that persist have drawn some.
+        batches = list(iterator)[: kind not in ("local", "persistent")]
+        made.append([batches, torch.rand(1, generator=generator), torch.rand(1)])
+    assert_same(made[1], made[0])
+
+
+def test_where_the_epoch_told_cannot_begin_the_iterator_has_ended(store, monkeypatch):
+    loader = makers(store)["native"](shuffle=True)
+    iterator = iter(loader)
+    loader.sampler.set_epoch(4)
+    monkeypatch.setattr(loader.sampler, "permutation", lambda: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        next(iterator)
+    assert list(iterator) == []
+
+
 def test_after_the_first_batch_it_is_for_the_next_iteration(store):
     loader, other = (makers(store)["native"](shuffle=True) for _ in range(2))
     expected = list(other)

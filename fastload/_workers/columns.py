@@ -43,14 +43,16 @@ _MANY = 8
 _shape = operator.attrgetter("shape")
 _strides = operator.attrgetter("strides")
 
-# What torch has in its table unless somebody has put in something of his own.
-_TORCHS = {
-    torchs.collate_tensor_fn,
-    torchs.collate_numpy_array_fn,
-    torchs.collate_numpy_scalar_fn,
-    torchs.collate_float_fn,
-    torchs.collate_int_fn,
-    torchs.collate_str_fn,
+# torch's table unless somebody has put in something of his own, torch's functions for other types
+# among it (collate_str_fn leaves what it gets as it is).
+_TORCHS: Mapping[Any, Callable[..., Any]] = {
+    torch.Tensor: torchs.collate_tensor_fn,
+    np.ndarray: torchs.collate_numpy_array_fn,
+    (np.bool_, np.number, np.object_): torchs.collate_numpy_scalar_fn,
+    float: torchs.collate_float_fn,
+    int: torchs.collate_int_fn,
+    str: torchs.collate_str_fn,
+    bytes: torchs.collate_str_fn,
 }
 
 
@@ -64,11 +66,11 @@ class Columns:
 
     def __init__(self, stack: Callable[..., Any] | None = None) -> None:
         self._stack = stack or torchs.collate_tensor_fn
-        self._table = {**default_collate_fn_map, torch.Tensor: self._stack}
+        self._table = {**_TORCHS, torch.Tensor: self._stack}
 
     def __call__(self, samples: Any) -> Any:
         """The batch of ``samples``."""
-        own = not _TORCHS.issuperset(default_collate_fn_map.values())
+        own = default_collate_fn_map != _TORCHS
         if own or type(samples) not in (list, tuple) or not samples:
             return torchs.default_collate(samples)  # type: ignore[no-untyped-call]
         return self._column(samples)
@@ -117,8 +119,11 @@ def _arrays(samples: Any) -> torch.Tensor | None:
     dtype = _DTYPES.get(first.dtype)
     if dtype is None or not first.flags.writeable or set(map(type, samples)) != {np.ndarray}:
         return None
-    # torch refuses arrays that differ in shape or run backwards
-    if len(set(map(_shape, samples))) > 1 or min(map(min, set(map(_strides, samples)))) < 0:
+    # torch refuses arrays that differ in shape, run backwards, or are fields of packed records
+    if len(set(map(_shape, samples))) > 1:
+        return None
+    strides = {stride for each in set(map(_strides, samples)) for stride in each}
+    if min(strides) < 0 or any(stride % first.itemsize for stride in strides):
         return None
     try:
         values = np.concatenate(samples, dtype=first.dtype, casting="no")

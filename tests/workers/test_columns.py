@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import default_collate
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.collate import collate_str_fn, default_collate_fn_map
 
 from fastload._workers.columns import Columns
 
@@ -157,3 +157,23 @@ def test_a_batch_can_be_resized_as_torchs_can() -> None:
     ids, rows = Columns()([(1, np.zeros(2))] * 9)
     assert ids.resize_(100).shape == (100,)
     assert rows.resize_(100, 2).shape == (100, 2)
+
+
+def test_a_field_of_packed_records_is_refused_as_by_torch():
+    records = np.zeros((4, 3), [("a", np.uint8), ("b", np.int32)])
+    assert outcome(default_collate, list(records["b"]))[0] is ValueError
+    same(list(records["b"]))
+
+
+@pytest.mark.parametrize("kind", [str, int, float, np.ndarray])
+def test_a_function_of_torchs_that_somebody_put_in_for_a_type_is_used(kind, monkeypatch):
+    sample = {"n": 1, "x": 0.5, "t": torch.ones(2), "a": np.ones(2, np.float32)}
+    same([sample] * 9)
+    columns = Columns()
+    monkeypatch.setitem(default_collate_fn_map, kind, collate_str_fn)
+    batch = columns([sample] * 9)
+    assert {name: type(column) for name, column in batch.items()} == {
+        name: list if isinstance(value, kind) else torch.Tensor for name, value in sample.items()
+    }
+    monkeypatch.undo()
+    same([sample] * 9)
