@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -91,6 +92,11 @@ class _Group(click.Group):
             message = _message(error)
             click.echo(f"fastload: error: {message}", err=True)
             _fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
+        except Exception as error:  # of the user's dataset or transform, or a bug of ours
+            if not _asks_for_json(given):
+                raise
+            traceback.print_exc()
+            _fail(error, f"{type(error).__name__}: {error}", 1, given)
         finally:
             warnings.formatwarning = others
             if handler is not None:
@@ -121,9 +127,13 @@ def _message(error: Exception) -> str:
     return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
 
 
+def _asks_for_json(given: Sequence[str]) -> bool:
+    return "--json" in given and given[0] != "demo"  # there it names a file
+
+
 def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> NoReturn:
     """Exit with ``status``; where JSON was asked for, the error is what stdout has."""
-    if "--json" in given and given[0] != "demo":  # there it names a file
+    if _asks_for_json(given):
         what = {"type": type(error).__name__, "message": message}
         where = {name: getattr(error, name, None) for name in ("path", "record", "offset")}
         click.echo(json.dumps({"error": what | where}, indent=1))

@@ -155,6 +155,21 @@ def test_errors_are_json_where_that_was_asked_for(command: str, status: int) -> 
     assert run(*command.split()).stdout == ""
 
 
+def test_an_error_of_the_users_own_code_is_json_too_and_has_its_traceback(tmp_path: Path) -> None:
+    (tmp_path / "broken_dataset.py").write_text(
+        "class Data:\n"
+        "    def __len__(self): return 3\n"
+        "    def __getitem__(self, index): raise RuntimeError('broken')\n"
+        "data = Data()\n"
+    )
+    command = [sys.executable, "-m", "fastload", "pack", "broken_dataset:data", "a.lmdb", "--json"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    error = json.loads(result.stdout)["error"]
+    assert result.returncode == 1
+    assert (error["type"], error["message"]) == ("RuntimeError", "RuntimeError: broken")
+    assert "Traceback" in result.stderr and "in __getitem__" in result.stderr
+
+
 def test_json_of_info_is_one_document_though_its_picture_fails(
     images: Path, tmp_path: Path
 ) -> None:
