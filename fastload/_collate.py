@@ -77,10 +77,10 @@ def annotations_of(
         moved: fields of these records that moved along with their images, by name.
 
     Raises:
-        StoreError: a value that is not what its field says.
+        StoreError: a value that is not what its field says, or the store was cut short.
     """
     moved = moved or {}
-    return Annotations(
+    annotations = Annotations(
         None if labels is None else labels[records],
         target_transform,
         None
@@ -90,6 +90,8 @@ def annotations_of(
         },
         store.names,
     )
+    store.check_whole()  # now that all was read
+    return annotations
 
 
 def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list[Any]:

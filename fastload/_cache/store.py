@@ -172,6 +172,9 @@ class CachedStore(Store):
         """Of the store's own bytes."""
         return self.inner.checksums(indices)
 
+    def check_whole(self) -> None:
+        self.inner.check_whole()
+
     def tables(self) -> Spans:
         return self.inner.tables()
 

@@ -248,8 +248,10 @@ Status Batch::make(const Sample& sample, int64_t item, const Span& span, Kind ki
   if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
   mine.resampler.measure(clock.on());
   const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
-  Status status = keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), span, kind, placement, &mine)
-                          : decode_span(span, kind, placement, &mine);
+  const Origin origin{*files_, sample.file, sample.offset, sample.nbytes};
+  Status status =
+      keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), origin, span, kind, placement, &mine)
+              : decode_span(span, kind, placement, &mine);
   const bool augmented = !recipe_.empty() || !erasing_.fills.empty();
   const int64_t resized = mine.resampler.spent_ns();
   int64_t decoded = augmented ? clock.now() : 0;

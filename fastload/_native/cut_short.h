@@ -16,6 +16,7 @@ namespace fastload {
 // One mapped range. Its memory is never given back, as a handler may be reading it, but used again.
 struct WatchedRange {
   std::atomic<bool> taken{true};
+  std::atomic<uint64_t> version{0};  // odd while the others change
   std::atomic<uintptr_t> begin{0};
   std::atomic<size_t> size{0};  // 0: nothing is watched
   std::atomic<size_t> cut{SIZE_MAX};
@@ -36,7 +37,8 @@ class Watched {
     return range_ == nullptr ? SIZE_MAX : range_->cut.load(std::memory_order_acquire);
   }
 
-  // Puts the handler in its place again, where somebody has put theirs over it since. One system call.
+  // Puts the handler in its place again, where somebody has put theirs over it since. One system call; none
+  // in a process that never watched anything, which keeps its own handler.
   static void install() noexcept;
 
  private:

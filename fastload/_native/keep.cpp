@@ -44,8 +44,8 @@ bool is_jpeg(const Span& span) {
   return span.nbytes >= 2 && span.data[0] == 0xFF && span.data[1] == 0xD8;
 }
 
-Status decode_and_keep_pixels(const Keep& keep, const KeepSample& sample, const Span& span, Kind kind,
-                              const Placement& placement, Worker* worker) {
+Status decode_and_keep_pixels(const Keep& keep, const KeepSample& sample, const Origin& origin,
+                              const Span& span, Kind kind, const Placement& placement, Worker* worker) {
   const size_t w = static_cast<size_t>(sample.w), nbytes = 3 * w * static_cast<size_t>(sample.h);
   worker->made.resize(nbytes + kSlack);
   Placement whole{};
@@ -65,7 +65,7 @@ Status decode_and_keep_pixels(const Keep& keep, const KeepSample& sample, const 
   if (status != Status::kOk) return status;
   const Span pixels{worker->made.data(), nbytes, nbytes + kSlack};
   status = decode_span(pixels, Kind::kRaw, placement, worker);
-  if (status == Status::kOk) {
+  if (status == Status::kOk && origin.whole()) {
     Claim(keep.arena.get(), sample.record).put(pixels, Kind::kRaw, sample.w, sample.h, true);
   }
   return status;
@@ -73,11 +73,11 @@ Status decode_and_keep_pixels(const Keep& keep, const KeepSample& sample, const 
 
 }  // namespace
 
-Status decode_and_keep(const Keep& keep, size_t item, const Span& span, Kind kind, const Placement& placement,
-                       Worker* worker) {
+Status decode_and_keep(const Keep& keep, size_t item, const Origin& origin, const Span& span, Kind kind,
+                       const Placement& placement, Worker* worker) {
   const KeepSample& sample = keep.samples[item];
   if (keep.form == Form::kPixels) {
-    const Status status = decode_and_keep_pixels(keep, sample, span, kind, placement, worker);
+    const Status status = decode_and_keep_pixels(keep, sample, origin, span, kind, placement, worker);
     trim(worker);
     return status;
   }
@@ -88,14 +88,18 @@ Status decode_and_keep(const Keep& keep, size_t item, const Span& span, Kind kin
     // The record instead of the file, so that Huffman codes are decoded once.
     const Span record{worker->made.data(), worker->made.size(), worker->made.size()};
     const bool done = made && decode_span(record, Kind::kDct, placement, worker) == Status::kOk;
-    if (done) claim.put(record, Kind::kDct, placement.source_w, placement.source_h, true);
+    if (done && origin.whole()) claim.put(record, Kind::kDct, placement.source_w, placement.source_h, true);
     trim(worker);
     if (done) return Status::kOk;
   }
   const Status status = decode_span(span, kind, placement, worker);
   // What lies in memory already, in whatever order, is not kept once more.
-  if (status == Status::kOk && span.layout == nullptr) {
-    claim.put(span, kind, placement.source_w, placement.source_h, false);
+  if (status == Status::kOk && claim.held() && span.layout == nullptr) {
+    // First to our own memory: reading the rest of the record may be what finds its file cut short.
+    worker->made.assign(span.data, span.data + span.nbytes);
+    const Span copy{worker->made.data(), worker->made.size(), worker->made.size()};
+    if (origin.whole()) claim.put(copy, kind, placement.source_w, placement.source_h, false);
+    trim(worker);
   }
   return status;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "files.h"
 #include "image.h"
 #include "kind.h"
 #include "resample.h"
@@ -43,9 +44,17 @@ struct Keep {
   std::vector<KeepSample> samples;
 };
 
-// Decodes a sample as decode_span() does, with the same outcome, and keeps its record if that went well.
+// Where a record comes from.
+struct Origin {
+  const Files& files;
+  int64_t file, offset, nbytes;
+  bool whole() const { return !files.cut_short(file, offset, nbytes); }
+};
+
+// Decodes a sample as decode_span() does, with the same outcome, and keeps its record if that went well and
+// its file still had all of it when it was copied.
 // With kPixels the placement is that of the pixels that are kept, not of the source. Throws std::bad_alloc.
-Status decode_and_keep(const Keep& keep, size_t item, const Span& span, Kind kind, const Placement& placement,
-                       Worker* worker);
+Status decode_and_keep(const Keep& keep, size_t item, const Origin& origin, const Span& span, Kind kind,
+                       const Placement& placement, Worker* worker);
 
 }  // namespace fastload

@@ -94,6 +94,9 @@ struct PoolState {
     if (static_cast<int>(threads.size()) >= count) return;
     sigset_t all, before;
     sigfillset(&all);
+    // A thread's own errors: blocked, they would end the process past every handler (cut_short.h,
+    // faulthandler).
+    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, own);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       threads.reserve(static_cast<size_t>(count));

@@ -277,4 +277,4 @@ class Pages:
 
     def close(self) -> None:
         """Let go of the map as soon as no array refers to it any more."""
-        del self.bytes, self._words, self._map
+        del self.bytes, self._words, self._map, self.check  # which holds the map too

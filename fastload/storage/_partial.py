@@ -76,8 +76,12 @@ class Partial:
                 self.chunks, self._ends = unpack_chunks(file.read())
             self._journal = open(journal, "r+b", buffering=0)
             end = self._ends[-1] if self._ends else 0
-            self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow the whole
-            self._journal.seek(end)
+            try:
+                self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow it
+                self._journal.seek(end)
+            except BaseException:
+                self._journal.close()
+                raise
         except BaseException:
             self._release()
             raise

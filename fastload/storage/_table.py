@@ -234,6 +234,11 @@ class TableStore(Store):
         """The data files."""
         return self._table.files
 
+    def check_whole(self) -> None:
+        """As in the contract."""
+        if self._loaded is not None and self._loaded.watch is not None:
+            self._loaded.watch.check()
+
     def spans(self, indices: np.ndarray) -> Spans:
         """As in the contract; known to lie inside the files since they were opened."""
         table = self._table

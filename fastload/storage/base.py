@@ -176,6 +176,13 @@ class Store(abc.ABC):
     def spans(self, indices: np.ndarray) -> Spans:
         """Where the records ``indices`` (int64, in range) lie."""
 
+    def check_whole(self) -> None:
+        """Raises StoreError where ``labels``, ``keys`` or fields that were just read may be wrong.
+
+        As they are where they are views of a file that was cut short meanwhile; by default nothing.
+        """
+        return
+
     @abc.abstractmethod
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """uint8: ENCODED, RAW or DCT for each of ``indices``."""

@@ -74,6 +74,10 @@ class ConcatStore(Store):
         ends = [end + start for (_, end), start in zip(tables, starts, strict=True)]
         return b"".join(blob for blob, _ in tables), np.concatenate(ends)
 
+    def check_whole(self) -> None:
+        for store in self.stores:
+            store.check_whole()
+
     def mapped_files(self) -> np.ndarray:
         return np.concatenate([store.mapped_files() for store in self.stores])
 

@@ -114,6 +114,10 @@ class LmdbStore(Store):
             )
         return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
 
+    def check_whole(self) -> None:
+        """As in the contract."""
+        self._columns.pages.check()
+
     def tables(self) -> Spans:
         """As in the contract."""
         places = np.array(self._columns.places, np.int64).reshape(-1, 2)

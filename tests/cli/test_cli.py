@@ -250,7 +250,10 @@ class Pictures:
 """
 
 
-def test_ctrl_c_ends_with_130_and_the_same_command_completes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
+    tmp_path: Path, number: int, status: int
+) -> None:
     waiting = tmp_path / "waiting"
     (tmp_path / "waits.py").write_text(WAITS)
     arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb")]
@@ -261,14 +264,48 @@ def test_ctrl_c_ends_with_130_and_the_same_command_completes(tmp_path: Path) -> 
     )  # fmt: skip
     while not waiting.exists() and child.poll() is None:
         time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
+    child.send_signal(number)
     _, errors = child.communicate(timeout=60)
-    assert child.returncode == 130, errors
+    assert child.returncode == status, errors
     assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
     done = shell(*arguments, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
     assert len(open_store(tmp_path / "x.lmdb")) == 300
+
+
+def test_sigterm_ends_doctor_and_the_script_that_it_watches(tmp_path: Path) -> None:
+    script, waiting = tmp_path / "train.py", tmp_path / "waiting"
+    script.write_text(
+        "import os, time\n"
+        f"with open({str(waiting) + '.new'!r}, 'w') as file: file.write(str(os.getpid()))\n"
+        f"os.rename({str(waiting) + '.new'!r}, {str(waiting)!r})\n"
+        "time.sleep(600)\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-m", "fastload", "doctor", str(script)], cwd=tmp_path,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not waiting.exists() and child.poll() is None:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGTERM)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode == 143, errors
+    assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
+    watched = int(waiting.read_text())
+    deadline = time.monotonic() + 30
+    while _runs(watched) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _runs(watched)
+
+
+def _runs(process: int) -> bool:
+    """Whether it has not ended; one that nobody has asked about yet has."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state != "Z"
 
 
 def test_progress_has_rate_and_time_left_in_plain_lines(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
 import time
 
+import numpy as np
 import pytest
 from torchvision import transforms as v1
 
 from fastload import FastLoader, _synthetic, pack
+from fastload._collate import annotations_of
+from fastload.errors import StoreError
+from fastload.storage import open_store
 
 TRANSFORM = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
@@ -276,3 +281,112 @@ def test_columns_that_are_left_in_a_file_are_an_error_once_it_is_cut_short(tmp_p
     process = python(COLUMNS, tmp_path / name, way)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
+
+
+KEPT = """
+import os, sys
+import torch
+from torchvision import transforms as v1
+from fastload import FastLoader
+path = sys.argv[1]
+options = dict(batch_size=1, num_workers=2, transform=v1.PILToTensor(), check_crc="never")
+right = [images.clone() for images, _ in FastLoader(path, **options)]
+loader = FastLoader(path, cache="ram", **options)
+iterator = iter(loader)
+next(iterator)
+os.truncate(path, os.path.getsize(path) // 2)
+for epoch in (iterator, iter(loader), iter(loader)):
+    while True:
+        try:
+            images, _ = next(epoch)
+        except StopIteration:
+            break
+        except Exception as error:
+            assert type(error).__name__ == "StoreError", error
+        else:
+            assert any(torch.equal(images, one) for one in right)
+print("end")
+"""
+
+
+@pytest.mark.native
+def test_a_cache_keeps_nothing_of_the_pages_that_a_store_has_lost(store, tmp_path):
+    """Pixels, unchecked: zeros would be an image like any other, in every epoch to come."""
+    path = tmp_path / "raw.tar"
+    pack(store.parent / "imgs", path, encode="raw")
+    process = python(KEPT, path)
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout) == (0, "end\n"), stderr
+
+
+ELSEWHERE = """
+import faulthandler, mmap, os, sys
+from fastload import _native
+core = _native.load()
+
+def mapped(name):
+    path = os.path.join(sys.argv[1], name)
+    with open(path, "wb") as file:
+        file.write(b"x" * 8 * mmap.PAGESIZE)
+    with open(path, "rb") as file:
+        data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    os.truncate(path, 0)
+    return data
+
+when = sys.argv[2]
+if when == "before":
+    faulthandler.enable()
+ours, other = mapped("ours"), mapped("other")
+watched = core.Watched(ours)
+if when in ("after", "disabled"):
+    faulthandler.enable()
+again = core.Watched(ours)  # over who has put their handler in our place
+if when == "disabled":
+    faulthandler.disable()
+page = 3 * mmap.PAGESIZE
+assert ours[page + 5] == 0 and watched.cut == again.cut == page
+print("ours", flush=True)
+other[0]
+"""
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("when", ["never", "before", "after", "disabled"])
+def test_a_bus_error_elsewhere_ends_the_process_as_without_us(tmp_path, when):
+    process = python(ELSEWHERE, tmp_path, when)
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout) == (-signal.SIGBUS, "ours\n"), stderr
+    assert ("Bus error" in stderr) == (when in ("before", "after"))
+
+
+@pytest.mark.native
+def test_a_process_that_maps_nothing_keeps_its_handler_of_bus_errors(store):
+    code = """
+import signal, sys
+from torchvision import datasets, transforms as v1
+from fastload import FastLoader
+images = datasets.ImageFolder(sys.argv[1], v1.ToTensor())
+loader = FastLoader(images, batch_size=4, num_workers=2)
+assert "engine" in str(loader.explain()) and len(list(loader)) == 16
+with open("/proc/self/status") as file:
+    caught = next(int(line.split()[1], 16) for line in file if line.startswith("SigCgt"))
+assert not caught >> signal.SIGBUS - 1 & 1
+print("end")
+"""
+    process = python(code, store.parent / "imgs")
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout) == (0, "end\n"), stderr
+
+
+@pytest.mark.native
+def test_labels_of_pages_that_a_store_has_lost_are_an_error(store, tmp_path):
+    """Zeros would be the label of another class, though the images before them are right."""
+    path = tmp_path / "copy.lmdb"
+    shutil.copy(store, path)
+    opened = open_store(path)
+    labels = opened.labels
+    assert labels.any()
+    os.truncate(path, os.path.getsize(path) // 2)
+    with pytest.raises(StoreError, match="was it cut short") as caught:
+        annotations_of(opened, np.arange(len(opened)), labels, None, None)
+    assert str(path) in str(caught.value)

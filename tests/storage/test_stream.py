@@ -3,18 +3,20 @@ file begins with FILE, a record has its number and length before and > behind it
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import shutil
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.storage import Batch, Record, _stream, open_store, open_writer
+from fastload.storage import Batch, Record, _partial, _stream, open_store, open_writer
 from fastload.storage._columns import Columns
 from fastload.storage._crc import crc32c
 from fastload.storage._fields import Blobs
@@ -463,3 +465,24 @@ def test_work_resumed_several_times_keeps_what_every_sitting_made(path: Path) ->
     store = ToyStore(path)
     assert store.keys(np.arange(40)) == [record.key for record in given]
     assert data_of(store) == [record.data for record in given]
+
+
+def test_a_journal_that_cannot_be_cut_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stubborn(io.FileIO):
+        def truncate(self, size: int | None = None) -> int:
+            raise OSError("read-only by now")
+
+    opened: list[Stubborn] = []
+
+    def opening(name: str, mode: str = "r", **options: Any) -> Any:
+        if mode != "r+b":
+            return open(name, mode, **options)
+        opened.append(Stubborn(name, "r+"))
+        return opened[-1]
+
+    monkeypatch.setattr(_partial, "open", opening, raising=False)
+    with pytest.raises(OSError, match="by now"):
+        _partial.Partial(str(tmp_path / "x.lmdb"), {})
+    assert [file.closed for file in opened] == [True]
