@@ -54,14 +54,13 @@ def kind_of(transform: Any) -> str:
     Raises Stop for anything else.
     """
     name = type(transform).__name__
-    if any(is_of(transform, module, name) for module in _TIMM):
-        return f"timm.{name}"
-    if not any(is_of(transform, module, name) for module in _MODULES):
+    theirs = any(is_of(transform, module, name) for module in _TIMM)
+    if not theirs and not any(is_of(transform, module, name) for module in _MODULES):
         raise Stop(f"{name_of(transform)} is not a transform fastload knows")
     why = changed(transform)
     if why is not None:
         raise Stop(why)
-    return name
+    return f"timm.{name}" if theirs else name
 
 
 def filter_of(transform: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import inspect
 import math
 import sys
 import types
@@ -81,6 +82,8 @@ def timm(monkeypatch: pytest.MonkeyPatch) -> None:
         module = types.ModuleType(name)
         for cls in classes:
             setattr(module, cls.__name__, cls)
+            for method in filter(inspect.isfunction, vars(cls).values()):
+                monkeypatch.setattr(method, "__module__", name)
         for table in ("NAME_TO_OP", "LEVEL_TO_ARG"):
             setattr(module, table, dict.fromkeys(OPS))
         module._LEVEL_DENOM = 10.0  # type: ignore[attr-defined]
@@ -154,6 +157,15 @@ def test_what_it_does_besides_is_declined(transform: Any, reason: str) -> None:
     found = recognise(transform())
     assert isinstance(found, Unrecognised)
     assert reason in found.reason
+
+
+def test_a_method_that_was_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = chain(RandomResizedCropAndInterpolation())
+    assert isinstance(recognise(whole), Plan)
+    monkeypatch.setattr(MaybeToTensor, "__call__", lambda self, image: image)
+    found = recognise(whole)
+    assert isinstance(found, Unrecognised)
+    assert f"MaybeToTensor has another __call__, of {__name__}" in found.reason
 
 
 def test_a_class_that_only_has_the_name_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:
