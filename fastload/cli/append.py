@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from ._progress import ProgressBar
+from ._stdout import kept_for_json
 from .pack import show
 
 
@@ -57,7 +58,7 @@ def command(
     """
     from fastload.converters import append
 
-    with ProgressBar("appending", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json), ProgressBar("appending", quiet=quiet or as_json) as bar:
         report = append(
             path,
             source,

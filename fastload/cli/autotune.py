@@ -16,6 +16,8 @@ from rich.table import Table
 from fastload._named import named
 from fastload.errors import UsageError
 
+from ._stdout import kept_for_json
+
 _SHOWN = 10  # settings in the table
 
 
@@ -78,18 +80,19 @@ def command(
     """
     from fastload._tuning import autotune, page
 
-    found = source if os.path.exists(source) or ":" not in source else named(source)
-    with _Spent(quiet=quiet) as progress:
-        tuning = autotune(
-            found,
-            transform=named(transform) if transform else None,
-            step=named(step) if step else None,
-            batch_size=batch_size,
-            budget_s=budget_s,
-            memory_limit=None if memory is None else _nbytes(memory),
-            approximate=approximate,
-            progress=progress,
-        )
+    with kept_for_json(as_json):
+        found = source if os.path.exists(source) or ":" not in source else named(source)
+        with _Spent(quiet=quiet) as progress:
+            tuning = autotune(
+                found,
+                transform=named(transform) if transform else None,
+                step=named(step) if step else None,
+                batch_size=batch_size,
+                budget_s=budget_s,
+                memory_limit=None if memory is None else _nbytes(memory),
+                approximate=approximate,
+                progress=progress,
+            )
     tuning.save(output)
     if html is not None:
         page.write_html(tuning, html)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ._progress import ProgressBar, human
+from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -134,12 +135,13 @@ def command(
     from fastload.converters import estimate, pack
 
     if dry_run:
-        estimates = estimate(
-            source, destination, encode=encode, resize=resize, quality=quality, workers=workers
-        )
+        with kept_for_json(as_json):
+            estimates = estimate(
+                source, destination, encode=encode, resize=resize, quality=quality, workers=workers
+            )
         _show_estimates(estimates, as_json=as_json)
         return
-    with ProgressBar("packing", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json), ProgressBar("packing", quiet=quiet or as_json) as bar:
         report = pack(
             source,
             destination,

@@ -9,6 +9,8 @@ import click
 
 from fastload._named import named
 
+from ._stdout import kept_for_json
+
 
 @click.command(
     epilog="""\b
@@ -55,16 +57,17 @@ def command(
     """
     from fastload._show import show
 
-    shown = show(
-        path,
-        named(transform) if transform else None,
-        out=out,
-        samples=list(indices) or samples,
-        views=views,
-        seed=seed,
-        epoch=epoch,
-        decode=decode,
-    )
+    with kept_for_json(as_json):
+        shown = show(
+            path,
+            named(transform) if transform else None,
+            out=out,
+            samples=list(indices) or samples,
+            views=views,
+            seed=seed,
+            epoch=epoch,
+            decode=decode,
+        )
     if as_json:
         found = {
             "out": out,

@@ -157,6 +157,7 @@ def test_errors_are_json_where_that_was_asked_for(command: str, status: int) -> 
 
 def test_an_error_of_the_users_own_code_is_json_too_and_has_its_traceback(tmp_path: Path) -> None:
     (tmp_path / "broken_dataset.py").write_text(
+        "print('printed by the module')\n"
         "class Data:\n"
         "    def __len__(self): return 3\n"
         "    def __getitem__(self, index): raise RuntimeError('broken')\n"
@@ -168,6 +169,7 @@ def test_an_error_of_the_users_own_code_is_json_too_and_has_its_traceback(tmp_pa
     assert result.returncode == 1
     assert (error["type"], error["message"]) == ("RuntimeError", "RuntimeError: broken")
     assert "Traceback" in result.stderr and "in __getitem__" in result.stderr
+    assert "printed by the module" in result.stderr
 
 
 def test_json_of_info_is_one_document_though_its_picture_fails(
