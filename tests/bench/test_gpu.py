@@ -84,7 +84,7 @@ esac
 """
     )
     python.chmod(0o755)
-    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "LIMIT": "1", "KILL_AFTER": "1"}
+    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "LIMIT": "4", "KILL_AFTER": "1"}
     command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
     done = subprocess.run(command, env=env, timeout=120, capture_output=True, text=True)
     assert done.returncode == 1, done.stderr

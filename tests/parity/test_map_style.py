@@ -346,7 +346,13 @@ def test_a_dataset_that_grows_after_its_loader_was_made():
 
 
 def test_it_is_generic_as_dataloader_is():
-    assert FastLoader[list[torch.Tensor]] is not None
+    class Own(FastLoader[list[torch.Tensor]]):
+        pass
+
+    for kind in (FastLoader[list[torch.Tensor]], Own):
+        loader = kind(range(5), 2)
+        assert isinstance(loader, FastLoader) and isinstance(loader, DataLoader)
+        assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4]]
 
 
 def test_an_iterator_without_processes_has_none_by_torchs_name():
