@@ -99,7 +99,10 @@ class Packer:
         first = samples[0]
         # Samples that do not fit together are left to torch: the error is to be its own.
         if plain(first) and all(
-            sample.shape == first.shape and not sample.requires_grad for sample in samples
+            isinstance(sample, torch.Tensor)
+            and sample.shape == first.shape
+            and not sample.requires_grad
+            for sample in samples
         ):
             shape = (len(samples), *first.shape)
             out = self._reserve(shape, _contiguous(shape), first.dtype)

@@ -202,3 +202,13 @@ def test_large_batches_in_this_process_reuse_their_memory():
     assert len(addresses) <= 3
     kept = list(loader)
     assert_same([int(images[0, 0, 0, 0]) for images, _ in kept], [0, 2, 4, 6, 8, 10])
+
+
+@pytest.mark.parametrize("other", [3, {1, 2}, np.ones((2, 3), np.float32)])
+def test_what_is_no_tensor_beside_one_is_left_to_torchs_own_error(other):
+    samples = [torch.ones(2, 3), other]
+    with pytest.raises((TypeError, AttributeError)) as theirs:
+        default_collate(samples)
+    with pytest.raises((TypeError, AttributeError)) as ours:
+        Packer(np.empty(1 << 12, np.uint8)).collate(samples)
+    assert str(ours.value) == str(theirs.value)
