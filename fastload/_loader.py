@@ -14,8 +14,9 @@ from . import _arguments, _decode_device, _epoch, _retold, _runs, _shard
 from ._arguments import Sample
 from ._buffers import SlabRing
 from ._cache.cache import Cache
+from ._collate import collate
 from ._dataset import open_dataset
-from ._datasets.source import Source, nested, resolve
+from ._datasets.source import Source, nested, resolve, several_sizes
 from ._datasets.tensors import of_rows
 from ._device import delivery
 from ._device.mover import Mover
@@ -243,7 +244,9 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         _decode_device.check(self)
         single = batch_size is None and batch_sampler is None
         started = bool(num_workers and worker_init_fn)
-        source = self._resolve(opened, sampler, batch_sampler, single=single, started=started)
+        collate_fn = _arguments.collate_for(collate_fn, single=single)
+        drawn = (sampler, batch_sampler, collate_fn)
+        source = self._resolve(opened, drawn, single=single, started=started)
         self._native = not isinstance(source, str)
         self._threads = not isinstance(source, str) and not source.tensors
         self._governor: Governor | None = None
@@ -273,7 +276,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             sampler,
             batch_sampler,
             num_workers,
-            _arguments.collate_for(collate_fn, single=single),
+            collate_fn,
             pin_memory,
             drop_last,
             timeout,
@@ -286,16 +289,20 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     # --- what is chosen ---------------------------------------------------------------------------
 
     def _resolve(
-        self, dataset: Any, sampler: Any, batches: Any, *, single: bool, started: bool
+        self, dataset: Any, drawn: tuple[Any, Any, Any], *, single: bool, started: bool
     ) -> Source | str:
         """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
         source: Source | str
+        sampler, batches, collate_fn = drawn
         if self.engine == "workers":
             source = "engine='workers' was asked for"
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
-        if not isinstance(source, str) and source.tensors and self.engine == "auto":
-            source = of_rows(sampler, batches, started=started) or source
+        if not isinstance(source, str) and self.engine == "auto":
+            if source.tensors:
+                source = of_rows(sampler, batches, started=started) or source
+            elif collate_fn is not collate:
+                source = several_sizes(source) or source
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
@@ -381,9 +388,10 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             return delivery.deliver(self, source, epoch, inner)
 
     def _source(self) -> Source | str:
-        drawn, single = (self.sampler, self.batch_sampler), self.batch_sampler is None
+        drawn = (self.sampler, self.batch_sampler, self.collate_fn)
+        single = self.batch_sampler is None
         started = bool(self.num_workers and self.worker_init_fn)
-        return self._resolve(self.dataset, *drawn, single=single, started=started)
+        return self._resolve(self.dataset, drawn, single=single, started=started)
 
     def _observer(self) -> Timeline | None:
         """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""

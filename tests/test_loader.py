@@ -270,6 +270,30 @@ def test_a_collate_fn_gets_the_samples(store):
     assert "engine: native" in loader.explain()
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_collate_fn_gets_images_of_several_sizes_as_with_dataloader(photos, store, packed):
+    folder = ImageFolder(photos, transform=v1.ToTensor())
+    wanted = list(DataLoader(folder, batch_size=4, collate_fn=list))
+    assert len({image.shape for batch in wanted for image, _ in batch}) > 1
+    dataset = PackedDataset(store, transform=v1.ToTensor()) if packed else folder
+    loader = FastLoader(dataset, batch_size=4, collate_fn=list)
+    assert "several sizes" in loader.explain()
+    for got, batch in zip(loader, wanted, strict=True):
+        assert [label for _, label in got] == [label for _, label in batch]
+        for (image, _), (expected, _) in zip(got, batch, strict=True):
+            assert torch.equal(image, expected)
+
+
+def test_a_collate_fn_of_images_of_one_size_leaves_them_to_the_engine(tmp_path):
+    (tmp_path / "a").mkdir()
+    for i in range(3):
+        Image.new("RGB", (20, 10), (i, 0, 0)).save(tmp_path / "a" / f"{i}.png")
+    folder = ImageFolder(tmp_path, transform=v1.ToTensor())
+    loader = FastLoader(folder, batch_size=2, collate_fn=list)
+    assert "engine: workers" not in loader.explain()
+    assert [len(batch) for batch in loader] == [2, 1]
+
+
 def test_a_target_transform_is_applied_to_each_label(photos, store):
     def shift(label):
         return label + 10

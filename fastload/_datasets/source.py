@@ -110,6 +110,25 @@ def begun(dataset: Any) -> Source | None:
     return None if isinstance(source, str) or source.halves is None else source
 
 
+# How many records are looked at for images of several sizes; of a folder's their headers are read.
+_LOOKED_AT = 256
+
+
+def several_sizes(source: Source) -> str | None:
+    """Why a collate_fn of the user's gets samples one by one: they come out in several sizes.
+
+    None: they have one size, as far as a look at some of them shows.
+    """
+    plan = source.plan
+    if not isinstance(plan, Plan) or plan.fixed_size or not len(source):
+        return None
+    some = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
+    sizes = source.store.sizes(source.lookup(some))
+    if not plan.drawn_size and (sizes == sizes[0]).all():
+        return None
+    return "the images come out in several sizes, of which only the collate_fn given makes a batch"
+
+
 def _resolve(dataset: Any) -> Source | str:
     if type(dataset) is PackedDataset:
         return _packed(dataset)

@@ -387,7 +387,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
         FastLoader(gray, transform=EVAL)
     with pytest.raises(UsageError, match="with an Image column"):
         FastLoader(gray.remove_columns("image"), transform=EVAL)
-    with pytest.raises(UsageError, match="a DatasetDict holds several: give one"):
+    with pytest.raises(UsageError, match="DatasetDict holds several: give one"):
         FastLoader(hf.DatasetDict(train=gray), transform=EVAL)
     own = table(images()[:3]).with_transform(lambda batch: batch)
     with pytest.raises(UsageError, match="with_format"):
