@@ -51,10 +51,14 @@ def test_a_heavy_step_is_noticed(store: Path) -> None:
     governor = loader._governor
     assert governor is not None
     governor.setting = Setting(workers=4, prefetch=2)
-    for _ in loader:
-        time.sleep(0.01)
-    decisions = loader.stats()["decisions"]
-    assert any(decision.startswith("trying") for decision in decisions), decisions
+    decisions: list[str] = []
+    for _ in range(10):  # a busy machine may make one loop too uneven to judge
+        for _ in loader:
+            time.sleep(0.01)
+        decisions = loader.stats()["decisions"]
+        if any(decision.startswith("trying") for decision in decisions):
+            return
+    raise AssertionError(decisions)
 
 
 class Numbers(Dataset[int]):
