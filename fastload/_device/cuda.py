@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -149,8 +149,9 @@ class Cuda:
                 cudart().cudaHostUnregister(address)
             del base  # not before
 
-    def __del__(self) -> None:
-        if not sys.is_finalizing() and os.getpid() == self._pid:
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending() and os.getpid() == self._pid:
             self._unregister()
 
     def pinned(self, tensor: torch.Tensor) -> bool:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
+import sys
 import threading
 import weakref
+from collections.abc import Callable
 
 import numpy as np
 
@@ -147,8 +149,11 @@ class SharedRing:
             with self._lock:
                 self._drop(set(map(id, self._slabs)))
 
-    def __del__(self) -> None:
-        self.close()
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    # Then the system takes the memory back.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not ending():
+            self.close()
 
     def __reduce__(self) -> tuple[type[SharedRing], tuple[int]]:
         return SharedRing, (self._keep,)  # another process makes its own

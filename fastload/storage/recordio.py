@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,8 +81,9 @@ class _Joined:
             file.write(data)
         self.path = f"/proc/self/fd/{self._descriptor}"
 
-    def __del__(self) -> None:
-        os.close(self._descriptor)
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        close(self._descriptor)
 
 
 class RecordIOWriter(StreamWriter):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate
 
 from fastload import FastLoader
+from fastload._workers import shared
 from fastload._workers.shared import Mapped, SharedRing
 from fastload._workers.transport import Packer, unpack
 from sides import assert_same
@@ -143,6 +145,16 @@ def test_a_loader_that_is_gone_leaves_no_descriptor_and_no_memory():
     for _, _batch in zip(range(20), loader):
         pass
     del loader, _batch
+
+
+def test_a_ring_at_the_end_of_the_interpreter_needs_nothing_of_its_module(monkeypatch):
+    """Python clears modules that something still refers to; what it deletes then finds no names."""
+    assert SharedRing.__del__.__defaults__ == (sys.is_finalizing,)
+    ring = SharedRing(2)
+    with monkeypatch.context() as gone:
+        for name in ("os", "sys", "threading"):
+            gone.setattr(shared, name, None)
+        ring.__del__(lambda: True)
 
 
 def test_a_batch_outlives_its_loader():
