@@ -288,8 +288,9 @@ def test_a_collate_fn_of_images_of_one_size_leaves_them_to_the_engine(tmp_path):
     (tmp_path / "a").mkdir()
     for i in range(3):
         Image.new("RGB", (20, 10), (i, 0, 0)).save(tmp_path / "a" / f"{i}.png")
+    (tmp_path / "a" / "3.png").write_bytes(b"no image")
     folder = ImageFolder(tmp_path, transform=v1.ToTensor())
-    loader = FastLoader(folder, batch_size=2, collate_fn=list)
+    loader = FastLoader(folder, batch_size=2, collate_fn=list, on_error="skip", max_errors=1)
     assert "engine: workers" not in loader.explain()
     assert [len(batch) for batch in loader] == [2, 1]
 

@@ -124,7 +124,8 @@ def several_sizes(source: Source) -> str | None:
         return None
     some = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
     sizes = source.store.sizes(source.lookup(some))
-    if not plan.drawn_size and (sizes == sizes[0]).all():
+    known = sizes[sizes.any(axis=1)]  # not of what is no image
+    if not plan.drawn_size and (known == known[:1]).all():
         return None
     return "the images come out in several sizes, of which only the collate_fn given makes a batch"
 
