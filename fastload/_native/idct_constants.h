@@ -1,7 +1,8 @@
 // What the kernels of the inverse DCT share: the constants of the algorithm.
 //
-// Source: C. Loeffler, A. Ligtenberg, G. Moschytz, "Practical fast 1-D DCT algorithms with 11 multiplications",
-// ICASSP 1989, in 13-bit fixed point; which products are joined is libjpeg-turbo's choice (idct.h).
+// Source: C. Loeffler, A. Ligtenberg, G. Moschytz, "Practical fast 1-D DCT algorithms with 11
+// multiplications", ICASSP 1989, in 13-bit fixed point; which products are joined is libjpeg-turbo's choice
+// (idct.h).
 #pragma once
 
 namespace fastload::idct {

@@ -60,7 +60,8 @@ void inverse(const int16_t* block, const uint16_t* quant, uint8_t* samples, ptrd
   }
 }
 
-void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples, ptrdiff_t stride) {
+void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
+                 ptrdiff_t stride) {
   for (int i = 0; i < count; i++) inverse(blocks + 64 * i, quant, samples + 8 * i, stride);
 }
 
