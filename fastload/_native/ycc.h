@@ -12,8 +12,8 @@ enum class Sampling : uint8_t { kGray, k1x1, k2x1, k1x2, k2x2 };
 
 // What one row of pixels is made of: pointers to column 0 of each component. With k2x* a pixel of column x
 // takes chroma of columns x / 2 - 1 to x / 2 + 1, all of which are there: the image's first and last
-// chroma column are repeated once beyond its edge, which gives what libjpeg gives for the edge. At k*x2 `far` is
-// the chroma row above or below; the image's first and last one are their own neighbours. Else `far` is
+// chroma column are repeated once beyond its edge, which gives what libjpeg gives for the edge. At k*x2 `far`
+// is the chroma row above or below; the image's first and last one are their own neighbours. Else `far` is
 // not looked at; with kGray `near` is not either. 64 bytes before and behind what is needed may be read.
 struct YccRow {
   const uint8_t* luma;
