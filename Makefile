@@ -13,8 +13,6 @@ SUITE ?= imagenet-train
 DATA ?=
 PEERS ?=
 ARGS ?=
-# Tests go to as many processes as there are CPUs, at most 4 (tests/conftest.py); -n 0: to one.
-SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check format ci clean distclean
@@ -43,7 +41,7 @@ demo: setup
 	@$(PY) -m fastload demo $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: setup
-	@$(PY) -m pytest $(SPREAD) $(ARGS)
+	@$(PY) -m pytest $(ARGS)
 
 test-long: setup
 	@PEERS="$(PEERS)" $(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)

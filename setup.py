@@ -201,7 +201,6 @@ setup(
         "test": [
             "pytest>=9",
             "pytest-timeout",
-            "pytest-xdist>=3.7",
             "matplotlib",
             "hypothesis",
             "psutil",

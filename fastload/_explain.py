@@ -14,7 +14,6 @@ from ._engine import chosen
 from ._transforms import scaled
 from ._transforms.views import Views
 from ._verdict import verdict
-from ._workers import run
 from ._workers.held import REMEDY, held
 
 
@@ -104,7 +103,7 @@ def _transport(loader: Any) -> str:
 
 def _split(loader: Any) -> list[str]:
     """What an engine does within the processes, and what stays in Python."""
-    source = begun(loader.dataset) if run.halves(loader) is not None else None
+    source = begun(loader.dataset) if _runs.halves(loader) is not None else None
     if source is None or source.halves is None:
         return []
     lines = []

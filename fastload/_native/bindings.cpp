@@ -15,6 +15,7 @@
 #include "jpeg.h"
 #include "mix.h"
 #include "philox.h"
+#include "planes.h"
 #include "pool.h"
 #include "resample.h"
 
@@ -166,7 +167,6 @@ PYBIND11_MODULE(_core, m) {
   bind_recipes(m);
   bind_scans(m);
   bind_packing(m);
-  bind_samples(m);
   m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
         "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
         "Resize, cut and store one image; see _core.pyi.");
@@ -209,6 +209,7 @@ PYBIND11_MODULE(_core, m) {
       "dct_to_jpeg", [](const py::object& record) { return convert(record, dct_to_jpeg); }, "record"_a,
       "DCT record to a JPEG file with equal coefficients.");
   m.def("dct_usable", &DctSource::usable, "Whether DCT records decode without a detour by way of a JPEG.");
+  m.def("planes_usable", &Planes::usable, "Whether common JPEGs become pixels without libjpeg.");
   m.def("dct_simd", &DctSource::simd, "Instruction set of the DCT records' expansion.");
 
   // Before the interpreter goes: threads of ours must not outlive what they write into.

@@ -3,7 +3,9 @@
 // against the record.
 //
 // How a decoder uses it:
-//   open() -> header -> jpeg_mem_src, jpeg_read_header, jpeg_start_decompress, jpeg_crop_scanline
+//   open() -> frame() -> read()
+// or, where there is no frame:
+//   open() -> header() -> jpeg_mem_src, jpeg_read_header, jpeg_start_decompress, jpeg_crop_scanline
 //   -> attach() -> jpeg_skip_scanlines / jpeg_read_scanlines -> jpeg_abort -> corrupt()?
 // The header has no entropy-coded data behind it: end with jpeg_abort_decompress, never with
 // jpeg_finish_decompress.
@@ -16,6 +18,8 @@
 #include <vector>
 
 #include <jpeglib.h>
+
+#include "coefficients.h"
 
 namespace fastload {
 
@@ -44,31 +48,33 @@ bool dct_size(const uint8_t* record, size_t nbytes, int* width, int* height);
 // "neon" or "scalar" ("": than the best one here). False: there is no such name. For tests.
 bool dct_set_simd(const char* name);
 
-struct CoefficientRows;
+struct Frame;
 
 // Per-thread state while one record is decoded; reused.
-class DctSource {
+class DctSource final : public CoefficientSource {
  public:
   DctSource();
   ~DctSource();
   DctSource(const DctSource&) = delete;
   DctSource& operator=(const DctSource&) = delete;
 
-  // Parses and checks the record's head; gives the synthetic JPEG header to be fed to libjpeg
-  // (valid until the next open). The record must stay where it is while rows are read; nothing
+  // Parses and checks the record's head. The record must stay where it is while rows are read; nothing
   // behind its last byte is touched. False: the record is corrupt.
-  bool open(const uint8_t* record, size_t nbytes, const uint8_t** header, size_t* header_nbytes, int* width,
-            int* height);
+  bool open(const uint8_t* record, size_t nbytes);
+
+  // Of the record that is open, where it is of the kind that planes.h decodes; else nullptr.
+  const Frame* frame() const;
+  // Rows of MCUs from the top, as frame() tells them.
+  bool read(int row, int rows, int first, int last, const BlockRun* to) override;
+
+  // The synthetic JPEG header to be fed to libjpeg. Valid until the next open.
+  const uint8_t* header(size_t* nbytes);
 
   // After jpeg_start_decompress (and jpeg_crop_scanline): takes the place of the entropy decoder.
   // Columns outside of [x0, x1) (source pixels: what jpeg_crop_scanline left, or the whole width)
   // need not be expanded. Takes cinfo->client_data, which must be left alone until jpeg_abort; this
   // object must outlive that. False: record and cinfo disagree.
   bool attach(j_decompress_ptr cinfo, int x0, int x1);
-
-  // Instead of attach(): the first `rows` rows of MCUs into blocks of zeros. False: corrupt, or of another
-  // shape.
-  bool expand(const CoefficientRows& blocks, int rows);
 
   // True if the record ended early or held an impossible value while rows were read. The blocks
   // from there on decode as zeros.

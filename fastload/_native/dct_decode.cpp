@@ -1,10 +1,11 @@
-// A record takes the place of libjpeg's entropy decoder.
+// A record's coefficients, for planes.h or in the place of libjpeg's entropy decoder.
+#include <algorithm>
 #include <cstring>
 
 #include "dct.h"
 #include "dct_expand.h"
 #include "dct_format.h"
-#include "jpeg_repeat.h"
+#include "frame.h"
 #include "libjpeg_hook.h"
 
 namespace fastload {
@@ -12,31 +13,38 @@ namespace fastload {
 struct DctSource::Impl {
   DctRecord record;
   uint8_t header[kDctMaxHeader];
-  size_t header_nbytes = 0;
-  // What the record before began with, which says all of `header`: most records of a store begin alike.
+  size_t header_nbytes = 0;  // 0: not made yet
+  // What the record before began with, which says all of `header` and `frame`: most records of a store of
+  // small images begin alike.
   uint8_t head[kDctMaxHead];
   size_t head_nbytes = 0;
+  Frame frame;
+  bool common;  // there is a frame
   const DctExpander* expander = &dct_expander();
   DctCursor cursor;
-  // The MCU that libjpeg asks for next.
+  // The MCU that libjpeg asks for next, or that the cursor stands at.
   int row, column;
   // MCU columns: reading begins at the column block of the first, expansion at the first itself.
   int seek_column, first_column, last_column;
   bool corrupt = false;
 
+  bool seek(int at_row, int at_column);
   void fill(const int* component, JBLOCKROW* blocks, int at_row, int at_column);
 };
 
+// To the beginning of a column block.
+bool DctSource::Impl::seek(int at_row, int at_column) {
+  cursor = DctCursor{nullptr, record.data_end, {0, 0, 0}};
+  if (at_row < record.grid.mcu_rows)
+    cursor.at = dct_column_block(record, at_row, at_column >> record.grid.log2_column_block);
+  return cursor.at != nullptr;
+}
+
 void DctSource::Impl::fill(const int* component, JBLOCKROW* blocks, int at_row, int at_column) {
   const DctGrid& grid = record.grid;
-  if ((at_column & ((1 << grid.log2_column_block) - 1)) == 0) {
-    cursor = DctCursor{nullptr, record.data_end, {0, 0, 0}};
-    if (at_row < grid.mcu_rows)
-      cursor.at = dct_column_block(record, at_row, at_column >> grid.log2_column_block);
-    if (!cursor.at) {
-      corrupt = true;
-      return;
-    }
+  if ((at_column & ((1 << grid.log2_column_block) - 1)) == 0 && !seek(at_row, at_column)) {
+    corrupt = true;
+    return;
   }
   if (at_column < first_column) {
     corrupt = !expander->walk(&cursor, component, grid.blocks_in_mcu);
@@ -52,8 +60,7 @@ DctSource::~DctSource() {
   delete impl_;
 }
 
-bool DctSource::open(const uint8_t* record, size_t nbytes, const uint8_t** header, size_t* header_nbytes,
-                     int* width, int* height) {
+bool DctSource::open(const uint8_t* record, size_t nbytes) {
   impl_->expander = &dct_expander();
   impl_->corrupt = true;
   size_t& head_nbytes = impl_->head_nbytes;
@@ -61,17 +68,48 @@ bool DctSource::open(const uint8_t* record, size_t nbytes, const uint8_t** heade
     head_nbytes = 0;  // what is parsed now may be no head
     const size_t parsed = dct_parse_head(record, nbytes, &impl_->record);
     if (parsed == 0) return false;
-    impl_->header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
+    impl_->header_nbytes = 0;
+    impl_->common = frame_of(impl_->record.image, &impl_->frame);
     std::memcpy(impl_->head, record, parsed);
     head_nbytes = parsed;
   }
   impl_->corrupt = !dct_parse_tables(record, nbytes, head_nbytes, &impl_->record);
-  if (impl_->corrupt) return false;
-  *header = impl_->header;
-  *header_nbytes = impl_->header_nbytes;
-  *width = impl_->record.image.width;
-  *height = impl_->record.image.height;
+  impl_->row = -1;
+  return !impl_->corrupt;
+}
+
+const Frame* DctSource::frame() const {
+  return impl_->common ? &impl_->frame : nullptr;
+}
+
+bool DctSource::read(int row, int, int first, int last, const BlockRun* to) {
+  Impl& mine = *impl_;
+  const int before = (1 << mine.record.grid.log2_column_block) - 1;
+  const int count = mine.record.grid.blocks_in_mcu;
+  int component[kDctMaxBlocksInMcu];
+  for (int b = 0; b < count; b++) component[b] = count == 1 ? 0 : std::max(0, b - (count - 3));
+  int column = row == mine.row && first == mine.column ? first : first & ~before;
+  for (; column < last; column++) {
+    if ((column & before) == 0 && !mine.seek(row, column)) return false;
+    if (column < first) {
+      if (!mine.expander->walk(&mine.cursor, component, count)) return false;
+      continue;
+    }
+    JBLOCKROW blocks[kDctMaxBlocksInMcu];
+    for (int b = 0; b < count; b++)
+      blocks[b] = reinterpret_cast<JBLOCKROW>(to->first[b] + (column - first) * to->step[b]);
+    if (!mine.expander->expand(&mine.cursor, component, count, blocks)) return false;
+  }
+  mine.row = row;
+  mine.column = last;
   return true;
+}
+
+const uint8_t* DctSource::header(size_t* nbytes) {
+  if (impl_->header_nbytes == 0)
+    impl_->header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
+  *nbytes = impl_->header_nbytes;
+  return impl_->header;
 }
 
 bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {
@@ -109,24 +147,6 @@ bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {
         return TRUE;
       },
       impl_);
-  return true;
-}
-
-bool DctSource::expand(const CoefficientRows& to, int rows) {
-  const DctGrid& grid = impl_->record.grid;
-  if (to.mcus_per_row != grid.mcus_per_row || rows > grid.mcu_rows || to.blocks_in_mcu != grid.blocks_in_mcu)
-    return false;
-  int component[D_MAX_BLOCKS_IN_MCU];
-  for (int b = 0; b < to.blocks_in_mcu; b++) component[b] = to.at[b].component;
-  impl_->first_column = 0;
-  JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
-  for (int row = 0; row < rows; row++) {
-    for (int column = 0; column < to.mcus_per_row; column++) {
-      to.blocks_of(row, column, blocks);
-      impl_->fill(component, blocks, row, column);
-      if (impl_->corrupt) return false;
-    }
-  }
   return true;
 }
 

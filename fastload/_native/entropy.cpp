@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "entropy_blocks.h"
-#include "jpeg_repeat.h"
 #include "libjpeg_hook.h"
 
 namespace fastload {
@@ -59,8 +58,9 @@ struct EntropySource::Impl {
   int64_t limit;   // bits that may be taken
   uint8_t marker;  // what ends the data, 0: none
   int mcus_per_row, first_column, last_column;
-  int column;       // of the MCU that libjpeg asks for next
-  int64_t pending;  // MCUs before it that were not looked at
+  int column;        // of the MCU that libjpeg asks for next
+  int64_t pending;   // MCUs before it that were not looked at
+  int64_t position;  // of read(), in MCUs
   bool failed = false;
 
   ~Impl() { std::free(data); }
@@ -87,13 +87,18 @@ bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Eff
     ac_seen |= 1u << ac_table;
   }
   if (!built) return false;
-  scan.blocks_in_mcu = cinfo->blocks_in_MCU;
-  for (int b = 0; b < cinfo->blocks_in_MCU; b++) {
-    const int component = cinfo->MCU_membership[b];
-    if (component < 0 || component >= cinfo->comps_in_scan) return false;
-    const jpeg_component_info& info = *cinfo->cur_comp_info[component];
-    scan.blocks[b] = EntropyBlock{&dc[info.dc_tbl_no], &ac[info.ac_tbl_no], component};
+  // A scan of one component has one block in an MCU, whatever its sampling factors.
+  const bool alone = cinfo->comps_in_scan == 1;
+  scan.blocks_in_mcu = 0;
+  for (int c = 0; c < cinfo->comps_in_scan; c++) {
+    const jpeg_component_info& info = *cinfo->cur_comp_info[c];
+    for (int left = alone ? 1 : info.h_samp_factor * info.v_samp_factor; left > 0; left--) {
+      if (scan.blocks_in_mcu == D_MAX_BLOCKS_IN_MCU) return false;
+      scan.blocks[scan.blocks_in_mcu++] = EntropyBlock{&dc[info.dc_tbl_no], &ac[info.ac_tbl_no], c};
+    }
   }
+  const int mcu_width = DCTSIZE * (alone ? 1 : cinfo->max_h_samp_factor);
+  mcus_per_row = (static_cast<int>(cinfo->image_width) + mcu_width - 1) / mcu_width;
   return true;
 }
 
@@ -131,8 +136,8 @@ EntropySource::~EntropySource() {
 bool EntropySource::begin(j_decompress_ptr cinfo) {
   Impl& mine = *impl_;
   mine.failed = false;
-  mine.pending = 0;
-  if (!cinfo->entropy || cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
+  mine.pending = mine.position = 0;
+  if (cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
       cinfo->restart_interval != 0)
     return false;
   if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
@@ -149,15 +154,23 @@ bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
   return impl_->coder->decode_zigzag(&impl_->scan, blocks);
 }
 
-bool EntropySource::decode(const CoefficientRows& to, int rows) {
-  JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
-  for (int row = 0; row < rows; row++) {
-    for (int column = 0; column < to.mcus_per_row; column++) {
-      to.blocks_of(row, column, blocks);
-      if (!impl_->coder->decode(&impl_->scan, blocks)) return false;
-    }
+bool EntropySource::read(int row, int, int first, int last, const BlockRun* to) {
+  Impl& mine = *impl_;
+  const int64_t from = int64_t{row} * mine.mcus_per_row + first;
+  mine.failed = mine.failed || (from > mine.position && !mine.coder->pass(&mine.scan, from - mine.position));
+  mine.position = from + last - first;
+  for (int i = 0; i < last - first && !mine.failed; i++) {
+    JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
+    for (int b = 0; b < mine.scan.blocks_in_mcu; b++)
+      blocks[b] = reinterpret_cast<JBLOCKROW>(to->first[b] + i * to->step[b]);
+    mine.failed = !mine.coder->decode(&mine.scan, blocks);
   }
-  return !damaged();
+  return !mine.failed;
+}
+
+bool EntropySource::damaged_in(int rows) {
+  impl_->pending = int64_t{rows} * impl_->mcus_per_row - impl_->position;
+  return damaged();
 }
 
 bool EntropySource::at_end() const {
@@ -168,10 +181,8 @@ bool EntropySource::at_end() const {
 bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
   Impl& mine = *impl_;
   if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
-  if (!begin(cinfo)) return false;
-  // A scan of one component has one block in an MCU, whatever its sampling factors.
+  if (!cinfo->entropy || !begin(cinfo)) return false;
   const int mcu_width = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_h_samp_factor);
-  mine.mcus_per_row = static_cast<int>(cinfo->MCUs_per_row);
   mine.first_column = x0 / mcu_width;
   mine.last_column = (x1 - 1) / mcu_width;
   mine.column = 0;

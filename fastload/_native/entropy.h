@@ -8,15 +8,15 @@
 
 #include <jpeglib.h>
 
-namespace fastload {
+#include "coefficients.h"
 
-struct CoefficientRows;
+namespace fastload {
 
 // Per-thread state while one file is decoded; reused.
 //
 // What it gives is what libjpeg gives, or nothing: wherever the data is not as an encoder writes it, or ends
 // in a way that libjpeg might warn of, the file counts as damaged, and is for libjpeg to decode again.
-class EntropySource {
+class EntropySource final : public CoefficientSource {
  public:
   EntropySource();  // throws std::bad_alloc
   ~EntropySource();
@@ -36,14 +36,15 @@ class EntropySource {
   // The same, of all that libjpeg has asked for, also of what was not needed and not looked at.
   bool damaged();
 
-  // Instead of attach(), right after jpeg_start_decompress, for whoever wants coefficients: stands before the
-  // first MCU. Needs no hook, and takes nothing of cinfo's. False: libjpeg must decode this file.
+  // Instead of attach(), after jpeg_read_header, for whoever wants coefficients: stands before the first MCU.
+  // Needs no hook, and takes nothing of cinfo's. False: libjpeg must decode this file.
   bool begin(j_decompress_ptr cinfo);
   // The next MCU into blocks of zeros, in zig-zag order. False: damaged.
   bool next(JCOEF (*blocks)[DCTSIZE2]);
-  // The next `rows` rows of MCUs into blocks of zeros, as libjpeg orders them. False: damaged, or an end that
-  // libjpeg might warn of.
-  bool decode(const CoefficientRows& blocks, int rows);
+  // MCUs in blocks of zeros, at or behind the next one; those before are passed. False: damaged.
+  bool read(int row, int rows, int first, int last, const BlockRun* to) override;
+  // Behind that: damaged(), as if the first `rows` rows of MCUs had been asked for.
+  bool damaged_in(int rows);
   // Whether nothing but the end of the image follows, so that libjpeg would have nothing to warn of either.
   bool at_end() const;
 

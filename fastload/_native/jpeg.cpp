@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -11,8 +12,9 @@
 
 #include "dct.h"
 #include "entropy.h"
+#include "frame.h"
 #include "jpeg_decompress.h"
-#include "jpeg_repeat.h"
+#include "planes.h"
 
 namespace fastload {
 namespace {
@@ -38,6 +40,9 @@ constexpr int64_t kMaxCoefficientBytes = int64_t{256} << 20;
 // walk over the whole image.
 constexpr int kMaxScans = 64;
 
+// A longer header, with a colour profile or much about the camera, is that of one photo.
+constexpr size_t kMostHeader = 4096;
+
 void on_progress(j_common_ptr cinfo) {
   if (reinterpret_cast<j_decompress_ptr>(cinfo)->input_scan_number > kMaxScans) escape(cinfo);
 }
@@ -47,14 +52,24 @@ void on_progress(j_common_ptr cinfo) {
 struct JpegDecoder::Impl {
   Decompressor libjpeg;
   jpeg_progress_mgr progress{};
-  RepeatedHeader repeated;
   DctSource dct;
   EntropySource entropy;
-  // Of the last file: entropy was attached, and found damage that libjpeg must judge.
+  Planes planes;
+  // Of the last file: entropy decoded it, and found damage that libjpeg must judge.
   bool own = false, damaged = false;
   bool again = false;             // see JpegDecoder::again
+  bool planar = false;            // pixels came out of `planes`
   const uint8_t* data = nullptr;  // where its header ends
+  // The header of the last file that was decoded without libjpeg, which has not forgotten it, and what it
+  // says. Empty: none. Note [Header].
+  std::vector<uint8_t> header;
+  Frame frame;
   std::vector<uint8_t> rebuilt;
+
+  void forget_header() {
+    if (!header.empty()) jpeg_abort_decompress(&libjpeg.cinfo);
+    header.clear();
+  }
 };
 
 namespace {
@@ -71,6 +86,29 @@ struct Work {
   Resampler* resampler;
   Entropy entropy;  // kOwn: where it can be had
 };
+
+bool nothing_needed(const Resampler& resampler) {
+  return resampler.need_x1() <= resampler.need_x0() || resampler.need_y1() <= resampler.need_y0();
+}
+
+// libjpeg reads so many rows of MCUs for a row of pixels that is not the last, and no other: damage behind
+// them goes unseen. The next row of MCUs, where chroma of the last row of luma is halved, or that above it.
+int rows_read(const Frame& frame, int last) {
+  const int row = (last + (frame.v == 2 ? 2 : 0)) / frame.mcu_height();
+  return std::min(row + 1, frame.mcu_rows);
+}
+
+// Pixels of a scan that `entropy` has begun with, of which something is needed.
+Status show_scan(Impl* impl, const Work& work) {
+  const Frame& frame = impl->frame;
+  impl->own = true;
+  Status status = impl->planes.decode(frame, &impl->entropy, *work.placement, work.rows, work.resampler);
+  if (status != Status::kIo) {
+    const int last = work.placement->box_y + work.resampler->need_y1() - 1;
+    impl->damaged = status != Status::kOk || impl->entropy.damaged_in(rows_read(frame, last));
+  }
+  return impl->damaged ? Status::kUnsupported : status;
+}
 
 // Whether every bit of every coefficient came. Where some are missing libjpeg smooths what it shows, and
 // its versions do not agree on how.
@@ -107,9 +145,16 @@ Status decode_body(Impl* impl, const Work& work) {
   const int width = (full_width + scale - 1) / scale, height = (full_height + scale - 1) / scale;
   const Status begun = begin_placement(placement, width, height, resampler);
   if (begun != Status::kOk) return begun;
-  if (resampler->need_x1() <= resampler->need_x0() || resampler->need_y1() <= resampler->need_y0()) {
+  if (nothing_needed(*resampler)) {
     resampler->finish();
     return Status::kOk;
+  }
+  const bool several_scans = jpeg_has_multiple_scans(&cinfo);
+  impl->data = cinfo.src->next_input_byte;
+  if (work.entropy == Entropy::kOwn && scale == 1 && !several_scans && codes_defined(cinfo) &&
+      Planes::usable() && frame_of(cinfo, &impl->frame) && impl->entropy.begin(&cinfo)) {
+    impl->planar = true;
+    return show_scan(impl, work);
   }
   // What is needed, then what is decoded.
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
@@ -122,7 +167,6 @@ Status decode_body(Impl* impl, const Work& work) {
   cinfo.dct_method = JDCT_ISLOW;
   cinfo.scale_num = 1;
   cinfo.scale_denom = static_cast<unsigned>(scale);
-  const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
   cinfo.progress = several_scans ? &impl->progress : nullptr;
   if (!several_scans && work.entropy != Entropy::kDct && !codes_defined(cinfo)) return Status::kUnsupported;
@@ -142,7 +186,6 @@ Status decode_body(Impl* impl, const Work& work) {
   const int from = std::max(crop_left, left) * scale,
             to = std::min(std::min(crop_right, right) * scale, full_width);
   const bool dct = work.entropy == Entropy::kDct;
-  impl->data = cinfo.src->next_input_byte;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
   const bool own = impl->own =
       work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, from, to);
@@ -182,33 +225,51 @@ __attribute__((noinline)) Status guarded(Impl* impl, const Work& work) {
 
 Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
   if (!impl->libjpeg.usable) return Status::kUnsupported;
+  impl->forget_header();
   impl->libjpeg.read_from(data, nbytes);
+  impl->planar = false;
   const Status status = guarded(impl, work);
+  const size_t header = static_cast<size_t>(impl->data - data);
+  if (impl->planar && status == Status::kOk && header <= kMostHeader) {
+    impl->header.assign(data, data + header);
+    return status;
+  }
   // Not jpeg_finish_decompress, which would decode the rows below the crop.
   jpeg_abort_decompress(&impl->libjpeg.cinfo);
   return status;
 }
 
-// A small image whose header came before. kUnsupported: the ordinary way must be tried, which has the last
-// word on what is damaged. See Note [Repeated header].
-Status run_repeated(Impl* impl, const Span& span, const Work& work) {
-  RepeatedHeader& repeated = impl->repeated;
-  const bool dct = work.entropy == Entropy::kDct;
+// Note [Header]
+// What libjpeg does for an image whatever its size, most of which is reading its header, takes longer than
+// decoding 32 x 32 pixels. Files made by one encoder have the same header, byte for byte: then what libjpeg
+// has read of the one before is what it would read again.
+//
+// kUnsupported: the ordinary way must be tried, which has the last word on what is damaged.
+Status run_again(Impl* impl, const Span& span, const Work& work) {
   if (scale_of(*work.placement) != 1) return Status::kUnsupported;
-  int rows = 0;
-  const Status begun = repeated.begin(*work.placement, work.resampler, &rows);
-  if (begun != Status::kOk || rows == 0) return begun;
-  if (dct) {
-    if (!impl->dct.expand(repeated.clear(rows), rows)) return Status::kUnsupported;
-  } else {
-    const size_t header = repeated.header_nbytes();
-    repeated.read_from(span.data + header, span.nbytes - header);
-    if (!impl->entropy.begin(repeated.cinfo())) return Status::kUnsupported;
-    if (!impl->entropy.decode(repeated.clear(rows), rows)) return Status::kUnsupported;
+  const Status begun =
+      begin_placement(*work.placement, impl->frame.width, impl->frame.height, work.resampler);
+  if (begun != Status::kOk) return begun;
+  if (nothing_needed(*work.resampler)) {
+    work.resampler->finish();
+    return Status::kOk;
   }
-  const Status shown = repeated.show(work.rows, work.resampler);
-  impl->again = shown == Status::kOk;
-  return shown;
+  const size_t header = impl->header.size();
+  impl->libjpeg.read_from(span.data + header, span.nbytes - header);
+  if (!impl->entropy.begin(&impl->libjpeg.cinfo)) return Status::kUnsupported;
+  const Status status = show_scan(impl, work);
+  impl->again = status == Status::kOk;
+  return status;
+}
+
+// A DCT record without libjpeg.
+Status show_record(Impl* impl, const Frame& frame, const Work& work) {
+  const Status begun = begin_placement(*work.placement, frame.width, frame.height, work.resampler);
+  if (begun != Status::kOk) return begun;
+  if (!nothing_needed(*work.resampler))
+    return impl->planes.decode(frame, &impl->dct, *work.placement, work.rows, work.resampler);
+  work.resampler->finish();
+  return Status::kOk;
 }
 
 }  // namespace
@@ -229,15 +290,12 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
   Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg};
   impl_->own = impl_->damaged = impl_->again = false;
-  if (work.entropy == Entropy::kOwn && impl_->repeated.ready(span.data, span.nbytes)) {
-    const Status status = run_repeated(impl_, span, work);
-    impl_->own = impl_->again;
-    impl_->entropy.trim();
-    if (status != Status::kUnsupported) return status;
-  }
-  Status status = run(impl_, span.data, span.nbytes, work);
-  if (impl_->own && status == Status::kOk && RepeatedHeader::small(width, height))
-    impl_->repeated.note(span.data, static_cast<size_t>(impl_->data - span.data));
+  Status status = Status::kUnsupported;
+  const std::vector<uint8_t>& header = impl_->header;
+  if (!header.empty() && span.nbytes > header.size() &&
+      std::memcmp(span.data, header.data(), header.size()) == 0)
+    status = run_again(impl_, span, work);
+  if (status == Status::kUnsupported && !impl_->damaged) status = run(impl_, span.data, span.nbytes, work);
   if (impl_->damaged) {
     // What libjpeg makes of it counts, which may warn or go on.
     impl_->own = false;
@@ -250,27 +308,22 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
 
 Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows,
                                Resampler* resampler) {
-  if (!DctSource::usable()) {
+  Work work{&placement, rows, resampler, Entropy::kDct};
+  const bool planar = Planes::usable();
+  if (!planar && !DctSource::usable()) {
     // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
     std::string why;
     if (!dct_to_jpeg(span.data, span.nbytes, &impl_->rebuilt, &why)) return Status::kCorrupt;
-    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(),
-               Work{&placement, rows, resampler, Entropy::kLibjpeg});
+    work.entropy = Entropy::kLibjpeg;
+    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(), work);
   }
-  const uint8_t* header = nullptr;
-  size_t header_nbytes = 0;
-  int width = 0, height = 0;
   impl_->again = false;
-  if (!impl_->dct.open(span.data, span.nbytes, &header, &header_nbytes, &width, &height))
-    return Status::kCorrupt;
-  const Work work{&placement, rows, resampler, Entropy::kDct};
-  if (impl_->repeated.ready(header, header_nbytes)) {
-    const Status status = run_repeated(impl_, span, work);
-    if (status != Status::kUnsupported) return status;
-  }
+  if (!impl_->dct.open(span.data, span.nbytes)) return Status::kCorrupt;
+  const Frame* frame = impl_->dct.frame();
+  if (planar && frame && scale_of(placement) == 1) return show_record(impl_, *frame, work);
+  size_t header_nbytes;
+  const uint8_t* header = impl_->dct.header(&header_nbytes);
   const Status status = run(impl_, header, header_nbytes, work);
-  if (status == Status::kOk && RepeatedHeader::small(width, height))
-    impl_->repeated.note(header, header_nbytes);
   // libjpeg has no reason to complain of a header we wrote: the record's values made it.
   return status == Status::kUnsupported ? Status::kCorrupt : status;
 }

@@ -25,7 +25,7 @@ class JpegDecoder {
   // Whether the last decode() was done by our own Huffman decoder (entropy.h). For the tests.
   bool own_entropy() const;
 
-  // Whether the last image was shown by what was set up for images before (jpeg_repeat.h). For the tests.
+  // Whether the last image was a JPEG with the header of the one before (Note [Header]). For the tests.
   bool again() const;
 
   struct Impl;  // public for the C callbacks in jpeg.cpp only

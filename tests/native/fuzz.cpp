@@ -28,7 +28,7 @@ struct Original {
   Bytes bytes;
   bool dct;
   size_t header;  // bytes that come before the coefficients
-  bool small;     // so that its set-up is shared, see jpeg_repeat.h
+  bool small;     // worth being decoded anew to compare
 };
 
 std::mt19937_64 generator;
@@ -153,7 +153,7 @@ int main(int argc, char** argv) {
   size_t chosen = 0;
   for (long i = 0; i < count; i++) {
     // Several in a row: the decoder builds Huffman tables for a small file when it sees them again, and
-    // shares what is set up for a header.
+    // reads no header twice.
     if (i % 32 == 0) chosen = below(originals.size());
     const Original& original = originals[chosen];
     Bytes bytes = original.bytes;
@@ -211,7 +211,7 @@ int main(int argc, char** argv) {
   std::printf("statuses -1 to 6:");
   for (long n : statuses) std::printf(" %ld", n);
   std::printf("; digest %016llx\n", static_cast<unsigned long long>(digest));
-  std::printf("%ld by our own Huffman decoder; %ld with the set-up of one before; slowest %.3f s\n", own,
+  std::printf("%ld by our own Huffman decoder; %ld with the header of the one before; slowest %.3f s\n", own,
               again, slowest);
   return 0;
 }

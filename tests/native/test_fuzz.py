@@ -67,7 +67,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
         "cmyk.jpg": native_core.encode(image.convert("CMYK")),
         "24.bmp": native_core.encode(image, "BMP"),
     }
-    small = native_core.photo(45, 38)  # their set-up is shared
+    small = native_core.photo(45, 38)
     files |= {
         "small_444.jpg": native_core.encode(small, subsampling="4:4:4"),
         "small_420.jpg": native_core.encode(small, subsampling="4:2:0"),
@@ -96,8 +96,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def shared(output: str) -> int:
-    """How many images were shown by what was set up for one before."""
-    found = re.search(r"(\d+) with the set-up of one before", output)
+    """How many images had the header of the one before."""
+    found = re.search(r"(\d+) with the header of the one before", output)
     assert found is not None
     return int(found.group(1))
 
@@ -113,7 +113,7 @@ def test_damaged_files_do_no_harm(
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert shared(done.stdout) > 20
+    assert (shared(done.stdout) > 20) == (simd != "scalar")  # libjpeg reads every header
 
 
 def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
