@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fastload import _native
-from fastload._engine.python import decode_record
 from fastload.errors import ChecksumError, DataError, StoreError
 from fastload.storage import Store
 from fastload.storage._crc import crc32c
@@ -130,6 +129,9 @@ class TableSource(StoreSource):
             one = np.array([index], np.int64)
             try:
                 if int(self.store.kinds(one)[0]) == TURNED:
+                    # imports torch: 1 s, and little of what is packed is turned
+                    from fastload._engine.python import decode_record
+
                     yield Sample(decode_record(self.store, index))
                 else:
                     yield Sample(self.store.read(one)[0])

@@ -56,6 +56,19 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         assert f"  {command}" in done.stdout
 
 
+def test_packing_does_not_wait_for_torch_to_be_imported(images: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom fastload.cli import main\n"
+        "for command in ('pack imgs a.lmdb', 'info a.lmdb', 'verify a.lmdb'):\n"
+        "    try: main(command.split())\n    except SystemExit as end: assert end.code == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize(
     "command", ["pack", "append", "concat", "verify", "unpack", "info", "show"]
 )
