@@ -301,5 +301,6 @@ def _stateful(loader: Any) -> Any:
 
 def generators(loader: Any) -> tuple[torch.Generator, ...]:
     """torch's generators that the order may be drawn from: the loader's and the sampler's."""
-    found = [loader.generator, getattr(loader._epoch_sampler(), "generator", None)]
-    return tuple(dict.fromkeys(part or torch.default_generator for part in found))
+    of_loader = loader.generator or torch.default_generator
+    sampler = getattr(loader._epoch_sampler(), "generator", None) or torch.default_generator
+    return (of_loader,) if sampler is of_loader else (of_loader, sampler)

@@ -20,11 +20,14 @@ _MODULE = "torchvision.datasets"
 _HWC = ("CIFAR10", "CIFAR100")  # rows of data are (h, w, 3)
 _CHW = ("SVHN", "STL10")  # rows of data are (3, h, w)
 _GRAY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")  # rows of data are (h, w)
+_NAMES = frozenset((*_HWC, *_CHW, *_GRAY))
 
 # No side of an image may be longer in the engines.
 _MOST = 65_535
 
 _stores: weakref.WeakKeyDictionary[Any, MemoryStore] = weakref.WeakKeyDictionary()
+_Labels = tuple[list[int], np.ndarray]  # as the dataset has them, and as an array
+_lists: weakref.WeakKeyDictionary[Any, _Labels] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +46,8 @@ class Arrays:
 def known(dataset: Any) -> bool:
     """Whether it is one of these datasets."""
     # If the user's program never imported torchvision, this is none of its datasets.
-    module = sys.modules.get(_MODULE)
-    names = (*_HWC, *_CHW, *_GRAY)
-    return module is not None and type(dataset) in [getattr(module, name) for name in names]
+    module, kind = sys.modules.get(_MODULE), type(dataset)
+    return kind.__name__ in _NAMES and kind is getattr(module, kind.__name__, None)
 
 
 def arrays_of(dataset: Any) -> Arrays | str:
@@ -112,11 +114,17 @@ def _labels(dataset: Any, name: str, count: int) -> np.ndarray | str:
 
 def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarray | str:
     """Labels that come into a batch without ``int()``, where that makes no difference."""
+    # Compared to a copy, as a list may be changed in place: a fraction of what looking costs.
+    known = _lists.get(dataset)
+    if known is not None and len(known[1]) == count and known[0] == targets:
+        return known[1]
     if type(targets) is list and all(type(label) is int for label in targets):
         try:
-            return np.array(targets[:count], np.int64)
+            made = np.array(targets[:count], np.int64)
         except OverflowError:
             return f"this {name} has labels beyond 64 bits"
+        _lists[dataset] = list(targets), made
+        return made
     if type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1:
         if dataset.target_transform is None:
             return targets[:count]

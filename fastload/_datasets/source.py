@@ -71,7 +71,7 @@ class Source:
     def with_output(self, dtype: torch.dtype | None, memory_format: torch.memory_format) -> Source:
         """The same with its images in ``dtype``. Raises UsageError where that cannot be."""
         if not self.tensors:
-            return dataclasses.replace(self, plan=self.plan.with_output(dtype))
+            return self._with_plan(self.plan.with_output(dtype))
         if dtype is not None or memory_format != torch.contiguous_format:
             raise UsageError(
                 "dtype and memory_format are for images that are decoded; the rows of a "
@@ -81,7 +81,10 @@ class Source:
 
     def with_decode(self, decode: str) -> Source:
         """The same with FastLoader's argument of this name, which is for JPEGs."""
-        return dataclasses.replace(self, plan=self.plan.with_decode(decode))
+        return self._with_plan(self.plan.with_decode(decode))
+
+    def _with_plan(self, plan: Plan | Views) -> Source:
+        return self if plan is self.plan else dataclasses.replace(self, plan=plan)
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
         """The record numbers (int64) of the dataset's ``indices``.

@@ -11,8 +11,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-_THEIRS = ("torchvision.", "torch.", "timm.")
-_METHODS = ("__call__", "forward", "get_params", "make_params", "transform")
+THEIRS = ("torchvision.", "torch.", "timm.")
+METHODS = ("__call__", "forward", "get_params", "make_params", "transform")
 
 
 def changed(transform: Any) -> str | None:
@@ -27,9 +27,9 @@ def changed(transform: Any) -> str | None:
     for own in state:
         if hasattr(kind, own):
             return f"this {name} has a {own} of its own"
-    for method in _METHODS:
+    for method in METHODS:
         origin = getattr(getattr(kind, method, None), "__module__", None)
-        if origin is not None and not f"{origin}.".startswith(_THEIRS):
+        if origin is not None and not f"{origin}.".startswith(THEIRS):
             return f"{name} has another {method}, of {origin}"
     if "_fill" in state and not _agrees(state.get("fill"), state["_fill"]):
         return f"this {name} has a fill that was set after it was made"

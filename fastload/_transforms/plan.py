@@ -159,6 +159,8 @@ class Plan:
 
     def same_as(self, other: object) -> bool:
         """Whether both make the same of any image, with the same random numbers."""
+        if self is other:
+            return True
         if not isinstance(other, Plan):
             return False
         mine, theirs = self.lut_bytes(), other.lut_bytes()
@@ -195,7 +197,8 @@ class Plan:
 
     def with_decode(self, decode: str) -> Plan:
         """The plan with FastLoader's argument of this name."""
-        return dataclasses.replace(self, scaled=decode == "scaled")
+        scaled = decode == "scaled"
+        return self if scaled == self.scaled else dataclasses.replace(self, scaled=scaled)
 
     def with_output(self, dtype: torch.dtype | None = None) -> Plan:
         """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.

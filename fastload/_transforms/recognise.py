@@ -20,6 +20,7 @@ from fastload._transforms.augmentations import UNREADABLE, Stop, kind_of, name_o
 from fastload._transforms.joint import Joint
 from fastload._transforms.plan import Plan
 from fastload._transforms.reader import Reader
+from fastload._transforms.settings import remember, remembered, settings_of
 from fastload._transforms.tail import Part, Parts, Tail
 from fastload._transforms.views import Views
 
@@ -55,7 +56,13 @@ def recognise(
     """
     if isinstance(transform, (list, tuple)):
         return _views(transform, mode)
+    settings = None if joint is not None else settings_of(transform, mode)
+    known = None if settings is None else remembered(transform, settings)
+    if known is not None:
+        return known
     found = _chain(transform, mode, joint)
+    if isinstance(found, Plan) and settings is not None:
+        remember(transform, settings, found)
     if isinstance(found, Unrecognised) and (joint is not None or mode != "RGB"):
         return Unrecognised(found.reason)
     if isinstance(found, Unrecognised) and found.halves is not None:
