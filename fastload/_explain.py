@@ -10,7 +10,7 @@ import torch
 from . import _decode_device, _runs
 from ._datasets.source import Source, begun
 from ._device import delivery
-from ._engine import chosen
+from ._engine import chosen, entries
 from ._transforms import scaled
 from ._transforms.views import Views
 from ._verdict import verdict
@@ -57,6 +57,9 @@ def _native(loader: Any, source: Source) -> list[str]:
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
+    known = entries.in_words(source.parts)
+    if known is not None:
+        lines.append(f"entry points: {known}")
     lines += scaled.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
@@ -140,6 +143,7 @@ def figures(loader: Any) -> dict[str, Any]:
         "cache_hits": figures.cache_hits,
         "cache_misses": figures.cache_misses,
         "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,
+        "entry_points_nbytes": 0 if loader._made is None else entries.nbytes(loader._made[0][1]),
         "bound": found.bound,
         "why": found.why,
         "headroom": loader._replayed / rate if rate and loader._replayed else None,

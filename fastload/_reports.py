@@ -30,7 +30,8 @@ class Reports:
             ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
             repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
             for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
-            made of what the cache held, and of what it did not), ``cache_nbytes``, ``mb_per_s``
+            made of what the cache held, and of what it did not), ``cache_nbytes``,
+            ``entry_points_nbytes`` (what is remembered of JPEGs, docs/performance.md), ``mb_per_s``
             (records read, where their sizes are known beforehand), ``bound`` and ``why``: what the
             loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
             times faster the loop would be if data were free, where ``replay`` measured it.

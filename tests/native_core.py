@@ -92,6 +92,7 @@ def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, 
         "detail": np.full(n, 99, np.int32),
         "threads": 1,
         "scaled": False,
+        "entries": None,
     }
     for name, value in given.items():
         target = positional if name in positional else keywords

@@ -22,6 +22,7 @@ from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNot
 from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
+from .entries import table_of
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -60,6 +61,7 @@ class NativeDecoder(Decoder):
         self._files = core.Files(
             paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
         )
+        self._entries = table_of(self.origin)
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
@@ -152,6 +154,7 @@ class NativeDecoder(Decoder):
             stages=None if recipe is None else recipe.stages(),
             erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
             keep=self._keep(batch),
+            entries=(self._entries, batch.records),
             channels=self.plan.channels,
             scaled=self.plan.scaled,
             **how,

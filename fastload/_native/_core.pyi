@@ -101,6 +101,20 @@ class Arena:
         self, record: int, data: Any, kind: int, width: int, height: int, converted: bool
     ) -> bool: ...
 
+class EntryTable:
+    """Where rows of MCUs begin in JPEGs that were decoded, see entry_points.h.
+
+    records: how many the store has. limit: bytes at most, taken as they are used.
+    """
+
+    def __init__(self, records: int, limit: int) -> None: ...
+    @property
+    def used(self) -> int:
+        """Bytes of what is remembered."""
+    @property
+    def count(self) -> int:
+        """Records of which something is remembered."""
+
 class Keep:
     """Which of n samples go into an arena while they are decoded.
 
@@ -189,6 +203,7 @@ def submit(
     scaled: bool = False,
     begin: bool = True,
     views: tuple[list[Job], npt.NDArray[np.int32]] | None = None,
+    entries: tuple[EntryTable, npt.NDArray[np.int64]] | None = None,
 ) -> Job:
     """Start filling a batch of n samples.
 
@@ -196,6 +211,8 @@ def submit(
     views: jobs of the same samples that were not begun, which this one fills too (wait for this
         one); and (n, 4) x, y, w, h of the source: what of it is decoded once for all of them, where
         w is not 0, and holds their boxes.
+
+    entries: what is remembered of the records, and their numbers (n,) there; changes no pixel.
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
     kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size),

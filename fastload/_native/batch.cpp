@@ -153,6 +153,9 @@ Status Batch::read(int64_t item, const Clock& clock, Span* span, int64_t* at, in
   const int64_t begin = clock.now();
   Status status =
       files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &worker().scratch, span, error);
+  // What a cache keeps in another form is not decoded from these bytes again.
+  const bool once = keep_ && keep_->form != Form::kBytes && keep_->samples[static_cast<size_t>(item)].wanted;
+  if (entries_ && !once) span->entries = {entries_.get(), records_[static_cast<size_t>(item)]};
   *at = clock.now();
   clock.add(&stages_.read, *at - begin);
   const int64_t read = *at;

@@ -80,6 +80,12 @@ class Batch final : public Job {
     regions_ = std::move(regions);
   }
 
+  // Before it is submitted: what is remembered of its records, whose numbers in the table these are.
+  void remember(std::shared_ptr<EntryTable> entries, std::vector<int64_t> records) {
+    entries_ = std::move(entries);
+    records_ = std::move(records);
+  }
+
   void run(int64_t item) noexcept override;
 
   // Whether the region lies in the image of sample `item` and holds its box.
@@ -124,6 +130,8 @@ class Batch final : public Job {
   std::vector<Axes> axes_;  // one per sample, or none where nothing is resized
   std::vector<std::shared_ptr<Batch>> others_;
   std::vector<Region> regions_;
+  std::shared_ptr<EntryTable> entries_;
+  std::vector<int64_t> records_;  // one per sample where there are entries_
   Stages stages_;
 };
 

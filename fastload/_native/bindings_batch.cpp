@@ -175,6 +175,15 @@ void lead(const py::object& views, py::ssize_t n, Batch* batch, PyJob* job) {
   job->keep_alive(jobs);
 }
 
+// What is remembered of the records: a table, and their numbers in it. It looks up no others.
+void remember(const py::object& entries, py::ssize_t n, Batch* batch) {
+  const py::tuple both(entries);
+  if (both.size() != 2) throw py::value_error("entries: expected a table and the records' numbers");
+  const Buffer array = read_array(both[1], "entries", 'i', 8, n);
+  const int64_t* const records = array.data<int64_t>();
+  batch->remember(both[0].cast<std::shared_ptr<EntryTable>>(), {records, records + n});
+}
+
 std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, const py::object& offset,
                               const py::object& nbytes, const py::object& kind, const py::object& size,
                               const py::object& checksum, const py::object& check, const py::object& box,
@@ -184,7 +193,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
                               const py::object& status, const py::object& detail, int threads,
                               const py::object& times, const py::object& stages, const py::object& erase,
                               const std::shared_ptr<Keep>& keep, int channels, bool scaled, bool begin,
-                              const py::object& views) {
+                              const py::object& views, const py::object& entries) {
   const std::shared_ptr<Files> core = core_of(files);
   if (threads < 0) throw py::value_error("threads: expected 0 or more, got " + std::to_string(threads));
   const Buffer file_array(file, "file", 'i', 4, false);
@@ -267,6 +276,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   }
   auto job = std::make_unique<PyJob>(batch, files, std::move(written));
   if (!views.is_none()) lead(views, n, batch.get(), job.get());
+  if (!entries.is_none()) remember(entries, n, batch.get());
   if (begin) {
     job->begin();
     Watched::install();  // others may have put their handler of bus errors in our place
@@ -331,7 +341,7 @@ void bind_batches(py::module_& m) {
         "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a, "status"_a, "detail"_a,
         "threads"_a, "times"_a = py::none(), "stages"_a = py::none(), "erase"_a = py::none(),
         "keep"_a = py::none(), "channels"_a = 3, "scaled"_a = false, "begin"_a = true, "views"_a = py::none(),
-        "Start filling a batch; see _core.pyi.");
+        "entries"_a = py::none(), "Start filling a batch; see _core.pyi.");
   m.def("probe", &probe, "files"_a, "file"_a, "offset"_a, "nbytes"_a, "kind"_a, "size_out"_a, "status"_a,
         "threads"_a, "Read image sizes out of headers; see _core.pyi.");
 }

@@ -1,4 +1,5 @@
-// Arena and Keep of fastload._native._core: what finds records in a cache, and what fills it.
+// Arena, Keep and EntryTable of fastload._native._core: what finds records in a cache, what fills it, and
+// what is remembered of JPEGs.
 #include <array>
 #include <memory>
 #include <stdexcept>
@@ -9,6 +10,7 @@
 
 #include "arena.h"
 #include "bindings.h"
+#include "entry_points.h"
 #include "keep.h"
 
 namespace fastload {
@@ -122,6 +124,14 @@ std::shared_ptr<Keep> make_keep(const std::shared_ptr<Arena>& arena, int form, c
   return keep;
 }
 
+std::shared_ptr<EntryTable> make_entries(int64_t records, int64_t limit) {
+  constexpr int64_t kMost = int64_t{1} << 40;
+  if (records < 0 || records > kMost || limit < 0 || limit > kMost) {
+    throw py::value_error("records, limit: expected values of 0 up to 2**40");
+  }
+  return std::make_shared<EntryTable>(records, static_cast<size_t>(limit));
+}
+
 }  // namespace
 
 void bind_keeping(py::module_& m) {
@@ -134,6 +144,11 @@ void bind_keeping(py::module_& m) {
       .def_property_readonly("used", &Arena::used)
       .def_property_readonly("count", &Arena::count)
       .def_property_readonly("locked", &Arena::locked);
+  py::class_<EntryTable, std::shared_ptr<EntryTable>>(m, "EntryTable",
+                                                      "What is remembered of JPEGs; see _core.pyi.")
+      .def(py::init(&make_entries), "records"_a, "limit"_a)
+      .def_property_readonly("used", &EntryTable::used)
+      .def_property_readonly("count", &EntryTable::count);
   py::class_<Keep, std::shared_ptr<Keep>>(m, "Keep", "Which samples of a batch go into an arena.")
       .def(py::init(&make_keep), "arena"_a, "form"_a, "records"_a, "wanted"_a, "stage"_a = py::none(),
            py::kw_only(), "filter"_a = 0, "order"_a = 0, "fill"_a = std::array<uint8_t, 3>{0, 0, 0});

@@ -55,19 +55,28 @@ struct EntropySource::Impl {
   const EntropyCoder* coder = nullptr;
   uint8_t* data = nullptr;
   size_t capacity = 0;
-  int64_t limit;   // bits that may be taken
-  uint8_t marker;  // what ends the data, 0: none
+  int64_t limit;         // bits that may be taken
+  uint8_t marker;        // what ends the data, 0: none
+  const uint8_t* codes;  // where they begin in the file
+  size_t codes_nbytes;
+  int64_t before;  // bytes of the data before those in `data`, both without stuffing; -1: nothing is loaded
+  EntryNotes notes;
   int mcus_per_row, first_column, last_column;
-  int column;        // of the MCU that libjpeg asks for next
-  int64_t pending;   // MCUs before it that were not looked at
-  int64_t position;  // of read(), in MCUs
+  int row, column;  // of the MCU that libjpeg asks for next
+  int64_t stands;   // the MCU that `scan` stands before
   bool failed = false;
 
   ~Impl() { std::free(data); }
 
   bool build_tables(j_decompress_ptr cinfo, HuffmanTable::Effort effort);
-  bool load(const uint8_t* from, size_t nbytes);
-  bool fill(JBLOCKROW* blocks);
+  bool load(const uint8_t* from);
+  bool prepare(j_decompress_ptr cinfo);
+
+  int64_t row_begins(int at) const { return int64_t{at} * mcus_per_row; }
+  bool seek(int point);
+  bool load_at(int at);
+  bool note();
+  bool move_to(int64_t mcu);
 };
 
 bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Effort effort) {
@@ -102,8 +111,9 @@ bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Eff
   return true;
 }
 
-// Takes the data of the scan and stands at its beginning. False if memory ran out.
-bool EntropySource::Impl::load(const uint8_t* from, size_t nbytes) {
+// Takes the data of the scan from some byte of the file on. False if memory ran out.
+bool EntropySource::Impl::load(const uint8_t* from) {
+  const size_t nbytes = codes_nbytes - static_cast<size_t>(from - codes);
   const size_t wanted = nbytes + kEntropySlack;
   if (wanted > capacity) {
     std::free(data);
@@ -122,10 +132,48 @@ bool EntropySource::Impl::load(const uint8_t* from, size_t nbytes) {
   return true;
 }
 
-bool EntropySource::Impl::fill(JBLOCKROW* blocks) {
-  const int64_t passed = pending;
-  pending = 0;
-  return (passed == 0 || coder->pass(&scan, passed)) && coder->decode(&scan, blocks);
+// Stands before the row of MCUs that a point which holds is about, or gives false if it cannot be.
+bool EntropySource::Impl::seek(int point) {
+  const int64_t byte = notes.flat(point) - before;
+  if (byte < 0 || byte >= scan.end - scan.begin) return false;
+  entropy_seek(&scan, byte * 8 + notes.bit(point));
+  std::copy_n(notes.dc(point), 3, scan.prediction);
+  stands = row_begins(point + 1);
+  return true;
+}
+
+// Loads the data from the last point above a row on, or all of it.
+bool EntropySource::Impl::load_at(int at) {
+  const int point = std::min(at, notes.known()) - 1;
+  const bool known = point >= 0 && notes.holds(point);
+  before = known ? notes.flat(point) : 0;
+  return load(known ? notes.byte(point) : codes) && (!known || seek(point));
+}
+
+// Makes a point of where `scan` stands, if that is the next one.
+bool EntropySource::Impl::note() {
+  if (!notes.wants() || stands != row_begins(notes.known() + 1)) return true;
+  const int64_t position = entropy_position(scan);
+  if (position > limit) return false;
+  notes.add(before * 8 + position, scan.prediction);
+  return true;
+}
+
+// Stands before an MCU that is not above: by way of the last point before it, or past those between.
+bool EntropySource::Impl::move_to(int64_t mcu) {
+  const int at = static_cast<int>(mcu / mcus_per_row);
+  if (before < 0 && !load_at(at)) return false;
+  if (!note()) return false;
+  const int point = std::min(at, notes.known()) - 1;
+  if (point >= 0 && row_begins(point + 1) > stands && notes.holds(point) && !seek(point)) return false;
+  while (stands < mcu) {
+    const int64_t next = notes.wants() ? row_begins(notes.known() + 1) : mcu;
+    const int64_t stop = next > stands ? std::min(mcu, next) : mcu;
+    if (!coder->pass(&scan, stop - stands)) return false;
+    stands = stop;
+    if (!note()) return false;
+  }
+  return true;
 }
 
 EntropySource::EntropySource() : impl_(new Impl) {}
@@ -133,43 +181,56 @@ EntropySource::~EntropySource() {
   delete impl_;
 }
 
-bool EntropySource::begin(j_decompress_ptr cinfo) {
-  Impl& mine = *impl_;
-  mine.failed = false;
-  mine.pending = mine.position = 0;
+bool EntropySource::Impl::prepare(j_decompress_ptr cinfo) {
+  failed = false;
+  row = column = 0;
+  stands = 0;
+  before = -1;
+  notes.end();
   if (cinfo->progressive_mode || cinfo->arith_code || cinfo->data_precision != 8 ||
       cinfo->restart_interval != 0)
     return false;
   if (cinfo->comps_in_scan != cinfo->num_components || cinfo->num_components > 3) return false;
-  const size_t nbytes = cinfo->src->bytes_in_buffer;
-  const auto effort = nbytes < kSmall   ? HuffmanTable::kLazy
-                      : nbytes < kLarge ? HuffmanTable::kEager
-                                        : HuffmanTable::kWide;
-  if (!mine.build_tables(cinfo, effort)) return false;
-  mine.coder = &entropy_coder();
-  return mine.load(cinfo->src->next_input_byte, nbytes);
+  codes = cinfo->src->next_input_byte;
+  codes_nbytes = cinfo->src->bytes_in_buffer;
+  const auto effort = codes_nbytes < kSmall   ? HuffmanTable::kLazy
+                      : codes_nbytes < kLarge ? HuffmanTable::kEager
+                                              : HuffmanTable::kWide;
+  if (!build_tables(cinfo, effort)) return false;
+  coder = &entropy_coder();
+  return true;
+}
+
+bool EntropySource::begin(j_decompress_ptr cinfo) {
+  return impl_->prepare(cinfo) && impl_->load_at(0);
+}
+
+bool EntropySource::open(j_decompress_ptr cinfo, const EntropyFile& file) {
+  Impl& mine = *impl_;
+  if (!mine.prepare(cinfo)) return false;
+  // The rows of MCUs but the first. A scan of one component has one block in an MCU.
+  const int mcu_height = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_v_samp_factor);
+  const int points = (static_cast<int>(cinfo->image_height) - 1) / mcu_height;
+  mine.notes.begin(file.entries, file.data, file.nbytes, mine.codes, points);
+  return true;
 }
 
 bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
   return impl_->coder->decode_zigzag(&impl_->scan, blocks);
 }
 
-bool EntropySource::read(int row, int, int first, int last, const BlockRun* to) {
+bool EntropySource::read(int row, int rows, int first, int last, const BlockRun* to) {
   Impl& mine = *impl_;
-  const int64_t from = int64_t{row} * mine.mcus_per_row + first;
-  mine.failed = mine.failed || (from > mine.position && !mine.coder->pass(&mine.scan, from - mine.position));
-  mine.position = from + last - first;
-  for (int i = 0; i < last - first && !mine.failed; i++) {
-    JBLOCKROW blocks[D_MAX_BLOCKS_IN_MCU];
-    for (int b = 0; b < mine.scan.blocks_in_mcu; b++)
-      blocks[b] = reinterpret_cast<JBLOCKROW>(to->first[b] + i * to->step[b]);
-    mine.failed = !mine.coder->decode(&mine.scan, blocks);
+  for (int i = 0; i < rows && !mine.failed; i++) {
+    mine.failed = !mine.move_to(mine.row_begins(row + i) + first) ||
+                  !mine.coder->decode_run(&mine.scan, to[i], last - first);
+    mine.stands += last - first;
   }
   return !mine.failed;
 }
 
 bool EntropySource::damaged_in(int rows) {
-  impl_->pending = int64_t{rows} * impl_->mcus_per_row - impl_->position;
+  impl_->row = rows;
   return damaged();
 }
 
@@ -178,24 +239,25 @@ bool EntropySource::at_end() const {
   return impl_->marker == kEndOfImage && left >= 0 && left < 8;
 }
 
-bool EntropySource::attach(j_decompress_ptr cinfo, int x0, int x1) {
+bool EntropySource::attach(j_decompress_ptr cinfo, const EntropyFile& file, int x0, int x1) {
   Impl& mine = *impl_;
   if (x0 < 0 || x1 <= x0 || x1 > static_cast<int>(cinfo->image_width)) return false;
-  if (!cinfo->entropy || !begin(cinfo)) return false;
+  if (!cinfo->entropy || !open(cinfo, file)) return false;
   const int mcu_width = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_h_samp_factor);
   mine.first_column = x0 / mcu_width;
   mine.last_column = (x1 - 1) / mcu_width;
-  mine.column = 0;
   replace_entropy_decoder(
       cinfo,
       [](j_decompress_ptr info, JBLOCKROW* blocks) -> boolean {
         Impl* impl = static_cast<Impl*>(info->client_data);
-        const int column = impl->column;
-        impl->column = column + 1 == impl->mcus_per_row ? 0 : column + 1;
-        if (!blocks || column < impl->first_column || column > impl->last_column) {
-          impl->pending++;
-        } else if (!impl->failed) {
-          impl->failed = !impl->fill(blocks);
+        const int row = impl->row, column = impl->column;
+        const bool last = column + 1 == impl->mcus_per_row;
+        impl->row = row + last;
+        impl->column = last ? 0 : column + 1;
+        if (blocks && column >= impl->first_column && column <= impl->last_column && !impl->failed) {
+          impl->failed =
+              !impl->move_to(impl->row_begins(row) + column) || !impl->coder->decode(&impl->scan, blocks);
+          impl->stands++;
         }
         return TRUE;
       },
@@ -209,9 +271,11 @@ bool EntropySource::failed() const {
 
 bool EntropySource::damaged() {
   Impl& mine = *impl_;
-  if (!mine.failed && mine.pending) mine.failed = !mine.coder->pass(&mine.scan, mine.pending);
-  mine.pending = 0;
-  if (!mine.failed) mine.failed = entropy_position(mine.scan) > mine.limit;
+  if (!mine.failed)
+    mine.failed =
+        !mine.move_to(mine.row_begins(mine.row) + mine.column) || entropy_position(mine.scan) > mine.limit;
+  if (!mine.failed) mine.notes.publish();
+  mine.notes.end();
   return mine.failed;
 }
 

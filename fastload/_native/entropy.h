@@ -9,8 +9,16 @@
 #include <jpeglib.h>
 
 #include "coefficients.h"
+#include "entry_points.h"
 
 namespace fastload {
+
+// A file, and where its entry points are kept, if anywhere.
+struct EntropyFile {
+  const uint8_t* data;
+  size_t nbytes;
+  EntryRef entries;
+};
 
 // Per-thread state while one file is decoded; reused.
 //
@@ -28,22 +36,24 @@ class EntropySource final : public CoefficientSource {
   // of [x0, x1) (source pixels) stay zero. Takes cinfo->client_data, which must be left alone until
   // jpeg_abort; this object must outlive that. False: nothing is changed, libjpeg goes on by itself. Does not
   // throw.
-  bool attach(j_decompress_ptr cinfo, int x0, int x1);
+  bool attach(j_decompress_ptr cinfo, const EntropyFile& file, int x0, int x1);
 
   // Whether something was wrong with what has been decoded so far. Pixels from there on mean nothing.
   bool failed() const;
 
-  // The same, of all that libjpeg has asked for, also of what was not needed and not looked at.
+  // The same, at the end, of all that libjpeg has asked for, also of what was not needed and not looked at.
+  // If nothing was wrong, the entry points that were found are kept.
   bool damaged();
 
-  // Instead of attach(), after jpeg_read_header, for whoever wants coefficients: stands before the first MCU.
-  // Needs no hook, and takes nothing of cinfo's. False: libjpeg must decode this file.
+  // Instead of attach(), after jpeg_read_header, for whoever wants every coefficient: stands before the first
+  // MCU. Needs no hook, and takes nothing of cinfo's. False: libjpeg must decode this file.
   bool begin(j_decompress_ptr cinfo);
   // The next MCU into blocks of zeros, in zig-zag order. False: damaged.
   bool next(JCOEF (*blocks)[DCTSIZE2]);
-  // MCUs in blocks of zeros, at or behind the next one; those before are passed. False: damaged.
+  // Instead of begin(), for read().
+  bool open(j_decompress_ptr cinfo, const EntropyFile& file);
   bool read(int row, int rows, int first, int last, const BlockRun* to) override;
-  // Behind that: damaged(), as if the first `rows` rows of MCUs had been asked for.
+  // At its end: damaged(), as if the first `rows` rows of MCUs had been asked for.
   bool damaged_in(int rows);
   // Whether nothing but the end of the image follows, so that libjpeg would have nothing to warn of either.
   bool at_end() const;

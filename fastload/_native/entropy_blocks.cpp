@@ -66,15 +66,15 @@ FASTLOAD_INLINE bool difference(BitReader* reader, const uint8_t* end, const Huf
   return symbol.length != 0;
 }
 
-FASTLOAD_INLINE bool ended_well(int k) {
-  return k == 63 || (k >= kEndOfBlock && k < kEndOfBlock + 63);
+FASTLOAD_INLINE bool ended_well(uint32_t k) {
+  return k == 63 || k - kEndOfBlock < 63;
 }
 
 // One symbol, whatever its length, and whatever it does to the index; `out` may be null.
 template <const Order& kOrder>
-FASTLOAD_INLINE bool any_symbol(BitReader* reader, const HuffmanTable& table, int16_t* out, int* k) {
+FASTLOAD_INLINE bool any_symbol(BitReader* reader, const HuffmanTable& table, int16_t* out, uint32_t* k) {
   const HuffmanSymbol symbol = table.find(reader->bits);
-  *k += symbol.advance;
+  *k += static_cast<uint32_t>(symbol.advance);
   if (out) {
     out[63] = 0;  // what a second symbol that belongs to the next block may have left there
     out[kOrder.at[*k]] = static_cast<int16_t>(value_of(reader->bits, symbol));
@@ -88,12 +88,12 @@ template <const Order& kOrder>
 FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& table, int16_t* out) {
   // Two look-ups leave enough bits for any symbol, and so does a third one for the next refill.
   static_assert(56 - 2 * HuffmanTable::kWideBits >= HuffmanTable::kMaxSymbol);
-  int k = 0;
+  uint32_t k = 0;
   for (;;) {
     refill(reader);
     for (int i = 0; i < 3; i++) {
       const uint32_t entry = table.whole(reader->bits);
-      const int next = k + Whole::advance(entry);
+      const uint32_t next = k + Whole::advance(entry);
       if (__builtin_expect(entry != 0, 1)) {
         out[kOrder.at[k + Whole::first_advance(entry)]] = static_cast<int16_t>(Whole::first_value(entry));
         out[kOrder.at[next]] = static_cast<int16_t>(Whole::value(entry));
@@ -114,12 +114,12 @@ FASTLOAD_INLINE bool read_coefficients(BitReader* reader, const HuffmanTable& ta
 // Past the AC coefficients of one block. False: not a block.
 FASTLOAD_INLINE bool pass_coefficients(BitReader* reader, const HuffmanTable& table) {
   static_assert(56 - HuffmanTable::kMaxPassed >= HuffmanTable::kMaxSymbol);
-  int k = 0;
+  uint32_t k = 0;
   for (;;) {
     refill(reader);
     for (int i = 0; i < 2; i++) {
       const uint32_t entry = table.passed(reader->bits);
-      const int next = k + static_cast<int>(entry >> 6);
+      const uint32_t next = k + (entry >> 6);
       if (__builtin_expect(entry == 0 || (next >= 63 && !ended_well(next)), 0)) {
         if (!any_symbol<kNatural>(reader, table, nullptr, &k)) return false;
         if (k >= 63) return ended_well(k);
@@ -171,6 +171,32 @@ FASTLOAD_INLINE bool pass_mcus(EntropyScan* scan, int64_t mcus) {
   return true;
 }
 
+FASTLOAD_INLINE bool next_dc(BitReader* reader, EntropyScan* scan, const EntropyBlock& block, unsigned* wild,
+                             int* value) {
+  if (!difference(reader, scan->end, *block.dc, value)) return false;
+  *value += scan->prediction[block.component];
+  scan->prediction[block.component] = *value;
+  *wild |= static_cast<unsigned>(*value + 32768);
+  return true;
+}
+
+FASTLOAD_INLINE bool decode_run(EntropyScan* scan, const BlockRun& to, int mcus) {
+  BitReader reader = scan->reader;
+  unsigned wild = 0;
+  for (int m = 0; m < mcus; m++) {
+    for (int b = 0; b < scan->blocks_in_mcu; b++) {
+      const EntropyBlock& block = scan->blocks[b];
+      int16_t* out = to.first[b] + m * to.step[b];
+      int value;
+      if (!next_dc(&reader, scan, block, &wild, &value)) return false;
+      out[0] = static_cast<int16_t>(value);
+      if (!read_coefficients<kNatural>(&reader, *block.ac, out)) return false;
+    }
+  }
+  scan->reader = reader;
+  return wild <= 65535;
+}
+
 FASTLOAD_INLINE bool natural_mcu(EntropyScan* scan, JBLOCKROW* blocks) {
   return decode_mcu<kNatural>(scan, [blocks](int b) FASTLOAD_LAMBDA { return blocks[b][0]; });
 }
@@ -182,6 +208,7 @@ FASTLOAD_INLINE bool zigzag_mcu(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]) {
 constexpr EntropyCoder kPlain = {
     [](EntropyScan* scan, JBLOCKROW* blocks) { return natural_mcu(scan, blocks); },
     [](EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]) { return zigzag_mcu(scan, blocks); },
+    [](EntropyScan* scan, const BlockRun& to, int mcus) { return decode_run(scan, to, mcus); },
     [](EntropyScan* scan, int64_t mcus) { return pass_mcus(scan, mcus); }};
 
 #if defined(__x86_64__)
@@ -197,7 +224,10 @@ FASTLOAD_BMI2 bool decode_zigzag_bmi2(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE
 FASTLOAD_BMI2 bool pass_bmi2(EntropyScan* scan, int64_t mcus) {
   return pass_mcus(scan, mcus);
 }
-constexpr EntropyCoder kBmi2 = {decode_bmi2, decode_zigzag_bmi2, pass_bmi2};
+FASTLOAD_BMI2 bool decode_run_bmi2(EntropyScan* scan, const BlockRun& to, int mcus) {
+  return decode_run(scan, to, mcus);
+}
+constexpr EntropyCoder kBmi2 = {decode_bmi2, decode_zigzag_bmi2, decode_run_bmi2, pass_bmi2};
 
 #endif
 

@@ -7,6 +7,7 @@
 
 #include <jpeglib.h>
 
+#include "coefficients.h"
 #include "entropy_table.h"
 
 namespace fastload {
@@ -42,12 +43,21 @@ struct EntropyCoder {
   bool (*decode)(EntropyScan* scan, JBLOCKROW* blocks);
   // The same in zig-zag order.
   bool (*decode_zigzag)(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]);
+  // MCUs that lie side by side.
+  bool (*decode_run)(EntropyScan* scan, const BlockRun& to, int mcus);
   // Past so many MCUs.
   bool (*pass)(EntropyScan* scan, int64_t mcus);
 };
 
 // The fastest one on this machine.
 const EntropyCoder& entropy_coder();
+
+// Stands before a bit of the data.
+inline void entropy_seek(EntropyScan* scan, int64_t bit) {
+  const int inside = static_cast<int>(bit & 7);
+  const uint8_t* const at = scan->begin + (bit >> 3);
+  scan->reader = BitReader{uint64_t{*at} << 56 << inside, 8 - inside, at + 1};
+}
 
 // Bits taken from the data so far, more than there are if it ended early.
 inline int64_t entropy_position(const EntropyScan& scan) {

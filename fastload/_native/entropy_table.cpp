@@ -92,17 +92,18 @@ void HuffmanTable::pair_up(const uint32_t* alone) {
   const auto behind = [entries](int bits, int used) { return bits << used & (entries - 1); };
   for (int i = 0; i < entries; i++) {
     const uint32_t one = alone[i];
-    const int nbits = Whole::nbits(one), advance = Whole::advance(one);
+    const int nbits = Whole::nbits(one), advance = static_cast<int>(Whole::advance(one));
     const uint32_t two = alone[behind(i, nbits)];
     const int both = nbits + Whole::nbits(two);
     const bool pair = one != 0 && two != 0 && both <= width && advance < kEndOfBlock;
-    const uint32_t joined = Whole::pack(both, advance + Whole::advance(two), Whole::first_advance(one),
-                                        Whole::value(two), Whole::first_value(one));
+    const uint32_t joined =
+        Whole::pack(both, advance + static_cast<int>(Whole::advance(two)),
+                    static_cast<int>(Whole::first_advance(one)), Whole::value(two), Whole::first_value(one));
     whole_[i] = pair ? joined : one;
   }
   for (int i = 0; i < entries; i++) {
     const uint32_t known = whole_[i];
-    const int nbits = Whole::nbits(known), advance = Whole::advance(known);
+    const int nbits = Whole::nbits(known), advance = static_cast<int>(Whole::advance(known));
     const int next = first_[behind(i, nbits)], length = next >> 8, symbol = next & 255;
     const int further = huffman_advance(symbol);
     const bool more = next != 0 && length <= width - nbits && advance < kEndOfBlock &&

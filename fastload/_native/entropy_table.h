@@ -40,7 +40,7 @@ class HuffmanTable {
   bool build(const JHUFF_TBL& table, bool ac, Effort effort);
 
   // Of the next bits those that are looked up.
-  uint32_t index(uint64_t bits) const { return static_cast<uint32_t>(bits >> shift_); }
+  uint64_t index(uint64_t bits) const { return bits >> shift_; }
 
   // The whole symbols within the bits looked up, values included, up to two of them: see Whole. 0: not one.
   uint32_t whole(uint64_t bits) const { return whole_[index(bits)]; }
@@ -99,8 +99,8 @@ struct Whole {
   }
   static constexpr int dc_value(uint32_t entry) { return static_cast<int32_t>(entry) >> 16; }
   static constexpr int nbits(uint32_t entry) { return static_cast<int>(entry & 63); }
-  static constexpr int advance(uint32_t entry) { return static_cast<int>(entry >> kAdvance & 127); }
-  static constexpr int first_advance(uint32_t entry) { return static_cast<int>(entry >> kFirstAdvance & 31); }
+  static constexpr uint32_t advance(uint32_t entry) { return entry >> kAdvance & 127; }
+  static constexpr uint32_t first_advance(uint32_t entry) { return entry >> kFirstAdvance & 31; }
   static constexpr int value(uint32_t entry) {
     return static_cast<int32_t>(entry << (32 - kFirstValue)) >> 25;
   }

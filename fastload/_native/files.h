@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "entry_points.h"
 #include "status.h"
 
 namespace fastload {
@@ -25,6 +26,7 @@ struct Span {
   size_t nbytes = 0;
   size_t readable = 0;
   const Layout* layout = nullptr;  // of raw pixels; nullptr: packed, HWC, RGB
+  EntryRef entries{};              // what is remembered of the record
 };
 
 // Memory that takes the place of file number `file`.

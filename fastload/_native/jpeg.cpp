@@ -85,6 +85,7 @@ struct Work {
   RowBuffer* rows;
   Resampler* resampler;
   Entropy entropy;  // kOwn: where it can be had
+  EntropyFile file;
 };
 
 bool nothing_needed(const Resampler& resampler) {
@@ -152,7 +153,7 @@ Status decode_body(Impl* impl, const Work& work) {
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   impl->data = cinfo.src->next_input_byte;
   if (work.entropy == Entropy::kOwn && scale == 1 && !several_scans && codes_defined(cinfo) &&
-      Planes::usable() && frame_of(cinfo, &impl->frame) && impl->entropy.begin(&cinfo)) {
+      Planes::usable() && frame_of(cinfo, &impl->frame) && impl->entropy.open(&cinfo, work.file)) {
     impl->planar = true;
     return show_scan(impl, work);
   }
@@ -188,7 +189,7 @@ Status decode_body(Impl* impl, const Work& work) {
   const bool dct = work.entropy == Entropy::kDct;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
   const bool own = impl->own =
-      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, from, to);
+      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, work.file, from, to);
   if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
     return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
@@ -256,7 +257,7 @@ Status run_again(Impl* impl, const Span& span, const Work& work) {
   }
   const size_t header = impl->header.size();
   impl->libjpeg.read_from(span.data + header, span.nbytes - header);
-  if (!impl->entropy.begin(&impl->libjpeg.cinfo)) return Status::kUnsupported;
+  if (!impl->entropy.open(&impl->libjpeg.cinfo, work.file)) return Status::kUnsupported;
   const Status status = show_scan(impl, work);
   impl->again = status == Status::kOk;
   return status;
@@ -288,7 +289,8 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
-  Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg};
+  Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg,
+            EntropyFile{span.data, span.nbytes, span.entries}};
   impl_->own = impl_->damaged = impl_->again = false;
   Status status = Status::kUnsupported;
   const std::vector<uint8_t>& header = impl_->header;
@@ -308,7 +310,7 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
 
 Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows,
                                Resampler* resampler) {
-  Work work{&placement, rows, resampler, Entropy::kDct};
+  Work work{&placement, rows, resampler, Entropy::kDct, {}};
   const bool planar = Planes::usable();
   if (!planar && !DctSource::usable()) {
     // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
