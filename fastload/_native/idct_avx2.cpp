@@ -65,8 +65,8 @@ FASTLOAD_AVX2_INLINE void load_rows(const Word* block, __m256i* rows) {
   rows[3] = two_rows(block, 6, 5);
 }
 
-// One block to rows 0 1 4 5 and rows 2 3 6 7 of 8 samples each. False: values too large for this.
-FASTLOAD_AVX2_INLINE bool one_block(const int16_t* block, const __m256i* quant, __m256i* rows) {
+// Inputs of the first pass. False: values too large for it.
+FASTLOAD_AVX2_INLINE bool load_columns(const int16_t* block, const __m256i* quant, __m256i* columns) {
   // Columns in the order 0 4 2 6 7 1 3 5.
   const __m256i order =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 14, 15, 2, 3, 6, 7, 10, 11));
@@ -83,58 +83,89 @@ FASTLOAD_AVX2_INLINE bool one_block(const int16_t* block, const __m256i* quant, 
   for (int k = 0; k < 4; k++) in[k] = _mm256_shuffle_epi8(in[k], order);
   const __m256i low04 = _mm256_unpacklo_epi16(in[0], in[1]), high04 = _mm256_unpackhi_epi16(in[0], in[1]);
   const __m256i low26 = _mm256_unpacklo_epi16(in[2], in[3]), high26 = _mm256_unpackhi_epi16(in[2], in[3]);
-  const __m256i columns[4] = {
-      _mm256_permute2x128_si256(low04, high04, 0x20), _mm256_permute2x128_si256(low26, high26, 0x20),
-      _mm256_permute2x128_si256(low04, high04, 0x31), _mm256_permute2x128_si256(low26, high26, 0x31)};
-  __m256i out[8];
-  transform<idct::kShift1>(columns, out);
-
-  __m256i words[4];
-  for (int k = 0; k < 4; k++) words[k] = _mm256_packs_epi32(out[2 * k], out[2 * k + 1]);
-  const __m256i upper04 = choose<0x88>(words[0], words[1]), lower04 = choose<0x88>(words[2], words[3]);
-  const __m256i upper26 = choose<0xdd>(words[0], words[1]), lower26 = choose<0xdd>(words[2], words[3]);
-  __m256i pairs[4] = {
-      _mm256_permute2x128_si256(upper04, lower04, 0x20), _mm256_permute2x128_si256(upper26, lower26, 0x20),
-      _mm256_permute2x128_si256(upper04, lower04, 0x31), _mm256_permute2x128_si256(upper26, lower26, 0x31)};
-  const __m256i swapped = _mm256_or_si256(_mm256_slli_epi32(pairs[0], 16), _mm256_srli_epi32(pairs[0], 16));
-  pairs[0] =
-      _mm256_blend_epi16(_mm256_add_epi16(pairs[0], swapped), _mm256_sub_epi16(swapped, pairs[0]), 0xaa);
-  transform<idct::kShift2>(pairs, out);
-
-  for (int k = 0; k < 4; k++) words[k] = _mm256_packs_epi32(out[2 * k], out[2 * k + 1]);
-  const __m256i middle = _mm256_set1_epi8(static_cast<char>(0x80));
-  const __m256i turned =
-      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  const __m256i left =
-      _mm256_shuffle_epi8(_mm256_xor_si256(_mm256_packs_epi16(words[0], words[1]), middle), turned);
-  const __m256i right =
-      _mm256_shuffle_epi8(_mm256_xor_si256(_mm256_packs_epi16(words[2], words[3]), middle), turned);
-  rows[0] = _mm256_unpacklo_epi32(left, right);
-  rows[1] = _mm256_unpackhi_epi32(left, right);
+  columns[0] = _mm256_permute2x128_si256(low04, high04, 0x20);
+  columns[1] = _mm256_permute2x128_si256(low26, high26, 0x20);
+  columns[2] = _mm256_permute2x128_si256(low04, high04, 0x31);
+  columns[3] = _mm256_permute2x128_si256(low26, high26, 0x31);
   return true;
 }
 
-FASTLOAD_AVX2_INLINE void store_two(__m128i rows, uint8_t* upper, uint8_t* lower) {
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(upper), rows);
-  _mm_storeh_pd(reinterpret_cast<double*>(lower), _mm_castsi128_pd(rows));
+// Inputs of the second pass out of what the first packed, in place.
+FASTLOAD_AVX2_INLINE void turn(__m256i* words) {
+  const __m256i upper04 = choose<0x88>(words[0], words[1]), lower04 = choose<0x88>(words[2], words[3]);
+  const __m256i upper26 = choose<0xdd>(words[0], words[1]), lower26 = choose<0xdd>(words[2], words[3]);
+  const __m256i pair04 = _mm256_permute2x128_si256(upper04, lower04, 0x20);
+  const __m256i swapped = _mm256_or_si256(_mm256_slli_epi32(pair04, 16), _mm256_srli_epi32(pair04, 16));
+  words[0] = _mm256_blend_epi16(_mm256_add_epi16(pair04, swapped), _mm256_sub_epi16(swapped, pair04), 0xaa);
+  words[1] = _mm256_permute2x128_si256(upper26, lower26, 0x20);
+  words[2] = _mm256_permute2x128_si256(upper04, lower04, 0x31);
+  words[3] = _mm256_permute2x128_si256(upper26, lower26, 0x31);
+}
+
+template <int kShift>
+FASTLOAD_AVX2_INLINE void pass(__m256i* words) {
+  __m256i out[8];
+  transform<kShift>(words, out);
+  for (int k = 0; k < 4; k++) words[k] = _mm256_packs_epi32(out[2 * k], out[2 * k + 1]);
+}
+
+// What the second pass packed, as samples: rows 0 1 4 5 and rows 2 3 6 7.
+FASTLOAD_AVX2_INLINE void to_samples(const __m256i* words, __m256i* rows) {
+  const __m256i middle = _mm256_set1_epi8(static_cast<char>(0x80));
+  const __m256i turned =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
+  const __m256i left = _mm256_shuffle_epi8(_mm256_packs_epi16(words[0], words[1]), turned);
+  const __m256i right = _mm256_shuffle_epi8(_mm256_packs_epi16(words[2], words[3]), turned);
+  rows[0] = _mm256_xor_si256(_mm256_unpacklo_epi32(left, right), middle);
+  rows[1] = _mm256_xor_si256(_mm256_unpackhi_epi32(left, right), middle);
+}
+
+// kCount blocks step by step together: each step of one has no need to wait for those of another.
+template <int kCount>
+FASTLOAD_AVX2_INLINE bool inverse(const int16_t* blocks, const __m256i* quant, uint8_t* samples,
+                                  ptrdiff_t stride) {
+  __m256i words[kCount][4];
+  for (int b = 0; b < kCount; b++)
+    if (!load_columns(blocks + 64 * b, quant, words[b])) return false;
+  for (int b = 0; b < kCount; b++) pass<idct::kShift1>(words[b]);
+  for (int b = 0; b < kCount; b++) turn(words[b]);
+  for (int b = 0; b < kCount; b++) pass<idct::kShift2>(words[b]);
+  for (int b = 0; b < kCount; b += 2) {
+    const int other = kCount == 1 ? b : b + 1;  // one alone stands for two
+    __m256i first[2], second[2];
+    to_samples(words[b], first);
+    to_samples(words[other], second);
+    for (int k = 0; k < 2; k++) {
+      // In 128-bit lanes, rows 0 and 4, 1 and 5; then 2 and 6, 3 and 7.
+      const __m256i rows[2] = {_mm256_unpacklo_epi64(first[k], second[k]),
+                               _mm256_unpackhi_epi64(first[k], second[k])};
+      for (int i = 0; i < 2; i++) {
+        uint8_t* const upper = samples + 8 * b + (2 * k + i) * stride;
+        const __m128i halves[2] = {_mm256_castsi256_si128(rows[i]), _mm256_extracti128_si256(rows[i], 1)};
+        for (int half = 0; half < 2; half++) {
+          __m128i* const to = reinterpret_cast<__m128i*>(upper + 4 * half * stride);
+          if constexpr (kCount == 1)
+            _mm_storel_epi64(to, halves[half]);
+          else
+            _mm_storeu_si128(to, halves[half]);
+        }
+      }
+    }
+  }
+  return true;
 }
 
 FASTLOAD_AVX2 void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
                                ptrdiff_t stride) {
   __m256i factors[4];
   load_rows(quant, factors);
-  for (int i = 0; i < count; i++, blocks += 64, samples += 8) {
-    __m256i rows[2];
-    if (!one_block(blocks, factors, rows)) {
+  constexpr int kTogether = 4;
+  for (; count >= kTogether; count -= kTogether, blocks += 64 * kTogether, samples += 8 * kTogether)
+    if (!inverse<kTogether>(blocks, factors, samples, stride))
+      inverse_dct_scalar()(blocks, kTogether, quant, samples, stride);
+  for (; count > 0; count--, blocks += 64, samples += 8)
+    if (!inverse<1>(blocks, factors, samples, stride))
       inverse_dct_scalar()(blocks, 1, quant, samples, stride);
-      continue;
-    }
-    uint8_t* const below = samples + 4 * stride;
-    store_two(_mm256_castsi256_si128(rows[0]), samples, samples + stride);
-    store_two(_mm256_castsi256_si128(rows[1]), samples + 2 * stride, samples + 3 * stride);
-    store_two(_mm256_extracti128_si256(rows[0], 1), below, below + stride);
-    store_two(_mm256_extracti128_si256(rows[1], 1), below + 2 * stride, below + 3 * stride);
-  }
 }
 
 }  // namespace
