@@ -46,32 +46,55 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-FASTLOAD_AVX512_INLINE __m512i pair(int first, int second) {
-  return _mm512_set1_epi32(static_cast<int>(static_cast<uint32_t>(second) << 16 | (first & 0xffff)));
+// The two factors of a pair in every lane.
+struct Factors {
+  __m512i even0, even1, even2, even3, minus_even2, minus_even3;
+  __m512i odd_sum3, odd_sum4, odd0, odd1, odd2, odd3;
+};
+
+// The compiler must not know them: it would make them anew for each block, by instructions that compete with
+// the others.
+FASTLOAD_AVX512_INLINE __m512i factors_of(Pair pair) {
+  const uint32_t words = static_cast<uint32_t>(pair.second) << 16 | (pair.first & 0xffff);
+  __m512i lanes = _mm512_set1_epi32(static_cast<int>(words));
+  asm("" : "+v"(lanes));
+  return lanes;
 }
 
-FASTLOAD_AVX512_INLINE __m512i add_products(__m512i sum, __m512i words, Pair factors) {
-  return _mm512_dpwssd_epi32(sum, words, pair(factors.first, factors.second));
+FASTLOAD_AVX512_INLINE Factors make_factors() {
+  constexpr int kOne = 1 << idct::kConstBits;
+  return {factors_of({kOne, 0}),
+          factors_of({0, kOne}),
+          factors_of(idct::kEven2),
+          factors_of(idct::kEven3),
+          factors_of({-idct::kEven2.first, -idct::kEven2.second}),
+          factors_of({-idct::kEven3.first, -idct::kEven3.second}),
+          factors_of(idct::kOddSum3),
+          factors_of(idct::kOddSum4),
+          factors_of(idct::kOdd0),
+          factors_of(idct::kOdd1),
+          factors_of(idct::kOdd2),
+          factors_of(idct::kOdd3)};
 }
 
 // Inputs by pairs: 0 and 4, 2 and 6, 7 and 1, 3 and 5. The eight outputs, in 32 bits, shifted.
 template <int kShift>
-FASTLOAD_AVX512_INLINE void transform(const __m512i* in, __m512i* out) {
-  constexpr int kOne = 1 << idct::kConstBits;
+FASTLOAD_AVX512_INLINE void transform(const Factors& by, const __m512i* in, __m512i* out) {
   const __m512i half = _mm512_set1_epi32(1 << (kShift - 1));
   const __m512i swapped = _mm512_rol_epi32(in[0], 16);
   const __m512i sums = _mm512_mask_sub_epi16(_mm512_add_epi16(in[0], swapped), 0xaaaaaaaau, swapped, in[0]);
-  const __m512i even0 = add_products(half, sums, {kOne, 0});
-  const __m512i even1 = add_products(half, sums, {0, kOne});
-  const __m512i even[4] = {add_products(even0, in[1], idct::kEven3), add_products(even1, in[1], idct::kEven2),
-                           add_products(even1, in[1], {-idct::kEven2.first, -idct::kEven2.second}),
-                           add_products(even0, in[1], {-idct::kEven3.first, -idct::kEven3.second})};
+  const __m512i even0 = _mm512_dpwssd_epi32(half, sums, by.even0),
+                even1 = _mm512_dpwssd_epi32(half, sums, by.even1);
+  const __m512i even[4] = {
+      _mm512_dpwssd_epi32(even0, in[1], by.even3), _mm512_dpwssd_epi32(even1, in[1], by.even2),
+      _mm512_dpwssd_epi32(even1, in[1], by.minus_even2), _mm512_dpwssd_epi32(even0, in[1], by.minus_even3)};
 
   const __m512i odd_sums = _mm512_add_epi16(in[2], in[3]);
-  const __m512i sum3 = _mm512_madd_epi16(odd_sums, pair(idct::kOddSum3.first, idct::kOddSum3.second));
-  const __m512i sum4 = _mm512_madd_epi16(odd_sums, pair(idct::kOddSum4.first, idct::kOddSum4.second));
-  const __m512i odd[4] = {add_products(sum4, in[2], idct::kOdd3), add_products(sum3, in[3], idct::kOdd2),
-                          add_products(sum4, in[3], idct::kOdd1), add_products(sum3, in[2], idct::kOdd0)};
+  const __m512i sum3 = _mm512_madd_epi16(odd_sums, by.odd_sum3),
+                sum4 = _mm512_madd_epi16(odd_sums, by.odd_sum4);
+  const __m512i odd[4] = {
+      _mm512_dpwssd_epi32(sum4, in[2], by.odd3), _mm512_dpwssd_epi32(sum3, in[3], by.odd2),
+      _mm512_dpwssd_epi32(sum4, in[3], by.odd1), _mm512_dpwssd_epi32(sum3, in[2], by.odd0)};
   for (int k = 0; k < 4; k++) {
     out[k] = _mm512_srai_epi32(_mm512_add_epi32(even[k], odd[k]), kShift);
     out[7 - k] = _mm512_srai_epi32(_mm512_sub_epi32(even[k], odd[k]), kShift);
@@ -91,7 +114,8 @@ FASTLOAD_AVX512_INLINE __m512i choose(__m512i a, __m512i b) {
 // Four blocks, by twos so that the processor finds independent work: lanes of the first and third, of the
 // second and fourth. rows[k]: 32 samples of row k and, behind them, of row k + 4. False: values too large for
 // this.
-FASTLOAD_AVX512_INLINE bool four_blocks(const int16_t* const* blocks, const __m512i* quant, __m512i* rows) {
+FASTLOAD_AVX512_INLINE bool four_blocks(const Factors& by, const int16_t* const* blocks, const __m512i* quant,
+                                        __m512i* rows) {
   const __m512i even_words = _mm512_load_si512(kTables.even), odd_words = _mm512_load_si512(kTables.odd);
   __m512i pairs[2][4];
   for (int g = 0; g < 2; g++) {
@@ -116,7 +140,7 @@ FASTLOAD_AVX512_INLINE bool four_blocks(const int16_t* const* blocks, const __m5
 
   __m512i out[8], words[2][4];
   for (int g = 0; g < 2; g++) {
-    transform<idct::kShift1>(pairs[g], out);
+    transform<idct::kShift1>(by, pairs[g], out);
     for (int k = 0; k < 4; k++) words[g][k] = _mm512_packs_epi32(out[2 * k], out[2 * k + 1]);
   }
   for (int g = 0; g < 2; g++) {
@@ -132,7 +156,7 @@ FASTLOAD_AVX512_INLINE bool four_blocks(const int16_t* const* blocks, const __m5
   }
   for (int g = 0; g < 2; g++) {
     // 128-bit lanes: rows 0 to 3 of one block, of the other, rows 4 to 7 likewise.
-    transform<idct::kShift2>(pairs[g], out);
+    transform<idct::kShift2>(by, pairs[g], out);
     for (int k = 0; k < 4; k++) words[g][k] = _mm512_packs_epi32(out[2 * k], out[2 * k + 1]);
   }
   const __m512i turned =
@@ -154,13 +178,14 @@ FASTLOAD_AVX512_INLINE bool four_blocks(const int16_t* const* blocks, const __m5
 
 FASTLOAD_AVX512 void inverse_row(const int16_t* blocks, int count, const uint16_t* quant, uint8_t* samples,
                                  ptrdiff_t stride) {
+  const Factors by = make_factors();
   const __m512i factors[2] = {_mm512_load_si512(quant), _mm512_load_si512(quant + 32)};
   for (int left = count; left > 0; left -= 4, blocks += 256, samples += 32) {
     const int last = left < 4 ? left - 1 : 3;  // which stands for those that are not there
     const int16_t* const four[4] = {blocks, blocks + 64 * (last < 1 ? last : 1),
                                     blocks + 64 * (last < 2 ? last : 2), blocks + 64 * last};
     __m512i rows[4];
-    if (!four_blocks(four, factors, rows)) {
+    if (!four_blocks(by, four, factors, rows)) {
       inverse_dct_scalar()(blocks, last + 1, quant, samples, stride);
       continue;
     }
