@@ -13,6 +13,8 @@ SUITE ?= imagenet-train
 DATA ?=
 PEERS ?=
 ARGS ?=
+# Tests go to as many processes as there are CPUs, at most 4 (tests/conftest.py); -n 0: to one.
+SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check format ci clean distclean
@@ -41,7 +43,7 @@ demo: setup
 	@$(PY) -m fastload demo $(if $(IMAGES),--images "$(IMAGES)") $(ARGS)
 
 test: setup
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest $(SPREAD) $(ARGS)
 
 test-long: setup
 	@PEERS="$(PEERS)" $(PY) -m pytest --long -o timeout=900 -o faulthandler_timeout=2400 $(ARGS)

@@ -201,6 +201,7 @@ setup(
         "test": [
             "pytest>=9",
             "pytest-timeout",
+            "pytest-xdist>=3.7",
             "matplotlib",
             "hypothesis",
             "psutil",

@@ -11,7 +11,6 @@ from torch.utils.data import IterableDataset, default_collate
 
 from . import _shard
 from ._collate import collate
-from ._device import accelerator
 from ._on_error import policy
 from .errors import UsageError
 
@@ -84,6 +83,8 @@ def _device(device: Any) -> None:
         raise UsageError(
             f"device: expected such as 'cuda', 'cuda:1' or torch.device('cuda'), got {device!r}"
         ) from error
+    from ._device import accelerator
+
     accelerator.check(known)
 
 

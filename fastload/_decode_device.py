@@ -14,19 +14,20 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from ._buffers import SlabRing
 from ._datasets.source import Source
-from ._device import accelerator
-from ._device.mover import Mover
-from ._engine import FOREIGN, chosen, dali_graph, make_decoder, nvimages
+from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Ticket
 from ._transforms.plan import Plan
 from .errors import DataError, FastloadError, UsageError
+
+if TYPE_CHECKING:
+    from ._device.mover import Mover
 
 DEVICES = ("cpu", "gpu", "auto")
 
@@ -34,7 +35,6 @@ HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
 found best on an A100, and all."""
 
-_LIBRARIES: dict[str, Any] = {"dali": dali_graph, "nvimgcodec": nvimages}
 _NAMES = {"dali": "DALI", "nvimgcodec": "nvImageCodec"}
 
 # The GPU has to win by so much: on the CPU levels are exact.
@@ -86,6 +86,13 @@ class Decoding:
     hw_decoder_load: float | None = None
 
 
+def library(engine: str) -> Any:
+    """The module that knows the library of ``engine``, one of ``FOREIGN``."""
+    from ._engine import dali_graph, nvimages
+
+    return {"dali": dali_graph, "nvimgcodec": nvimages}[engine]
+
+
 def check(loader: Any) -> None:
     """Refuse arguments of ``loader`` that cannot be.
 
@@ -117,8 +124,8 @@ def check(loader: Any) -> None:
             "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
             f"it, got device={loader.device!r}"
         )
-    if engine in FOREIGN and _LIBRARIES[engine].absent():
-        raise _LIBRARIES[engine].missing()
+    if engine in FOREIGN and library(engine).absent():
+        raise library(engine).missing()
 
 
 def decoding(loader: Any, source: Source) -> Decoding:
@@ -132,10 +139,10 @@ def decoding(loader: Any, source: Source) -> Decoding:
     reason = ""
     if not asked and where == "auto":
         reason = _why_not_measured(loader, cuda)
-    library, reasons = _library(loader, source) if not reason else (None, reason)
-    if library is None:
+    found, reasons = _found(loader, source) if not reason else (None, reason)
+    if found is None:
         return dataclasses.replace(on_cpu, why=f"on the CPU, as {reasons}")
-    name = f"{_NAMES[library]} {_LIBRARIES[library].version()}"
+    name = f"{_NAMES[found]} {library(found).version()}"
     load, why = None, f"by {name} on {cuda or 'its CPU back end'}"
     why += f", as {reasons}" if reasons else ""
     if not asked and where == "auto":
@@ -145,7 +152,7 @@ def decoding(loader: Any, source: Source) -> Decoding:
         if choice.device == "cpu":
             return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
         load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
-    return Decoding(engine=library, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
+    return Decoding(engine=found, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
 def settle(loader: Any, source: Source) -> None:
@@ -155,8 +162,8 @@ def settle(loader: Any, source: Source) -> None:
         return
     if device is None or _why_not_measured(loader, device):
         return
-    library, _ = _library(loader, source)
-    if library is None:
+    found, _ = _found(loader, source)
+    if found is None:
         return
     from ._tuning.result import decoding_in, keep_decoding  # which needs FastLoader
 
@@ -180,7 +187,7 @@ def settle(loader: Any, source: Source) -> None:
             hw_decoder_load=decoding.hw_decoder_load,
         )
 
-    loader._choice = measure(make, source, loader.batch_size or _BATCH, device, library)
+    loader._choice = measure(make, source, loader.batch_size or _BATCH, device, found)
     if loader.tuned is not None:
         keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
 
@@ -190,7 +197,7 @@ def measure(
     source: Source,
     batch_size: int,
     device: torch.device,
-    library: str,
+    engine: str,
 ) -> Choice:
     """Decode some of the user's data on the CPU and on ``device``.
 
@@ -198,19 +205,19 @@ def measure(
         make: gives a decoder of ``source``.
         batch_size: images that are decoded at a time.
         device: where batches have to be in the end.
-        library: the engine that decodes there, one of ``FOREIGN``.
+        engine: what decodes there, one of ``FOREIGN``.
     """
     cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
     on_cpu = rate(make(cpu), _some(source, batch_size), device)
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
-        gpu = Decoding(engine=library, device=device, hw_decoder_load=load)
+        gpu = Decoding(engine=engine, device=device, hw_decoder_load=load)
         try:
             found = rate(make(gpu), _some(source, batch_size), device)
         except (RuntimeError, FastloadError) as error:
             reason = " ".join(str(error).split())[:300]
             warnings.warn(
-                f"decode_device='auto': {_NAMES[library]} does not decode on {device}, so the CPU "
+                f"decode_device='auto': {_NAMES[engine]} does not decode on {device}, so the CPU "
                 f"does: {reason}",
                 stacklevel=2,
             )
@@ -231,6 +238,9 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     The first ones are not counted (that is when slabs are pinned); two are in work at a time.
     Samples that cannot be read count as any other: the loop that follows says what they are.
     """
+    from ._device import accelerator
+    from ._device.mover import Mover
+
     tickets: collections.deque[Ticket] = collections.deque()
     target = accelerator.make(device)
     mover = None if target is None else Mover(target, 1)
@@ -334,7 +344,7 @@ def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
     return ""
 
 
-def _library(loader: Any, source: Source) -> tuple[str | None, str]:
+def _found(loader: Any, source: Source) -> tuple[str | None, str]:
     """Which of ``FOREIGN`` decodes ``source``, and why none before it; None: why none of them."""
     if source.tensors:
         return None, "rows of tensors are not decoded"
@@ -343,7 +353,7 @@ def _library(loader: Any, source: Source) -> tuple[str | None, str]:
     refusals = {"dali": dali.refusal, "nvimgcodec": nvimgcodec.refusal}
     reasons = list[str]()
     for name in FOREIGN if loader.engine == "auto" else (loader.engine,):
-        reason = _LIBRARIES[name].absent() or refusals[name](source.plan, source.store)
+        reason = library(name).absent() or refusals[name](source.plan, source.store)
         if reason is None:
             return name, "; ".join(reasons)
         if reason not in reasons:

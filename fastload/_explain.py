@@ -14,6 +14,7 @@ from ._engine import chosen, entries
 from ._transforms import scaled
 from ._transforms.views import Views
 from ._verdict import verdict
+from ._workers import run
 from ._workers.held import REMEDY, held
 
 
@@ -106,7 +107,7 @@ def _transport(loader: Any) -> str:
 
 def _split(loader: Any) -> list[str]:
     """What an engine does within the processes, and what stays in Python."""
-    source = begun(loader.dataset) if _runs.halves(loader) is not None else None
+    source = begun(loader.dataset) if run.halves(loader) is not None else None
     if source is None or source.halves is None:
         return []
     lines = []

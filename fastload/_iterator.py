@@ -24,13 +24,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ._datasets.source import Source
 from ._engine.decoder import Decoder, Images
-from ._governor import Governor, Pace
 from ._on_error.policy import BadSamples, OnError
 from ._on_error.refill import Refill
 from ._on_error.salvage import Filled, Filler
@@ -39,6 +38,9 @@ from ._progress import Progress
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
+
+if TYPE_CHECKING:
+    from ._governor import Governor, Pace
 
 
 class BatchIterator(Iterator[Any]):
@@ -89,7 +91,11 @@ class BatchIterator(Iterator[Any]):
         self._assemble = assemble
         self._stamps = stamps
         self._prefetch = self._ahead = prefetch
-        self._pace = Pace(governor, stamps) if governor is not None and prefetch else None
+        self._pace: Pace | None = None
+        if governor is not None and prefetch:
+            from ._governor import Pace
+
+            self._pace = Pace(governor, stamps)
         self._progress = progress
         self._bad = bad
         self._samples = 0

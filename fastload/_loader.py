@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset, Sampler
@@ -19,10 +19,8 @@ from ._dataset import open_dataset
 from ._datasets.source import Source, nested, resolve, several_sizes
 from ._datasets.tensors import of_rows
 from ._device import delivery
-from ._device.mover import Mover
 from ._engine import FOREIGN, chosen
 from ._engine.decoder import Decoder
-from ._governor import Governor
 from ._machine import cpu
 from ._on_error.policy import BadSamples, OnError
 from ._reports import Reports
@@ -31,8 +29,12 @@ from ._sampler import SeededSampler
 from ._shard import Shard
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
-from ._workers.shared import SharedRing
 from .errors import UsageError
+
+if TYPE_CHECKING:  # what not every loader needs
+    from ._device.mover import Mover
+    from ._governor import Governor
+    from ._workers.shared import SharedRing
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
@@ -384,7 +386,9 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
                 _runs.leave_to_torch(self, epoch)
                 inner = Observed(super().__iter__(), self._stamps)
             else:
-                inner = _runs.workers(self, epoch)
+                from ._workers import run
+
+                inner = run.iterator(self, epoch)
             return delivery.deliver(self, source, epoch, inner)
 
     def _source(self) -> Source | str:

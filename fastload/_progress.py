@@ -8,14 +8,48 @@ newest batch that was handed out was made: what is prefetched has not happened.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
-from ._workers.tasks import Position, Positions
 from .errors import UsageError
+
+
+class Position(NamedTuple):
+    """Where the iterable dataset of one worker stands.
+
+    Attributes:
+        batches: that it gave.
+        state: of the dataset or its iterator, where they have one.
+        ended: it has no more.
+    """
+
+    batches: int = 0
+    state: tuple[str, Any] | None = None
+    ended: bool = False
+
+    def apart(self) -> Position:
+        """The same, whose state does not change with the iterator that it is of."""
+        return self if self.state is None else copy.deepcopy(self)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """Where an iteration over an iterable dataset is to go on.
+
+    Attributes:
+        epoch: that it is of.
+        workers: one a worker process, or one for this process.
+        turn: the worker whose batch comes next.
+    """
+
+    epoch: int
+    workers: tuple[Position, ...]
+    turn: int
+
 
 _VERSION = 1
 

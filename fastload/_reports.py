@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from . import _explain
 from ._trace import batch_length
 from .errors import UsageError
 
@@ -18,6 +17,8 @@ class Reports:
 
     def explain(self) -> str:
         """Which engine runs and why, what is fused, what would be faster, in plain words."""
+        from . import _explain
+
         return _explain.explain(self)
 
     def stats(self) -> dict[str, Any]:
@@ -36,6 +37,8 @@ class Reports:
             loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
             times faster the loop would be if data were free, where ``replay`` measured it.
         """
+        from . import _explain
+
         return _explain.figures(self)
 
     def replay(self, batch: Any, steps: int) -> Iterator[Any]:

@@ -6,10 +6,13 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _decode_device, _epoch, _progress, _runs
+from . import _decode_device, _epoch, _progress
 from ._progress import Progress
 from ._shard import Shard
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ._workers.run import Inner
 
 
 class Resumable:
@@ -20,7 +23,7 @@ class Resumable:
     _base_seed: int | None = None
     _progress: Progress | None = None
     _resume: Progress | None = None
-    _inner: _runs.Inner | None = None
+    _inner: Inner | None = None
     _choice: _decode_device.Choice | None = None  # what decode_device="auto" found
 
     if TYPE_CHECKING:

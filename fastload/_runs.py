@@ -5,45 +5,39 @@ Functions of the loader rather than methods, so that ``_loader.py`` stays what i
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import (
-    DataLoader,
     IterableDataset,
     IterDataPipe,
     MapDataPipe,
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _decode_device, _epoch, _sampler
+from . import _decode_device, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
-from ._datasets.source import Source, begun
+from ._datasets.source import Source
 from ._device import delivery
 from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Images
 from ._epoch import Epoch
-from ._governor import Governor, after_epoch, for_engine, for_processes
 from ._iterator import BatchIterator
 from ._machine import cpu, memory
-from ._progress import Progress, positions
+from ._progress import Progress
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
-from ._workers.epoch import WorkerIterator
-from ._workers.fetch import Fetcher, WorkerInit, same
-from ._workers.halves import Halves
-from ._workers.local import LocalIterator
-from ._workers.shared import SharedRing
-from ._workers.tasks import Outcome, Tasks
 from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ._governor import Governor
 
 # How long the producer waits for a consumer to let go of the batch before. It does so within
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
@@ -52,20 +46,8 @@ _PATIENCE_S = 2e-3
 # Large slabs that a loop begins with: the batch that it works on, and the one that is being filled.
 _FEW = 2
 
-# Slabs of batches collated in this process: the one that the consumer works on, and the
-# one that is being made.
-_WARM_SLABS = 2
-
 # Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
 _PREFETCH = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    """Torch's loader of outcomes, and its sampler."""
-
-    loader: DataLoader[Outcome]
-    tasks: Tasks
 
 
 # --- num_workers="auto" -----------------------------------------------------------------------
@@ -73,6 +55,8 @@ class Inner:
 
 def governor(source: Source | str, dataset: Any, batch_size: int | None) -> Governor | None:
     """What adjusts the workers; None for an IterableDataset, which workers would repeat."""
+    from ._governor import for_engine, for_processes
+
     memory_nbytes = memory.available()
     if not isinstance(source, str):
         nbytes = source.plan.nbytes
@@ -93,6 +77,8 @@ def adjust(loader: Any, last: Stamps) -> None:
     if loader._native:
         loader.num_workers = loader._governor.setting.workers
         return
+    from ._governor import after_epoch
+
     setting = after_epoch(loader._governor, last.snapshot(), memory_nbytes=memory.available())
     workers = setting.workers
     if workers != loader.num_workers:
@@ -107,7 +93,7 @@ def _batches_ahead(loader: Any) -> int:
     return loader.prefetch_factor or _PREFETCH
 
 
-# --- torch's machinery ----------------------------------------------------------------------------
+# --- torch's own iterator -------------------------------------------------------------------------
 
 
 def plain(loader: Any) -> bool:
@@ -128,127 +114,6 @@ def leave_to_torch(loader: Any, epoch: Epoch) -> None:
             "DataPipe: there torch's own iterator runs, which raises what is raised"
         )
     epoch.progress.unordered = True
-
-
-def workers(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
-    """The iterator over ``epoch`` where the user's Dataset makes the samples."""
-    if not (loader.num_workers or loader.prefetch_thread or epoch.refill):
-        return _local(loader, epoch)
-    persistent = loader.persistent_workers and loader.num_workers > 0
-    inner = loader._inner
-    if inner is None or not persistent or _died(inner):
-        inner = _inner(loader, epoch)
-    progress = epoch.progress
-    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip)
-    iterator = WorkerIterator(
-        inner.loader,
-        inner.tasks,
-        progress,
-        loader._bad,
-        loader._stamps,
-        getattr(loader, "_IterableDataset_len_called", None),
-        _PREFETCH if loader.prefetch_thread and not loader.num_workers else 0,
-        epoch.refill,
-        epoch.skip,
-    )
-    if epoch.resumed and not loader.num_workers:
-        iterator.start()
-    if persistent:
-        loader._inner = inner
-        if loader._base_seed is None:
-            loader._base_seed = iterator._base_seed
-    return iterator
-
-
-def _local(loader: Any, epoch: Epoch) -> LocalIterator:
-    """The same where each batch is made in this process, when it is asked for."""
-    return LocalIterator(
-        loader,
-        _fetcher(loader, epoch),
-        epoch.order(loader),
-        skip=epoch.skip,
-        repeats=_epoch.counts(loader),
-        generator=_epoch.seeding(loader, epoch.progress),
-        at_once=epoch.resumed,
-        progress=epoch.progress,
-        bad=loader._bad,
-        stamps=loader._stamps,
-    )
-
-
-def _died(inner: Inner) -> bool:
-    """Whether a worker that was to persist is gone; torch would wait for it in every epoch."""
-    processes = getattr(inner.loader._iterator, "_workers", ())
-    return not all(process.is_alive() for process in processes)
-
-
-def _inner(loader: Any, epoch: Epoch) -> Inner:
-    count = loader.num_workers
-    if count and loader._ring is None:
-        # what is ahead, the one the consumer works on, the one it just let go of
-        held = delivery.slabs_held(loader)
-        loader._ring = SharedRing(count * loader.prefetch_factor + 2 + held)
-    fetcher = _fetcher(loader, epoch)
-    tasks = Tasks(
-        loader._index_sampler,
-        loader._ring if count else None,
-        repeats=_epoch.counts(loader),
-        keep=epoch.refill is not None,
-    )
-    options: dict[str, Any] = {}
-    if count:
-        options = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "worker_init_fn": WorkerInit(loader.worker_init_fn),
-        }
-    with warnings.catch_warnings():
-        # Torch has said it of the loader itself.
-        warnings.filterwarnings("ignore", "This DataLoader will create")
-        inner: DataLoader[Outcome] = DataLoader(
-            fetcher,
-            batch_size=None,
-            sampler=tasks,
-            num_workers=count,
-            collate_fn=same,  # type: ignore[arg-type]
-            pin_memory=loader.pin_memory and not delivery.accelerated(loader),
-            pin_memory_device=loader.pin_memory_device,
-            timeout=loader.timeout,
-            generator=_epoch.seeding(loader, epoch.progress),
-            **options,
-        )
-    return Inner(inner, tasks)
-
-
-def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
-    count = loader.num_workers
-    if not count and loader._warm is None:
-        loader._warm = SlabRing(_WARM_SLABS)
-    iterable = isinstance(loader.dataset, IterableDataset)
-    return Fetcher(
-        loader.dataset,
-        loader.collate_fn,
-        size=loader.batch_size,
-        batched=loader.batch_sampler is not None,
-        drop_last=loader.drop_last,
-        on_error=epoch.on_error,
-        limit=loader.max_errors,
-        # The generators are this process's own: a thread must not seed them under its feet.
-        seed=None if loader.prefetch_thread and not count else loader.seed,
-        resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
-        halves=halves(loader),
-        warm=None if count else loader._warm,
-        waiting=loader._waiting,
-    )
-
-
-def halves(loader: Any) -> Halves | None:
-    """What makes a loader's samples where an engine can begin what Python has to end."""
-    if loader.engine == "workers" or loader.batch_sampler is None:
-        return None
-    source = begun(loader.dataset)
-    return None if source is None else Halves(source, loader.dataset, loader.check_crc)
 
 
 # --- engines of ours ------------------------------------------------------------------------------

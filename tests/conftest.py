@@ -24,6 +24,7 @@ import leaks
 
 ROOT = Path(__file__).resolve().parent.parent
 LONG_TIMEOUT_S = 1800
+MOST_PROCESSES = 4  # each holds torch, and many tests start processes and threads of their own
 
 # No deadline, no check of speed: on a busy machine they would measure the neighbours.
 _PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
@@ -47,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
             "expected the native core (FASTLOAD_REQUIRE_NATIVE=1), but it is not built: "
             "run `make setup` and read its output"
         )
+
+
+@pytest.hookimpl(optionalhook=True)  # of pytest-xdist: what `-n auto` means
+def pytest_xdist_auto_num_workers() -> int:
+    from fastload._machine import cpu
+
+    return min(cpu.available(), MOST_PROCESSES)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -76,7 +84,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         tests[reason.removeprefix("Skipped: ")].append(report.nodeid)
     terminalreporter.section("skipped, and why")
     for reason, names in sorted(tests.items(), key=lambda entry: -len(entry[1])):
-        shown = ", ".join(name.removeprefix("tests/") for name in names[:3])
+        shown = ", ".join(name.removeprefix("tests/") for name in sorted(names)[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         terminalreporter.write_line(f"{len(names):4} x {reason}: {shown}{more}")
 

@@ -21,7 +21,8 @@ from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageErr
 from fastload._buffers import SlabRing
 from fastload._datasets.source import resolve
 from fastload._decode_device import Choice, choice_of, measure, rate, state_of
-from fastload._engine import chosen
+from fastload._device import accelerator
+from fastload._engine import chosen, dali_graph, nvimages
 from fastload._tuning import result
 from fastload._tuning.point import Point
 from fastload._tuning.target import Target
@@ -184,7 +185,7 @@ class Slabs(Timed):
 
 def test_a_rate_has_batches_copied_out_of_pinned_slabs(monkeypatch: Any) -> None:
     device = FakeDevice()
-    monkeypatch.setattr(_decode_device.accelerator, "make", lambda where: device)
+    monkeypatch.setattr(accelerator, "make", lambda where: device)
     decoder = Slabs()
     rate(decoder, [np.arange(10)] * 12, torch.device("cuda:1"))  # type: ignore[arg-type]
     assert decoder.submitted == device.copies + 1 == 12
@@ -242,8 +243,8 @@ def pretended(monkeypatch: Any) -> list[Choice]:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "pretended")
-    monkeypatch.setattr(_decode_device.dali_graph, "absent", lambda: None)
-    monkeypatch.setattr(_decode_device.dali_graph, "version", lambda: "2.4.0")
+    monkeypatch.setattr(dali_graph, "absent", lambda: None)
+    monkeypatch.setattr(dali_graph, "version", lambda: "2.4.0")
     monkeypatch.setattr(_decode_device, "measure", measure)
     return measured
 
@@ -274,9 +275,9 @@ def test_without_dali_it_is_nvimagecodec_and_without_both_the_cpu(
     loader.decode_device = "gpu"
     source = resolve(dataset)
     assert _decode_device.decoding(loader, source).why == "by DALI 2.4.0 on cuda:0"
-    monkeypatch.setattr(_decode_device.dali_graph, "absent", lambda: "there is no DALI")
-    monkeypatch.setattr(_decode_device.nvimages, "absent", lambda: None)
-    monkeypatch.setattr(_decode_device.nvimages, "version", lambda: "0.9.0")
+    monkeypatch.setattr(dali_graph, "absent", lambda: "there is no DALI")
+    monkeypatch.setattr(nvimages, "absent", lambda: None)
+    monkeypatch.setattr(nvimages, "version", lambda: "0.9.0")
     found = _decode_device.decoding(loader, source)
     assert (found.engine, found.device) == ("nvimgcodec", torch.device("cuda:0"))
     assert found.why == "by nvImageCodec 0.9.0 on cuda:0, as there is no DALI"
@@ -286,7 +287,7 @@ def test_without_dali_it_is_nvimagecodec_and_without_both_the_cpu(
     found = _decode_device.decoding(loader, source)
     assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
     assert found.why.startswith("on the CPU, as there is no DALI; torch on a GPU has no filter")
-    monkeypatch.setattr(_decode_device.nvimages, "absent", lambda: "nor the other")
+    monkeypatch.setattr(nvimages, "absent", lambda: "nor the other")
     found = _decode_device.decoding(loader, source)
     assert found.why == "on the CPU, as there is no DALI; nor the other"
 

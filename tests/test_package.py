@@ -59,6 +59,18 @@ def run(code: str) -> str:
     return done.stdout
 
 
+# Parts of fastload that a loader of images in host memory does not need.
+SOME = [
+    "_transfer",
+    "_device.cuda",
+    "_engine.dali_graph",
+    "_explain",
+    "_governor",
+    "_transforms.warps",
+    "_workers.run",
+]
+
+
 def test_the_public_names_are_exactly_these() -> None:
     assert set(fastload.__all__) == PUBLIC
 
@@ -103,6 +115,15 @@ import pytest
 
 import fastload
 print(json.dumps([name for name in {HEAVY} if name in set(sys.modules) - before]))
+"""
+    assert json.loads(run(code)) == []
+
+
+def test_importing_the_loader_imports_nothing_that_only_some_loaders_need() -> None:
+    code = f"""
+import json, sys
+from fastload import FastLoader
+print(json.dumps([name for name in {SOME} if f"fastload.{{name}}" in sys.modules]))
 """
     assert json.loads(run(code)) == []
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._workers.transport import plain
+from .._device.nested import plain
 from ..storage.memory import MemoryStore
 
 _MODULE = "torchvision.datasets"

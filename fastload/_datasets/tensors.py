@@ -23,8 +23,8 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from .._device.nested import plain
 from .._sampler import SeededSampler
-from .._workers.transport import plain
 from ..storage.base import RAW, Spans, Store
 from ..storage.concat import ConcatStore
 

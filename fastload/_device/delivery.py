@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -16,14 +16,13 @@ from .._engine import FOREIGN
 from .._epoch import Epoch
 from .._progress import Progress
 from .._trace import Observed
-from .._transfer import Delivery
-from .._transforms import mixing
 from .._transforms.erasing import Drawn
 from .._transforms.plan import Plan
 from .._workers import randomness
-from . import accelerator
-from .mover import Mover
-from .stage import DeviceStage
+
+if TYPE_CHECKING:  # what batches in host memory do not need
+    from .mover import Mover
+    from .stage import DeviceStage
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +66,9 @@ def prepare(loader: Any) -> Mover | None:
     """
     if not accelerated(loader):
         return None
+    from . import accelerator
+    from .mover import Mover
+
     if loader._mover is None or loader._mover[0] != os.getpid():
         target = accelerator.make(torch.device(loader.device))
         assert target is not None
@@ -86,6 +88,8 @@ def deliver(loader: Any, source: Source | str, epoch: Epoch, inner: Iterator[Any
     mover = prepare(loader)
     if mover is None and loader.batch_transform is None:
         return inner
+    from .._transfer import Delivery
+
     stage = None
     plan = None if isinstance(source, str) else rest(loader, source)
     if mover is not None and plan is not None:
@@ -108,12 +112,16 @@ def _in_place(loader: Any, source: Source | str) -> Callable[[Any], Any] | None:
         return None
     if loader.batch_transform is None or loader.collate_fn is not collate:
         return None
+    from .._transforms import mixing
+
     changed: Callable[[Any], Any] | None = mixing.in_place(loader.batch_transform)
     return changed
 
 
 def _stage(loader: Any, plan: Plan, mover: Mover) -> DeviceStage:
     """The device stage of ``plan``, kept from epoch to epoch."""
+    from .stage import DeviceStage
+
     known: tuple[Plan, DeviceStage] | None = mover.kept
     if known is None or not known[0].same_as(plan):
         with mover.accelerator.side():  # where its table is made and used

@@ -72,3 +72,17 @@ def tensors(batch: Any) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     rebuilt(batch, lambda tensor: found.append(tensor), lambda other: other)
     return found
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether bytes, shape and strides are all there is to it."""
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.device.type == "cpu"
+        and tensor.layout == torch.strided
+        and not tensor.is_nested
+        and not tensor.is_quantized
+        and not tensor.requires_grad
+        and not tensor.is_conj()
+        and not tensor.is_neg()
+    )

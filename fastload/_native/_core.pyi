@@ -353,6 +353,38 @@ def simd() -> str:
 def jpeg_version() -> str:
     """Version of libjpeg-turbo that the core was compiled against."""
 
+def _inverse_dct(
+    blocks: npt.NDArray[np.int16],
+    quant: npt.NDArray[np.uint16],
+    samples: npt.NDArray[np.uint8],
+) -> None:
+    """Samples of blocks side by side, by the instruction set in use. For the tests.
+
+    Args:
+        blocks: (n, 64), quantised, row by row.
+        quant: (64,), in the same order.
+        samples: (8, 8 * n), written.
+    """
+
+def _ycc_to_rgb(
+    sampling: int,
+    luma: npt.NDArray[np.uint8],
+    chroma: npt.NDArray[np.uint8],
+    far_below: bool,
+    x0: int,
+    rgb: npt.NDArray[np.uint8],
+) -> None:
+    """Pixels of a row from column ``x0`` on, by the instruction set in use. For the tests.
+
+    Args:
+        sampling: of ycc.h.
+        luma: the row, behind its 64th byte and before its 64th last.
+        chroma: likewise, four rows: the nearer Cb and Cr, the farther Cb and Cr.
+        far_below: whether the farther rows lie below.
+        x0: first column.
+        rgb: (width, 3), written.
+    """
+
 def _own_entropy(jpeg: Any) -> bool:
     """Whether the core's own Huffman decoder decodes this file, and not libjpeg's. For the tests.
 

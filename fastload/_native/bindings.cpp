@@ -167,6 +167,7 @@ PYBIND11_MODULE(_core, m) {
   bind_recipes(m);
   bind_scans(m);
   bind_packing(m);
+  bind_samples(m);
   m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
         "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
         "Resize, cut and store one image; see _core.pyi.");

@@ -171,6 +171,9 @@ void bind_recipes(py::module_& m);
 // gather and start_writeback.
 void bind_packing(py::module_& m);
 
+// _inverse_dct and _ycc_to_rgb.
+void bind_samples(py::module_& m);
+
 // find_features, find_datums and tar_members.
 void bind_scans(py::module_& m);
 

@@ -26,11 +26,11 @@ from fastload._geometry import Op
 from fastload._transforms import erasing
 from fastload._transforms.augmentations import (
     UNREADABLE,
+    V2,
     Stop,
     filter_of,
     is_of,
     kind_of,
-    moves,
     name_of,
     pixel_op,
 )
@@ -40,8 +40,6 @@ from fastload._transforms.fills import Rectangle, erasing_of, fill_level, mask_f
 from fastload._transforms.joint import Fellows, Joint, Sanitize
 from fastload._transforms.pixels import PixelOp, resizes
 from fastload._transforms.plan import BILINEAR, STORED, Plan, Stage, as_numpy
-
-_V2 = "torchvision.transforms.v2"
 
 # resample.h's Filter by torchvision's names
 _FILTERS = {
@@ -122,8 +120,8 @@ class Reader:
 
     def _read(self, transform: Any) -> None:
         kind = kind_of(transform)
-        if self._joint is not None and not is_of(transform, _V2, kind):
-            raise Stop(f"{kind} is not of {_V2}, whose transforms alone move masks and boxes along")
+        if self._joint is not None and not is_of(transform, V2, kind):
+            raise Stop(f"{kind} is not of {V2}, whose transforms alone move masks and boxes along")
         if self._fellows is not None and self._fellows.stay and kind in _MOVING:
             raise Stop(f"{kind} {self._fellows.stay}")
         if kind == "SanitizeBoundingBoxes":
@@ -196,7 +194,7 @@ class Reader:
 
     def _tensor_filter(self, kind: str, transform: Any) -> int:
         """resample.h's Filter of a transform that resizes a tensor. See Note [Tensors]."""
-        if not self._levels or not is_of(transform, _V2, kind):
+        if not self._levels or not is_of(transform, V2, kind):
             raise Stop(
                 f"{kind} comes after the image is a tensor, and torch computes it in floating "
                 "point; put it before ToTensor, or take v2's behind ToImage or PILToTensor"
@@ -243,11 +241,14 @@ class Reader:
         op = pixel_op(transform)
         if op is None:
             raise Stop(f"{kind} is not a transform fastload knows")
-        if self._joint is not None and moves(op):
-            raise Stop(
-                f"{kind} turns masks and boxes too; crops, resizes, pads and flips are recognised "
-                "where something moves along"
-            )
+        if self._joint is not None:
+            from fastload._transforms import warps
+
+            if warps.moves(op):
+                raise Stop(
+                    f"{kind} turns masks and boxes too; crops, resizes, pads and flips are "
+                    "recognised where something moves along"
+                )
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
         alike = (kind in _ALIKE and self._levels) or kind == "RandomVerticalFlip"

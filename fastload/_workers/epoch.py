@@ -24,13 +24,13 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from .._on_error.policy import BadSamples
 from .._on_error.refill import Refill
-from .._progress import Progress
+from .._progress import Position, Progress
 from .._trace import Stamps
 from ..errors import UsageError
 from .background import Background
 from .completed import Completed
 from .fetch import Fetcher
-from .tasks import Outcome, Position, Task, TaskIterator, Tasks
+from .tasks import Outcome, Task, TaskIterator, Tasks
 
 
 class WorkerIterator(Iterator[Any]):

@@ -23,11 +23,12 @@ from .._collate import ReadyBatch, collate
 from .._machine import cpu
 from .._on_error import policy
 from .._on_error.policy import BadSample, OnError
+from .._progress import Position, Positions
 from .._trace import Clock
 from . import randomness
 from .halves import Halves
 from .shared import Mapped
-from .tasks import Outcome, Position, Positions, Task
+from .tasks import Outcome, Task
 from .transport import Packer, sweep, warm_collate
 
 # Bad samples of an iterable dataset after which one batch is not filled up any more, where

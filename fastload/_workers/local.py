@@ -23,12 +23,12 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 
 from .._device import delivery
 from .._on_error.policy import BadSample, BadSamples
-from .._progress import Progress
+from .._progress import Position, Progress
 from .._trace import Clock, Stamps
 from . import randomness
 from .epoch import too_long
 from .fetch import Fetcher
-from .tasks import Position, Repeats, drawn
+from .tasks import Repeats, drawn
 
 _NOTHING = object()  # in the place of a batch whose samples were all skipped
 

@@ -7,17 +7,17 @@ A sampler's indices become tasks here, on the consumer's thread, with a slab for
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 import itertools
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from .._on_error.policy import BadSample
+from .._progress import Position
 from .._trace import Clock
 from ..errors import InternalError
 from .shared import SharedRing, Slot
@@ -47,39 +47,6 @@ class Task:
     epoch: int
     repeats: list[int] | None = None
     slot: Slot | None = None
-
-
-class Position(NamedTuple):
-    """Where the iterable dataset of one worker stands.
-
-    Attributes:
-        batches: that it gave.
-        state: of the dataset or its iterator, where they have one.
-        ended: it has no more.
-    """
-
-    batches: int = 0
-    state: tuple[str, Any] | None = None
-    ended: bool = False
-
-    def apart(self) -> Position:
-        """The same, whose state does not change with the iterator that it is of."""
-        return self if self.state is None else copy.deepcopy(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Positions:
-    """Where an iteration over an iterable dataset is to go on.
-
-    Attributes:
-        epoch: that it is of.
-        workers: one a worker process, or one for this process.
-        turn: the worker whose batch comes next.
-    """
-
-    epoch: int
-    workers: tuple[Position, ...]
-    turn: int
 
 
 @dataclasses.dataclass(frozen=True)

@@ -28,6 +28,7 @@ import torch
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 from .._buffers import SlabRing
+from .._device.nested import plain
 from .columns import SMALL_NBYTES, Columns
 
 _ALIGNMENT = 64  # bytes; a cache line, and any dtype's
@@ -236,20 +237,6 @@ def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:
     part = np.frombuffer(memory.data[offset : offset + nbytes], np.uint8)
     storage = torch.from_numpy(part).untyped_storage()
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
-
-
-def plain(tensor: torch.Tensor) -> bool:
-    """Whether bytes, shape and strides are all there is to it."""
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.device.type == "cpu"
-        and tensor.layout == torch.strided
-        and not tensor.is_nested
-        and not tensor.is_quantized
-        and not tensor.requires_grad
-        and not tensor.is_conj()
-        and not tensor.is_neg()
-    )
 
 
 def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 
 from batches import MEAN, STD
 from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
-from fastload._decode_device import _LIBRARIES, _NAMES
+from fastload._decode_device import _NAMES, library
 from fastload._engine import dali_graph, nvimages
 from fastload._engine.windows import windows
 from fastload._transforms.frame import Geometry
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.native  # what they are compared with
 @pytest.fixture(params=["dali", "nvimgcodec"])
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if _LIBRARIES[name].absent():
+    if library(name).absent():
         pytest.skip(f"{'nvidia-dali' if name == 'dali' else 'nvidia-nvimgcodec'} is not installed")
     return name
 
@@ -259,7 +259,7 @@ def test_failing_without_a_reason_is_not_gone_on_with(
     folder: Path, monkeypatch: Any, caplog: Any
 ) -> None:
     """As where the library is there and what it decodes with is not."""
-    if _LIBRARIES["nvimgcodec"].absent():
+    if library("nvimgcodec").absent():
         pytest.skip("nvidia-nvimgcodec is not installed")
     monkeypatch.setattr(nvimages.Codec, "decode", lambda *given: (None, np.empty(0, np.int64)))
     dataset = ImageFolder(str(folder), transform=UINT8[0])
@@ -290,7 +290,7 @@ def test_images_decoded_as_a_whole_give_the_same_crops(
     folder: Path, transform: Any, monkeypatch: Any
 ) -> None:
     """As on GPUs whose decoders refuse boxes: those of CUDA 12."""
-    if _LIBRARIES["dali"].absent():
+    if library("dali").absent():
         pytest.skip("nvidia-dali is not installed")
     dataset = ImageFolder(str(folder), transform=transform)
     expected = batches(dataset, "dali")
@@ -316,7 +316,7 @@ def test_a_pipeline_that_cannot_be_made_is_told(folder: Path, monkeypatch: Any) 
 
 def test_files_stay_until_the_images_made_of_them_are_complete(store: Path) -> None:
     """On a GPU DALI hands out images that are yet to be decoded, in the order of a stream."""
-    if _LIBRARIES["dali"].absent():
+    if library("dali").absent():
         pytest.skip("nvidia-dali is not installed")
     loader = FastLoader(store, 4, transform=UINT8[0], engine="dali", num_workers=1, seed=1)
     next(iter(loader))

@@ -12,7 +12,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastload import DecodeError, FastLoader
-from fastload._decode_device import _LIBRARIES, _NAMES
+from fastload._decode_device import _NAMES, library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.native]
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.native]
 @pytest.fixture(params=["dali", "nvimgcodec"])
 def engine(request: pytest.FixtureRequest) -> str:
     name: str = request.param
-    if _LIBRARIES[name].absent():
+    if library(name).absent():
         pytest.skip(f"{_NAMES[name]} is not installed")
     return name
 
@@ -39,7 +39,7 @@ def on_gpu(dataset: Any, engine: str, batch_size: int = 8, **arguments: Any) -> 
 
 def test_gpu_takes_the_first_library_that_is_there(engine: str, store: Path) -> None:
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="gpu")
-    first = next(name for name in _LIBRARIES if not _LIBRARIES[name].absent())
+    first = next(name for name in _NAMES if not library(name).absent())
     assert f"by {_NAMES[first]}" in loader.explain()
     assert sum(len(labels) for _, labels in loader) == 24
     assert loader.stats()["engine"] == first
