@@ -7,11 +7,11 @@
 namespace fastload {
 namespace {
 
-// Rows of pixels that the resampler is given at once, at most, of RowBuffer::kRows.
-constexpr int kRows = 8;
-
 // Samples in front of and behind each row that may be read, and hold the image's edge repeated.
 constexpr ptrdiff_t kBeside = 64;
+
+// Bytes of samples that a thread keeps whatever comes next.
+constexpr size_t kKept = size_t{1} << 20;
 
 // Of one component.
 struct Plane {
@@ -72,6 +72,8 @@ bool Planes::Work::lay_out(resampling::AlignedBytes* samples) {
     plane.stride = static_cast<ptrdiff_t>(64 * lines);
     nbytes += 64 * lines * static_cast<size_t>(8 * plane.v * kMostRows + 1);
   }
+  // A thread does not keep what a very wide image took.
+  if (samples->size() > kKept && nbytes < samples->size() / 4) samples->release();
   uint8_t* at;
   try {
     at = samples->room_for<uint8_t>(nbytes);
@@ -192,7 +194,7 @@ Status Planes::decode(const Frame& frame, CoefficientSource* source, const Place
     const int there = next * mcu_height - (next < frame.mcu_rows ? beyond : 0);
     for (const int stop = std::min(y1, there); y < stop; y++) {
       work.convert(y, x0, x1 - x0, buffer->row(held++));
-      if ((y + 1 - placement.box_y) % kRows != 0 && y + 1 < y1) continue;
+      if ((y + 1 - placement.box_y) % RowBuffer::kRows != 0 && y + 1 < y1) continue;
       resampler->rows(buffer->row(0), buffer->stride(), held);
       held = 0;
     }
