@@ -92,8 +92,9 @@ bool nothing_needed(const Resampler& resampler) {
   return resampler.need_x1() <= resampler.need_x0() || resampler.need_y1() <= resampler.need_y0();
 }
 
-// libjpeg reads so many rows of MCUs for a row of pixels that is not the last, and no other: damage behind
-// them goes unseen. The next row of MCUs, where chroma of the last row of luma is halved, or that above it.
+// Asked for pixels down to row `last`, libjpeg looks at so many rows of MCUs, whose damage it reports, and at
+// no more. Where chroma has half the rows, the last two rows of pixels of a row of MCUs wait for the next
+// one.
 int rows_read(const Frame& frame, int last) {
   const int row = (last + (frame.v == 2 ? 2 : 0)) / frame.mcu_height();
   return std::min(row + 1, frame.mcu_rows);
@@ -188,8 +189,8 @@ Status decode_body(Impl* impl, const Work& work) {
             to = std::min(std::min(crop_right, right) * scale, full_width);
   const bool dct = work.entropy == Entropy::kDct;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
-  const bool own = impl->own =
-      work.entropy == Entropy::kOwn && !several_scans && impl->entropy.attach(&cinfo, work.file, from, to);
+  const bool own = impl->own = work.entropy == Entropy::kOwn && DctSource::usable() && !several_scans &&
+                               impl->entropy.attach(&cinfo, work.file, from, to);
   if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
     return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
@@ -289,12 +290,13 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
-  Work work{&placement, rows, resampler, DctSource::usable() ? Entropy::kOwn : Entropy::kLibjpeg,
+  const bool own = Planes::usable() || DctSource::usable();
+  Work work{&placement, rows, resampler, own ? Entropy::kOwn : Entropy::kLibjpeg,
             EntropyFile{span.data, span.nbytes, span.entries}};
   impl_->own = impl_->damaged = impl_->again = false;
   Status status = Status::kUnsupported;
   const std::vector<uint8_t>& header = impl_->header;
-  if (!header.empty() && span.nbytes > header.size() &&
+  if (!header.empty() && Planes::usable() && span.nbytes > header.size() &&
       std::memcmp(span.data, header.data(), header.size()) == 0)
     status = run_again(impl_, span, work);
   if (status == Status::kUnsupported && !impl_->damaged) status = run(impl_, span.data, span.nbytes, work);

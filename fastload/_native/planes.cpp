@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <new>
 
 namespace fastload {
@@ -29,18 +30,19 @@ struct Planes::Kernels {
   YccToRgb to_rgb;
 };
 
-bool Planes::available() {
-  return kernels() != nullptr;
+const Planes::Kernels& Planes::kernels() {
+  static const Kernels kAll[] = {
+#if defined(__x86_64__)
+      {"avx512", inverse_dct_avx512(), ycc_to_rgb_avx512()},
+      {"avx2", inverse_dct_avx2(), ycc_to_rgb_avx2()},
+#endif
+      {"scalar", inverse_dct_scalar(), ycc_to_rgb_scalar()}};
+  const auto same = [](const Kernels& of) { return std::strcmp(of.resampler, Resampler::simd()) == 0; };
+  return *std::find_if(std::begin(kAll), std::end(kAll) - 1, same);
 }
 
-const Planes::Kernels* Planes::kernels() {
-#if defined(__x86_64__)
-  static const Kernels kAll[] = {{"avx512", inverse_dct_avx512(), ycc_to_rgb_avx512()},
-                                 {"avx2", inverse_dct_avx2(), ycc_to_rgb_avx2()}};
-  for (const Kernels& kernels : kAll)
-    if (std::strcmp(kernels.resampler, Resampler::simd()) == 0) return &kernels;
-#endif
-  return nullptr;
+bool Planes::available() {
+  return std::strcmp(kernels().resampler, "scalar") != 0;  // libjpeg is faster
 }
 
 // One image.
@@ -167,7 +169,7 @@ Status Planes::decode(const Frame& frame, CoefficientSource* source, const Place
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
   const int y0 = placement.box_y + resampler->need_y0(), y1 = placement.box_y + resampler->need_y1();
   const int mcu_width = frame.mcu_width(), mcu_height = frame.mcu_height();
-  Work work{*kernels(),
+  Work work{kernels(),
             frame,
             blocks_,
             std::max(0, x0 - kMargin) / mcu_width,

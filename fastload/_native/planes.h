@@ -29,7 +29,7 @@ class Planes {
   Status decode(const Frame& frame, CoefficientSource* source, const Placement& placement, RowBuffer* rows,
                 Resampler* resampler);
 
-  // Whether this processor has what it takes.
+  // Whether this processor has instructions for it that are faster than libjpeg.
   static bool available();
 
   // Whether it is available, and makes of small images what libjpeg makes of them (checked once). With
@@ -42,7 +42,7 @@ class Planes {
  private:
   struct Kernels;
   struct Work;
-  static const Kernels* kernels();
+  static const Kernels& kernels();
 
   static constexpr int kRun = 8;  // MCUs whose blocks are decoded and transformed at once
   static constexpr int kMostRows = CoefficientSource::kMostRows;

@@ -169,3 +169,45 @@ def test_crops_of_images_of_all_small_sizes_equal_the_whole(
             x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
             cut = decode(tmp_path, data, (x, y, w, h))
             np.testing.assert_array_equal(cut, expected[y : y + h, x : x + w])
+
+
+def test_files_with_one_header_do_not_depend_on_each_other(tmp_path: Path) -> None:
+    """What is read of a header is used again; also where another instruction set is chosen."""
+    core = native_core.core()
+    whole = [native_core.encode(native_core.photo(33, 27, seed), quality=80) for seed in range(6)]
+    scan = whole[0].index(b"\xff\xda")
+    assert all(data[:scan] == whole[0][:scan] for data in whole)
+    files = [*whole, whole[3][: scan + 90], *whole, native_core.encode(native_core.photo(33, 27))]
+    try:
+        for simd in ("", "scalar", "avx2", "scalar", ""):
+            core.set_simd(simd)
+            for i, data in enumerate(files):
+                (tmp_path / "image.jpg").write_bytes(data)
+                file = native_core.open_files([tmp_path / "image.jpg"])
+                result = native_core.submit(file, [[0, 0, 33, 27]], threads=0).wait()
+                assert result.status[0] == (_native.UNSUPPORTED if i == 6 else _native.OK)
+                if i != 6:
+                    np.testing.assert_array_equal(result.images[0], native_core.pixels(data))
+    finally:
+        core.set_simd("")
+
+
+def test_rows_of_very_wide_images_are_not_kept_in_memory(tmp_path: Path) -> None:
+    psutil = pytest.importorskip("psutil")
+    gray = np.zeros((16, 65500, 3), np.uint8)
+    (tmp_path / "wide.jpg").write_bytes(native_core.encode(native_core.Image.fromarray(gray)))
+    (tmp_path / "small.jpg").write_bytes(native_core.encode(native_core.photo(32, 32)))
+    files = native_core.open_files([tmp_path / "wide.jpg", tmp_path / "small.jpg"])
+
+    def decode(file: int, width: int) -> int:
+        which = np.array([file], np.int32)
+        result = native_core.submit(files, [[0, 0, width, 8]], file=which, threads=0).wait()
+        assert result.status[0] == _native.OK
+        return int(psutil.Process().memory_info().rss)
+
+    decode(1, 32)
+    before = decode(0, 65500)
+    for _ in range(20):
+        decode(0, 65500)
+        after = decode(1, 32)
+    assert after < before + 2**20
