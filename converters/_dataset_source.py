@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -107,11 +108,13 @@ def dataset_source(dataset: Any, name: str) -> DatasetSource:
     Raises:
         UsageError: it is neither.
     """
-    from torch.utils.data import IterableDataset
-
-    # torch's IterableDataset inherits a __getitem__ that does not work
+    # torch's IterableDataset inherits a __getitem__ that does not work. Whoever made one, or a
+    # tensor, has imported torch, which takes a second.
+    torch_data = sys.modules.get("torch.utils.data")
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-    iterable = isinstance(dataset, IterableDataset) or not sized
+    iterable = not sized or (
+        torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
+    )
     if iterable and hasattr(dataset, "__iter__"):
         return IterableSource(dataset, name)
     return DatasetSource(dataset, name)
@@ -147,9 +150,8 @@ def _sample(item: Any) -> Sample | DataError:
 
 def _plain(value: Any) -> Any:
     """A tensor as an array, of one number as that number; anything else as it is."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
         return value[()] if value.ndim == 0 else value
     return value

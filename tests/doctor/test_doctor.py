@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+import warm
 from fastload import _synthetic
 from fastload._doctor import Diagnosis, examine
 from fastload.errors import UsageError
@@ -24,8 +28,7 @@ UNVERIFIED = {
     "cudnn_benchmark_off",
     "no_autocast",
 }
-QUICK = {
-    "workers_0",
+QUICK = {  # workers_0 is the command's
     "workers_not_persistent",
     "pillow_decode",
     "many_small_files",
@@ -49,6 +52,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(16):
         large.save(folder / "large" / "class0" / f"{number}.jpg", quality=90)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts run in processes that have torch imported already."""
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        return warm.run(command[1:], **options)
+
+    there = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
+    module = importlib.import_module("fastload._doctor.examine")  # the name is a function's, too
+    monkeypatch.setattr(module, "subprocess", there)
 
 
 def diagnose(name: str, folder: Path) -> Diagnosis:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -19,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from torchvision import transforms as T
 
 import fastload
+import warm
 from fastload import FastLoader
 from fastload._tuning import Tuning, page
 from fastload._tuning.point import Grid, Point
@@ -267,14 +267,14 @@ def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: 
         "def step(batch): batch[0].sum()\n"
     )
     script = Path(__file__).resolve().parents[2] / "bench" / "autotune.py"
-    done = subprocess.run(
+    done = warm.run(
         [
-            *(sys.executable, str(script), str(store), "--budget", "1", "--json"),
+            *(script, store, "--budget", "1", "--json"),
             *("--memory", "1GB", "--transform", "mine:transform", "--step", "mine:step"),
             *("--fix-batch-size", "4"),
             *("--html", "t.html", "-o", "t.json"),
         ],
-        check=True, capture_output=True, text=True, cwd=tmp_path, timeout=120,
+        check=True, cwd=tmp_path,
     )  # fmt: skip
     printed = json.loads(done.stdout)
     assert printed == json.loads((tmp_path / "t.json").read_text())
@@ -283,10 +283,7 @@ def test_the_command_writes_everything_and_names_modules(store: Path, tmp_path: 
 
 
 def test_names_that_cannot_be_found_are_said(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "fastload", "autotune", "nothing:here"],
-        capture_output=True, text=True, cwd=tmp_path, timeout=120,
-    )  # fmt: skip
+    done = warm.run(["-m", "fastload", "autotune", "nothing:here"], cwd=tmp_path)
     assert done.returncode == 2
     assert "nothing" in done.stderr
 

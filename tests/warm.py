@@ -1,0 +1,240 @@
+"""Python programs in processes that have torch imported already: forked off one that did it once.
+
+Importing torch and torchvision takes a second or two, and is most of what a short program does.
+
+    run(words, ...)    stands for subprocess.run([sys.executable, *words], text=True, ...)
+    Program(words)     for subprocess.Popen with stdout=PIPE, stderr=PIPE, text=True
+
+``words`` are a file or begin with -c or -m. Such a process runs and ends as one that was started:
+the interpreter is finalized, exceptions and signals have their exit status. What a program
+*imports*, and what it costs, has to be tested in one that was started.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import types
+from collections.abc import Mapping, Sequence
+from typing import IO, Any
+
+_IMPORTED = [
+    "torch.utils.data",
+    "torchvision.transforms.v2",
+    "torchvision.datasets",
+    "PIL.Image",
+    "fastload._loader",
+    "fastload.converters",
+    "fastload._doctor",
+]
+_server: socket.socket | None = None
+
+
+class Program:
+    """A running program. Its stdin is empty; its attributes are those of ``subprocess.Popen``.
+
+    Args:
+        words: a file, -c and code, or -m and the name of a module; then the arguments.
+        cwd, env: as for ``subprocess.Popen``.
+        stdout: a descriptor; the default is a pipe, whose end is ``self.stdout``.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[object],
+        *,
+        cwd: str | os.PathLike[str] | None = None,
+        env: Mapping[str, str] | None = None,
+        stdout: int | None = None,
+    ) -> None:
+        request = {
+            "words": [os.fspath(w) if isinstance(w, os.PathLike) else str(w) for w in words],
+            "cwd": os.fspath(cwd or os.getcwd()),
+            "env": dict(os.environ if env is None else env),
+        }
+        self.args = request["words"]
+        self.returncode: int | None = None
+        read, write = os.pipe()
+        self.stdout: IO[str] = os.fdopen(read)
+        self._stderr = tempfile.TemporaryFile("w+")  # closed in communicate()
+        status, report = os.pipe()
+        self._status = os.fdopen(status)
+        with open(os.devnull) as nothing:
+            given = [nothing.fileno(), write if stdout is None else stdout, self._stderr.fileno()]
+            socket.send_fds(_started(), [json.dumps(request).encode()], [*given, report])
+        os.close(write)
+        os.close(report)
+        self.pid = int(self._status.readline())
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its exit status; for a signal, less than zero."""
+        if self.returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            self.returncode = os.waitstatus_to_exitcode(int(self._status.readline()))
+            self._status.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """Its exit status, or None while it runs."""
+        try:
+            return self.wait(0)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """What it wrote on stdout (the rest) and on stderr, once it has ended."""
+        end = None if timeout is None else time.monotonic() + timeout
+        text = []
+        while True:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not select.select([self.stdout], [], [], left)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0.0)
+            line = self.stdout.readline()
+            if not line:
+                break
+            text.append(line)
+        self.wait(None if end is None else max(0.0, end - time.monotonic()))
+        self.stdout.close()
+        self._stderr.seek(0)
+        with self._stderr:
+            return "".join(text), self._stderr.read()
+
+    def send_signal(self, number: int) -> None:
+        """As ``kill(2)``; nothing where it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def run(
+    words: Sequence[object],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: int | None = None,
+    timeout: float | None = 120,
+    check: bool = False,
+) -> subprocess.CompletedProcess[str]:
+    """The program once it has ended, with what it wrote; see ``Program``."""
+    program = Program(words, cwd=cwd, env=env, stdout=stdout)
+    try:
+        written, errors = program.communicate(timeout)
+    except BaseException:
+        program.kill()
+        program.communicate()
+        raise
+    code = program.wait()
+    if check and code:
+        raise subprocess.CalledProcessError(code, program.args, written, errors)
+    return subprocess.CompletedProcess(program.args, code, written, errors)
+
+
+def _started() -> socket.socket:
+    """The connection to the process that forks; one for each process that runs tests."""
+    global _server
+    if _server is None:
+        _server, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            command = [sys.executable, __file__, str(theirs.fileno())]
+            child = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+        atexit.register(_end, _server, child)
+    return _server
+
+
+def _end(server: socket.socket, child: subprocess.Popen[bytes]) -> None:
+    """It ends when its connection does."""
+    server.close()
+    child.wait()
+
+
+def _serve(connection: socket.socket) -> dict[str, Any]:
+    """Fork for each request; returns it in the child."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for who runs the tests
+    ended, wake = os.pipe()
+    os.set_blocking(ended, False)
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake)
+    signal.signal(signal.SIGCHLD, lambda number, frame: None)
+    reports: dict[int, int] = {}
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    poll.register(ended, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if ended in ready:
+            os.read(ended, 1 << 10)
+            for pid, report in list(reports.items()):
+                gone, status = os.waitpid(pid, os.WNOHANG)
+                if gone:
+                    with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+                        os.write(report, f"{status}\n".encode())
+                    os.close(reports.pop(pid))
+        if connection.fileno() not in ready:
+            continue
+        message, given, _, _ = socket.recv_fds(connection, 1 << 20, 4)
+        if not message:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number, descriptor in enumerate(given[:3]):
+                os.dup2(descriptor, number)
+            for descriptor in (connection.detach(), ended, wake, *given, *reports.values()):
+                os.close(descriptor)
+            request: dict[str, Any] = json.loads(message)
+            return request
+        for descriptor in given[:3]:
+            os.close(descriptor)
+        reports[pid] = given[3]
+        os.write(given[3], f"{pid}\n".encode())
+
+
+def _become(request: Mapping[str, Any]) -> None:
+    """Run the program in this process, as ``python WORDS`` does."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)
+    sys.stderr = sys.__stderr__ = open(
+        2, "w", buffering=1, errors="backslashreplace", closefd=False
+    )
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    importlib.invalidate_caches()
+    kind, *arguments = request["words"]
+    if not kind.startswith("-"):
+        sys.argv = [kind, *arguments]
+        sys.path[0] = os.path.dirname(kind)
+        runpy.run_path(kind, run_name="__main__")
+        return
+    what, *arguments = arguments
+    sys.argv = [kind, *arguments]
+    sys.path[0] = ""
+    if kind == "-m":
+        runpy.run_module(what, run_name="__main__", alter_sys=True)
+        return
+    assert kind == "-c", kind
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    exec(compile(what, "<string>", "exec"), main.__dict__)
+
+
+if __name__ == "__main__":
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
