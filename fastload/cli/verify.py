@@ -26,7 +26,7 @@ Examples:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="Only what is damaged.")
 def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: bool) -> int:
-    """Read every record of the store PATH and compare it with its checksum.
+    """Read every record of the store PATH and compare it with its checksum, labels and fields too.
 
     Names file, record and byte offset of what is damaged; the exit status is 1 then.
     """
@@ -34,19 +34,25 @@ def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: 
 
     with ProgressBar("verifying", quiet=quiet or as_json) as bar:
         report = verify(path, decode=decode, workers=workers, progress=bar)
+    known = report.columns in ("right", "no checksum")
+    status = 0 if known and not report.damaged else 1
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
-        return 1 if report.damaged else 0
+        return status
     for damage in report.damaged[:_SHOWN]:
         where = "" if damage.offset is None else f", byte offset {damage.offset}"
         click.echo(f"{damage.path}: record {damage.record} ({damage.key}){where}: {damage.reason}")
     if len(report.damaged) > _SHOWN:
         click.echo(f"and {len(report.damaged) - _SHOWN:,} more (--json has all)")
+    if not known:
+        click.echo(report.columns)
     if not quiet:
         what = "checksums right" if report.checksums else "no checksum in this store; readable"
+        if report.checksums and report.columns == "no checksum":
+            what += ", no checksum of labels, names and fields"
         good = report.records - len(report.damaged)
         click.echo(
             f"{report.path}: {good:,} of {report.records:,} records: {what}"
             f"{', decoded' if decode else ''}; {human(report.nbytes)} read"
         )
-    return 1 if report.damaged else 0
+    return status

@@ -56,6 +56,8 @@ def parse_header(text: Any, format_: str, version: int, path: str) -> dict[str, 
         known = int(header["version"])
         if not isinstance(header["metadata"], dict):
             raise ValueError("metadata that are no object")
+        if not isinstance(header.get("crc32c", {}), dict):
+            raise ValueError("checksums that are no object")
         header["fields"] = [Field.from_json(field) for field in header["fields"]]
     except (KeyError, TypeError, ValueError, UsageError) as error:
         raise StoreError(

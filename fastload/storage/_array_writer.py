@@ -19,6 +19,7 @@ import numpy as np
 from fastload.errors import UsageError
 
 from ._columns import Columns, join
+from ._sums import sums_of
 from ._writer import PartialWriter
 from .base import RAW, Batch
 
@@ -48,6 +49,7 @@ class ArrayWriter(PartialWriter):
         begun = {"format": f"fastload-{self.format}", "version": self.version}
         super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._raw: bool | None = None
+        self._sums: dict[str, int] = {}  # of the columns, known when they are written
         self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
         try:
             self._empty()
@@ -123,11 +125,13 @@ class ArrayWriter(PartialWriter):
             "version": self.version,
             "metadata": self._metadata,
             "fields": [field.as_json() for field in fields],
+            "crc32c": self._sums,
         }
 
     def commit(self) -> None:
         """Write the columns, check that the store opens, and give it its name."""
         columns = join(self._columns, labelled=bool(self._classes))
+        self._sums = sums_of(columns, self._classes)
         try:
             name = self._close(columns)
             self._check(self._partial.file(name), len(columns))

@@ -11,6 +11,7 @@ import numpy as np
 from ._array_table import Arrays, checked_classes, checked_labels, numbered, same
 from ._fields import LateBlobs
 from ._image_array import CLASSES, LABELS, Axes, first_of
+from ._sums import Sums
 from ._table import Fingerprint, Table
 from .base import RAW
 
@@ -62,4 +63,5 @@ def folder_table(
         classes=checked_classes(attributes[classes], path) if classes else [],
         metadata=header["metadata"],
         fingerprints=fingerprints,
+        sums=Sums(path, header.get("crc32c")),
     )

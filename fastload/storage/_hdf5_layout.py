@@ -23,6 +23,7 @@ from ._fields import Blobs, LateBlobs, encode_text, little
 from ._hdf5_strings import strings
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._mapped import MappedColumns
+from ._sums import Sums
 from ._table import Table
 from .base import RAW
 
@@ -99,6 +100,7 @@ class Layout:
             keys=LateBlobs(count, functools.partial(_keys_of, path, count), path),
             fields=arrays.fields(header["fields"]),
             metadata=header["metadata"],
+            sums=Sums(path, header.get("crc32c")),
         )
         table = dataclasses.replace(table, watch=mapped.watch)
         indirect = None

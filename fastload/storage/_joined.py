@@ -13,6 +13,7 @@ from fastload.errors import StoreError
 from ._fields import Blobs, FieldColumn
 from ._shards import data_files
 from ._sidecar import read_sidecar
+from ._sums import Sums
 from ._table import Table
 
 
@@ -48,6 +49,7 @@ def joined(tables: Sequence[Table]) -> Table:
                 f"{first.files[0]!r}: open these files one by one, or as a list",
                 path=other.files[0],
             )
+    known = [table.check_columns() for table in tables]  # those of all are copied together
     counts = [len(table.files) for table in tables]
     begins = np.cumsum([0, *counts[:-1]])
 
@@ -73,6 +75,7 @@ def joined(tables: Sequence[Table]) -> Table:
         keys=Blobs.join([table.keys for table in tables]),
         fields=fields,
         fingerprints=None,
+        sums=Sums(first.files[0] if first.files else "", {} if all(known) else None),
         watch=None,  # everything was copied
         offset=column("offset"),
         nbytes=column("nbytes"),

@@ -17,6 +17,7 @@ from fastload.errors import StoreError, StoreNotFoundError
 from ._columns import fields_of
 from ._fields import Blobs, Field, FieldColumn, is_label_dtype
 from ._lmdb_pages import Pages, Tree
+from ._sums import Sums
 
 VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
 FORMAT = "fastload-lmdb"
@@ -49,6 +50,7 @@ class Opened:
     keys: Blobs
     fields: dict[str, FieldColumn]
     places: list[tuple[int, int]]
+    sums: Sums
 
 
 def open_layout(path: str, *, rebuild: bool = True) -> Opened:
@@ -121,6 +123,7 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         offsets=offsets,
         keys=Blobs(read.value(b"keys"), read.array(b"key_ends", "<i8")),
         fields=read.fields(format_.get("fields", [])),
+        sums=Sums(path, read.json(b"checksums", dict, optional=True)),
         places=[place for name in _LOOKED_UP if (place := pages.find(columns, name)) is not None],
     )
 
@@ -199,8 +202,10 @@ class _Reader:
                 arrays[f"/{field.name}/ends"] = ends
         return fields_of(fields, arrays)
 
-    def json(self, name: bytes, kind: type) -> Any:
-        """The JSON value of a column, which must be a ``kind``."""
+    def json(self, name: bytes, kind: type, *, optional: bool = False) -> Any:
+        """The JSON value of a column, a ``kind``; None if it is optional and absent."""
+        if optional and self._pages.find(self._tree, name) is None:
+            return None
         value = self.value(name)
         try:
             if len(value) > _MAX_JSON:

@@ -15,6 +15,7 @@ cut off (``keep``). Formats that append to files do it the other way round (``_s
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -62,7 +63,8 @@ class Partial:
             raise UsageError(f"{self.folder!r} is in the way and is not fastload's: move it")
         os.makedirs(self.folder, exist_ok=True)
         self._lock = self._acquire()
-        try:
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._release)
             if os.path.lexists(mark):
                 self._discard_empty()
                 raise UsageError(f"{mark!r} exists: delete it or choose another name")
@@ -74,17 +76,11 @@ class Partial:
                 pass
             with open(journal, "rb") as file:
                 self.chunks, self._ends = unpack_chunks(file.read())
-            self._journal = open(journal, "r+b", buffering=0)
+            self._journal = undo.enter_context(open(journal, "r+b", buffering=0))
             end = self._ends[-1] if self._ends else 0
-            try:
-                self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow it
-                self._journal.seek(end)
-            except BaseException:
-                self._journal.close()
-                raise
-        except BaseException:
-            self._release()
-            raise
+            self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow it
+            self._journal.seek(end)
+            undo.pop_all()  # it is open
 
     def _acquire(self) -> int:
         key = os.path.realpath(self.folder)

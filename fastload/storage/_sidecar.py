@@ -25,6 +25,7 @@ from ._crc import crc32c
 from ._fields import Blobs, Field
 from ._mapped import Watch
 from ._partial import sync_folder
+from ._sums import Sums
 from ._table import Table, fingerprint
 
 SUFFIX = ".fastload"
@@ -290,5 +291,6 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
         classes=classes,
         metadata=header["metadata"],
         fingerprints=prints,
+        sums=Sums(path, {}),  # compared already
         **columns,
     )

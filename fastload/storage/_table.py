@@ -21,6 +21,7 @@ from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype
 from ._mapped import Watch
 from ._probe import UNKNOWN, probe_sizes
+from ._sums import Sums
 from .base import Spans, Store
 
 _EDGE = 64 << 10  # bytes at each end of a file that go into its fingerprint
@@ -46,6 +47,7 @@ class Table:
         classes, metadata: as in ``Store``.
         fingerprints: of ``files``; None: taken when the table is checked.
         watch: of the file that columns are left in, to be asked before they are used; or None.
+        sums: of labels, keys, fields and classes.
     """
 
     format: str
@@ -63,6 +65,7 @@ class Table:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     fingerprints: Sequence[Fingerprint] | None = None
     watch: Watch | None = None
+    sums: Sums = dataclasses.field(default_factory=lambda: Sums("", None))
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -161,6 +164,10 @@ class Table:
             path=self.files[0] if self.files else None,
         )
 
+    def check_columns(self) -> bool:
+        """As in ``Store``."""
+        return self.sums.check_all(self.labels, self.keys, self.fields, self.classes)
+
     @property
     def identity(self) -> int:
         """A number that differs between stores that differ in their files or count of records."""
@@ -205,6 +212,7 @@ class TableStore(Store):
         self._count = len(table)
         self._identity = table.identity
         self._probed: np.ndarray | None = None
+        table.sums.check_classes(table.classes)
         self.classes = list(table.classes)
         self.metadata = dict(table.metadata)
 
@@ -238,6 +246,10 @@ class TableStore(Store):
         """As in the contract."""
         if self._loaded is not None and self._loaded.watch is not None:
             self._loaded.watch.check()
+
+    def check_columns(self) -> bool:
+        """As in the contract."""
+        return self._table.check_columns()
 
     def spans(self, indices: np.ndarray) -> Spans:
         """As in the contract; known to lie inside the files since they were opened."""
@@ -273,11 +285,15 @@ class TableStore(Store):
     @property
     def labels(self) -> np.ndarray | None:
         """As in the contract."""
-        return _read_only(self._table.labels)
+        table = self._table
+        table.sums.check("labels", table.labels)
+        return _read_only(table.labels)
 
     def keys(self, indices: np.ndarray) -> list[str]:
         """As in the contract."""
-        return self._table.keys.texts(indices, self.path)
+        table = self._table
+        table.sums.check("keys", table.keys)
+        return table.keys.texts(indices, self.path)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         """As in the contract."""
@@ -296,6 +312,7 @@ class TableStore(Store):
         found = self._table.fields.get(name)
         if found is None or isinstance(found.values, Blobs):
             return super().column(name)
+        self._table.sums.check(f"/{name}", found.values)
         column = _read_only(found.values)
         assert column is not None  # it went in
         return column
@@ -305,6 +322,7 @@ class TableStore(Store):
         found = self._table.fields.get(name)
         if found is None or not isinstance(found.values, Blobs):
             return super().values(name, indices)
+        self._table.sums.check(f"/{name}", found.values)
         return found.values.take(indices, self.path)
 
     def close(self) -> None:

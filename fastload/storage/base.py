@@ -183,6 +183,10 @@ class Store(abc.ABC):
         """
         return
 
+    def check_columns(self) -> bool:
+        """Compare labels, names and fields with checksums, if they have. Raises StoreError."""
+        return False
+
     @abc.abstractmethod
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """uint8: ENCODED, RAW or DCT for each of ``indices``."""

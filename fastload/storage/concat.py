@@ -78,6 +78,10 @@ class ConcatStore(Store):
         for store in self.stores:
             store.check_whole()
 
+    def check_columns(self) -> bool:
+        known = [store.check_columns() for store in self.stores]
+        return all(known)
+
     def mapped_files(self) -> np.ndarray:
         return np.concatenate([store.mapped_files() for store in self.stores])
 

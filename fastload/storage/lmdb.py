@@ -20,6 +20,7 @@ from . import _columns
 from ._fields import Blobs, Field
 from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
 from ._lmdb_pages import Pages
+from ._sums import sums_of
 from ._writer import PartialWriter
 from .base import Batch, Spans, Store
 
@@ -70,6 +71,7 @@ class LmdbStore(Store):
         self._opened: Opened | None = opened
         self._count = len(opened.kinds)
         self._transaction = opened.pages.transaction
+        opened.sums.check_classes(opened.classes)
         self.classes = opened.classes
         self.metadata = opened.metadata
 
@@ -118,6 +120,11 @@ class LmdbStore(Store):
         """As in the contract."""
         self._columns.pages.check()
 
+    def check_columns(self) -> bool:
+        """As in the contract."""
+        its = self._columns
+        return its.sums.check_all(its.labels, its.keys, its.fields, its.classes)
+
     def tables(self) -> Spans:
         """As in the contract."""
         places = np.array(self._columns.places, np.int64).reshape(-1, 2)
@@ -136,7 +143,9 @@ class LmdbStore(Store):
     @property
     def labels(self) -> np.ndarray | None:
         """As in the contract: a view of the file."""
-        return self._columns.labels
+        columns = self._columns
+        columns.sums.check("labels", columns.labels)
+        return columns.labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
         """As in the contract.
@@ -144,7 +153,9 @@ class LmdbStore(Store):
         Raises:
             StoreError: the table of keys is damaged.
         """
-        return self._columns.keys.texts(indices, self._file)
+        columns = self._columns
+        columns.sums.check("keys", columns.keys)
+        return columns.keys.texts(indices, self._file)
 
     @property
     def fields(self) -> Mapping[str, Field]:
@@ -156,6 +167,7 @@ class LmdbStore(Store):
         found = self._columns.fields.get(name)
         if found is None or isinstance(found.values, Blobs):
             return super().column(name)
+        self._columns.sums.check(f"/{name}", found.values)
         return found.values
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
@@ -163,6 +175,7 @@ class LmdbStore(Store):
         found = self._columns.fields.get(name)
         if found is None or not isinstance(found.values, Blobs):
             return super().values(name, indices)
+        self._columns.sums.check(f"/{name}", found.values)
         return found.values.take(indices, self._file)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
@@ -304,6 +317,7 @@ class LmdbWriter(PartialWriter):
             b"format": json.dumps(_described(columns)).encode(),
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
+            b"checksums": json.dumps(sums_of(columns, self._classes)).encode(),
             b"sizes": columns.sizes.astype("<i4"),
             b"crc32c": columns.crc32c.astype("<u4"),
             b"kinds": columns.kinds,

@@ -35,6 +35,7 @@ from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._joined import read_shards
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
 from ._shards import Sharding
+from ._sums import Sums
 from ._table import Table, TableStore
 from .base import RAW, Writer
 
@@ -171,6 +172,7 @@ def _table(
         fields=arrays.fields(header["fields"]),
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header["metadata"],
+        sums=Sums(path, {} if own else None),  # the archive's own were compared
     )
     return dataclasses.replace(table, watch=file.mapped.watch)
 

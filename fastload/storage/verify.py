@@ -55,6 +55,7 @@ class VerifyReport:
         nbytes: read.
         checksums: whether the store has any; without them only a missing or short file is noticed.
         decoded: whether every image was decoded.
+        columns: "right"; "no checksum" of labels, names and fields; or what is wrong with them.
         damaged: the records that are not as they should be, in order.
     """
 
@@ -64,6 +65,7 @@ class VerifyReport:
     nbytes: int
     checksums: bool
     decoded: bool
+    columns: str
     damaged: tuple[Damage, ...]
 
 
@@ -74,7 +76,7 @@ def verify(
     workers: int | None = None,
     progress: Progress | None = None,
 ) -> VerifyReport:
-    """Read every record of a store and compare it with its checksum.
+    """Read a store, and compare every record, labels, names and fields with their checksums.
 
     Example:
         >>> verify("imgs.lmdb").damaged
@@ -121,8 +123,16 @@ def verify(
         nbytes=nbytes,
         checksums=has_checksums,
         decoded=decode,
+        columns=_columns(opened),
         damaged=tuple(sorted(damaged, key=lambda damage: damage.record)),
     )
+
+
+def _columns(store: Store) -> str:
+    try:
+        return "right" if store.check_columns() else "no checksum"
+    except StoreError as error:
+        return str(error)
 
 
 def _take(
