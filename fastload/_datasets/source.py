@@ -178,9 +178,9 @@ def _packed(dataset: PackedDataset) -> Source | str:
     )
 
 
-def _chain(transform: Any, joint: Joint | None = None) -> dict[str, Any] | str:
+def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dict[str, Any] | str:
     """What a Source has of a transform, or why an engine cannot even begin it."""
-    plan = recognise(transform, joint=joint)
+    plan = recognise(transform, mode, joint)
     if not isinstance(plan, Unrecognised):
         return {"plan": plan}
     if plan.halves is None:
@@ -299,13 +299,13 @@ def _array_dataset(dataset: Any) -> Source | str:
     found = arrays.arrays_of(dataset)
     if isinstance(found, str):
         return found
-    plan = recognise(dataset.transform, found.mode)
-    if isinstance(plan, Unrecognised):
-        return plan.reason
+    chain = _chain(dataset.transform, mode=found.mode)
+    if isinstance(chain, str):
+        return chain
     return Source(
         store=found.store,
         records=None,
-        plan=plan,
+        **chain,
         labels=found.store.labels,
         target_transform=dataset.target_transform,
         parts=(found.store,),

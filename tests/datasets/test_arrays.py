@@ -272,6 +272,40 @@ def test_what_is_not_understood_stays_with_torch() -> None:
     declined(ConcatDataset([cifar(TO_TENSOR), mnist(TO_TENSOR)]), "different transforms")
 
 
+def darker(image: Any) -> Any:
+    """Somebody's own function, on PIL images and tensors."""
+    return image.point(lambda level: level // 2) if isinstance(image, Image.Image) else image / 2
+
+
+TAILS = {
+    "of PIL images": [v1.Pad(3, fill=9), darker, v1.ToTensor()],
+    "of tensors": [v1.CenterCrop(24), v1.ToTensor(), darker],
+}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("name", COLOUR)
+@pytest.mark.parametrize("tail", TAILS)
+def test_a_function_behind_them_gets_what_the_engine_made(
+    name: str, tail: str, num_workers: int
+) -> None:
+    dataset = COLOUR[name](v1.Compose(TAILS[tail]))
+    arguments: Any = {"batch_size": 8, "shuffle": True, "num_workers": num_workers}
+    theirs = DataLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
+    ours = FastLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
+    assert "split, in the engine" in ours.explain()
+    equal(list(ours), list(theirs))
+    part = Subset(dataset, [5, 1, 3])
+    equal(list(FastLoader(part, batch_size=2)), list(DataLoader(part, batch_size=2)))
+
+
+def test_gray_images_before_a_function_stay_with_torch() -> None:
+    dataset = mnist(v1.Compose([v1.CenterCrop(24), darker, v1.ToTensor()]))
+    loader = FastLoader(dataset, batch_size=8)
+    assert "split" not in loader.explain()
+    equal(list(loader), list(DataLoader(dataset, batch_size=8)))
+
+
 def test_three_values_on_one_channel_fail_as_in_torch() -> None:
     for chain in (
         v1.Compose([v1.ToTensor(), v1.Normalize(MEAN, STD)]),
