@@ -26,9 +26,17 @@ _MODULES = (
 _TIMM = ("timm.data.transforms", "timm.data.random_erasing", "timm.data.auto_augment")
 
 
-UNREADABLE = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError)
+UNREADABLE = (
+    TypeError,
+    ValueError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    NotImplementedError,
+)
 """What settings of other types than torchvision's own raise where they are read: a number where a
-pair is expected, a name where a filter is. torchvision mostly fails on them too, but says so."""
+pair is expected, a name where a filter is, a tensor without values. torchvision mostly fails on
+them too, but says so."""
 
 
 class Stop(Exception):

@@ -24,6 +24,8 @@ def changed(transform: Any) -> str | None:
     name = kind.__name__
     if state.get("_forward_hooks") or state.get("_forward_pre_hooks"):
         return f"this {name} has a hook"
+    if state.get("_compiled_call_impl") is not None:
+        return f"this {name} was compiled, for torch to run; the engines read it without compile()"
     for own in state:
         if hasattr(kind, own):
             return f"this {name} has a {own} of its own"
@@ -34,6 +36,8 @@ def changed(transform: Any) -> str | None:
     if "_fill" in state and not _agrees(state.get("fill"), state["_fill"]):
         return f"this {name} has a fill that was set after it was made"
     if "_log_ratio" in state:
+        if state["_log_ratio"].is_meta:
+            return f"this {name} was made on the meta device, where its settings have no values"
         if not _is_log(state["_log_ratio"].tolist(), state.get("ratio")):
             return f"this {name} has a ratio that was set after it was made"
     return None

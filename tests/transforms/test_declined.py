@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 from torchvision.transforms._presets import ImageClassification
 
+from array_datasets import cifar
+from fastload import FastLoader
 from fastload._transforms.recognise import Unrecognised, recognise
 
 NORMALIZE = v1.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -301,3 +304,51 @@ def test_recognising_never_imports_torchvision() -> None:
         "assert 'torchvision' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+
+
+def compiled() -> Any:
+    chain = torch.nn.Sequential(v1.CenterCrop(8), v2.ToImage(), v2.ToDtype(torch.float32, True))
+    chain.compile(backend="eager")
+    return chain
+
+
+def on_meta(make: Any) -> Any:
+    with torch.device("meta"):
+        return make()
+
+
+NO_VALUES = {
+    "compiled": (compiled, "this Sequential was compiled"),
+    "crop": (
+        lambda: v2.Compose([v2.RandomResizedCrop(8), v2.ToImage()]),
+        "this RandomResizedCrop was made on the meta device",
+    ),
+    "erasing": (
+        lambda: v2.Compose([v2.CenterCrop(8), v2.ToImage(), v2.RandomErasing(0.0)]),
+        "this RandomErasing was made on the meta device",
+    ),
+    "mean": (
+        lambda: v1.Compose([v1.ToTensor(), v1.Normalize(torch.zeros(3), torch.ones(3))]),
+        "Normalize itself fails: ",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NO_VALUES)
+def test_what_was_compiled_or_has_no_values_is_left_to_torch(name: str) -> None:
+    make, reason = NO_VALUES[name]
+    transform = make() if name == "compiled" else on_meta(make)
+    assert reason_of(transform).startswith(reason)
+
+
+def test_a_loader_runs_what_was_made_on_the_meta_device_as_torch_does() -> None:
+    chain = on_meta(lambda: [v2.CenterCrop(8), v2.ToImage(), v2.RandomErasing(0.0)])
+    dataset = cifar(v2.Compose(chain))
+    mine, reference = FastLoader(dataset, batch_size=4), DataLoader(dataset, batch_size=4)
+    for (images, _), (expected, _) in zip(mine, reference, strict=True):
+        assert torch.equal(images, expected)
+    assert "was made on the meta device" in mine.explain()
+    dataset = cifar(on_meta(lambda: v2.Compose([v2.RandomResizedCrop(8), v2.ToImage()])))
+    for loader in (FastLoader(dataset, batch_size=4), DataLoader(dataset, batch_size=4)):
+        with pytest.raises(RuntimeError, match="meta"):
+            next(iter(loader))
