@@ -69,6 +69,9 @@ class SlabRing:
         self._few = few
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
+        self.steady = False
+        """Whether free slabs stay though they were not needed for a while: pinned memory does, as
+        pinning and unpinning take milliseconds, and let the host wait for the device."""
         self._begin()
 
     def _begin(self) -> None:
@@ -172,7 +175,7 @@ class SlabRing:
         self._leases += 1
         self._unused = min(self._unused, max(0, len(fitting[: self._keep]) - 1))
         if fitting:
-            if self._leases % _WINDOW == 0:
+            if self._leases % _WINDOW == 0 and not self.steady:
                 unused = set(map(id, fitting[1 : 1 + self._unused]))
                 self._slabs = [slab for slab in self._slabs if id(slab) not in unused]
                 self._unused = self._keep

@@ -108,6 +108,18 @@ def test_a_slab_that_is_needed_no_more_is_given_back():
     assert len(again) == 2
 
 
+def test_a_slab_that_is_needed_no_more_stays_in_a_steady_ring():
+    ring = SlabRing(keep=4)
+    ring.steady = True
+    held = [lease(ring) for _ in range(4)]
+    del held
+    gc.collect()
+    for _ in range(80):
+        lease(ring)
+    again = [lease(ring) for _ in range(4)]
+    assert ring.allocations == len(again) == 4
+
+
 def test_a_smaller_last_batch_uses_the_same_slab_and_its_storage_is_exact():
     ring = SlabRing(keep=1)
     address = lease(ring).data_ptr()

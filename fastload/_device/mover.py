@@ -22,7 +22,13 @@ _ALIGNED = 512  # where tensors begin in a staging slab, as torch's allocators h
 
 
 class Slabs(Protocol):
-    """Where slabs come from."""
+    """Where slabs come from.
+
+    Attributes:
+        steady: whether free slabs stay, up to a number.
+    """
+
+    steady: bool
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that ``address`` lies in; None where it is in none of these."""
@@ -58,6 +64,7 @@ class Mover:
         self.rings: tuple[Slabs, ...] = ()
         # as many as there may be flights, and the one that is being moved
         self._staging = SlabRing(self.ahead + 2)
+        self._staging.steady = True
         self._largest = 0
         self.kept: Any = None
         """What a loader keeps with it, such as its device stage."""
@@ -130,6 +137,7 @@ class Mover:
         for ring in self.rings:
             memory = ring.memory_at(tensor.data_ptr())
             if memory is not None:
+                ring.steady = True  # what is pinned stays so
                 return self.accelerator.pin(memory)
         return self.accelerator.pinned(tensor)
 

@@ -91,6 +91,7 @@ class SharedRing:
         self._nbytes = 0  # not known before the first batches
         self.allocations = 0
         """Slabs made so far. Constant in the steady state."""
+        self.steady = True  # as of SlabRing: free slabs stay
         self._begin()
         self.failure = "" if hasattr(os, "memfd_create") else "the system has no memfd_create"
         """Why there are no slabs; empty where there are."""

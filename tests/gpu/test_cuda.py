@@ -25,6 +25,11 @@ pytestmark = pytest.mark.gpu
 
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
 LENGTH = 40_000
+HEAD = [
+    "import torch",
+    "from torchvision import transforms as v1",
+    "from fastload import FastLoader",
+]
 
 
 def rows(count: int = 512) -> TensorDataset:
@@ -71,7 +76,7 @@ def test_slabs_are_pinned_also_those_that_workers_write_into(workers: int) -> No
     loader = FastLoader(rows(), 64, num_workers=workers, device="cuda")
     for _ in range(2):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    assert loader._mover[1].accelerator.memory()["pinned_MB"] >= 10
+    assert loader._mover[1].accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -256,12 +261,11 @@ def test_no_context_is_made_on_a_device_that_is_not_used(
 
 def _run(program: str, *, quiet: bool = False, **environment: str) -> None:
     """Run ``program`` in a process of its own; where ``quiet``, it may say nothing."""
-    head = "import torch\nfrom torchvision import transforms as v1\nfrom fastload import FastLoader"
     here = Path(__file__).resolve().parent
     names = "import test_cuda\nrows, right = test_cuda.rows, test_cuda.right"
     paths = [str(here), str(here.parent), str(here.parent.parent)]
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join([head, names, textwrap.dedent(program)])],
+        [sys.executable, "-c", "\n".join([*HEAD, names, textwrap.dedent(program)])],
         env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,

@@ -16,12 +16,15 @@ from fastload import FastLoader
 pytestmark = pytest.mark.gpu
 
 CUDA = torch.device("cuda")
+LENGTH = 40_000
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])
 
 
-def rows(count=512, length=40_000):
+def rows(count=512, length=None):
     """Batches of 64 rows take 10 MB: row i is i everywhere."""
-    return TensorDataset(torch.arange(count, dtype=torch.float32)[:, None].repeat(1, length))
+    return TensorDataset(
+        torch.arange(count, dtype=torch.float32)[:, None].repeat(1, length or LENGTH)
+    )
 
 
 def busy(steps=20):
@@ -120,7 +123,7 @@ def test_leaving_early_leaves_no_copy_and_a_second_loader_works():
 
 
 def test_a_captured_graph_is_fed_from_the_loader():
-    static, total = torch.zeros(64, 40_000, device=CUDA), torch.zeros((), device=CUDA)
+    static, total = torch.zeros(64, LENGTH, device=CUDA), torch.zeros((), device=CUDA)
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         (static * 2).sum()

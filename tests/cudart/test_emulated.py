@@ -1,0 +1,102 @@
+"""tests/gpu over an emulated CUDA: torch's own allocators, streams and events, without a GPU.
+
+A process is started with the emulated runtime (emulated.h) in front of libcudart, and runs tests
+of the transfer stage and the device stage there. Nothing of it is a GPU: what it shows is the order
+of copies, and who owns which memory when.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+# Half a minute of a machine's time that has nothing else to do.
+pytestmark = pytest.mark.timeout(600)
+
+HERE = Path(__file__).resolve().parent
+SOURCES = ["graphs.cpp", "memory.cpp", "runtime.cpp", "streams.cpp"]
+# CUPTI watches a real driver, and these libraries decode on a real device.
+NEVER = "not copies_run_beside and not dali and not nvimgcodec"
+# Those that start processes, and those whose like is run anyhow.
+SHORT = (
+    "not process_that_ends and not no_context and not other_allocators"
+    " and not flat_over_a_thousand and not 200_times and not memory_format0 and not dtype1"
+)
+
+
+@pytest.fixture(scope="module")
+def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The library that is put in front of CUDA's."""
+    if (torch.version.cuda or "").split(".")[0] != "13":
+        pytest.skip("torch is not built for CUDA 13")
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    compiler = os.environ.get("CXX", "g++").split()
+    if shutil.which(compiler[0]) is None:
+        pytest.skip("no C++ compiler")
+    headers = _headers()
+    if headers is None:
+        pytest.skip("no headers of CUDA 13 (nvidia-cuda-runtime)")
+    library = tmp_path_factory.mktemp("emulated") / "libemulated.so"
+    # libcaffe2_nvrtc asks for the driver by this name.
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    include = ["-I", str(HERE), "-isystem", str(headers)]
+    sources = [str(HERE / name) for name in SOURCES]
+    done = subprocess.run(
+        [*compiler, *flags, *include, *sources, "-o", str(library)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return library
+
+
+def _headers() -> Path | None:
+    """The folder of CUDA's headers that came with torch."""
+    found = importlib.util.find_spec("nvidia.cu13")
+    places = found.submodule_search_locations if found is not None else None
+    folders = [Path(place) / "include" for place in places or ()]
+    return next((folder for folder in folders if (folder / "cuda_runtime_api.h").is_file()), None)
+
+
+def _run(library: Path, seed: int, files: list[str], chosen: str = "") -> str:
+    """Run tests in a process with the emulated CUDA; returns what pytest says at its end."""
+    root = HERE.parent.parent
+    paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "plugin", "-q", "-k", chosen, *files],
+        env={
+            **os.environ,
+            "LD_PRELOAD": str(library),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "EMULATED_CUDA_SEED": str(seed),
+            "FASTLOAD_REQUIRE_CUDA": "1",
+        },
+        cwd=root,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def test_a_transfer_stage_that_leaves_something_out_is_found_out(
+    emulated: Path, count: Callable[[int, int], int]
+) -> None:
+    for seed in range(count(1, 5)):
+        assert "5 passed" in _run(emulated, seed, ["tests/cudart/mutants.py"])
+
+
+def test_the_tests_of_a_gpu_pass_over_the_emulated_one(
+    emulated: Path, count: Callable[[int, int], int]
+) -> None:
+    files = [f"tests/gpu/test_{name}.py" for name in ("cuda", "transfer", "stress")]
+    for seed in range(count(1, 5)):
+        chosen = NEVER if seed else f"{NEVER} and {SHORT}"
+        assert "skipped" not in _run(emulated, seed, files, chosen)
