@@ -175,18 +175,22 @@ setup(
     package_data={"fastload": ["py.typed"], "fastload._native": ["*.pyi"]},
     ext_modules=[] if switch("FASTLOAD_NO_NATIVE") else [extension()],
     cmdclass={"build_ext": BuildNative},
+    # The oldest of each that was tried, with Python 3.10 and torch 2.4. What is older fails: NumPy
+    # 1.21 has no dtype[...], Pillow 9.1 to 9.3 warns of names that torchvision uses, google-crc32c
+    # 1.5 falls back to Python beside setuptools 82, rich 12.2 has no MofNCompleteColumn, and the
+    # queue of prefetch_generator 1.0.1 holds other items.
     install_requires=[
         "torch>=2.4",
-        "torchvision",
-        "numpy",
-        "pillow",
-        "opencv-python-headless",
-        "lmdb",
-        "prefetch_generator",
-        "h5py",
-        "click",
-        "rich",
-        "google-crc32c",
+        "torchvision>=0.19",  # torch 2.4's
+        "numpy>=1.22",
+        "pillow>=9.4",
+        "opencv-python-headless>=4.5.4",
+        "lmdb>=1.3",
+        "prefetch_generator>=1.0.3",
+        "h5py>=3.6",
+        "click>=8.1",
+        "rich>=12.3",
+        "google-crc32c>=1.6",
     ],
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
@@ -229,6 +233,11 @@ setup(
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
         "Programming Language :: Python :: 3 :: Only",
+        "Programming Language :: Python :: 3.10",
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Programming Language :: Python :: 3.14",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
         "Typing :: Typed",
     ],

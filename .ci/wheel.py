@@ -1,4 +1,4 @@
-"""Builds the wheel and uses it as a stranger would: in an environment that holds nothing else.
+"""Builds the sdist and of that the wheel, which is used as a stranger would: where nothing is.
 
     .venv/bin/python .ci/wheel.py
 
@@ -57,13 +57,14 @@ def main() -> int:
 
 
 def build() -> Path:
-    """The wheel, made without the network."""
-    for old in WHEELS.glob("*.whl"):
+    """The wheel, made without the network of the sdist, which must have all that it takes."""
+    for old in WHEELS.glob("fastload-*"):
         old.unlink()
-    # Without what an earlier build left in build/lib, which would go into the wheel.
-    options = ["--no-deps", "--no-build-isolation", "--no-index", "--quiet"]
-    run(sys.executable, ROOT / "setup.py", "--quiet", "clean", "--all", cwd=ROOT)
-    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", WHEELS, ROOT)
+    run(sys.executable, ROOT / "setup.py", "--quiet", "sdist", "--dist-dir", WHEELS, cwd=ROOT)
+    (sdist,) = WHEELS.glob("fastload-*.tar.gz")
+    # Not the wheel that pip keeps of an sdist of this name.
+    options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--quiet"]
+    run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", WHEELS, sdist)
     (wheel,) = WHEELS.glob("fastload-*.whl")
     return wheel
 
