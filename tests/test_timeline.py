@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -18,6 +16,7 @@ from torch.utils.data import TensorDataset
 from torchvision import transforms as T
 
 import fastload
+import warm
 from fastload import FastLoader
 from fastload._timeline import Timeline
 from fastload.errors import DataError, UsageError
@@ -146,7 +145,7 @@ def test_a_loop_that_was_left_is_written_at_the_exit(store: Path, tmp_path: Path
         loader = FastLoader({str(store)!r}, trace={str(tmp_path / "left.json")!r})
         next(iter(loader))
     """
-    subprocess.run([sys.executable, "-c", textwrap.dedent(code)], check=True, timeout=120)
+    warm.run(["-c", textwrap.dedent(code)], check=True)
     assert len(named(load(tmp_path / "left.json"), "wait")) == 1
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import warm
 from fastload import _synthetic
 from fastload._doctor import Diagnosis, examine
+from fastload.cli import main
 from fastload.errors import UsageError
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -89,19 +89,16 @@ def test_the_planted_fault_is_named_first(name: str, folder: Path) -> None:
 
 
 def test_the_command_prints_json_and_says_by_its_status_that_there_is_something(
-    folder: Path,
+    folder: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "fastload", "doctor", "--json", "--apply", "--steps", "20"),
-            *(str(SCRIPTS / "workers_0.py"), str(folder)),
-        ],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    assert done.returncode == 3, done.stderr
-    printed = json.loads(done.stdout)
-    assert printed["findings"][0]["name"] == "workers-0"
-    assert printed["applied_images_per_s"] > 0
+    words = ["doctor", "--json", "--apply", "--steps", "20"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, str(SCRIPTS / "workers_0.py"), str(folder)])
+    printed = capfd.readouterr()
+    assert ended.value.code == 3, printed.err
+    found = json.loads(printed.out)
+    assert found["findings"][0]["name"] == "workers-0"
+    assert found["applied_images_per_s"] > 0
 
 
 def test_scripts_that_fail_or_train_nothing_are_said(tmp_path: Path) -> None:
