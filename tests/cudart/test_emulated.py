@@ -22,7 +22,11 @@ import torch
 pytestmark = pytest.mark.timeout(600)
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ["graphs.cpp", "memory.cpp", "runtime.cpp", "streams.cpp"]
+# By the names that torch looks for the driver and its management by.
+LIBRARIES = {
+    "libcuda.so.1": ["graphs.cpp", "memory.cpp", "runtime.cpp", "streams.cpp"],
+    "libnvidia-ml.so.1": ["nvml.cpp"],
+}
 # CUPTI watches a real driver, and these libraries decode on a real device.
 NEVER = "not copies_run_beside and not dali and not nvimgcodec"
 # Those that start processes, and those whose like is run anyhow.
@@ -34,7 +38,7 @@ SHORT = (
 
 @pytest.fixture(scope="module")
 def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that is put in front of CUDA's."""
+    """The folder of the libraries that are put in front of CUDA's."""
     if (torch.version.cuda or "").split(".")[0] != "13":
         pytest.skip("torch is not built for CUDA 13")
     if torch.cuda.is_available():
@@ -45,27 +49,30 @@ def emulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     headers = _headers()
     if headers is None:
         pytest.skip("no headers of CUDA 13 (nvidia-cuda-runtime)")
-    library = tmp_path_factory.mktemp("emulated") / "libemulated.so"
-    # libcaffe2_nvrtc asks for the driver by this name.
-    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-Wl,-soname,libcuda.so.1"]
+    folder = tmp_path_factory.mktemp("emulated")
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC", "-pthread"]
     include = ["-I", str(HERE), "-isystem", str(headers)]
-    sources = [str(HERE / name) for name in SOURCES]
-    done = subprocess.run(
-        [*compiler, *flags, *include, *sources, "-o", str(library)], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return library
+    for library, sources in LIBRARIES.items():
+        output = [f"-Wl,-soname,{library}", "-o", str(folder / library)]
+        paths = [str(HERE / name) for name in sources]
+        done = subprocess.run(
+            [*compiler, *flags, *include, *paths, *output], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    return folder
 
 
 def _headers() -> Path | None:
     """The folder of CUDA's headers that came with torch."""
+    if importlib.util.find_spec("nvidia") is None:
+        return None
     found = importlib.util.find_spec("nvidia.cu13")
     places = found.submodule_search_locations if found is not None else None
     folders = [Path(place) / "include" for place in places or ()]
     return next((folder for folder in folders if (folder / "cuda_runtime_api.h").is_file()), None)
 
 
-def _run(library: Path, seed: int, files: list[str], chosen: str = "") -> str:
+def _run(libraries: Path, seed: int, files: list[str], chosen: str = "") -> str:
     """Run tests in a process with the emulated CUDA; returns what pytest says at its end."""
     root = HERE.parent.parent
     paths = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -73,7 +80,7 @@ def _run(library: Path, seed: int, files: list[str], chosen: str = "") -> str:
         [sys.executable, "-m", "pytest", "-p", "plugin", "-q", "-k", chosen, *files],
         env={
             **os.environ,
-            "LD_PRELOAD": str(library),
+            "LD_PRELOAD": ":".join(str(libraries / name) for name in LIBRARIES),
             "PYTHONPATH": os.pathsep.join(paths),
             "EMULATED_CUDA_SEED": str(seed),
             "FASTLOAD_REQUIRE_CUDA": "1",
