@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import IterableDataset, RandomSampler
 
 from . import _sampler, _shard
 from ._dataset import PackedDataset
 from ._on_error.policy import OnError
 from ._on_error.refill import Refill
 from ._progress import Progress
-from ._sampler import Batches, SeededSampler
+from ._sampler import SEQUENTIAL, Batches, EpochSampler, SeededSampler
 from ._shard import Shard
 from .errors import UsageError
 
@@ -85,7 +85,7 @@ class Epoch:
 def number(loader: Any) -> int:
     """The epoch that begins now."""
     sampler, epoch = loader._epoch_sampler(), coming(loader)
-    if isinstance(sampler, SeededSampler):
+    if isinstance(sampler, EpochSampler):
         sampler.begin(epoch)
     else:
         now = told(loader)
@@ -93,27 +93,42 @@ def number(loader: Any) -> int:
             loader._sampler_epoch = now
     if loader.seed is not None and isinstance(loader.dataset, PackedDataset):
         loader.dataset.set_epoch(epoch)
-    loader._next_epoch = epoch + 1
+    loader._next_epoch, loader._told = epoch + 1, False
     return epoch
 
 
 def coming(loader: Any) -> int:
     """The epoch that would begin now; whoever set it last, on loader or sampler, decides."""
     sampler, epoch = loader._epoch_sampler(), int(loader._next_epoch)
-    if isinstance(sampler, SeededSampler):
+    if isinstance(sampler, EpochSampler):
         return sampler.coming(epoch)
     now = told(loader)
     return epoch if now is None or now == loader._sampler_epoch else now
 
 
 def passed_over(loader: Any, progress: Progress) -> bool:
-    """Whether the sampler was told another epoch before the first batch of this one."""
-    if progress.batches or progress.unordered:
-        return False
+    """Whether another epoch was chosen before the first batch of this one."""
+    return not (progress.since or progress.unordered) and another(loader, progress)
+
+
+def another(loader: Any, begun: Progress) -> bool:
+    """Whether loader or sampler were told another epoch than ``begun``, which began last."""
+    newest: Progress | None = loader._progress
+    if newest is not begun:
+        return False  # it is the iteration which began after it that is told
+    epoch: int = loader._next_epoch if loader._told else begun.epoch
     sampler = loader._epoch_sampler()
-    if isinstance(sampler, SeededSampler):
-        return sampler.coming(progress.epoch) != progress.epoch
-    return told(loader) != progress.sampler_epoch
+    if isinstance(sampler, EpochSampler):
+        return sampler.coming(epoch) != begun.epoch
+    return epoch != begun.epoch or told(loader) != begun.sampler_epoch
+
+
+def settle(loader: Any, begun: Progress) -> None:
+    """``begun`` stays what it is; that its own epoch was chosen says nothing of the next one."""
+    if loader._progress is begun:
+        loader._next_epoch, loader._told = begun.epoch + 1, False
+        if isinstance(loader._epoch_sampler(), EpochSampler):
+            loader._epoch_sampler().forget()
 
 
 def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None) -> Epoch:
@@ -139,7 +154,7 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
             skip = resume.batches
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
-        lazy = type(loader.sampler) is SequentialSampler and not loader._native
+        lazy = type(loader.sampler) in SEQUENTIAL and not loader._native
         if resume is not None or shard is not None or on_error == "refill" or not lazy:
             order = _shard.order(loader.sampler)
             if on_error != "refill" and progress.refilled:
@@ -183,7 +198,7 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
     sampler = loader.sampler
     # Beside a batch_sampler of the user's torch's loader has no batch_size, and a sampler that
     # nobody asks.
-    ours = type(sampler) in (SeededSampler, SequentialSampler) and (
+    ours = type(sampler) in (SeededSampler, *SEQUENTIAL) and (
         loader.batch_sampler is None or loader.batch_size is not None
     )
     stateful = _stateful(loader)
@@ -219,6 +234,8 @@ def tell(loader: Any, epoch: int | None) -> None:
 
     A trainer may ask for the order of the epoch it goes on with before it says which one that is.
     """
+    if isinstance(loader._epoch_sampler(), EpochSampler):
+        loader._epoch_sampler().forget()  # what it was told before the state was loaded
     sampler = _keeper(loader)
     if sampler is not None and epoch is not None:
         sampler.set_epoch(epoch)
@@ -235,7 +252,7 @@ def _keeper(loader: Any) -> Any:
     """The user's sampler that keeps an epoch; None for ours, which is told each time."""
     for part in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
         known = isinstance(getattr(part, "epoch", None), int) and hasattr(part, "set_epoch")
-        if known and not isinstance(part, SeededSampler):
+        if known and not isinstance(part, EpochSampler):
             return part
     return None
 

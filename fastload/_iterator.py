@@ -90,7 +90,8 @@ class BatchIterator(Iterator[Any]):
         self._sized = sized
         self._assemble = assemble
         self._stamps = stamps
-        self._prefetch = self._ahead = prefetch
+        self._prefetch = prefetch
+        self._ordered = 0
         self._pace: Pace | None = None
         if governor is not None and prefetch:
             from ._governor import Pace
@@ -114,8 +115,7 @@ class BatchIterator(Iterator[Any]):
         self._pipeline = Pipeline(source, decoder, known, filler, timeout_s, stamps)
         if prefetch:
             self._pipeline.start(self)
-            for _ in range(prefetch):
-                self._order_one()
+            self._keep_ahead()
 
     def __len__(self) -> int:
         return len(self._sized)
@@ -139,8 +139,7 @@ class BatchIterator(Iterator[Any]):
                     self._stamps.stage("collate", got)
                     break
             finally:  # last: see above
-                if self._prefetch:
-                    self._keep_ahead()
+                self._keep_ahead()
         self._stamps.batch(len(filled.records), begin)
         if self._pace is not None:
             setting = self._pace.batch()
@@ -155,10 +154,12 @@ class BatchIterator(Iterator[Any]):
 
     def _filled(self) -> Filled | None:
         """The next batch from the engine; one that failed is behind us, as in torch."""
+        taken = self._pipeline.taken
         try:
             filled = self._pipeline.next()
         except Exception:
-            self._progress.batch()
+            if self._pipeline.taken != taken:  # one that did not come in time is the next one still
+                self._progress.batch()
             raise
         if filled is not None:
             self._progress.batch()
@@ -178,11 +179,9 @@ class BatchIterator(Iterator[Any]):
         self._pipeline.close()
 
     def _keep_ahead(self) -> None:
-        """Order what is missing to the batches ahead, after one of them was taken."""
-        self._ahead -= 1
-        while self._ahead < self._prefetch:
+        """Order what is missing to the batches ahead."""
+        while self._ordered - self._pipeline.taken < self._prefetch:
             self._order_one()
-            self._ahead += 1
 
     def _order_one(self) -> None:
         """Draw one more index batch and hand it to the producer; None after the last one."""
@@ -192,4 +191,5 @@ class BatchIterator(Iterator[Any]):
         except Exception as error:  # noqa: BLE001 - raised at its batch; those before it come first
             # without this frame: it holds the iterator, which has to be able to go
             self._pipeline.put(below(error))
+        self._ordered += 1  # not before: one too few would be waited for in vain
         self._stamps.stage("order", begin)

@@ -25,7 +25,7 @@ from ._machine import cpu
 from ._on_error.policy import BadSamples, OnError
 from ._reports import Reports
 from ._resumable import Resumable
-from ._sampler import SeededSampler
+from ._sampler import of_loader
 from ._shard import Shard
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
@@ -259,9 +259,8 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         if num_workers is None:
             # Rows of tensors are copied when asked for, so that the next batch has changed ones.
             num_workers = cpu.available() if self._threads else 0
-        if shuffle and self._own_order and (shard or seed is not None):
-            # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
-            sampler, shuffle = SeededSampler(opened, seed or 0), None
+        if self._own_order:
+            sampler, shuffle = of_loader(opened, shuffle, seed, shard=shard)
         arguments: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -330,11 +329,12 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     # --- iterating --------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration; samplers and datasets with an epoch are told too.
+        """Choose the epoch of the next iteration, also of one that has given no batch yet.
 
-        Without it every iteration is the next epoch.
+        Samplers and datasets with an epoch are told too; of loader and sampler, whoever is told
+        last decides. Without it every iteration is the next epoch.
         """
-        self._next_epoch = epoch
+        self._next_epoch, self._told = epoch, True
         for part in (self.batch_sampler, self._epoch_sampler(), *nested(self.dataset)):
             tell = getattr(part, "set_epoch", None)
             if tell is not None:

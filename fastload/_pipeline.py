@@ -69,6 +69,8 @@ class Pipeline:
         self._gate: Gate | None = None
         self._results: Any = None
         self._closing = threading.Event()
+        self.taken = 0
+        """Batches that the consumer was given, errors in their places among them."""
 
     def start(self, owner: Iterator[Any]) -> None:
         """Start the producer; it ends when ``owner`` is gone."""
@@ -114,6 +116,7 @@ class Pipeline:
     def _make(self) -> Filled | BaseException | None:
         """The next batch, made here."""
         indices = self._tasks.get()
+        self.taken += 1
         if isinstance(indices, BaseException):
             return indices
         return self._finish(self._submit(indices)) if isinstance(indices, np.ndarray) else None
@@ -130,6 +133,7 @@ class Pipeline:
                 f"DataLoader timed out after {self._timeout_s} seconds: reading or decoding a "
                 "batch took longer"
             ) from None
+        self.taken += 1
         # It ends with the type StopIteration.
         return outcome if made or isinstance(outcome, BaseException) else None
 

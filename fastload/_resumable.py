@@ -19,6 +19,7 @@ class Resumable:
     """The part of FastLoader that resumes."""
 
     _next_epoch = 0
+    _told = False  # that epoch was chosen, by set_epoch, since an epoch last began
     _sampler_epoch: int | None = 0  # that the user's sampler had been told when an epoch last began
     _base_seed: int | None = None
     _progress: Progress | None = None
@@ -77,7 +78,7 @@ class Resumable:
             UsageError: here or by the next ``iter``, where the loader cannot go on with it.
         """
         self._resume = _progress.read(state)
-        self._next_epoch = self._resume.epoch
+        self._next_epoch, self._told = self._resume.epoch, False
         _epoch.tell(self, self._resume.sampler_epoch)
         self._base_seed = self._resume.base_seed
         self._inner = None  # persistent workers stand elsewhere

@@ -1,4 +1,4 @@
-"""An iteration that begins again where its sampler is told another epoch before the first batch.
+"""An iteration that begins again where another epoch is chosen before its first batch.
 
 Trainers ask for the iterator early: Lightning, when it goes on after the end of an epoch, does so
 before it tells the sampler which epoch comes now. A sampler that is asked for its order by the
@@ -15,34 +15,26 @@ from typing import Any
 import torch
 
 from . import _epoch
-from ._sampler import SeededSampler
+from ._progress import Progress
 
 
 def watched(loader: Any) -> Iterator[Any]:
-    """Begin an epoch of ``loader``: its iterator; where it may matter, as ``Retold``."""
-    base_seed = loader._base_seed
+    """Begin an epoch of ``loader``: its iterator."""
+    inner, base_seed = loader._inner, loader._base_seed
     states = [generator.get_state() for generator in _epoch.generators(loader)]
-    iterator = loader._begin()
-    sampler, begun = loader._epoch_sampler(), loader._progress
 
     def again(loader: Any) -> Iterator[Any]:
-        return _again(loader, base_seed, states)
+        if loader._inner is not inner:
+            loader._inner = None  # workers that persist from now on, seeded with what was drawn
+        loader._base_seed = base_seed
+        return _again(loader, states)
 
-    if isinstance(sampler, SeededSampler):
-        return Retold(iterator, loader, lambda _: sampler.another(begun.epoch), again)
-    if begun.sampler_epoch is None:
-        return iterator  # type: ignore[no-any-return]
-    return Retold(
-        iterator, loader, lambda loader: _epoch.told(loader) != begun.sampler_epoch, again
-    )
+    return Retold(loader._begin(), loader, again)
 
 
-def _again(loader: Any, base_seed: int | None, states: list[torch.Tensor]) -> Iterator[Any]:
+def _again(loader: Any, states: list[torch.Tensor]) -> Iterator[Any]:
     """Begin once more, as if nothing had been drawn yet; the global generator is the user's."""
-    if loader._inner is not None:  # workers that persist have their seed: none is drawn
-        return loader._begin()  # type: ignore[no-any-return]
     own = torch.default_generator.get_state()
-    loader._base_seed = base_seed
     for generator, state in zip(_epoch.generators(loader), states):
         generator.set_state(state)
     try:
@@ -57,20 +49,18 @@ class Retold(Iterator[Any]):
     Args:
         iterator: the epoch that was begun.
         loader: whose it is; it is not kept.
-        another: whether the sampler has been told of another epoch than the one that was begun.
-        again: begins the epoch that the sampler was told.
+        again: begins the epoch that was chosen.
     """
 
     def __init__(
         self,
         iterator: Iterator[Any],
         loader: Any,
-        another: Callable[[Any], bool],
         again: Callable[[Any], Iterator[Any]],
     ) -> None:
         self._iterator = iterator
         self._loader: weakref.ref[Any] | None = weakref.ref(loader)
-        self._another = another
+        self._begun: Progress = loader._progress
         self._again = again
         self._process = os.getpid()
 
@@ -83,7 +73,10 @@ class Retold(Iterator[Any]):
         """Before the first batch: see which epoch it is to be of."""
         assert self._loader is not None
         loader, self._loader = self._loader(), None
-        if loader is None or os.getpid() != self._process or not self._another(loader):
+        if loader is None or os.getpid() != self._process:
+            return
+        if not _epoch.another(loader, self._begun):
+            _epoch.settle(loader, self._begun)
             return
         close = getattr(self._iterator, "close", None)
         if close is not None:

@@ -14,7 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
 
 from . import _philox
 from .errors import UsageError
@@ -24,17 +30,15 @@ _NOTHING = np.empty(0, np.int64)
 _ORDER = 0x6F72_6465  # position of the order's random numbers, apart from every transform's
 
 
-class SeededSampler(Sampler[int]):
-    """A shuffle that is a pure function of (seed, epoch).
+class EpochSampler(Sampler[int]):
+    """A sampler that is told the epoch, and passes it on to the dataset.
 
     Args:
-        data_source: anything with a length; its indices 0 .. len-1 are shuffled.
-        seed: any int.
+        data_source: anything with a length; its indices 0 .. len-1 come, each once.
     """
 
-    def __init__(self, data_source: Sized, seed: int) -> None:
+    def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
-        self.seed = seed
         self.epoch = 0
         self._chosen = False
 
@@ -63,10 +67,32 @@ class SeededSampler(Sampler[int]):
         """What ``begin`` would begin."""
         return self.epoch if self._chosen else epoch
 
-    def another(self, epoch: int) -> bool:
-        """Whether ``set_epoch`` chose another than ``epoch``, which has begun; if not, forget."""
-        self._chosen = self._chosen and self.epoch != epoch
-        return self._chosen
+    def forget(self) -> None:
+        """Forget what ``set_epoch`` chose."""
+        self._chosen = False
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class InOrder(EpochSampler, SequentialSampler):
+    """All indices in their order: torch's SequentialSampler for a loader with an int ``seed``.
+
+    The order needs no epoch, but augmentation does, and trainers tell it to samplers only.
+    """
+
+
+class SeededSampler(EpochSampler):
+    """A shuffle that is a pure function of (seed, epoch).
+
+    Args:
+        data_source: as for ``EpochSampler``.
+        seed: any int.
+    """
+
+    def __init__(self, data_source: Sized, seed: int) -> None:
+        super().__init__(data_source)
+        self.seed = seed
 
     def permutation(self) -> np.ndarray:
         """The order of this epoch: int64 (len,)."""
@@ -80,8 +106,21 @@ class SeededSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(self.permutation().tolist())
 
-    def __len__(self) -> int:
-        return len(self.data_source)
+
+def of_loader(
+    dataset: Any, shuffle: bool | None, seed: int | None, *, shard: bool
+) -> tuple[EpochSampler | None, bool | None]:
+    """The ``sampler`` and ``shuffle`` that torch is given for a loader without a sampler."""
+    if shuffle and (shard or seed is not None):
+        # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
+        return SeededSampler(dataset, seed or 0), None
+    if shuffle or seed is None or isinstance(dataset, IterableDataset):
+        return None, shuffle
+    return InOrder(dataset), None
+
+
+SEQUENTIAL = (SequentialSampler, InOrder)
+"""Types of samplers that give all indices in their order."""
 
 
 class Batches:
@@ -142,9 +181,10 @@ def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
     ``whole``: all indices are drawn with the first batch, a user's sampler's too.
     """
     if type(batch_sampler) is BatchSampler:
-        sampler, size = batch_sampler.sampler, batch_sampler.batch_size
+        sampler: Any = batch_sampler.sampler
+        size = batch_sampler.batch_size
         drop_last = batch_sampler.drop_last
-        if type(sampler) is SequentialSampler:
+        if type(sampler) in SEQUENTIAL:
             order = np.arange(len(sampler.data_source), dtype=np.int64)
             known = Batches(order, size, drop_last)
             return Order(iter(known), known)
@@ -168,7 +208,7 @@ def index_lists(sampler: Any) -> Iterator[Any]:
     """
     if type(sampler) is BatchSampler:
         inner = sampler.sampler
-        if type(inner) is SequentialSampler:
+        if type(inner) in SEQUENTIAL:
             return _sequential_lists(sampler)
         if type(inner) is RandomSampler and not inner.replacement:
             if inner._num_samples is None:  # as many as there are; their number may change

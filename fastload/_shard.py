@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
-from ._sampler import SeededSampler
+from ._sampler import InOrder, SeededSampler
 from .errors import UsageError
 
 _warned = False
@@ -97,7 +97,7 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
     )
 
 
-def order(sampler: SeededSampler | SequentialSampler) -> np.ndarray:
+def order(sampler: SeededSampler | InOrder | SequentialSampler) -> np.ndarray:
     """The whole epoch's order: int64."""
     if isinstance(sampler, SeededSampler):
         return sampler.permutation()

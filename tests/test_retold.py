@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch
-from torch.utils.data import DataLoader, Dataset, DistributedSampler
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, SequentialSampler
 
 from batches import TRAIN
 from fastload import FastLoader, PackedDataset
@@ -148,8 +148,41 @@ def test_where_the_epoch_told_cannot_begin_the_iterator_has_ended(store, monkeyp
     assert list(iterator) == []
 
 
-def test_after_the_first_batch_it_is_for_the_next_iteration(store):
-    loader, other = (makers(store)["native"](shuffle=True) for _ in range(2))
+def orders(make):
+    """How loaders get their order: each a function of a loader's further arguments."""
+    return {
+        "in order": make,
+        "shuffled": lambda: make(shuffle=True),
+        "list": lambda: make(sampler=list(range(22, -1, -1))),
+        "divided": lambda: make(sampler=halved(make().dataset)),
+    }
+
+
+ORDERS = ["in order", "shuffled", "list", "divided"]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_epoch_that_the_loader_is_told_before_the_first_batch_counts(store, kind, order):
+    make = orders(makers(store)[kind])[order]
+    expected, other = {}, make()
+    for epoch in (0, 1, 3, 4):
+        other.set_epoch(epoch)
+        expected[epoch] = list(other)
+    # The epoch it is of already, the one that would come next, and another.
+    for told in (0, 1, 3):
+        loader = make()
+        iterator = iter(loader)
+        loader.set_epoch(told)
+        assert loader.state_dict()["epoch"] == told
+        assert_same(list(iterator), expected[told])
+        if told != 1 and order != "divided":  # whose order stays until it is told, as in torch
+            assert_same(list(loader), expected[told + 1])
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_after_the_first_batch_it_is_for_the_next_iteration(store, order):
+    loader, other = (orders(makers(store)["native"])[order]() for _ in range(2))
     expected = list(other)
     iterator = iter(loader)
     first = next(iterator)
@@ -157,6 +190,62 @@ def test_after_the_first_batch_it_is_for_the_next_iteration(store):
     assert_same([first, *iterator], expected)
     other.set_epoch(3)
     assert_same(list(loader), list(other))
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("persistent", [False, True])
+def test_told_late_the_generators_give_what_they_give_told_early(seed, workers, persistent):
+    given = {"num_workers": workers, "persistent_workers": persistent and workers > 0}
+    made = []
+    for late in (False, True):
+        torch.manual_seed(1)
+        generator = torch.Generator().manual_seed(2)
+        loader = FastLoader(Drawn(), 5, shuffle=True, seed=seed, generator=generator, **given)
+        batches = []
+        for epoch in (4, 7):
+            if not late:
+                loader.set_epoch(epoch)
+            iterator = iter(loader)
+            loader.set_epoch(epoch)
+            # Without a seed those that samples draw are the workers' own, which may persist.
+            batches += [batch[:1] if seed is None else batch for batch in iterator]
+        made.append([batches, torch.rand(1, generator=generator), torch.rand(1)])
+    assert_same(made[1], made[0])
+
+
+def test_a_state_that_is_loaded_counts_more_than_an_epoch_told_before():
+    for shuffle in (False, True):
+        make = lambda: FastLoader(Drawn(), 5, seed=3, shuffle=shuffle)  # noqa: B023, E731
+        loader = make()
+        loader.set_epoch(2)
+        iterator = iter(loader)
+        next(iterator)
+        state = loader.state_dict()
+        other = make()
+        other.set_epoch(0)
+        other.load_state_dict(state)
+        assert_same(list(other), list(iterator))
+
+
+def test_in_order_a_seed_keeps_torchs_sampler_and_its_epoch(store):
+    loader = FastLoader(store, 5, seed=3)
+    assert isinstance(loader.sampler, SequentialSampler)
+    assert list(loader.sampler) == list(range(24))
+    assert type(FastLoader(store, 5).sampler) is SequentialSampler
+    # What trainers do who tell samplers alone.
+    loader.sampler.set_epoch(4)
+    assert loader.state_dict()["epoch"] == 4
+    assert loader.dataset.draw() == (3, 4)
+
+
+def test_of_two_iterators_the_later_one_is_told(store):
+    loader, other = (makers(store)["native"](shuffle=True) for _ in range(2))
+    other.set_epoch(4)
+    expected = [list(makers(store)["native"](shuffle=True)), list(other)]
+    iterators = [iter(loader), iter(loader)]
+    loader.set_epoch(4)
+    assert_same([list(iterator) for iterator in iterators], expected)
 
 
 def test_of_two_iterators_the_earlier_one_keeps_its_epoch(store):

@@ -24,7 +24,7 @@ from torch.utils.data import (
 )
 
 from .._device.nested import plain
-from .._sampler import SeededSampler
+from .._sampler import InOrder, SeededSampler
 from ..storage.base import RAW, Spans, Store
 from ..storage.concat import ConcatStore
 
@@ -103,6 +103,7 @@ _OF_INTS = (
     WeightedRandomSampler,
     DistributedSampler,
     SeededSampler,
+    InOrder,
 )
 
 

@@ -54,6 +54,7 @@ class Background(Iterator[Outcome]):
     ) -> None:
         self._wrapped = wrapped
         self._drawn = tasks
+        self._ahead = ahead
         self._pid = os.getpid()
         self._under_way = 0
         self._producer = _Producer(make)
@@ -66,12 +67,13 @@ class Background(Iterator[Outcome]):
     def __next__(self) -> Outcome:
         if os.getpid() != self._pid:
             raise UsageError("the iterator is of the process before the fork; make one in this one")
-        self._draw()
+        if self._under_way <= self._ahead:
+            self._draw()
         if not self._under_way:
             self._producer.items.put(None)
             raise StopIteration
-        self._under_way -= 1
         outcome = self._producer.next()
+        self._under_way -= 1  # not before: where Ctrl-C ends the wait, it is still to come
         if isinstance(outcome, BaseException):
             try:
                 raise outcome

@@ -63,6 +63,7 @@ class WorkerIterator(Iterator[Any]):
         self._pid = os.getpid() if hasattr(self._wrapped, "_workers") else None
         assert tasks.current is not None  # torch's iterator has asked for its sampler's
         self._tasks: TaskIterator = tasks.current
+        self._torchs = None if self._pid is None else self._wrapped  # with worker processes
         self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
@@ -142,6 +143,8 @@ class WorkerIterator(Iterator[Any]):
     def _outcome(self, begin: int) -> Outcome:
         if self._pid not in (None, os.getpid()):
             raise UsageError("the iterator is of the process before the fork; make one in this one")
+        torchs = self._torchs
+        came = None if torchs is None else torchs._rcvd_idx
         try:
             outcome: Outcome = next(self._wrapped)
         except StopIteration:
@@ -149,8 +152,10 @@ class WorkerIterator(Iterator[Any]):
             self._stamps.ended(begin)
             raise
         except Exception:
-            # Of this process: a batch that failed is behind us, as in torch.
-            if not self._progress.workers:
+            # A batch that failed is behind us, as in torch. One that did not come, as its worker
+            # is late or gone, is the next one still.
+            late = torchs is not None and torchs._rcvd_idx == came
+            if not (late or self._progress.workers):
                 self._progress.batch()
             raise
         return outcome

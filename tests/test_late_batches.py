@@ -1,0 +1,140 @@
+"""A batch that did not come, in time or at all, is the next one still: here and after resuming."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from torch.utils.data import Dataset, get_worker_info
+
+from batches import EVAL
+from fastload import FastLoader
+from fastload._engine import native
+from sides import assert_same
+
+
+class Armed(Dataset):
+    """At sample 22 something happens while the file ``armed`` is there."""
+
+    def __init__(self, armed, happens=None):
+        self.armed = armed
+        self.happens = happens
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        if i == 22 and self.happens is not None and self.armed.exists():
+            self.happens(self.armed)
+        return i
+
+
+def killed(armed):
+    armed.unlink()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def held(armed):
+    while armed.exists():
+        time.sleep(0.01)
+
+
+def numbers(batches):
+    return [int(i) for batch in batches for i in batch]
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize(("workers", "seed"), [(1, 1), (2, None)])
+@pytest.mark.parametrize(
+    ("happens", "arguments"), [(killed, {}), (held, {"timeout": 1})], ids=["killed", "late"]
+)
+def test_a_state_after_a_worker_died_or_was_late_lacks_no_batch(
+    tmp_path, happens, arguments, seed, workers
+):
+    armed = tmp_path / "armed"
+    armed.touch()
+    dataset = Armed(armed, happens)
+    loader = FastLoader(dataset, 5, num_workers=workers, seed=seed, **arguments)
+    got, iterator = [], iter(loader)
+    with pytest.raises(RuntimeError, match=r"exited unexpectedly|killed by signal|timed out"):
+        while True:
+            got.append(next(iterator))
+    state = loader.state_dict()
+    armed.unlink(missing_ok=True)
+    if happens is held:  # the same iterator goes on as well
+        assert numbers([*got, *iterator]) == list(range(40))
+    del iterator
+    again = FastLoader(dataset, 5, num_workers=workers, seed=seed)
+    again.load_state_dict(state)
+    assert numbers([*got, *again]) == list(range(40))
+
+
+@pytest.mark.native
+@pytest.mark.usefixtures("no_leaks")
+def test_an_engine_that_is_late_keeps_its_batch_and_its_pace(store, monkeypatch):
+    release = threading.Event()
+    result = native.NativeTicket.result
+
+    def slow(self):
+        release.wait(30)
+        return result(self)
+
+    expected = list(FastLoader(store, 4, transform=EVAL))
+    monkeypatch.setattr(native.NativeTicket, "result", slow)
+    loader = FastLoader(store, 4, transform=EVAL, num_workers=1, timeout=0.05)
+    iterator = iter(loader)
+    ordered = iterator._ordered
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+    assert iterator._ordered == ordered
+    state = loader.state_dict()
+    assert state["batches"] == 0
+    release.set()
+    again = FastLoader(store, 4, transform=EVAL)
+    again.load_state_dict(state)
+    assert_same(list(again), expected)
+    got = []
+    while len(got) < len(expected):
+        try:
+            got.append(next(iterator))
+        except RuntimeError:  # on a busy machine it is late once more
+            continue
+    assert_same(got, expected)
+    assert next(iterator, None) is None
+
+
+class Interrupting(Dataset):
+    """At sample 6, for once, the process that waits for its batch is interrupted."""
+
+    def __init__(self):
+        self.done = False
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        if i == 6 and not self.done:
+            self.done = True
+            os.kill(os.getpid() if get_worker_info() is None else os.getppid(), signal.SIGINT)
+            time.sleep(0.2)
+        return i
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("arguments", [{"prefetch_thread": True}, {"num_workers": 1}])
+def test_after_an_interrupt_while_waiting_no_batch_is_missing(arguments):
+    iterator = iter(FastLoader(Interrupting(), 3, **arguments))
+    got, interrupted = [], 0
+    while True:
+        try:
+            got.append(next(iterator))
+        except KeyboardInterrupt:
+            interrupted += 1
+        except StopIteration:
+            break
+    assert interrupted == 1
+    assert numbers(got) == list(range(12))
