@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -138,3 +139,46 @@ def test_after_an_interrupt_while_waiting_no_batch_is_missing(arguments):
             break
     assert interrupted == 1
     assert numbers(got) == list(range(12))
+
+
+class Partly(Dataset):
+    """Sample 22 is bad; 39, which takes its place, is late as long as ``armed`` is there."""
+
+    def __init__(self, armed):
+        self.armed = armed
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        if i == 22:
+            raise ValueError("on purpose")
+        while i == 39 and self.armed.exists():
+            time.sleep(0.01)
+        return i
+
+
+@pytest.mark.filterwarnings("ignore:epoch 0")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_batch_that_is_filled_up_too_late_is_the_next_one_still(tmp_path, workers):
+    armed = tmp_path / "armed"
+    given = {"on_error": "refill", "max_errors": 1, "num_workers": workers}
+    expected = [batch.tolist() for batch in FastLoader(Partly(armed), 5, **given)]
+    armed.touch()
+    loader = FastLoader(Partly(armed), 5, timeout=1, **given)
+    got, iterator = [], iter(loader)
+    while len(got) < 4:
+        with contextlib.suppress(RuntimeError):  # on a busy machine these are late too
+            got.append(next(iterator).tolist())
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="timed out"):
+            next(iterator)
+    state = loader.state_dict()
+    armed.unlink()
+    while len(got) < len(expected):
+        with contextlib.suppress(RuntimeError):
+            got.append(next(iterator).tolist())
+    assert got == expected
+    again = FastLoader(Partly(armed), 5, **given)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == expected[4:]

@@ -16,7 +16,7 @@ import os
 import time
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -63,7 +63,6 @@ class WorkerIterator(Iterator[Any]):
         self._pid = os.getpid() if hasattr(self._wrapped, "_workers") else None
         assert tasks.current is not None  # torch's iterator has asked for its sampler's
         self._tasks: TaskIterator = tasks.current
-        self._torchs = None if self._pid is None else self._wrapped  # with worker processes
         self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
@@ -72,6 +71,7 @@ class WorkerIterator(Iterator[Any]):
         if refill is not None:
             self._wrapped = Completed(self._wrapped, self._tasks, refill, number)
         self._refill = refill
+        self._came = _counter(self._wrapped)
         self._progress = progress
         self._bad = bad
         self._stamps = stamps
@@ -143,8 +143,7 @@ class WorkerIterator(Iterator[Any]):
     def _outcome(self, begin: int) -> Outcome:
         if self._pid not in (None, os.getpid()):
             raise UsageError("the iterator is of the process before the fork; make one in this one")
-        torchs = self._torchs
-        came = None if torchs is None else torchs._rcvd_idx
+        came = self._came()
         try:
             outcome: Outcome = next(self._wrapped)
         except StopIteration:
@@ -154,7 +153,7 @@ class WorkerIterator(Iterator[Any]):
         except Exception:
             # A batch that failed is behind us, as in torch. One that did not come, as its worker
             # is late or gone, is the next one still.
-            late = torchs is not None and torchs._rcvd_idx == came
+            late = came is not None and came == self._came()
             if not (late or self._progress.workers):
                 self._progress.batch()
             raise
@@ -188,6 +187,15 @@ class WorkerIterator(Iterator[Any]):
 
     def __reduce__(self) -> Any:
         return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+def _counter(wrapped: Any) -> Callable[[], int | None]:
+    """What tells how many batches came of ``wrapped``; None where each is made when asked for."""
+    if isinstance(wrapped, Completed):
+        return lambda: wrapped.number
+    if hasattr(wrapped, "_rcvd_idx"):
+        return lambda: int(wrapped._rcvd_idx)
+    return lambda: None
 
 
 # Torch's iterators with workers; in a child they are to be left alone.
