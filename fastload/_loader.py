@@ -12,7 +12,6 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from . import _arguments, _decode_device, _epoch, _retold, _runs, _shard
 from ._arguments import Sample
-from ._buffers import SlabRing
 from ._cache.cache import Cache
 from ._collate import collate
 from ._dataset import open_dataset
@@ -32,9 +31,7 @@ from ._trace import Observed, Stamps
 from .errors import UsageError
 
 if TYPE_CHECKING:  # what not every loader needs
-    from ._device.mover import Mover
     from ._governor import Governor
-    from ._workers.shared import SharedRing
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
@@ -231,16 +228,12 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self.device = device
         self.prefetch_device = prefetch_device
         self.batch_transform = batch_transform
-        self._mover: tuple[int, Mover] | None = None
         self.decode_device = decode_device
-        self._choice: _decode_device.Choice | None = None
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
         self._stamps = Stamps()
         self._bad = BadSamples(max_errors, None)
         self._padding = 0
-        self._ring: SharedRing | None = None
-        self._warm: SlabRing | None = None
         self._waiting = cpu.Waiting()
         self._own_order = sampler is None and batch_sampler is None
         _decode_device.check(self)

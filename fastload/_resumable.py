@@ -12,7 +12,12 @@ from ._shard import Shard
 from .errors import UsageError
 
 if TYPE_CHECKING:
+    import threading
+
+    from ._buffers import SlabRing
+    from ._device.mover import Mover
     from ._workers.run import Inner
+    from ._workers.shared import SharedRing
 
 
 class Resumable:
@@ -26,6 +31,10 @@ class Resumable:
     _resume: Progress | None = None
     _inner: Inner | None = None
     _choice: _decode_device.Choice | None = None  # what decode_device="auto" found
+    _ring: SharedRing | None = None
+    _warm: SlabRing | None = None
+    _mover: tuple[int, Mover] | None = None
+    _turn: tuple[int, threading.Lock] | None = None  # of which process, and its threads' lock
 
     if TYPE_CHECKING:
 
@@ -94,6 +103,7 @@ class Resumable:
             "_warm",
             "_progress",
             "_mover",
+            "_turn",
             "_base_seed",
         )
         return {**self.__dict__, **dict.fromkeys(alive)}

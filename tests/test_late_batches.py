@@ -109,9 +109,10 @@ def test_an_engine_that_is_late_keeps_its_batch_and_its_pace(store, monkeypatch)
 
 
 class Interrupting(Dataset):
-    """At sample 6, for once, the process that waits for its batch is interrupted."""
+    """At sample 6, for once, the process is interrupted that has ``got`` all before and waits."""
 
-    def __init__(self):
+    def __init__(self, got):
+        self.got = got
         self.done = False
 
     def __len__(self):
@@ -120,19 +121,26 @@ class Interrupting(Dataset):
     def __getitem__(self, i):
         if i == 6 and not self.done:
             self.done = True
+            while self.got.read_text() != "2":
+                time.sleep(0.01)
+            time.sleep(0.5)
             os.kill(os.getpid() if get_worker_info() is None else os.getppid(), signal.SIGINT)
-            time.sleep(0.2)
+            time.sleep(0.5)
         return i
 
 
 @pytest.mark.usefixtures("no_leaks")
 @pytest.mark.parametrize("arguments", [{"prefetch_thread": True}, {"num_workers": 1}])
-def test_after_an_interrupt_while_waiting_no_batch_is_missing(arguments):
-    iterator = iter(FastLoader(Interrupting(), 3, **arguments))
+def test_after_an_interrupt_while_waiting_no_batch_is_missing(tmp_path, arguments):
+    count = tmp_path / "got"
+    count.write_text("0")
+    iterator = iter(FastLoader(Interrupting(count), 3, **arguments))
     got, interrupted = [], 0
     while True:
         try:
             got.append(next(iterator))
+            if len(got) < 3:
+                count.write_text(str(len(got)))
         except KeyboardInterrupt:
             interrupted += 1
         except StopIteration:

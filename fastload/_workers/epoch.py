@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 import functools
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -45,6 +46,8 @@ class WorkerIterator(Iterator[Any]):
         reported: the length that an iterable dataset reported, or None.
         ahead: batches that a thread makes ahead; 0: none does.
         refill, number: where batches are filled up from, and which batch comes first; or None.
+        turn: held by the thread while it makes a batch; threads of earlier iterations may not have
+            ended yet, and the dataset is the user's.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class WorkerIterator(Iterator[Any]):
         ahead: int = 0,
         refill: Refill | None = None,
         number: int = 0,
+        turn: threading.Lock | None = None,
     ) -> None:
         self._wrapped: Any = _in_this_process(iter(inner))
         self._pid = os.getpid() if hasattr(self._wrapped, "_workers") else None
@@ -66,7 +70,7 @@ class WorkerIterator(Iterator[Any]):
         self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
-            make = functools.partial(_make, self._fetcher, pinned)
+            make = functools.partial(_make, self._fetcher, turn or threading.Lock(), pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         if refill is not None:
             self._wrapped = Completed(self._wrapped, self._tasks, refill, number)
@@ -234,6 +238,7 @@ def too_long(dataset: Any, reported: int, yielded: int, workers: int = 0) -> str
     )
 
 
-def _make(fetcher: Fetcher, pinned: bool, task: Task) -> Outcome:
-    outcome = fetcher[task]
+def _make(fetcher: Fetcher, turn: threading.Lock, pinned: bool, task: Task) -> Outcome:
+    with turn:
+        outcome = fetcher[task]
     return outcome.pin_memory() if pinned else outcome

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import threading
 import warnings
 from typing import Any
 
@@ -57,6 +59,7 @@ def iterator(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
         _AHEAD if loader.prefetch_thread and not loader.num_workers else 0,
         epoch.refill,
         epoch.skip,
+        _turn(loader),
     )
     if epoch.resumed and not loader.num_workers:
         made.start()
@@ -65,6 +68,13 @@ def iterator(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
         if loader._base_seed is None:
             loader._base_seed = made._base_seed
     return made
+
+
+def _turn(loader: Any) -> threading.Lock:
+    """What the threads of ``prefetch_thread`` take turns by; another in a forked child."""
+    if loader._turn is None or loader._turn[0] != os.getpid():
+        loader._turn = os.getpid(), threading.Lock()
+    return loader._turn[1]  # type: ignore[no-any-return]
 
 
 def _local(loader: Any, epoch: Epoch) -> LocalIterator:

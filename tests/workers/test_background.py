@@ -61,6 +61,31 @@ def test_the_samples_are_made_ahead_on_another_thread():
     del iterator
 
 
+def test_threads_of_several_iterations_take_turns_in_the_dataset():
+    class Busy(TensorDataset):
+        inside = most = 0
+
+        def __getitem__(self, i):
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+            time.sleep(0.005)
+            self.inside -= 1
+            return super().__getitem__(i)
+
+    dataset = Busy(torch.arange(20))
+    ours = loader(dataset, seed=1)
+    for _ in range(3):  # left early: its thread makes one more batch
+        for _batch in ours:
+            break
+    kept = iter(ours)
+    next(kept)
+    late = iter(ours)
+    ours.set_epoch(7)
+    assert len(list(late)) == 7
+    assert len(list(kept)) == 6
+    assert dataset.most == 1
+
+
 def test_an_error_is_raised_at_its_batch_and_the_rest_comes():
     iterator = iter(loader([0, 1, 2, 3, "text", 5, 6, 7, 8]))
     assert next(iterator).tolist() == [0, 1, 2]
