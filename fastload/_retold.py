@@ -59,20 +59,22 @@ class Retold(Iterator[Any]):
         again: Callable[[Any], Iterator[Any]],
     ) -> None:
         self._iterator = iterator
-        self._loader: weakref.ref[Any] | None = weakref.ref(loader)
+        # Until the first batch: what is kept alive, such as workers of before, is let go then.
+        self._first: tuple[weakref.ref[Any], Callable[[Any], Iterator[Any]]] | None
+        self._first = weakref.ref(loader), again
         self._begun: Progress = loader._progress
-        self._again = again
         self._process = os.getpid()
 
     def __next__(self) -> Any:
-        if self._loader is not None:
+        if self._first is not None:
             self._settle()
         return next(self._iterator)
 
     def _settle(self) -> None:
         """Before the first batch: see which epoch it is to be of."""
-        assert self._loader is not None
-        loader, self._loader = self._loader(), None
+        assert self._first is not None
+        (reference, again), self._first = self._first, None
+        loader = reference()
         if loader is None or os.getpid() != self._process:
             return
         if not _epoch.another(loader, self._begun):
@@ -83,7 +85,7 @@ class Retold(Iterator[Any]):
             close()
         # Its worker processes end before others begin; where none can, it has ended.
         self._iterator = iter(())
-        self._iterator = self._again(loader)
+        self._iterator = again(loader)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]
