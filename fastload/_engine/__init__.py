@@ -140,8 +140,14 @@ def _kind(engine: str) -> type[Decoder]:
 
 
 def load(store: Store) -> None:
-    """Import what ``make_decoder("auto", store)`` needs: once, before processes are forked."""
-    _kind(chosen("auto", store))
+    """Import what ``make_decoder("auto", store)`` needs: once, before processes are forked.
+
+    Then they share what is remembered of its JPEGs, too.
+    """
+    if _kind(chosen("auto", store)).name == "native":
+        from .entries import table_of
+
+        table_of(store)
 
 
 def images_of(

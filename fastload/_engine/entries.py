@@ -10,6 +10,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from torch.utils.data import get_worker_info
+
 from .. import _native
 from .._machine import memory
 from ..storage.base import Store
@@ -26,7 +28,7 @@ def table_of(store: Store) -> Any:
     """The core's ``EntryTable`` for ``store``, which all loaders over its dataset share.
 
     It takes no memory before there is something to remember, and at most 1 % of what is available
-    now, divided by LOCAL_WORLD_SIZE.
+    now, divided by LOCAL_WORLD_SIZE and, where worker processes make it, by their number.
     """
     parts = _parts(store)
     tables = _tables.setdefault(parts[0], {})
@@ -36,7 +38,10 @@ def table_of(store: Store) -> Any:
         if core is None:
             raise _native.missing()
         ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        limit = int(memory.available() * _SHARE) // max(1, int(ranks) if ranks.isdigit() else 1)
+        worker = get_worker_info()
+        sharers = int(ranks) if ranks.isdigit() else 1
+        sharers *= 1 if worker is None else worker.num_workers
+        limit = int(memory.available() * _SHARE) // max(1, sharers)
         tables.setdefault(key, core.EntryTable(len(store), limit))
     return tables[key]
 

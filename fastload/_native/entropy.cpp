@@ -10,6 +10,10 @@
 namespace fastload {
 namespace {
 
+// An entry point for each row of MCUs, and further ones in a row that is at least twice as long as this. What
+// is beside a crop is passed; a photo of 500 pixels does without them. Measured: docs/performance.md.
+constexpr int kPointEvery = 32;
+
 // What a thread keeps from file to file.
 constexpr size_t kKept = size_t{4} << 20;
 
@@ -61,6 +65,7 @@ struct EntropySource::Impl {
   size_t codes_nbytes;
   int64_t before;  // bytes of the data before those in `data`, both without stuffing; -1: nothing is loaded
   EntryNotes notes;
+  int points_per_row;
   int mcus_per_row, first_column, last_column;
   int row, column;  // of the MCU that libjpeg asks for next
   int64_t stands;   // the MCU that `scan` stands before
@@ -73,10 +78,20 @@ struct EntropySource::Impl {
   bool prepare(j_decompress_ptr cinfo);
 
   int64_t row_begins(int at) const { return int64_t{at} * mcus_per_row; }
+  // The MCU that a point is about, and the last point that is not behind an MCU. No point is about the first.
+  int64_t mcu_of(int point) const {
+    return row_begins((point + 1) / points_per_row) + (point + 1) % points_per_row * kPointEvery;
+  }
+  int point_at(int64_t mcu) const {
+    const int at = static_cast<int>(mcu / mcus_per_row), column = static_cast<int>(mcu % mcus_per_row);
+    return at * points_per_row + std::min(column / kPointEvery, points_per_row - 1) - 1;
+  }
   bool seek(int point);
-  bool load_at(int at);
+  bool load_at(int point);
   bool note();
+  int64_t until_note(int64_t mcus) const;
   bool move_to(int64_t mcu);
+  bool read_run(const BlockRun& to, int mcus);
 };
 
 bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Effort effort) {
@@ -108,6 +123,7 @@ bool EntropySource::Impl::build_tables(j_decompress_ptr cinfo, HuffmanTable::Eff
   }
   const int mcu_width = DCTSIZE * (alone ? 1 : cinfo->max_h_samp_factor);
   mcus_per_row = (static_cast<int>(cinfo->image_width) + mcu_width - 1) / mcu_width;
+  points_per_row = std::max(1, mcus_per_row / kPointEvery);
   return true;
 }
 
@@ -132,19 +148,18 @@ bool EntropySource::Impl::load(const uint8_t* from) {
   return true;
 }
 
-// Stands before the row of MCUs that a point which holds is about, or gives false if it cannot be.
+// Stands before the MCU of a point that holds; false if it cannot be.
 bool EntropySource::Impl::seek(int point) {
   const int64_t byte = notes.flat(point) - before;
   if (byte < 0 || byte >= scan.end - scan.begin) return false;
   entropy_seek(&scan, byte * 8 + notes.bit(point));
   std::copy_n(notes.dc(point), 3, scan.prediction);
-  stands = row_begins(point + 1);
+  stands = mcu_of(point);
   return true;
 }
 
-// Loads the data from the last point above a row on, or all of it.
-bool EntropySource::Impl::load_at(int at) {
-  const int point = std::min(at, notes.known()) - 1;
+// Loads the data from a point on, or, where it is none, all of it.
+bool EntropySource::Impl::load_at(int point) {
   const bool known = point >= 0 && notes.holds(point);
   before = known ? notes.flat(point) : 0;
   return load(known ? notes.byte(point) : codes) && (!known || seek(point));
@@ -152,26 +167,45 @@ bool EntropySource::Impl::load_at(int at) {
 
 // Makes a point of where `scan` stands, if that is the next one.
 bool EntropySource::Impl::note() {
-  if (!notes.wants() || stands != row_begins(notes.known() + 1)) return true;
+  if (!notes.wants() || stands != mcu_of(notes.known())) return true;
   const int64_t position = entropy_position(scan);
   if (position > limit) return false;
   notes.add(before * 8 + position, scan.prediction);
   return true;
 }
 
-// Stands before an MCU that is not above: by way of the last point before it, or past those between.
+// So many MCUs from here on, up to the next one that a point is to be made of.
+int64_t EntropySource::Impl::until_note(int64_t mcus) const {
+  const int64_t next = notes.wants() ? mcu_of(notes.known()) - stands : 0;
+  return next > 0 ? std::min(mcus, next) : mcus;
+}
+
+// Stands before an MCU that is not behind: by way of the last point before it, or past those between.
 bool EntropySource::Impl::move_to(int64_t mcu) {
-  const int at = static_cast<int>(mcu / mcus_per_row);
-  if (before < 0 && !load_at(at)) return false;
+  const int point = std::min(point_at(mcu), notes.known() - 1);
+  if (before < 0 && !load_at(point)) return false;
   if (!note()) return false;
-  const int point = std::min(at, notes.known()) - 1;
-  if (point >= 0 && row_begins(point + 1) > stands && notes.holds(point) && !seek(point)) return false;
+  if (point >= 0 && point < notes.known() && mcu_of(point) > stands && notes.holds(point) && !seek(point))
+    return false;
   while (stands < mcu) {
-    const int64_t next = notes.wants() ? row_begins(notes.known() + 1) : mcu;
-    const int64_t stop = next > stands ? std::min(mcu, next) : mcu;
-    if (!coder->pass(&scan, stop - stands)) return false;
-    stands = stop;
+    const int64_t part = until_note(mcu - stands);
+    if (!coder->pass(&scan, part)) return false;
+    stands += part;
     if (!note()) return false;
+  }
+  return true;
+}
+
+// The next MCUs.
+bool EntropySource::Impl::read_run(const BlockRun& to, int mcus) {
+  BlockRun rest = to;
+  while (mcus > 0) {
+    const int part = static_cast<int>(until_note(mcus));
+    if (!coder->decode_run(&scan, rest, part)) return false;
+    stands += part;
+    mcus -= part;
+    if (!note()) return false;
+    for (int b = 0; mcus > 0 && b < scan.blocks_in_mcu; b++) rest.first[b] += part * rest.step[b];
   }
   return true;
 }
@@ -202,16 +236,16 @@ bool EntropySource::Impl::prepare(j_decompress_ptr cinfo) {
 }
 
 bool EntropySource::begin(j_decompress_ptr cinfo) {
-  return impl_->prepare(cinfo) && impl_->load_at(0);
+  return impl_->prepare(cinfo) && impl_->load_at(-1);
 }
 
 bool EntropySource::open(j_decompress_ptr cinfo, const EntropyFile& file) {
   Impl& mine = *impl_;
   if (!mine.prepare(cinfo)) return false;
-  // The rows of MCUs but the first. A scan of one component has one block in an MCU.
+  // A scan of one component has one block in an MCU.
   const int mcu_height = DCTSIZE * (cinfo->comps_in_scan == 1 ? 1 : cinfo->max_v_samp_factor);
-  const int points = (static_cast<int>(cinfo->image_height) - 1) / mcu_height;
-  mine.notes.begin(file.entries, file.data, file.nbytes, mine.codes, points);
+  const int rows = (static_cast<int>(cinfo->image_height) + mcu_height - 1) / mcu_height;
+  mine.notes.begin(file.entries, file.data, file.nbytes, mine.codes, rows * mine.points_per_row - 1);
   return true;
 }
 
@@ -222,9 +256,7 @@ bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
 bool EntropySource::read(int row, int rows, int first, int last, const BlockRun* to) {
   Impl& mine = *impl_;
   for (int i = 0; i < rows && !mine.failed; i++) {
-    mine.failed = !mine.move_to(mine.row_begins(row + i) + first) ||
-                  !mine.coder->decode_run(&mine.scan, to[i], last - first);
-    mine.stands += last - first;
+    mine.failed = !mine.move_to(mine.row_begins(row + i) + first) || !mine.read_run(to[i], last - first);
   }
   return !mine.failed;
 }

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 
 #include <cstring>
-#include <new>
 
 #include "crc32c.h"
 
@@ -20,8 +19,8 @@ constexpr size_t kHeader = 256;
 constexpr uint64_t kMostUnits = uint64_t{1} << 32;
 constexpr size_t kMostBytes = size_t{1} << 29;
 
-// Points of a file: one for 8 rows of the highest image.
-constexpr int kMostPoints = 8192;
+// Points of a file: enough for a hundred megapixels.
+constexpr int kMostPoints = 65536;
 
 }  // namespace
 
@@ -43,11 +42,15 @@ EntryTable::EntryTable(int64_t records, size_t limit) : base_(nullptr), size_(0)
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
   const size_t table = (kHeader + static_cast<size_t>(records) * sizeof(uint32_t) + kUnit - 1) / kUnit;
   const size_t units = limit / kUnit < kMostUnits ? limit / kUnit : static_cast<size_t>(kMostUnits);
-  size_ = (units < table ? table : units) * kUnit;
   // Shared with children that are forked later, so that what they find is known to the next ones.
-  void* const mapped =
-      mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (mapped == MAP_FAILED) throw std::bad_alloc();
+  void* const mapped = units <= table ? MAP_FAILED
+                                      : mmap(nullptr, units * kUnit, PROT_READ | PROT_WRITE,
+                                             MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (mapped == MAP_FAILED) {
+    records_ = 0;
+    return;
+  }
+  size_ = units * kUnit;
   base_ = static_cast<uint8_t*>(mapped);
   header()->begin.store(table, std::memory_order_relaxed);
   header()->used.store(table, std::memory_order_relaxed);
@@ -57,7 +60,7 @@ EntryTable::EntryTable(int64_t records, size_t limit) : base_(nullptr), size_(0)
 }
 
 EntryTable::~EntryTable() {
-  munmap(base_, size_);
+  if (base_) munmap(base_, size_);
 }
 
 EntryTable::Header* EntryTable::header() const {
@@ -128,12 +131,13 @@ void EntryTable::forget(int64_t record, const EntryList& known) noexcept {
 }
 
 int64_t EntryTable::used() const noexcept {
+  if (!base_) return 0;
   const uint64_t used = header()->used.load(std::memory_order_relaxed);
   return static_cast<int64_t>((used - header()->begin.load(std::memory_order_relaxed)) * kUnit);
 }
 
 int64_t EntryTable::count() const noexcept {
-  return static_cast<int64_t>(header()->count.load(std::memory_order_relaxed));
+  return base_ ? static_cast<int64_t>(header()->count.load(std::memory_order_relaxed)) : 0;
 }
 
 void EntryNotes::begin(const EntryRef& ref, const uint8_t* file, size_t nbytes, const uint8_t* data,

@@ -1,4 +1,5 @@
-// Where rows of MCUs begin in the Huffman codes of a JPEG file, remembered from an earlier decoding of it.
+// Where MCUs begin in the Huffman codes of a JPEG file, remembered from an earlier decoding of it: the first
+// of each row, and a few more of a long one (entropy.cpp).
 //
 // Note [Entry points]
 // An entry point is a position in the file and the DC predictors that hold there: a decoder can begin with
@@ -40,13 +41,12 @@ struct EntryList {
 // kill      of a process in the middle of append(): this record gets no further points
 class EntryTable {
  public:
-  // Of at most `limit` bytes, taken as they are used. Throws std::bad_alloc.
+  // Of at most `limit` bytes, taken as they are used. Where that is too little for a place a record, or
+  // memory cannot be had, nothing is remembered.
   EntryTable(int64_t records, size_t limit);
   ~EntryTable();
   EntryTable(const EntryTable&) = delete;
   EntryTable& operator=(const EntryTable&) = delete;
-
-  int64_t records() const { return records_; }
 
   // What is known of a record; it stays readable as long as the table.
   EntryList find(int64_t record) const noexcept;
@@ -83,7 +83,7 @@ struct EntryRef {
 class EntryNotes {
  public:
   // A smaller file is decoded as fast without. Measured: docs/performance.md.
-  static constexpr size_t kSmall = 16384;
+  static constexpr size_t kSmall = 8192;
 
   // Begins with a file that may have `most` points; its Huffman codes begin at `data`. Points are found in
   // order, and nothing is asked of the file before those that were asked for last.

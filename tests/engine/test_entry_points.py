@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import ConcatDataset, Subset
+from torch.utils.data import ConcatDataset, DataLoader, Subset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
@@ -38,8 +38,9 @@ SIDE = 330  # pixels: files are large enough to be remembered
 
 
 def large(kind: str, seed: int = 0) -> bytes:
-    """A JPEG of more than 16 KB."""
-    image = native_core.photo(SIDE, SIDE - 20, seed)
+    """A JPEG of more than 8 KB."""
+    # "wide": several points in a row of MCUs
+    image = native_core.photo(*((1100, 150) if kind == "wide" else (SIDE, SIDE - 20)), seed)
     options: dict[str, Any] = {"quality": 93}
     if kind == "gray":
         return native_core.encode(image.convert("L"), **options)
@@ -47,19 +48,20 @@ def large(kind: str, seed: int = 0) -> bytes:
         return native_core.encode(image, subsampling="4:2:0", progressive=True, **options)
     if kind == "restarts":
         return native_core.encode(image, subsampling="4:2:0", restart_marker_rows=2, **options)
-    return native_core.encode(image, subsampling=kind, **options)
+    subsampling = "4:4:4" if kind == "wide" else kind
+    return native_core.encode(image, subsampling=subsampling, **options)
 
 
-KINDS = ["4:4:4", "4:2:2", "4:2:0", "gray", "progressive", "restarts"]
+KINDS = ["4:4:4", "4:2:2", "4:2:0", "gray", "progressive", "restarts", "wide"]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photos of every kind that there is, each of more than 16 KB, and a small one."""
+    """Photos of every kind that there is, each of more than 8 KB, and a small one."""
     root = tmp_path_factory.mktemp("entry points") / "imgs"
     for number, kind in enumerate(KINDS * 2):
         data = large(kind, number)
-        assert len(data) > 16384
+        assert len(data) > 8192
         folder = root / f"class{number % 2}"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{number:02}.jpg").write_bytes(data)
@@ -209,7 +211,7 @@ def crop_of(path: Path, box: tuple[int, int, int, int], table: Any = None) -> tu
     return status, b"" if status else done.images.tobytes()
 
 
-@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "gray"])
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:2", "4:2:0", "gray", "wide"])
 def test_any_byte_may_change_between_epochs(kind, tmp_path):
     """Of a file whose points are known: status and pixels of a crop are those of the file alone."""
     sound, path = large(kind, 5), tmp_path / "a.jpg"
@@ -217,7 +219,9 @@ def test_any_byte_may_change_between_epochs(kind, tmp_path):
     for turn in range(60):
         table = native_core.core().EntryTable(1, 1 << 20)
         path.write_bytes(sound)
-        assert crop_of(path, (0, 0, SIDE, SIDE - 20), table)[0] == 0
+        with Image.open(path) as image:
+            width, height = image.size
+        assert crop_of(path, (0, 0, width, height), table)[0] == 0
         assert table.count == 1
         data = bytearray(sound)
         at = int(random.integers(2, len(data)) if turn % 3 else random.integers(2, 700))
@@ -225,7 +229,7 @@ def test_any_byte_may_change_between_epochs(kind, tmp_path):
         if turn % 10 == 9:
             del data[at:]
         path.write_bytes(data)
-        box = (int(random.integers(SIDE - 40)), int(random.integers(SIDE - 60)), 40, 35)
+        box = (int(random.integers(width - 39)), int(random.integers(height - 34)), 40, 35)
         alone = crop_of(path, box)
         for _ in range(2):
             assert crop_of(path, box, table) == alone
@@ -257,7 +261,7 @@ def test_it_is_bounded_and_tells_of_itself(made, monkeypatch):
     loader = loader_of(dataset)
     assert "entry points" not in loader.explain()
     list(loader)
-    assert f"entry points: of 8 JPEGs, {remembered(dataset):,} bytes" in loader.explain()
+    assert f"entry points: of 10 JPEGs, {remembered(dataset):,} bytes" in loader.explain()
     assert loader.stats()["entry_points_nbytes"] == remembered(dataset)
     monkeypatch.setattr("fastload._machine.memory.available", lambda: 3000 * 100)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
@@ -265,6 +269,26 @@ def test_it_is_bounded_and_tells_of_itself(made, monkeypatch):
     for epoch in range(3):
         same(list(loader_of(small, epoch)), list(loader_of(dataset, epoch)))
     assert 0 < remembered(small) <= 1500
+
+
+def test_nothing_is_remembered_where_not_even_its_table_fits():
+    core = native_core.core()
+    for table in (core.EntryTable(1000, 4000), core.EntryTable(0, 0), core.EntryTable(1, 1 << 40)):
+        assert (table.used, table.count) == (0, 0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_packed_dataset_in_torchs_dataloader_gives_the_same(made, tmp_path, workers):
+    pack(made, tmp_path / "imgs.lmdb")
+    dataset = PackedDataset(tmp_path / "imgs.lmdb", transform=CROP, seed=3)
+    alone = PackedDataset(tmp_path / "imgs.lmdb", transform=CROP, seed=3)
+    for epoch in range(3):
+        for one in (dataset, alone):
+            one.set_epoch(epoch)
+        loader = DataLoader(dataset, batch_size=4, num_workers=workers)
+        mine = [image for images, _ in loader for image in images]
+        for image, at in zip(mine, range(len(alone)), strict=True):
+            assert torch.equal(image, alone[at][0])
 
 
 def test_loaders_of_one_dataset_share_what_is_known(made):

@@ -27,17 +27,18 @@ FLAGS = [
     "-fno-sanitize-recover=all",
     f"-I{NATIVE}",
 ]
+LIBRARIES = ["-ljpeg", "-lpthread"]
 
 
 @pytest.fixture(scope="module")
-def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The harness, built with everything of the core but its Python bindings."""
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the harnesses, built with everything of the core but its Python bindings."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to build the fuzz harness with")
     folder = tmp_path_factory.mktemp("fuzz")
     sources = [path for path in NATIVE.glob("*.cpp") if not path.name.startswith("bindings")]
-    sources.append(Path(__file__).with_name("fuzz.cpp"))
+    mains = [Path(__file__).with_name(name) for name in ("fuzz.cpp", "entries.cpp")]
 
     def build(source: Path) -> str:
         target = str(folder / f"{source.stem}.o")
@@ -45,11 +46,19 @@ def fuzzer(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return target
 
     with ThreadPoolExecutor(2) as pool:
-        objects = list(pool.map(build, sources))
-    subprocess.run(
-        [compiler, *FLAGS, *objects, "-ljpeg", "-lpthread", "-o", str(folder / "fuzz")], check=True
-    )
-    return folder / "fuzz"
+        objects = list(pool.map(build, [*mains, *sources]))
+    for main, linked in zip(mains, objects, strict=False):
+        target = folder / main.stem
+        subprocess.run(
+            [compiler, *FLAGS, linked, *objects[len(mains) :], *LIBRARIES, "-o", str(target)],
+            check=True,
+        )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fuzzer(built: Path) -> Path:
+    return built / "fuzz"
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +142,22 @@ def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
     assert lines[0][0] == lines[1][0]
     assert not lines[0][1].startswith("0 ") and lines[1][1].startswith("0 ")
     assert shared(lines[0][1]) > 20 and shared(lines[1][1]) == 0
+
+
+def test_what_is_remembered_of_a_jpeg_never_changes_a_crop(
+    built: Path, corpus: list[str], tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    wide = tmp_path / "wide.jpg"
+    wide.write_bytes(native_core.encode(native_core.photo(1100, 60), subsampling="4:4:4"))
+    jpegs = [name for name in corpus if name.endswith(".jpg") and "cmyk" not in name]
+    for environment in ({}, {"FASTLOAD_SIMD": "scalar"}):
+        done = subprocess.run(
+            [str(built / "entries"), "3", str(count(2_000, 100_000)), *jpegs, str(wide)],
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        known, forgotten = re.findall(r"(\d+) (?:of files that were known|forgotten)", done.stdout)
+        assert int(known) > 100
+        assert int(forgotten) > 20
