@@ -12,6 +12,7 @@ Hypothesis is set up here too: the same examples on every run, more and new ones
 from __future__ import annotations
 
 import collections
+import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -42,6 +43,10 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell's background job: the processes that tests interrupt would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    # Python 3.14 begins workers by forkserver, where datasets that are defined within a test cannot
+    # travel, with torch's DataLoader neither. Tests of other ways name them.
+    if multiprocessing.get_start_method(allow_none=True) is None:
+        multiprocessing.set_start_method("fork")
     hypothesis.settings.load_profile("long" if config.getoption("--long") else "short")
     if os.environ.get("FASTLOAD_REQUIRE_NATIVE") == "1" and not _has_native():
         raise pytest.UsageError(
