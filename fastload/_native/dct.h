@@ -65,7 +65,7 @@ class DctSource final : public CoefficientSource {
   // Of the record that is open, where it is of the kind that planes.h decodes; else nullptr.
   const Frame* frame() const;
   // Rows of MCUs from the top, as frame() tells them.
-  bool read(int row, int rows, int first, int last, const BlockRun* to) override;
+  bool read(int row, int first, int last, const BlockRun& to) override;
 
   // The synthetic JPEG header to be fed to libjpeg. Valid until the next open.
   const uint8_t* header(size_t* nbytes);

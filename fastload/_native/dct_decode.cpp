@@ -82,7 +82,7 @@ const Frame* DctSource::frame() const {
   return impl_->common ? &impl_->frame : nullptr;
 }
 
-bool DctSource::read(int row, int, int first, int last, const BlockRun* to) {
+bool DctSource::read(int row, int first, int last, const BlockRun& to) {
   Impl& mine = *impl_;
   const int before = (1 << mine.record.grid.log2_column_block) - 1;
   const int count = mine.record.grid.blocks_in_mcu;
@@ -97,7 +97,7 @@ bool DctSource::read(int row, int, int first, int last, const BlockRun* to) {
     }
     JBLOCKROW blocks[kDctMaxBlocksInMcu];
     for (int b = 0; b < count; b++)
-      blocks[b] = reinterpret_cast<JBLOCKROW>(to->first[b] + (column - first) * to->step[b]);
+      blocks[b] = reinterpret_cast<JBLOCKROW>(to.first[b] + (column - first) * to.step[b]);
     if (!mine.expander->expand(&mine.cursor, component, count, blocks)) return false;
   }
   mine.row = row;

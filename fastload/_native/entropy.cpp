@@ -253,11 +253,10 @@ bool EntropySource::next(JCOEF (*blocks)[DCTSIZE2]) {
   return impl_->coder->decode_zigzag(&impl_->scan, blocks);
 }
 
-bool EntropySource::read(int row, int rows, int first, int last, const BlockRun* to) {
+bool EntropySource::read(int row, int first, int last, const BlockRun& to) {
   Impl& mine = *impl_;
-  for (int i = 0; i < rows && !mine.failed; i++) {
-    mine.failed = !mine.move_to(mine.row_begins(row + i) + first) || !mine.read_run(to[i], last - first);
-  }
+  mine.failed =
+      mine.failed || !mine.move_to(mine.row_begins(row) + first) || !mine.read_run(to, last - first);
   return !mine.failed;
 }
 

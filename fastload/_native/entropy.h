@@ -52,7 +52,7 @@ class EntropySource final : public CoefficientSource {
   bool next(JCOEF (*blocks)[DCTSIZE2]);
   // Instead of begin(), for read().
   bool open(j_decompress_ptr cinfo, const EntropyFile& file);
-  bool read(int row, int rows, int first, int last, const BlockRun* to) override;
+  bool read(int row, int first, int last, const BlockRun& to) override;
   // At its end: damaged(), as if the first `rows` rows of MCUs had been asked for.
   bool damaged_in(int rows);
   // Whether nothing but the end of the image follows, so that libjpeg would have nothing to warn of either.

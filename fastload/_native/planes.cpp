@@ -49,14 +49,14 @@ bool Planes::available() {
 struct Planes::Work {
   const Kernels& kernels;
   const Frame& frame;
-  int16_t (*blocks)[kRun * BlockRun::kMostBlocks * 64];
+  int16_t* blocks;
   int first_column, last_column;  // of MCUs, half open
   Plane planes[3];
-  int row, rows;  // of MCUs that are there
+  int row;  // of MCUs, that is there
 
   bool lay_out(resampling::AlignedBytes* samples);
-  bool read_rows(CoefficientSource* source, int y0, int y1);
-  void transform(int16_t* from, int at_row, int column, int count, bool luma) const;
+  bool read_row(CoefficientSource* source, bool luma);
+  void transform(int column, int count, bool luma) const;
   void repeat_edges() const;
   void keep_last_rows() const;
   void convert(int y, int x0, int width, uint8_t* rgb) const;
@@ -72,7 +72,7 @@ bool Planes::Work::lay_out(resampling::AlignedBytes* samples) {
     // An odd number of cache lines: rows above each other must not share their sets.
     const size_t lines = (static_cast<size_t>(8 * plane.h * mcus) + 2 * kBeside + 63) / 64 | 1;
     plane.stride = static_cast<ptrdiff_t>(64 * lines);
-    nbytes += 64 * lines * static_cast<size_t>(8 * plane.v * kMostRows + 1);
+    nbytes += 64 * lines * static_cast<size_t>(8 * plane.v + 1);
   }
   // A thread does not keep what a very wide image took.
   if (samples->size() > kKept && nbytes < samples->size() / 4) samples->release();
@@ -84,17 +84,18 @@ bool Planes::Work::lay_out(resampling::AlignedBytes* samples) {
   }
   for (int c = 0; c < frame.components; c++) {
     planes[c].first = at + planes[c].stride + kBeside;
-    at += planes[c].stride * (8 * planes[c].v * kMostRows + 1);
+    at += planes[c].stride * (8 * planes[c].v + 1);
   }
   return true;
 }
 
-// The blocks of MCUs [column, column + count) of the at_row-th row into samples.
-void Planes::Work::transform(int16_t* from, int at_row, int column, int count, bool luma) const {
+// The blocks of MCUs [column, column + count) into samples.
+void Planes::Work::transform(int column, int count, bool luma) const {
+  int16_t* from = blocks;
   for (int c = 0; c < frame.components; c++) {
     const Plane& plane = planes[c];
     const int width = count * plane.h;
-    uint8_t* to = plane.row(8 * plane.v * at_row) + 8 * plane.h * (column - first_column);
+    uint8_t* to = plane.first + 8 * plane.h * (column - first_column);
     for (int y = 0; y < plane.v; y++, from += 64 * kRun * plane.h, to += 8 * plane.stride) {
       if (c > 0 || luma) kernels.inverse_dct(from, width, frame.quant[c], to, plane.stride);
       std::memset(from, 0, sizeof(int16_t) * 64 * static_cast<size_t>(width));
@@ -102,28 +103,23 @@ void Planes::Work::transform(int16_t* from, int at_row, int column, int count, b
   }
 }
 
-// Of which pixels of rows [y0, y1) are made.
-bool Planes::Work::read_rows(CoefficientSource* source, int y0, int y1) {
-  BlockRun runs[kMostRows];
-  bool luma[kMostRows];
-  for (int i = 0; i < rows; i++) {
-    int16_t* at = blocks[i];
-    for (int c = 0, b = 0; c < frame.components; c++) {
-      const Plane& plane = planes[c];
-      for (int y = 0; y < plane.v; y++, at += 64 * kRun * plane.h) {
-        for (int x = 0; x < plane.h; x++, b++) {
-          runs[i].first[b] = at + 64 * x;
-          runs[i].step[b] = 64 * plane.h;
-        }
+// Without luma, where only chroma is looked at, by the row of pixels above or below.
+bool Planes::Work::read_row(CoefficientSource* source, bool luma) {
+  BlockRun run;
+  int16_t* at = blocks;
+  for (int c = 0, b = 0; c < frame.components; c++) {
+    const Plane& plane = planes[c];
+    for (int y = 0; y < plane.v; y++, at += 64 * kRun * plane.h) {
+      for (int x = 0; x < plane.h; x++, b++) {
+        run.first[b] = at + 64 * x;
+        run.step[b] = 64 * plane.h;
       }
     }
-    // Else only chroma is looked at, by the row of pixels above or below.
-    luma[i] = (row + i) * frame.mcu_height() < y1 && (row + i + 1) * frame.mcu_height() > y0;
   }
   for (int column = first_column; column < last_column;) {
     const int end = std::min(last_column, column + kRun);
-    if (!source->read(row, rows, column, end, runs)) return false;
-    for (int i = 0; i < rows; i++) transform(blocks[i], i, column, end - column, luma[i]);
+    if (!source->read(row, column, end, run)) return false;
+    transform(column, end - column, luma);
     column = end;
   }
   return true;
@@ -133,7 +129,7 @@ bool Planes::Work::read_rows(CoefficientSource* source, int y0, int y1) {
 void Planes::Work::repeat_edges() const {
   const int width = (frame.width + 1) / 2 - 8 * first_column;
   for (int c = 1; c < frame.components; c++) {
-    for (int y = 0; y < 8 * rows; y++) {
+    for (int y = 0; y < 8; y++) {
       uint8_t* at = planes[c].row(y);
       if (first_column == 0) at[-1] = at[0];
       if (last_column == frame.mcus_per_row) at[width] = at[width - 1];
@@ -144,7 +140,7 @@ void Planes::Work::repeat_edges() const {
 void Planes::Work::keep_last_rows() const {
   for (int c = 0; c < frame.components; c++) {
     const Plane& plane = planes[c];
-    std::memcpy(plane.row(-1) - kBeside, plane.row(8 * plane.v * rows - 1) - kBeside,
+    std::memcpy(plane.row(-1) - kBeside, plane.row(8 * plane.v - 1) - kBeside,
                 static_cast<size_t>(plane.stride));
   }
 }
@@ -175,7 +171,6 @@ Status Planes::decode(const Frame& frame, CoefficientSource* source, const Place
             std::max(0, x0 - kMargin) / mcu_width,
             (std::min(frame.width, x1 + kMargin) - 1) / mcu_width + 1,
             {},
-            0,
             0};
   // Where chroma has half the rows, pixels of the first and last row look at the one beyond.
   const int beyond = frame.v - 1;
@@ -183,17 +178,16 @@ Status Planes::decode(const Frame& frame, CoefficientSource* source, const Place
   const int end = (std::min(frame.height, y1 + beyond) - 1) / mcu_height + 1;
   if (!work.lay_out(&samples_) || !buffer->reserve(static_cast<size_t>(x1 - x0) * 3)) return Status::kIo;
   int y = y0, held = 0;
-  for (work.row = first; work.row < end; work.row += work.rows) {
+  for (work.row = first; work.row < end; work.row++) {
     if (beyond && work.row > first) work.keep_last_rows();
-    work.rows = std::min(source->together(work.row), end - work.row);
-    if (!work.read_rows(source, y0, y1)) {
+    const int top = work.row * mcu_height, bottom = top + mcu_height;
+    if (!work.read_row(source, top < y1 && bottom > y0)) {
       std::memset(blocks_, 0, sizeof(blocks_));
       return Status::kCorrupt;
     }
     if (frame.h == 2) work.repeat_edges();
     // The last row of pixels waits for the next row of MCUs, if that is looked at.
-    const int next = work.row + work.rows;
-    const int there = next * mcu_height - (next < frame.mcu_rows ? beyond : 0);
+    const int there = bottom - (work.row + 1 < frame.mcu_rows ? beyond : 0);
     for (const int stop = std::min(y1, there); y < stop; y++) {
       work.convert(y, x0, x1 - x0, buffer->row(held++));
       if ((y + 1 - placement.box_y) % RowBuffer::kRows != 0 && y + 1 < y1) continue;

@@ -17,11 +17,11 @@ namespace fastload {
 // Per-thread state.
 //
 // Note [Planes]
-// One or two rows of MCUs are decoded at a time, a few MCUs after the other: their coefficients go into
-// blocks that stay in the L1 cache, from there through the inverse DCT into planes of samples that hold these
-// rows of MCUs and the last row of samples above them, which upsampling looks at; out of these come rows of
-// pixels, again few enough to stay in the cache until the resampler has taken them. Columns and rows that the
-// crop does not need are neither transformed nor converted, but for kMargin.
+// A row of MCUs after the other is decoded, a few MCUs at a time: their coefficients go into blocks that stay
+// in the L1 cache, from there through the inverse DCT into planes of samples that hold one row of MCUs and
+// the last row of samples above it, which upsampling looks at; out of these come rows of pixels, again few
+// enough to stay in the cache until the resampler has taken them. Columns and rows that the crop does not
+// need are neither transformed nor converted, but for kMargin.
 class Planes {
  public:
   // Of an image that begin_placement() accepted, and of which something is needed. kCorrupt: the source is
@@ -45,9 +45,8 @@ class Planes {
   static const Kernels& kernels();
 
   static constexpr int kRun = 8;  // MCUs whose blocks are decoded and transformed at once
-  static constexpr int kMostRows = CoefficientSource::kMostRows;
   // Zeros between two calls.
-  alignas(64) int16_t blocks_[kMostRows][kRun * BlockRun::kMostBlocks * 64] = {};
+  alignas(64) int16_t blocks_[kRun * BlockRun::kMostBlocks * 64] = {};
   resampling::AlignedBytes samples_;
 };
 
