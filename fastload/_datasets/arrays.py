@@ -114,11 +114,11 @@ def _labels(dataset: Any, name: str, count: int) -> np.ndarray | str:
 
 def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarray | str:
     """Labels that come into a batch without ``int()``, where that makes no difference."""
-    # Compared to a copy, as a list may be changed in place: a fraction of what looking costs.
-    known = _lists.get(dataset)
-    if known is not None and len(known[1]) == count and known[0] == targets:
-        return known[1]
-    if type(targets) is list and all(type(label) is int for label in targets):
+    if type(targets) is list and set(map(type, targets)) <= {int}:  # as 1 == True == 1.0
+        # Compared to a copy, as a list may be changed in place: a fraction of what reading costs.
+        known = _lists.get(dataset)
+        if known is not None and len(known[1]) == count and known[0] == targets:
+            return known[1]
         try:
             made = np.array(targets[:count], np.int64)
         except OverflowError:

@@ -12,8 +12,12 @@ from typing import Any
 
 import torch
 
-from fastload._transforms.changed import METHODS, THEIRS
+from fastload._device.nested import plain
+from fastload._transforms.changed import METHODS
 from fastload._transforms.plan import Plan
+
+# Classes that keep all they know in ``__dict__``; other objects of torch have it in C++.
+_MODULES = ("torchvision.transforms.", "timm.data.", "torch.nn.modules.")
 
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype})
 _MOST_VALUES = 64  # of a tensor, such as the mean of Normalize
@@ -31,8 +35,8 @@ class _Opaque(Exception):
 def settings_of(transform: Any, mode: str) -> Any:
     """What ``transform`` is now, to be compared; None where that cannot be told.
 
-    Only torchvision's, torch's and timm's classes are looked into, and of their attributes only
-    plain values, small tensors, and containers and transforms of these.
+    Only torchvision's and timm's transforms and torch's modules are looked into, and of their
+    attributes only plain values, small tensors, and containers and transforms of these.
     """
     try:
         return mode, torch.get_default_dtype(), _state(transform, _DEPTH)
@@ -63,19 +67,19 @@ def _state(value: Any, depth: int) -> Any:
         return kind, value  # with its type, as 1 == True
     if not depth:
         raise _Opaque
-    if kind in (tuple, list) or (kind is set and not value):
+    if kind in (tuple, list, torch.Size) or (kind is set and not value):
         return kind, [_state(part, depth - 1) for part in value]
     if isinstance(value, dict):
         return kind, [(_state(key, depth - 1), _state(value[key], depth - 1)) for key in value]
     if isinstance(value, enum.Enum):
         return kind, value.name
-    if kind is torch.Tensor:
-        if value.device.type != "cpu" or value.numel() > _MOST_VALUES or value.is_sparse:
+    if isinstance(value, torch.Tensor):
+        if not plain(value) or value.numel() > _MOST_VALUES:
             raise _Opaque
         return value.dtype, value.tolist()
-    if not f"{kind.__module__}.".startswith(THEIRS):
+    attributes = getattr(value, "__dict__", None)
+    if not f"{kind.__module__}.".startswith(_MODULES) or type(attributes) is not dict:
         raise _Opaque
     its = [getattr(kind, name, None) for name in (*METHODS, *_TABLES)]
     tables = [dict(part) if isinstance(part, dict) else part for part in its]
-    attributes = vars(value)
     return kind, tables, [*attributes], [_state(each, depth - 1) for each in attributes.values()]

@@ -236,6 +236,23 @@ def test_what_is_changed_between_epochs_is_seen(make: Any, threads: int) -> None
         assert "engine: native" in loader.explain() or "engine: python" in loader.explain()
 
 
+def test_labels_of_another_type_are_seen_though_they_are_equal() -> None:
+    dataset = cifar(TO_TENSOR)
+    loader = FastLoader(dataset, batch_size=8)
+    zeros_and_ones = [label % 2 for label in dataset.targets]
+    for targets in (
+        zeros_and_ones,
+        [float(label) for label in zeros_and_ones],
+        [bool(label) for label in zeros_and_ones],
+        np.array(zeros_and_ones),
+        torch.tensor(zeros_and_ones),
+        tuple(zeros_and_ones),
+        zeros_and_ones,
+    ):
+        dataset.targets = targets
+        equal(list(loader), list(DataLoader(dataset, batch_size=8)))
+
+
 def test_nothing_is_copied() -> None:
     from fastload._datasets.source import resolve
 

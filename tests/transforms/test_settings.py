@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torchvision import transforms as v1
@@ -115,6 +116,31 @@ def test_of_the_users_own_objects_nothing_is_compared() -> None:
     endless = v1.Compose([])
     endless.transforms.append(endless)
     assert settings_of(endless, "RGB") is None
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script")
+def test_sizes_and_objects_of_torch_among_the_settings() -> None:
+    image = torch.zeros(3, 8, 6)
+    plan = recognise(v1.Compose([v1.CenterCrop(image.shape[-2:]), v1.PILToTensor()]))
+    assert isinstance(plan, Plan) and plan.size == (8, 6)
+    transform = chain(v1)
+    for other in (torch.Generator(), torch.device("cpu"), torch.strided, torch.ones(3).to_mkldnn()):
+        transform.transforms[0].note = other
+        assert isinstance(recognise(transform), Plan)
+    scripted = torch.jit.script(torch.nn.Sequential(v1.Normalize([0.5], [0.5])))
+    assert isinstance(recognise(v1.Compose([v1.ToTensor(), scripted])), Unrecognised)
+
+
+@pytest.mark.parametrize("kind", [torch.as_tensor, torch.nn.Parameter])
+def test_a_tensor_of_any_type_that_is_changed_in_place_is_seen(kind: Any) -> None:
+    mean = kind(torch.tensor([0.1, 0.2, 0.3]))
+    transform = v1.Compose([v1.ToTensor(), v1.Normalize(mean, [1.0, 1.0, 1.0])])
+    before = recognise(transform)
+    mean.data[1] = 0.7
+    after = recognise(transform)
+    assert isinstance(before, Plan) and isinstance(after, Plan)
+    assert before.lut is not None and after.lut is not None
+    assert before.lut[1, 0] == np.float32(-0.2) and after.lut[1, 0] == np.float32(-0.7)
 
 
 def test_a_plan_is_kept_no_longer_than_its_transform() -> None:
