@@ -385,8 +385,10 @@ def _ycc_to_rgb(
         rgb: (width, 3), written.
     """
 
-def _own_entropy(jpeg: Any) -> bool:
+def _own_entropy(jpeg: Any, times: int = 2) -> bool:
     """Whether the core's own Huffman decoder decodes this file, and not libjpeg's. For the tests.
+
+    times: how often it is decoded; tables for a small file are built the second time.
 
     Raises:
         ValueError: not a JPEG, PNG or BMP file.

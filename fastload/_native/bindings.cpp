@@ -71,7 +71,7 @@ uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
                   : crc32c(crc, bytes.data(), bytes.size());
 }
 
-bool own_entropy(const py::object& jpeg) {
+bool own_entropy(const py::object& jpeg, int times) {
   const Bytes bytes(jpeg);
   Resize resize{};
   if (probe_size(bytes.data(), bytes.size(), &resize.box_w, &resize.box_h) != Status::kOk)
@@ -90,8 +90,7 @@ bool own_entropy(const py::object& jpeg) {
   RowBuffer rows;
   Resampler resampler;
   const Span span{bytes.data(), bytes.size(), bytes.size()};
-  // For a small file tables are built the second time.
-  for (int i = 0; i < 2; i++) decoder.decode(span, placement, &rows, &resampler);
+  for (int i = 0; i < times; i++) decoder.decode(span, placement, &rows, &resampler);
   return decoder.own_entropy();
 }
 
@@ -185,7 +184,7 @@ PYBIND11_MODULE(_core, m) {
         "CutMix in place; see _core.pyi.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
-  m.def("_own_entropy", &own_entropy, "jpeg"_a,
+  m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder does this file; for the tests.");
   m.def("pool_size", &pool::size, "Threads the pool holds now.");
   m.def(

@@ -153,10 +153,13 @@ Status decode_body(Impl* impl, const Work& work) {
   }
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
   impl->data = cinfo.src->next_input_byte;
-  if (work.entropy == Entropy::kOwn && scale == 1 && !several_scans && codes_defined(cinfo) &&
-      Planes::usable() && frame_of(cinfo, &impl->frame) && impl->entropy.open(&cinfo, work.file)) {
-    impl->planar = true;
-    return show_scan(impl, work);
+  bool ours = work.entropy == Entropy::kOwn && !several_scans;
+  if (ours && scale == 1 && codes_defined(cinfo) && Planes::usable() && frame_of(cinfo, &impl->frame)) {
+    if (impl->entropy.open(&cinfo, work.file)) {
+      impl->planar = true;
+      return show_scan(impl, work);
+    }
+    ours = false;  // asked again, it would take this file for a second one with the same tables
   }
   // What is needed, then what is decoded.
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
@@ -189,8 +192,8 @@ Status decode_body(Impl* impl, const Work& work) {
             to = std::min(std::min(crop_right, right) * scale, full_width);
   const bool dct = work.entropy == Entropy::kDct;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
-  const bool own = impl->own = work.entropy == Entropy::kOwn && DctSource::usable() && !several_scans &&
-                               impl->entropy.attach(&cinfo, work.file, from, to);
+  const bool own = impl->own =
+      ours && DctSource::usable() && impl->entropy.attach(&cinfo, work.file, from, to);
   if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
     return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];

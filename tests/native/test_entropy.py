@@ -166,6 +166,13 @@ def test_what_is_not_one_plain_baseline_scan_is_left_to_libjpeg() -> None:
     assert not own(bytes(encoded))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_tables_for_a_small_file_are_built_when_a_second_one_wants_them(kind: str) -> None:
+    encoded = make(kind, 40, 40, quality=60, optimize=True)
+    own = native_core.core()._own_entropy
+    assert not own(encoded, times=1) and own(encoded, times=2)
+
+
 def decode(samples: list[bytes], boxes: list[Box], folder: Path) -> tuple[np.ndarray, np.ndarray]:
     """Status and pixels, zeros where there are none, of a box of each; cut at OUT pixels."""
     blob = folder / "samples.bin"
