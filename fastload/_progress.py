@@ -25,11 +25,13 @@ class Position(NamedTuple):
         batches: that it gave.
         state: of the dataset or its iterator, where they have one.
         ended: it has no more.
+        failed: batches that raised instead; they are not among ``batches``.
     """
 
     batches: int = 0
     state: tuple[str, Any] | None = None
     ended: bool = False
+    failed: int = 0
 
     def apart(self) -> Position:
         """The same, whose state does not change with the iterator that it is of."""
@@ -177,10 +179,15 @@ def read(state: Mapping[str, Any]) -> Progress:
         sampler=state["sampler"],
         sampler_epoch=state.get("sampler_epoch"),
         base_seed=state["base_seed"],
-        workers=[Position(int(b), s and tuple(s), bool(e)) for b, s, e in state["workers"]],
+        workers=[_position(*worker) for worker in state["workers"]],
         turn=int(state["turn"]),
         begun=bool(state["begun"]),
     )
+
+
+def _position(batches: int, state: Any, ended: bool, failed: int = 0) -> Position:
+    """What was saved; version 1 did without ``failed`` for a while."""
+    return Position(int(batches), state and tuple(state), bool(ended), int(failed))
 
 
 def positions(progress: Progress | None, workers: int) -> Positions | None:

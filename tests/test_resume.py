@@ -182,6 +182,76 @@ def test_iterable_datasets_by_their_state_or_by_replay(kind, workers, steps):
     assert_same(got, expected)
 
 
+class Torn(IterableDataset):
+    """Every fourth sample raises, and what comes after it can still be had."""
+
+    def __init__(self, also=()):
+        self.also = also
+
+    def __iter__(self):
+        return Tearing(self.also)
+
+
+class Tearing:
+    def __init__(self, also):
+        self.at, self.also = -1, also
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        self.at += 1
+        if self.at == 24:
+            raise StopIteration
+        if self.at % 8 == 3 or self.at in self.also:
+            raise ValueError(f"sample {self.at}")
+        return self.at
+
+
+def gone_on_with(iterator, steps=None):
+    """What ``next`` gives, errors among it, ``steps`` times or to the end."""
+    got = []
+    while steps is None or len(got) < steps:
+        try:
+            got.append(next(iterator).tolist())
+        except ValueError as error:
+            got.append(str(error).splitlines()[-1])
+        except StopIteration:
+            break
+    return got
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+@pytest.mark.parametrize("arguments", [{}, {"prefetch_thread": True}, {"num_workers": 2}])
+def test_what_raised_and_was_gone_on_with_does_not_raise_again_in_the_replay(arguments, seed):
+    def make(*also):
+        return FastLoader(Torn(also), 2, seed=seed, **arguments)
+
+    for steps in (3, 5, 6):
+        loader = make()
+        iterator = iter(loader)
+        gone_on_with(iterator, steps)
+        state = loader.state_dict()
+        other = make()
+        other.load_state_dict(state)
+        assert gone_on_with(iter(other)) == gone_on_with(iterator)
+    other = make(1)
+    other.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"sample \d+"):  # one that did not raise before
+        next(iter(other))
+
+
+def test_states_that_were_saved_before_failures_were_counted_are_read():
+    loader = FastLoader(Stream(), 2, seed=1)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    state["workers"] = [worker[:3] for worker in state["workers"]]
+    other = FastLoader(Stream(), 2, seed=1)
+    other.load_state_dict(state)
+    assert_same(list(other), list(iterator))
+
+
 def test_an_iterator_with_a_state_of_its_own_is_not_replayed():
     class Counter:
         def __init__(self):

@@ -57,6 +57,8 @@ class Background(Iterator[Outcome]):
         self._ahead = ahead
         self._pid = os.getpid()
         self._under_way = 0
+        self.came = 0
+        """Tasks that something became of, if only an error."""
         self._producer = _Producer(make)
         # A C function as callback: see _iterator.
         self._owned = weakref.ref(self, self._producer.items.put)
@@ -74,6 +76,7 @@ class Background(Iterator[Outcome]):
             raise StopIteration
         outcome = self._producer.next()
         self._under_way -= 1  # not before: where Ctrl-C ends the wait, it is still to come
+        self.came += 1
         if isinstance(outcome, BaseException):
             try:
                 raise outcome

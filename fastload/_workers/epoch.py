@@ -197,6 +197,8 @@ def _counter(wrapped: Any) -> Callable[[], int | None]:
     """What tells how many batches came of ``wrapped``; None where each is made when asked for."""
     if isinstance(wrapped, Completed):
         return lambda: wrapped.number
+    if isinstance(wrapped, Background):
+        return lambda: wrapped.came
     if hasattr(wrapped, "_rcvd_idx"):
         return lambda: int(wrapped._rcvd_idx)
     return lambda: None

@@ -8,7 +8,6 @@ batches that are collated straight into the slab that the task brings.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import time
@@ -92,17 +91,18 @@ class Fetcher(Dataset[Outcome]):
         self._iterator: Iterator[Any] = iter(())
         self._drawn = 0  # samples, good and bad
         self._stateful: tuple[str, Any] | None = None
+        self._early: list[tuple[list[Any], list[BadSample]]] = []
         self._position = Position()
-        self._idle = False
+        self._begun = self._idle = False
 
     def __getitem__(self, task: Task) -> Outcome:
         info = get_worker_info()
-        if info is None and self._refill:
+        if info is None and (self._refill or self.iterable):
             # An error waits for its turn behind a batch that is being filled up.
             try:
                 return self._outcome(task, 0, None)
             except Exception as error:  # noqa: BLE001 - raised at this batch
-                return Outcome(task.number, error=error)
+                return Outcome(task.number, error=error, position=self.stands())
         if info is None:
             return self._outcome(task, 0, None)
         try:
@@ -113,7 +113,8 @@ class Fetcher(Dataset[Outcome]):
         except Exception:  # noqa: BLE001 - raised in the training process, at this batch
             sweep()
             where = f"in DataLoader worker process {info.id}"
-            return Outcome(task.number, info.id, error=_wrapped(where))
+            error = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+            return Outcome(task.number, info.id, error=error, position=self.stands())
 
     def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
         # Random numbers of the training process are the user's own.
@@ -253,13 +254,20 @@ class Fetcher(Dataset[Outcome]):
                 self._idle = True
                 return [], [], self._position
         self._idle = False
-        return *self._draw(worker), self._position
+        return *(self._early.pop() if self._early else self._draw(worker)), self._position
 
     def begin(self, epoch: int, worker: int) -> None:
         """Ask the dataset for its iterator of ``epoch``, and bring that to where it is to go on."""
         self._epoch = epoch
         self._drawn = 0
+        self._begun = False
+        self._early.clear()
         self._begin(worker)
+        self._begun = True
+
+    def stands(self) -> Position | None:
+        """Where this worker's iterator stands; None where there is none, or it never got there."""
+        return self._position.apart() if self._begun else None
 
     def _begin(self, worker: int) -> None:
         resume, begun = self._resume, Position()
@@ -281,10 +289,32 @@ class Fetcher(Dataset[Outcome]):
         if kind:
             self._position = begun
         else:
-            for _ in range(begun.batches):  # without a state: by drawing them again
-                self._draw(worker)
+            self._draw_again(worker, begun)
+
+    def _draw_again(self, worker: int, begun: Position) -> None:
+        """Come to ``begun`` where there is no state: by drawing all that lies before it.
+
+        What raised on the way raises again, and was dealt with by whoever went on.
+        """
+        while self._position[::3] != begun[::3] and not self._position.ended:  # batches, failed
+            try:
+                drawn = self._draw(worker)
+            except Exception:
+                if self._position.failed > begun.failed:
+                    raise  # it did not the first time
+                continue
+            if self._position.batches > begun.batches:  # what raised before did not now
+                self._early.append(drawn)
+                return
 
     def _draw(self, worker: int) -> tuple[list[Any], list[BadSample]]:
+        try:
+            return self._drawn_now(worker)
+        except Exception:
+            self._position = self._position._replace(failed=self._position.failed + 1)
+            raise
+
+    def _drawn_now(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         position = self._position
         if position.ended:
             return [], []
@@ -319,7 +349,7 @@ class Fetcher(Dataset[Outcome]):
             place = {i: n for n, i in enumerate(good)}
             samples = [samples[place[i]] for i in policy.kept(good, count, actions)]
         state = self._state()
-        self._position = Position(position.batches + bool(count), state, ended)
+        self._position = Position(position.batches + bool(count), state, ended, position.failed)
         return samples, bad
 
     def _draw_all(self) -> list[Any]:
@@ -335,7 +365,7 @@ class Fetcher(Dataset[Outcome]):
         if ended and self._drop_last and size is not None:
             samples = []
         batches = self._position.batches + (count > 0)
-        self._position = Position(batches, self._state(), ended)
+        self._position = Position(batches, self._state(), ended, self._position.failed)
         return samples
 
     def _one(self, bad: list[BadSample], actions: dict[int, str], i: int) -> Any:
@@ -366,32 +396,3 @@ def _stateful(iterator: Any, dataset: Any) -> tuple[str, Any] | None:
         if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
             return kind, part
     return None
-
-
-def _wrapped(where: str) -> ExceptionWrapper:
-    """The exception that is being handled, as torch carries it to the training process."""
-    return ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-
-
-@dataclasses.dataclass(frozen=True)
-class WorkerInit:
-    """Runs in a worker process before anything else of the user's: torch's ``worker_init_fn``.
-
-    Attributes:
-        chosen: the user's, or None.
-    """
-
-    chosen: Callable[[int], None] | None
-
-    def __call__(self, worker_id: int) -> None:
-        info: Any = get_worker_info()
-        # get_worker_info().dataset is the user's own dataset, not what wraps it.
-        object.__setattr__(info, "dataset", info.dataset.dataset)
-        cpu.one_thread()
-        if self.chosen is not None:
-            self.chosen(worker_id)
-
-
-def same(outcome: Outcome) -> Outcome:
-    """What torch's machinery is given for a collate_fn: the batch is made already."""
-    return outcome

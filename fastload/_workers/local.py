@@ -135,8 +135,10 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         except StopIteration:
             raise
         except Exception:
-            if not fetcher.iterable:
-                progress.batch()
+            progress.batch()
+            stands = fetcher.stands()
+            if stands is not None:
+                progress.workers[0] = stands
             raise
         if position is not None:
             progress.workers[0] = position

@@ -17,11 +17,12 @@ from .._device import delivery
 from .._epoch import Epoch
 from .._progress import positions
 from .epoch import WorkerIterator
-from .fetch import Fetcher, WorkerInit, same
+from .fetch import Fetcher
 from .halves import Halves
 from .local import LocalIterator
 from .shared import SharedRing
-from .tasks import Outcome, Tasks
+from .start import WorkerInit
+from .tasks import Outcome, Tasks, same
 
 # Slabs of batches collated in this process: the one that the consumer works on, and the
 # one that is being made.

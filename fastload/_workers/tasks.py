@@ -240,6 +240,11 @@ class Repeats:
         return before if any(before) else None
 
 
+def same(outcome: Outcome) -> Outcome:
+    """What torch's machinery is given for a collate_fn: the batch is made already."""
+    return outcome
+
+
 def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
     """What the wrapper raises, without the frames of raising it.
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import IterableDataset, Sampler, TensorDataset
 
 import leaks
 from fastload import FastLoader
@@ -94,6 +94,32 @@ def test_an_error_is_raised_at_its_batch_and_the_rest_comes():
     assert next(iterator).tolist() == [6, 7, 8]
     assert next(iterator, None) is None
     assert next(iterator, None) is None
+
+
+def test_a_sampler_that_raises_while_it_is_asked_ahead_takes_no_batch_from_the_state():
+    def once():
+        yield from (0, 1, 2, 3, 4, 5, 6, 7, 8)
+        raise ValueError("on purpose")
+
+    class Order(Sampler):
+        broken = True
+
+        def __iter__(self):
+            return once() if self.broken else iter(range(12))
+
+    order, dataset = Order(), Own(torch.arange(12))
+    ours = loader(dataset, sampler=order)
+    iterator = iter(ours)
+    got = [next(iterator)[0].tolist()]
+    with pytest.raises(ValueError, match="on purpose"):
+        next(iterator)
+    state = ours.state_dict()
+    assert state["batches"] == 1
+    order.broken = False
+    again = loader(dataset, sampler=order)
+    again.load_state_dict(state)
+    got += [batch[0].tolist() for batch in again]
+    assert [i for batch in got for i in batch] == list(range(12))
 
 
 def test_an_iterable_dataset():
