@@ -74,7 +74,8 @@ class Resumable:
         again from the states of torch's generators, and augmentation in the native engine too;
         random transforms of a dataset of the user's are not, as workers draw their own numbers.
         An IterableDataset goes on by its own ``state_dict``, or its iterator's; without either it
-        is read again up to there, and what raised on the way does not stop it. Both need the same number of workers.
+        is read again up to there, and what raised on the way does not stop it. Both need the same
+        number of workers.
 
         Example:
             >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
