@@ -113,8 +113,8 @@ class Fetcher(Dataset[Outcome]):
         except Exception:  # noqa: BLE001 - raised in the training process, at this batch
             sweep()
             where = f"in DataLoader worker process {info.id}"
-            error = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return Outcome(task.number, info.id, error=error, position=self.stands())
+            wrapped = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+            return Outcome(task.number, info.id, error=wrapped, position=self.stands())
 
     def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
         # Random numbers of the training process are the user's own.
