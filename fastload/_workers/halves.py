@@ -56,7 +56,8 @@ class Halves:
 
         Args:
             indices: ints; TypeError for anything else, as of a list.
-            seed, epoch: of the engine's random numbers; without a seed torch's generator draws one.
+            seed, epoch: of the engine's random numbers; without a seed torch's generator draws one
+                where the engine needs any.
             repeats: how often each index came before in this epoch; None: never.
             seeds: of Python's part, one for each sample: the global generators are seeded with it.
 
@@ -68,7 +69,9 @@ class Halves:
         if seed is None:
             draw = self._packed[0].draw() if self._packed else None
             if draw is None:
-                draw = int(torch.empty((), dtype=torch.int64).random_()), 0
+                # Where the engine needs no chance, Python's part gets the numbers that torch gives.
+                chance = any(part.plan.random for part in self._halves.each)
+                draw = int(torch.empty((), dtype=torch.int64).random_()) if chance else 0, 0
                 counts = repeats_within(records)
             seed, epoch = draw
         images = [

@@ -316,6 +316,22 @@ def test_a_function_behind_them_gets_what_the_engine_made(
     equal(list(FastLoader(part, batch_size=2)), list(DataLoader(part, batch_size=2)))
 
 
+def noisy(image: torch.Tensor) -> torch.Tensor:
+    """Somebody's own function that needs chance."""
+    return image + torch.rand(image.shape)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_function_gets_the_random_numbers_of_torch(num_workers: int) -> None:
+    dataset = svhn(v1.Compose([v1.CenterCrop(24), v1.ToTensor(), noisy]))
+    torch.manual_seed(5)
+    theirs = list(DataLoader(dataset, batch_size=8, shuffle=True, num_workers=num_workers))
+    torch.manual_seed(5)
+    ours = FastLoader(dataset, batch_size=8, shuffle=True, num_workers=num_workers)
+    equal(list(ours), theirs)
+    assert "split, in the engine" in ours.explain()
+
+
 def test_gray_images_before_a_function_stay_with_torch() -> None:
     dataset = mnist(v1.Compose([v1.CenterCrop(24), darker, v1.ToTensor()]))
     loader = FastLoader(dataset, batch_size=8)
