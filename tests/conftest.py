@@ -136,7 +136,7 @@ def no_leaks() -> Iterator[None]:
     """Fail a test that leaves a thread, child process, shared memory or descriptor behind."""
     before = leaks.snapshot()
     yield
-    left = leaks.wait_for(before, timeout_s=5)
+    left = leaks.wait_for(before, timeout_s=60)
     if left:
         pytest.fail("left behind by the test:\n" + "\n".join(left))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 from torchvision import transforms as T
 
+from fake_time import FakeTime
 from fastload import FastLoader
 from fastload._governor import Governor, Setting
 from fastload.errors import UsageError
@@ -46,19 +46,17 @@ def test_threads_and_batches_ahead_change_in_mid_epoch_without_changing_a_batch(
         assert torch.equal(automatic[1], fixed[1])
 
 
-def test_a_heavy_step_is_noticed(store: Path) -> None:
+def test_a_heavy_step_is_noticed(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeTime(monkeypatch, "_trace", "_iterator", "_pipeline")
     loader = FastLoader(store, batch_size=1, sampler=[0] * 150, transform=CHAIN, num_workers="auto")
     governor = loader._governor
     assert governor is not None
     governor.setting = Setting(workers=4, prefetch=2)
-    decisions: list[str] = []
-    for _ in range(10):  # a busy machine may make one loop too uneven to judge
-        for _ in loader:
-            time.sleep(0.01)
-        decisions = loader.stats()["decisions"]
-        if any(decision.startswith("trying") for decision in decisions):
-            return
-    raise AssertionError(decisions)
+    for _ in loader:
+        clock.computes(1000)  # whatever decoding took
+    decisions = loader.stats()["decisions"]
+    assert decisions[0].startswith("trying 1 workers"), decisions
+    assert decisions[1].startswith("kept 1 workers"), decisions
 
 
 class Numbers(Dataset[int]):

@@ -43,6 +43,17 @@ def held(armed):
         time.sleep(0.01)
 
 
+def in_the_end(iterator):
+    """What comes of ``iterator``; on a busy machine a batch may be late once more."""
+    while True:
+        try:
+            yield next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            assert "timed out" in str(error)
+
+
 def numbers(batches):
     return [int(i) for batch in batches for i in batch]
 
@@ -66,7 +77,7 @@ def test_a_state_after_a_worker_died_or_was_late_lacks_no_batch(
     state = loader.state_dict()
     armed.unlink(missing_ok=True)
     if happens is held:  # the same iterator goes on as well
-        assert numbers([*got, *iterator]) == list(range(40))
+        assert numbers([*got, *in_the_end(iterator)]) == list(range(40))
     del iterator
     again = FastLoader(dataset, 5, num_workers=workers, seed=seed)
     again.load_state_dict(state)

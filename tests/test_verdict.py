@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset
 from torchvision import transforms as T
 
 import fastload
+from fake_time import FakeTime
 from fastload import FastLoader, open_store
 from fastload._trace import Snapshot
 from fastload._verdict import verdict
@@ -23,48 +25,56 @@ CHAIN = T.Compose([T.RandomResizedCrop(64), T.ToTensor()])
 
 
 class Costly(Dataset[torch.Tensor]):
-    """A sample computes for ``busy_s`` and waits for ``wait_s``."""
+    """A sample takes so many seconds: ``clock.computes`` or ``clock.waits``."""
 
-    def __init__(self, busy_s: float = 0, wait_s: float = 0) -> None:
-        self.busy_s, self.wait_s = busy_s, wait_s
+    def __init__(self, spend: Callable[[float], None], seconds: float) -> None:
+        self.spend, self.seconds = spend, seconds
 
     def __len__(self) -> int:
         return 64
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        end = time.thread_time() + self.busy_s
-        while time.thread_time() < end:
-            pass
-        time.sleep(self.wait_s)
+        self.spend(self.seconds)
         return torch.zeros(3, 8, 8)
 
 
-def judged(loader: FastLoader[Any], step_s: float = 0) -> dict[str, Any]:
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    of_workers = ("_workers.epoch", "_workers.fetch", "_workers.local")
+    return FakeTime(monkeypatch, "_trace", "_iterator", "_pipeline", "_reports", *of_workers)
+
+
+def judged(loader: FastLoader[Any], clock: FakeTime, step_s: float = 0) -> dict[str, Any]:
     for _ in loader:
-        time.sleep(step_s)
+        clock.computes(step_s)
     return loader.stats()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_code_that_computes_and_code_that_waits_are_told_apart(workers: int) -> None:
-    busy = judged(FastLoader(Costly(busy_s=0.004), batch_size=8, num_workers=workers))
+def test_code_that_computes_and_code_that_waits_are_told_apart(
+    workers: int, clock: FakeTime
+) -> None:
+    given: dict[str, Any] = {"batch_size": 8, "num_workers": workers}
+    if workers:  # which have the same clock, each to itself
+        given["multiprocessing_context"] = "fork"
+    busy = judged(FastLoader(Costly(clock.computes, 0.004), **given), clock)
     assert busy["bound"] == "python", busy["why"]
-    waiting = judged(FastLoader(Costly(wait_s=0.008), batch_size=8, num_workers=workers))
+    waiting = judged(FastLoader(Costly(clock.waits, 0.008), **given), clock)
     assert waiting["bound"] == "reading", waiting["why"]
-    assert waiting["stages_s"]["blocked"] > 0.4
+    assert waiting["stages_s"]["blocked"] == pytest.approx(64 * 0.008, rel=0.01)
 
 
-def test_a_heavy_step_is_what_a_loop_is_bound_by(store: Path) -> None:
+def test_a_heavy_step_is_what_a_loop_is_bound_by(store: Path, clock: FakeTime) -> None:
     loader = FastLoader(store, batch_size=1, sampler=[0] * 60, transform=CHAIN, num_workers=1)
-    found = judged(loader, step_s=0.03)
+    found = judged(loader, clock, step_s=0.03)
     assert found["bound"] == "compute", found["why"]
 
 
-def test_an_engine_without_a_step_is_bound_by_decoding(store: Path) -> None:
+def test_an_engine_without_a_step_is_bound_by_decoding(store: Path, clock: FakeTime) -> None:
     order = list(range(24)) * 10
     large = T.Compose([T.Resize((448, 448)), T.ToTensor()])
     loader = FastLoader(store, batch_size=8, transform=large, sampler=order)
-    found = judged(loader)
+    found = judged(loader, clock)
     assert found["bound"] == "decoding", found["why"]
     assert "resizing" in found["why"] and "augmenting" not in found["why"]
     with open_store(store) as opened:
@@ -92,15 +102,15 @@ def test_before_the_first_batches_nothing_is_known(store: Path) -> None:
     assert FastLoader(store).stats()["bound"] == "unknown"
 
 
-def test_headroom_is_the_speed_without_waiting() -> None:
-    loader = FastLoader(Costly(wait_s=0.01), batch_size=8)
+def test_headroom_is_the_speed_without_waiting(clock: FakeTime) -> None:
+    loader = FastLoader(Costly(clock.waits, 0.01), batch_size=8)
     assert loader.stats()["headroom"] is None
     batch = None
     for batch in loader:  # noqa: B007 - the last one is used
-        time.sleep(0.02)
+        clock.computes(0.02)
     for _ in loader.replay(batch, 10):
-        time.sleep(0.02)
-    assert loader.stats()["headroom"] > 2  # 80 ms of data and 20 ms of step: about 5
+        clock.computes(0.02)
+    assert loader.stats()["headroom"] == pytest.approx(5, rel=0.1)  # 80 ms of data, 20 of step
     with pytest.raises(fastload.UsageError, match="2 steps"):
         loader.replay(batch, 1)
 
@@ -124,7 +134,7 @@ def test_watching_gives_every_batch_and_calls_back(
 def test_worker_processes_have_tracks_of_their_own(tmp_path: Path) -> None:
     import json
 
-    loader = FastLoader(Costly(busy_s=0.001), batch_size=8, num_workers=2)
+    loader = FastLoader(Costly(time.sleep, 0.001), batch_size=8, num_workers=2)
     with fastload.trace(tmp_path / "run.json"):
         for _ in loader:
             pass

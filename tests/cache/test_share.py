@@ -98,7 +98,7 @@ def nothing_left(store: Path) -> bool:
 
     with open_store(store) as opened:
         name = fingerprint([opened], flavour(), None)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while any(name in entry for entry in names()):
         if time.monotonic() > deadline:
             return False

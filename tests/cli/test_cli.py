@@ -40,7 +40,7 @@ def run(*arguments: object) -> Result:
 
 def shell(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "fastload", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, **options)  # type: ignore[call-overload,no-any-return]
 
 
 def test_help_lists_the_commands_without_importing_them() -> None:
@@ -49,7 +49,7 @@ def test_help_lists_the_commands_without_importing_them() -> None:
         "try: main(['--help'])\nexcept SystemExit as end: assert end.code == 0\n"
         "print(sorted({'torch', 'lmdb', 'PIL', 'rich', 'numpy', 'torchvision'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("[]\n"), done.stdout
     for command in COMMANDS:
@@ -64,7 +64,7 @@ def test_packing_does_not_wait_for_torch_to_be_imported(images: Path, tmp_path: 
         "assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=150
     )
     assert done.returncode == 0, done.stderr
 
@@ -177,7 +177,7 @@ def test_an_error_of_the_users_own_code_is_json_too_and_has_its_traceback(tmp_pa
         "data = Data()\n"
     )
     command = [sys.executable, "-m", "fastload", "pack", "broken_dataset:data", "a.lmdb", "--json"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=150)
     error = json.loads(result.stdout)["error"]
     assert result.returncode == 1
     assert (error["type"], error["message"]) == ("RuntimeError", "RuntimeError: broken")
@@ -280,7 +280,7 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
     while not waiting.exists() and child.poll() is None:
         time.sleep(0.01)
     child.send_signal(number)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=150)
     assert child.returncode == status, errors
     assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
@@ -304,7 +304,7 @@ def test_sigterm_ends_doctor_and_the_script_that_it_watches(tmp_path: Path) -> N
     while not waiting.exists() and child.poll() is None:
         time.sleep(0.01)
     child.send_signal(signal.SIGTERM)
-    _, errors = child.communicate(timeout=60)
+    _, errors = child.communicate(timeout=150)
     assert child.returncode == 143, errors
     assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
     watched = int(waiting.read_text())

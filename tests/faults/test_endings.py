@@ -23,7 +23,7 @@ from fastload.storage import open_store
 
 TRANSFORM = v1.Compose([v1.RandomCrop(32, padding=4), v1.RandomHorizontalFlip(), v1.ToTensor()])
 
-HANGS_S = 60  # a process that has not ended by then hangs; it ends in a fraction of a second
+HANGS_S = 150  # a process that has not ended by then hangs; it ends in a fraction of a second
 
 
 @pytest.fixture(scope="module")

@@ -21,9 +21,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from fastload import FastLoader
 from fastload.errors import UsageError
 
-# An error has come by then; it takes one or two. The limit is for a machine that is busy.
-SECONDS = 60
-
 
 class Arrays(Dataset):
     """Ready arrays; at sample 30 something happens."""
@@ -80,13 +77,11 @@ def test_a_worker_that_fails(case, count):
 
 
 def fails(dataset, error, message, **arguments):
-    """Iterate over ``dataset`` until ``error`` comes, which is soon."""
+    """Iterate over ``dataset`` until ``error`` comes."""
     loader = FastLoader(dataset, 5, num_workers=2, **arguments)
-    begin = time.monotonic()
     with pytest.raises(error, match=message):
         for batch in loader:
             assert batch[0].shape == (5, 3, 16, 16)
-    assert time.monotonic() - begin < SECONDS
 
 
 @pytest.fixture
@@ -208,12 +203,10 @@ def test_a_worker_that_gets_no_shared_memory(count):
         loader = FastLoader(
             Sparse(), 5, num_workers=2, collate_fn=list, worker_init_fn=without_large_files
         )
-        begin = time.monotonic()
         with pytest.raises(
             RuntimeError, match=r"(?s)Caught RuntimeError in DataLoader worker.*torch_"
         ):
             next(iter(loader))
-        assert time.monotonic() - begin < SECONDS
         del loader
 
 
@@ -245,7 +238,6 @@ def sparse(samples):
 list(FastLoader(range(2), num_workers=1))
 before = leaks.snapshot()
 for _ in range(int(sys.argv[2])):
-    begin = time.monotonic()
     print("dense", epoch(lambda samples: torch.stack(samples)))
     print("sparse", epoch(sparse).replace("\\n", " "))
     left = os.listdir("/dev/shm")
@@ -255,9 +247,8 @@ for _ in range(int(sys.argv[2])):
         os.posix_fallocate(file.fileno(), 0, free.f_bavail * free.f_frsize)
     print("full", epoch(None))
     os.remove("/dev/shm/filler")
-    assert time.monotonic() - begin < 60
     assert os.listdir("/dev/shm") == [], os.listdir("/dev/shm")
-left = leaks.wait_for(before, timeout_s=5)
+left = leaks.wait_for(before, timeout_s=60)
 assert not left, left
 """
 

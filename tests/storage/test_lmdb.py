@@ -197,7 +197,7 @@ def test_two_writers_in_two_processes_are_refused(path: Path) -> None:
     writer = open_writer(path)
     code = "import sys; from fastload.storage import open_writer; open_writer(sys.argv[1])"
     other = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=150
     )
     assert other.returncode == 1
     assert "another process is writing" in other.stderr
@@ -221,7 +221,10 @@ def test_full_disk_says_so_and_the_next_run_completes(path: Path) -> None:
 
     def run(how: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-c", code, str(path), how], capture_output=True, text=True, timeout=60
+            [sys.executable, "-c", code, str(path), how],
+            capture_output=True,
+            text=True,
+            timeout=150,
         )
 
     full = run("full")

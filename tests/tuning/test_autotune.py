@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from torchvision import transforms as T
 
 import fastload
 import warm
+from fake_time import FakeTime, spends
 from fastload import FastLoader
 from fastload._tuning import Tuning, page
 from fastload._tuning.point import Grid, Point
@@ -27,32 +28,35 @@ from fastload.errors import DataError, UsageError
 CHAIN = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
 
 
-class SlowDisk(Dataset[torch.Tensor]):
-    """Each sample waits without computing."""
+class Slow(Dataset[torch.Tensor]):
+    """Each sample takes its time."""
+
+    def __init__(self, spend: Callable[[float], None], seconds: float) -> None:
+        self.spend, self.seconds = spend, seconds
 
     def __len__(self) -> int:
         return 1000
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        time.sleep(0.01)
+        self.spend(self.seconds)
         return torch.zeros(3, 8, 8)
 
 
-class SlowDecode(Dataset[torch.Tensor]):
-    """Each sample computes."""
-
-    def __len__(self) -> int:
-        return 1000
-
-    def __getitem__(self, index: int) -> torch.Tensor:
-        end = time.thread_time() + 0.003
-        while time.thread_time() < end:
-            pass
-        return torch.zeros(3, 8, 8)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
+    return FakeTime(monkeypatch, "_tuning.search", "_tuning.meter", read_s=1e-3)
 
 
-def heavy_step(batch: Any) -> None:
-    time.sleep(0.03)
+def rates(clock: FakeTime, monkeypatch: pytest.MonkeyPatch, most: int, each: float) -> None:
+    """Up to ``most`` workers give ``each`` images/s, and no more than all of these together."""
+
+    def rates_of(
+        loader: Any, step: Any, point: Point, seconds: float, *given: int, **named: int
+    ) -> list[float]:
+        clock.waits(seconds)
+        return [each * min(most, max(1, point.num_workers))] * 4
+
+    monkeypatch.setattr("fastload._tuning.meter.rates_of", rates_of)
 
 
 @pytest.fixture(scope="module")
@@ -60,23 +64,31 @@ def tuning(store: Path) -> Tuning:
     return fastload.autotune(store, transform=CHAIN, budget_s=3)
 
 
-def test_a_slow_disk_asks_for_more_workers_than_cpus() -> None:
-    found = fastload.autotune(SlowDisk(), batch_size=8, budget_s=8)
+def test_a_slow_disk_asks_for_more_workers_than_cpus(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastload._tuning.search.cpus", lambda: 2)
+    rates(clock, monkeypatch, most=4, each=100)
+    found = fastload.autotune(Slow(clock.waits, 0.01), batch_size=8, budget_s=8)
     assert found.bound == "reading", found.why
     assert found.best.num_workers >= 4
+    assert found.smallest.num_workers == 4
     assert found.best.batch_size == found.smallest.batch_size == 8
-    assert found.gain > 2
+    assert found.gain == 4
 
 
-def test_a_slow_decode_is_the_dataset_s_own_code() -> None:
-    found = fastload.autotune(SlowDecode(), batch_size=8, budget_s=6)
+def test_a_slow_decode_is_the_dataset_s_own_code(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rates(clock, monkeypatch, most=2, each=300)
+    found = fastload.autotune(Slow(clock.computes, 0.01), batch_size=8, budget_s=6)
     assert found.bound == "python", found.why
-    assert found.best.num_workers >= 1
+    assert found.smallest.num_workers == 2
 
 
-def test_a_heavy_step_needs_no_workers() -> None:
+def test_a_heavy_step_needs_no_workers(clock: FakeTime) -> None:
     data = TensorDataset(torch.zeros(500, 3, 8, 8))
-    found = fastload.autotune(data, step=heavy_step, batch_size=16, budget_s=5)
+    found = fastload.autotune(data, step=spends(clock.waits, 0.03), batch_size=16, budget_s=5)
     assert found.bound == "compute", found.why
     assert found.chosen == found.smallest
     assert found.smallest.num_workers <= 1
