@@ -27,9 +27,13 @@ class StoreSource(Source):
 
     Args:
         store: open.
+
+    Raises:
+        StoreError: labels, names or fields are not what was written.
     """
 
     def __init__(self, store: Store) -> None:
+        store.check_columns()  # also the large ones: a copy of what is damaged has right checksums
         self.store = store
         self.path = store.path
         self.classes = store.classes

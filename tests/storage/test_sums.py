@@ -172,3 +172,15 @@ def test_a_large_column_is_compared_by_verify_alone(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(_sums, "_MOST_NBYTES", 100)
     assert open_store(path).values("caption", np.array([0])) == [b"caption 0"]
     assert "the field 'caption'" in verify(path).columns
+
+
+@pytest.mark.parametrize("suffix", ["lmdb", "h5"])
+def test_a_damaged_large_column_is_not_copied_with_a_right_checksum(
+    tmp_path: Path, suffix: str, monkeypatch: Any
+) -> None:
+    path = packed(tmp_path, suffix)
+    flip(path, "caption")
+    monkeypatch.setattr(_sums, "_MOST_NBYTES", 100)
+    with pytest.raises(StoreError, match="the field 'caption'"):
+        pack(path, tmp_path / "copy.lmdb")
+    assert not (tmp_path / "copy.lmdb").exists()
