@@ -112,10 +112,15 @@ def passed_over(loader: Any, progress: Progress) -> bool:
 
 
 def another(loader: Any, begun: Progress) -> bool:
-    """Whether loader or sampler were told another epoch than ``begun``, which began last."""
+    """Whether loader or sampler were told another epoch than ``begun``, which began last.
+
+    A state that was loaded since is another one, even of the same epoch: it is gone on with.
+    """
     newest: Progress | None = loader._progress
     if newest is not begun:
         return False  # it is the iteration which began after it that is told
+    if loader._resume is not None:
+        return True
     epoch: int = loader._next_epoch if loader._told else begun.epoch
     sampler = loader._epoch_sampler()
     if isinstance(sampler, EpochSampler):

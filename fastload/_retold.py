@@ -26,7 +26,8 @@ def watched(loader: Any) -> Iterator[Any]:
     def again(loader: Any) -> Iterator[Any]:
         if loader._inner is not inner:
             loader._inner = None  # workers that persist from now on, seeded with what was drawn
-        loader._base_seed = base_seed
+        if loader._resume is None:  # whose seed it is else
+            loader._base_seed = base_seed
         return _again(loader, states)
 
     return Retold(loader._begin(), loader, again)

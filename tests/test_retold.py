@@ -228,6 +228,39 @@ def test_a_state_that_is_loaded_counts_more_than_an_epoch_told_before():
         assert_same(list(other), list(iterator))
 
 
+@pytest.mark.parametrize("epoch", [0, 3])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_state_that_is_loaded_before_the_first_batch_is_gone_on_with(store, kind, order, epoch):
+    make = orders(makers(store)[kind])[order]
+    loader = make()
+    loader.set_epoch(epoch)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    expected = list(iterator)
+    other = make()
+    iterator = iter(other)
+    other.load_state_dict(state)
+    assert_same(list(iterator), expected)
+    assert other.state_dict()["epoch"] == epoch + 1
+
+
+def test_an_iterator_that_has_begun_leaves_the_state_to_the_next_one(store):
+    make = makers(store)["native"]
+    loader = make(shuffle=True)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    expected = list(iterator)
+    other = make(shuffle=True)
+    iterator = iter(other)
+    first = next(iterator)
+    other.load_state_dict(state)
+    assert_same([first, *iterator], list(make(shuffle=True)))
+    assert_same(list(other), expected)
+
+
 def test_in_order_a_seed_keeps_torchs_sampler_and_its_epoch(store):
     loader = FastLoader(store, 5, seed=3)
     assert isinstance(loader.sampler, SequentialSampler)
