@@ -174,7 +174,7 @@ def _pinned(loader: Any) -> bool:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=4,
+            stacklevel=6,  # who asked the loader for its iterator
         )
     return loader.pin_memory and torch.cuda.is_available()
 

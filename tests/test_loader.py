@@ -580,6 +580,7 @@ def test_pin_memory_without_an_accelerator_warns_as_torch_does(photos, monkeypat
         assert not images.is_pinned()
         said.append([str(warning.message) for warning in heard])
     assert any("no accelerator is found" in message for message in said[1])
+    assert __file__ in [warning.filename for warning in heard]  # the line that iterates
     assert said[0] == said[1] or not hasattr(torch, "accelerator")  # torch 2.4 says nothing
 
 

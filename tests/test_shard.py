@@ -110,8 +110,9 @@ def test_an_iterable_dataset_is_not_divided():
 def test_ranks_that_all_read_everything_are_warned_once(monkeypatch):
     monkeypatch.setattr(_shard, "_warned", False)
     monkeypatch.setattr(_shard, "distributed", lambda: Shard(1, 2))
-    with pytest.warns(UserWarning, match="each of 2 ranks reads every sample"):
+    with pytest.warns(UserWarning, match="each of 2 ranks reads every sample") as caught:
         list(FastLoader(range(9)))
+    assert caught[0].filename == __file__
     list(FastLoader(range(9)))
     monkeypatch.setattr(_shard, "_warned", False)
     list(FastLoader(range(9), shard=True))
