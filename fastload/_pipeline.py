@@ -78,6 +78,10 @@ class Pipeline:
 
         self._decoder.acquire(self)
         _running.add(self)
+        # Last of all, so that it is called first: libraries that a decoder has loaded meanwhile end
+        # then too, and DALI complains of who still uses it.
+        atexit.unregister(_close_all)
+        atexit.register(_close_all)
         # When the iterator is dropped, its weak reference is put among the tasks, which tells the
         # producer to end. The callback is a C function on purpose: a finalizer in Python could be
         # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
@@ -287,6 +291,3 @@ def _cancel(filling: _Filling | None) -> None:
 def _close_all() -> None:
     for pipeline in list(_running):
         pipeline.close(_EXIT_S)
-
-
-atexit.register(_close_all)

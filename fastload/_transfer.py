@@ -26,6 +26,8 @@ How it ends
                copies are a flight like others.
     early exit ``close``, or dropping the iterator, waits until every flight has ended; then its
                host memory may go.
+    capture    of a CUDA graph: nobody may ask CUDA anything then, so ``next`` raises, and flights
+               of an iterator that is let go of are waited for by the next one that is used.
     fork       a child has no device: there ``next`` raises, and letting go does nothing.
 """
 
@@ -52,10 +54,15 @@ from .errors import UsageError
 _SAMPLED = 16  # without a timeline, the copies of one batch in so many are timed
 
 
+# What went while a graph was captured, with copies under way.
+_left = list["_Flights"]()
+
+
 class _Flights:
     """Host memory that copies read from, until they are done. Its end waits for all of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, accelerator: Accelerator | None) -> None:
+        self._accelerator = accelerator
         self._pid = os.getpid()
         self._flying = collections.deque[tuple[Mark, list[Any], Callable[[], None] | None]]()
 
@@ -68,7 +75,11 @@ class _Flights:
 
     def settle(self, most: int = 0) -> None:
         """Let go of what is done; wait until at most ``most`` flights are left."""
-        while self._flying and os.getpid() == self._pid:
+        if not self._flying or os.getpid() != self._pid:
+            return
+        if self._accelerator is not None and self._accelerator.capturing():
+            return
+        while self._flying:
             mark, _, landed = self._flying[0]
             if not mark.done():
                 if len(self._flying) <= most:
@@ -80,6 +91,8 @@ class _Flights:
 
     def __del__(self) -> None:
         self.settle()
+        if self._flying and os.getpid() == self._pid:
+            _left.append(self)
 
 
 @dataclasses.dataclass
@@ -143,7 +156,7 @@ class Delivery(Iterator[Any]):
         self._taken = stamps.held = []
         self._ahead = 0 if mover is None else mover.ahead
         self._ready = collections.deque[_Landing]()
-        self._flights = _Flights()
+        self._flights = _Flights(None if mover is None else mover.accelerator)
         self._ended = False
         self._moved = self._timed = 0  # batches so far; how many there were when one was timed
         self._pid = os.getpid()
@@ -158,6 +171,8 @@ class Delivery(Iterator[Any]):
                     "the iterator is of the process before the fork; make one in this one"
                 )
             self._mover.accelerator.follow()  # first: it refuses where a graph is captured
+            while _left:
+                _left.pop().settle()
             # The loop's own time: what is waited for is its earlier steps.
             self._flights.settle(self._ahead + 1)
         begin = time.perf_counter_ns()
@@ -181,7 +196,7 @@ class Delivery(Iterator[Any]):
         return batch
 
     def close(self) -> None:
-        """End this epoch now; afterwards no copy is under way."""
+        """End this epoch now; afterwards no copy is under way (but while a graph is captured)."""
         self._ended = True
         self._ready.clear()
         close = getattr(self._inner, "close", None)

@@ -135,6 +135,7 @@ class Stream:
         self.pool = SlabRing(10**6)
         cuda.streams.append(self)
         self.cuda_stream = len(cuda.streams)
+        self.stream_id = 2 * self.cuda_stream + 1  # torch's own have odd numbers
 
     def wait_event(self, event: Event) -> None:
         self.cuda.called()
@@ -183,6 +184,9 @@ class OnFakeCuda(cuda.Cuda):
     def __del__(self) -> None:
         if not self.fake.ended:
             super().__del__()
+
+    def capturing(self) -> bool:
+        return not self.fake.ended and super().capturing()
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         like = torch.empty_like(tensor, device="meta")

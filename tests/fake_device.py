@@ -112,6 +112,9 @@ class FakeDevice:
     def pinned(self, tensor: torch.Tensor) -> bool:
         return False
 
+    def capturing(self) -> bool:
+        return False
+
     def follow(self) -> None:
         mark = FakeMark(self)
         self.caller_stream.append(mark.reach)

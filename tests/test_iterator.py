@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import gc
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -317,3 +319,19 @@ def test_a_batch_sampler_needs_no_length(store):
         len(iter(loader))
     iterator = iter(FastLoader(store, batch_size=5, transform=EVAL))
     assert len(iterator) == 5
+
+
+def test_producers_end_before_libraries_that_were_loaded_meanwhile(store):
+    """DALI ends its pipelines at exit, and is loaded by a decoder when the first loader runs."""
+    script = (
+        "import atexit, sys\n"
+        "from fastload import FastLoader, _pipeline\n"
+        "loader = FastLoader(sys.argv[1], 1, num_workers=1)\n"
+        "atexit.register(lambda: print(len(_pipeline._running)))\n"
+        "iterator = iter(loader); next(iterator)\n"
+        "assert len(_pipeline._running) == 1\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(store)], capture_output=True, text=True, timeout=120
+    )
+    assert (done.returncode, done.stdout.strip()) == (0, "0"), done.stderr

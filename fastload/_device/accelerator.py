@@ -52,6 +52,9 @@ class Accelerator(Protocol):
     def pinned(self, tensor: torch.Tensor) -> bool:
         """Whether somebody else has pinned the tensor's memory."""
 
+    def capturing(self) -> bool:
+        """Whether a graph is being captured here: then the device must not be asked anything."""
+
     def follow(self) -> None:
         """What comes into the side stream from now on starts after all that the caller has put
         into his stream until now."""
@@ -163,6 +166,10 @@ class Plain:
         return False
 
     def pinned(self, tensor: torch.Tensor) -> bool:
+        """Not here."""
+        return False
+
+    def capturing(self) -> bool:
         """Not here."""
         return False
 

@@ -24,6 +24,10 @@ Stream: Any = torch.cuda.Stream
 cudart: Any = torch.cuda.cudart
 
 
+# Registered memory whose ``Cuda`` went while a graph was captured: as in ``Cuda._gone``.
+_left = collections.deque[tuple[int, Any]]()
+
+
 @contextlib.contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """Within it, work and memory are ``stream``'s, in this thread.
@@ -34,6 +38,24 @@ def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
+
+
+# torch has 32 streams and gives them out in turn: who has which. What is free in a stream's memory
+# is safe to use for its owner alone, who knows which streams still read it.
+_owners = weakref.WeakValueDictionary[tuple[int, int], Any]()
+_POOL = 32
+
+
+def stream_for(device: torch.device, owner: object) -> Any:
+    """A stream of ``device`` that nobody else has got here, as long as ``owner`` lives.
+
+    With 32 of them alive, one is shared. Streams of the program's own may be the same ones.
+    """
+    for _ in range(_POOL):
+        stream = Stream(device)
+        if _owners.setdefault((stream.device.index, stream.cuda_stream), owner) is owner:
+            break
+    return stream
 
 
 class _CudaMark:
@@ -94,11 +116,11 @@ class Cuda:
     def __init__(self, device: torch.device) -> None:
         index = torch.cuda.current_device() if device.index is None else device.index
         self.device = torch.device("cuda", index)
-        self._side = Stream(self.device)
+        self._side = stream_for(self.device, self)
         self._clock = _Clock(self._side)
         # CUDA's own allocator gives memory that is free in one stream to any other.
         self._shared = torch.cuda.get_allocator_backend() != "native"
-        self._home: torch.cuda.Stream | None = None  # the caller's first stream
+        self._home: Any = None  # the caller's first stream, of those that last
         self._caller: torch.cuda.Stream | None = None  # his stream now
         self._events: dict[int, Event] = {}
         self._pins: dict[int, bool] = {}  # by address, whether it could be pinned
@@ -143,37 +165,52 @@ class Cuda:
 
     def _unregister(self) -> None:
         """Tell CUDA of the memory that is gone."""
-        while self._gone:
-            address, base = self._gone.popleft()
-            with torch.cuda.device(self.device):
-                cudart().cudaHostUnregister(address)
-            del base  # not before
+        for gone in (self._gone, _left):
+            while gone:
+                address, base = gone.popleft()
+                with torch.cuda.device(self.device):
+                    cudart().cudaHostUnregister(address)
+                del base  # not before
 
     # Bound here: where the interpreter ends, the module's names may be gone before this is called.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not ending() and os.getpid() == self._pid:
+        if ending() or os.getpid() != self._pid:
+            return
+        if self._gone and self.capturing():
+            _left.extend(self._gone)
+        else:
             self._unregister()
 
     def pinned(self, tensor: torch.Tensor) -> bool:
         """As in the contract."""
         return tensor.is_pinned()
 
-    def follow(self) -> None:
+    def capturing(self) -> bool:
         """As in the contract."""
         with torch.cuda.device(self.device):
-            captured = torch.cuda.is_current_stream_capturing()
-        if captured:
+            return bool(torch.cuda.is_current_stream_capturing())
+
+    def follow(self) -> None:
+        """As in the contract."""
+        if self.capturing():
             raise UsageError(
                 "a batch was asked for while a CUDA graph is captured: take it before, and copy it "
                 "into the tensor that the graph reads"
             )
         self._unregister()
         current = torch.cuda.current_stream(self.device)
-        self._home, self._caller = self._home or current, current
+        if self._home is None:
+            # A stream that the program has made by itself (its number is its address, and even) may
+            # be destroyed; torch's never are.
+            lasts = current.stream_id == 0 or current.stream_id % 2
+            self._home = current if lasts else torch.cuda.default_stream(self.device)
+        self._caller = current
         for stream in {self._home, current}:
-            event = self._events.get(stream.cuda_stream)
+            event = self._events.get(stream.stream_id)
             if event is None:
-                event = self._events[stream.cuda_stream] = Event()
+                event = Event()
+                if stream.stream_id % 2 or stream == self._home:
+                    self._events[stream.stream_id] = event
             event.record(stream)
             self._side.wait_event(event)
 

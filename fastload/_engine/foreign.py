@@ -27,7 +27,7 @@ import torch
 
 from .._buffers import SlabRing
 from .._cache.store import CachedStore
-from .._device.cuda import on_stream
+from .._device.cuda import on_stream, stream_for
 from .._device.stage import DeviceStage
 from .._geometry import RandomResizedCrop, Resize
 from .._transforms.erasing import Drawn
@@ -118,7 +118,7 @@ class ForeignDecoder(Decoder):
         self.device = device
         self.stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
-            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            self.stream = stream_for(device, self)
         self.records = Records(store)
         # what the library failed on: not given to it again
         self.for_cpu = np.zeros(len(store), bool)

@@ -103,7 +103,7 @@ def test_a_transfer_stage_that_leaves_something_out_is_found_out(
 def test_the_tests_of_a_gpu_pass_over_the_emulated_one(
     emulated: Path, count: Callable[[int, int], int]
 ) -> None:
-    files = [f"tests/gpu/test_{name}.py" for name in ("cuda", "transfer", "stress")]
+    files = [f"tests/gpu/test_{name}.py" for name in ("callers", "cuda", "transfer", "stress")]
     for seed in range(count(1, 5)):
         chosen = NEVER if seed else f"{NEVER} and {SHORT}"
         assert "skipped" not in _run(emulated, seed, files, chosen)
