@@ -184,3 +184,17 @@ def test_a_damaged_large_column_is_not_copied_with_a_right_checksum(
     with pytest.raises(StoreError, match="the field 'caption'"):
         pack(path, tmp_path / "copy.lmdb")
     assert not (tmp_path / "copy.lmdb").exists()
+
+
+def test_a_column_that_another_thread_compared_meanwhile_is_no_error(monkeypatch):
+    values = np.arange(5)
+    sums = _sums.Sums("store", {"labels": _sums._sum(values)})
+    nbytes = _sums._nbytes
+
+    def meanwhile(column: Any) -> int:
+        sums._left.pop("labels")  # as the other thread does where it has found it right
+        return nbytes(column)
+
+    monkeypatch.setattr(_sums, "_nbytes", meanwhile)
+    sums.check("labels", values)
+    sums.check("labels", values + 1)  # what was compared once is not compared again
