@@ -47,6 +47,9 @@ def _again(loader: Any, states: list[torch.Tensor]) -> Iterator[Any]:
 class Retold(Iterator[Any]):
     """The batches of ``iterator``, or where another epoch was chosen, those of a new one.
 
+    It has the attributes of ``iterator`` and passes for one of its class: trainers ask whether an
+    iterator is one of torch's.
+
     Args:
         iterator: the epoch that was begun.
         loader: whose it is; it is not kept.
@@ -90,6 +93,10 @@ class Retold(Iterator[Any]):
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:  # what isinstance looks at beside the type
+        return type(self._iterator)
 
     def __getattr__(self, name: str) -> Any:
         if name == "_iterator":  # a copy that is being made has none yet
