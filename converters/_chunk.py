@@ -6,16 +6,20 @@ import collections
 import dataclasses
 import threading
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastload.errors import DataError, DecodeError
+from fastload.errors import DataError, DecodeError, sample_error
 from fastload.storage import DCT, ENCODED, RAW
 from fastload.storage._crc import crc32c
 
-from ._encoders import Encoded, Encoder
+from ._encoders import Encoded, Encoder, examine
 from ._gather import Gatherer
 from ._source import Annotations, Sample, Source
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -125,8 +129,8 @@ def _one_by_one(
             if isinstance(sample, DataError):
                 raise sample
             encoded = _encode(encoder, sample)
-        except DataError as error:
-            failed.append((index, error.message))
+        except Exception as error:  # noqa: BLE001 - what a damaged image may have libraries raise
+            failed.append((index, sample_error(error).message))
             continue
         done.append(index)
         taken.append(sample)
@@ -160,18 +164,36 @@ def _encode(encoder: Encoder, sample: Sample) -> Encoded:
             raise DecodeError(f"the image cannot be decoded: {error}") from error
         return encoder.image(data if data.mode in ("L", "RGB") else data.convert("RGB"))
     if size is not None and sample.kind in encoder.keeps:
+        _judge(data, sample, check=encoder.check)
         return Encoded(data, sample.kind, *size)
     if sample.kind == RAW:
-        if size is None or len(data) != 3 * size[0] * size[1]:
-            raise DecodeError(f"expected RGB pixels of size {size}, found {len(data)} bytes")
-        from PIL import Image
+        return encoder.image(_pixels(data, size))
+    return encoder.file(_jpeg(data) if sample.kind == DCT else data)
 
-        return encoder.image(Image.frombytes("RGB", size, data))
-    if sample.kind == DCT:
-        from fastload._engine.jpeg import dct_to_jpeg
 
-        try:
-            data = dct_to_jpeg(data)
-        except ValueError as error:
-            raise DecodeError(f"the DCT record is damaged: {error}") from error
-    return encoder.file(data)
+def _judge(data: bytes, sample: Sample, *, check: bool) -> None:
+    """Raise DecodeError for a record that is not to be kept as it is."""
+    if sample.kind == ENCODED:
+        if check or not sample.written:
+            examine(data, check=check)
+    elif check and sample.kind == RAW:
+        _pixels(data, sample.size)
+    elif check:
+        examine(_jpeg(data), check=True)
+
+
+def _pixels(data: bytes, size: tuple[int, int] | None) -> Image.Image:
+    from PIL import Image
+
+    if size is None or len(data) != 3 * size[0] * size[1]:
+        raise DecodeError(f"expected RGB pixels of size {size}, found {len(data)} bytes")
+    return Image.frombytes("RGB", size, data)
+
+
+def _jpeg(record: bytes) -> bytes:
+    from fastload._engine.jpeg import dct_to_jpeg
+
+    try:
+        return dct_to_jpeg(record)
+    except ValueError as error:
+        raise DecodeError(f"the DCT record is damaged: {error}") from error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fastload.errors import DecodeError, UsageError
 from fastload.storage import DCT, ENCODED, RAW
 
-from ._headers import image_size, refuse_bomb
+from ._headers import image_size, jpeg_ends, refuse_bomb
 from ._resize import Resize
 
 if TYPE_CHECKING:
@@ -46,17 +46,25 @@ class Encoder:
         file: out of the bytes of an image file.
         image: out of an image of mode L or RGB.
         keeps: kinds of records that stay as they are.
-        as_is: whether ``file`` keeps every image file's bytes.
+        as_is: whether ``file`` keeps every image file's bytes, of which it need see no more than
+            beginning and end.
+        check: whether what is kept is decoded first.
     """
 
     file: Callable[[bytes], Encoded]
     image: Callable[[Image.Image], Encoded]
     keeps: frozenset[int] = frozenset()
     as_is: bool = False
+    check: bool = False
 
 
 def make_encoder(
-    encode: str = "keep", *, resize: Resize | None = None, quality: int = 95, exif: bool = False
+    encode: str = "keep",
+    *,
+    resize: Resize | None = None,
+    quality: int = 95,
+    exif: bool = False,
+    check: bool = False,
 ) -> Encoder:
     """The encoder for these options; they are those of ``pack``.
 
@@ -72,38 +80,59 @@ def make_encoder(
         from ._dct import dct_encoder
 
         inner = "keep" if resize is None else "jpeg"
-        plain = make_encoder(inner, resize=resize, quality=quality, exif=exif)
+        plain = make_encoder(inner, resize=resize, quality=quality, exif=exif, check=check)
         if resize is None:  # pixels have no JPEG yet
             plain = dataclasses.replace(plain, image=lambda image: _save_jpeg(image, quality))
         keeps = frozenset({DCT}) if resize is None and not exif else frozenset[int]()
-        return Encoder(dct_encoder(plain.file), dct_encoder(plain.image), keeps)
+        return Encoder(dct_encoder(plain.file), dct_encoder(plain.image), keeps, check=check)
     if encode == "keep" and resize is not None:
         raise UsageError(
             "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, dct, "
             "png, bmp, raw), or none, which means jpeg"
         )
     if encode == "keep":
-        file = (lambda data: _keep_upright(data, quality)) if exif else _keep
+
+        def keep(data: bytes) -> Encoded:
+            return _keep_upright(data, quality, check=check) if exif else _keep(data, check=check)
+
         keeps = frozenset({RAW} if exif else {ENCODED, RAW, DCT})
-        return Encoder(file, lambda image: _save_png(image, quality), keeps, as_is=not exif)
+        as_is = not exif and not check
+        return Encoder(keep, lambda image: _save_png(image, quality), keeps, as_is, check)
     save = _SAVERS[encode]
 
     def transcode(image: Image.Image) -> Encoded:
         return save(image if resize is None else resize.apply(image), quality)
 
     as_it_is = frozenset({RAW}) if encode == "raw" and resize is None else frozenset[int]()
-    return Encoder(lambda data: transcode(_decode(data, exif=exif)), transcode, as_it_is)
+    return Encoder(
+        lambda data: transcode(_decode(data, exif=exif)), transcode, as_it_is, check=check
+    )
 
 
-def _keep(data: bytes) -> Encoded:
-    return Encoded(data, ENCODED, *image_size(data))
+def examine(data: bytes, *, check: bool) -> tuple[int, int]:
+    """Width and height of the image file ``data``, which is to be kept as it is.
+
+    Its header is looked at, of a JPEG also whether it has an end: one without is decoded, for what
+    is truncated is for Pillow to say. ``check``: every image is.
+
+    Raises:
+        DecodeError: no image, too large, or one that Pillow cannot decode.
+    """
+    size = image_size(data)
+    if check or (data[:2] == b"\xff\xd8" and not jpeg_ends(data)):
+        _decode(data, exif=False)
+    return size
 
 
-def _keep_upright(data: bytes, quality: int) -> Encoded:
+def _keep(data: bytes, *, check: bool) -> Encoded:
+    return Encoded(data, ENCODED, *examine(data, check=check))
+
+
+def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:
     """Keep the bytes unless EXIF says that the image lies on its side; then turn and encode it."""
     from PIL import Image
 
-    size = image_size(data)
+    size = examine(data, check=check)
     with Image.open(io.BytesIO(data)) as image:
         if image.getexif().get(_ORIENTATION, 1) == 1:
             return Encoded(data, ENCODED, *size)
@@ -124,7 +153,7 @@ def _decode(data: bytes, *, exif: bool) -> Image.Image:
             plain = image.mode in ("L", "RGB")
             done: Image.Image = image.copy() if plain else image.convert("RGB")
             return done
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises anything
         raise DecodeError(f"the image cannot be decoded: {error}") from error
 
 

@@ -1,16 +1,18 @@
-"""Is this an image, and how large? From the first bytes, without decoding."""
+"""Is this an image, how large, and has it an end? From a few bytes, without decoding."""
 
 from __future__ import annotations
 
 import io
 import struct
 import warnings
+from collections.abc import Iterator
 
 from fastload.errors import DecodeError
 
 # Frame headers of a JPEG: SOF0 to SOF15 without DHT (C4), JPG (C8) and DAC (CC).
 # Source: ITU-T T.81, table B.1.
 _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
+_SCAN, _END = 0xDA, b"\xff\xd9"
 _PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR"
 
 
@@ -40,25 +42,41 @@ def refuse_bomb(width: int, height: int) -> None:
         )
 
 
+def jpeg_ends(data: bytes) -> bool:
+    """Whether a JPEG file has the marker of its end, if perhaps something behind it.
+
+    Without one it may be truncated. As the core's function of this name decides it.
+    """
+    if data.endswith(_END):
+        return True
+    *_, (marker, at) = _segments(data)
+    return marker == _SCAN and data.rfind(_END, at) >= 0
+
+
 def _jpeg(data: bytes) -> tuple[int, int] | None:
     """Size out of the frame header; None where there is none, or where it has no height."""
+    for marker, at in _segments(data):
+        if marker in _FRAMES and at + 9 <= len(data):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return (width, height) if width and height else None
+    return None
+
+
+def _segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """(marker, where it stands) of the segments of a JPEG up to its first scan; last (0, end)."""
     at, end = 2, len(data)
-    while at + 9 <= end:
-        if data[at] != 0xFF:
-            return None
+    while at + 4 <= end and data[at] == 0xFF:
         marker = data[at + 1]
         if marker == 0xFF:  # fill byte
             at += 1
-        elif marker in _FRAMES:
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return (width, height) if width and height else None
-        elif marker in (0xD9, 0xDA):
-            return None
         elif 0xD0 <= marker <= 0xD8 or marker == 0x01:  # markers without a length
             at += 2
         else:
+            yield marker, at
+            if marker in (_SCAN, 0xD9):
+                return
             at += 2 + (data[at + 2] << 8 | data[at + 3])
-    return None
+    yield 0, end
 
 
 def _png(data: bytes) -> tuple[int, int] | None:
@@ -78,6 +96,6 @@ def _pillow(data: bytes) -> tuple[int, int]:
             with Image.open(io.BytesIO(data)) as image:
                 width, height = image.size
                 return width, height
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Exception as error:  # Pillow raises anything
         what = "an empty file" if not data else f"{len(data)} bytes beginning with {data[:8]!r}"
         raise DecodeError(f"expected an image, found {what} ({type(error).__name__})") from error

@@ -52,6 +52,7 @@ def pack(
     split: str | None = None,
     on_error: str = "raise",
     exif: bool = False,
+    check: bool = False,
     shards: int | None = None,
     shard_nbytes: int | None = None,
     compression: str | None = None,
@@ -78,7 +79,8 @@ def pack(
             then the work is in ``destination`` + ".partial", and the same call resumes it. A store
             whose destination is a URL is written in the system's temporary folder and then sent.
         encode: "keep": the files' own bytes, not decoded: of an image only the header is looked at,
-            and what is damaged behind it goes in as it is (``verify(..., decode=True)`` finds it).
+            and whether a JPEG has an end. What is damaged in between goes in as it is; ``check``
+            finds it now, ``verify(..., decode=True)`` later.
             "jpeg", "png": encoded anew. "bmp": not compressed. "raw": uint8 RGB pixels. "dct":
             JPEGs without Huffman coding (docs/dct.md): the same pixels, about 1.3 times the size,
             decoded several times faster; files that are no JPEG, or not one that the form can
@@ -95,11 +97,13 @@ def pack(
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
             ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``.
-        on_error: "raise", or "skip": files that are no images are left out, and the report lists
-            them.
+        on_error: "raise", or "skip": files that are no images, or truncated, are left out, and the
+            report lists them.
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
             torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
             encoded anew; so with "dct".
+        check: decode every image that is kept as it is before it is stored, which takes several
+            times longer; what cannot be decoded is for ``on_error``.
         shards: write so many files, of equally many records.
         shard_nbytes: write several files, of at most so many bytes each (.h5, .pth, .n5, .zarr: so
             many bytes of images).
@@ -121,7 +125,7 @@ def pack(
     if is_url(source) or is_url(destination):
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
-            on_error=on_error, exif=exif, shards=shards, shard_nbytes=shard_nbytes,
+            on_error=on_error, exif=exif, check=check, shards=shards, shard_nbytes=shard_nbytes,
             compression=compression, progress=progress,
         )  # fmt: skip
         if is_url(destination):
@@ -138,7 +142,7 @@ def pack(
     opened = open_source(source)
     default = "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
     encoding = _arrays.encoding_for(path, encode, default)
-    encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
+    encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif, check=check)
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
     if opened.streamed and split is not None:
@@ -157,6 +161,7 @@ def pack(
         "resize": str(target) if target is not None else None,
         "quality": quality if lossy or exif else None,
         "exif": exif,
+        **({"check": True} if check else {}),
         "on_error": on_error,
         "source": opened.path,
         "source_digest": opened.identity or opened.digest(),

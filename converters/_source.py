@@ -28,6 +28,8 @@ class Sample:
         kind: of the bytes: ENCODED, RAW or DCT.
         size: width and height, where they are known.
         crc32c: of the bytes, where it is known to be right.
+        written: whether the store that it comes from was written record by record with checksums:
+            what is in it is not judged anew.
         label, fields: as in ``Record``, of sources that know them only when they read.
     """
 
@@ -35,6 +37,7 @@ class Sample:
     kind: int = ENCODED
     size: tuple[int, int] | None = None
     crc32c: int | None = None
+    written: bool = False
     label: Any = None
     fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 

@@ -67,7 +67,7 @@ class StoreSource(Source):
                 continue
             width, height = sizes[at]
             size = (width, height) if width > 0 and height > 0 else None
-            yield Sample(data, kinds[at], size, crc)
+            yield Sample(data, kinds[at], size, crc, written=expected is not None)
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``."""

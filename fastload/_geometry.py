@@ -20,13 +20,15 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from fastload import _philox
-from fastload._transforms.frame import Array, Frame, Geometry, Length, Unfit
+from fastload._transforms.frame import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
 from fastload._transforms.moves import Moves
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "MAX_PIXELS",
+    "MAX_SIDE",
     "CenterCrop",
     "Fit",
     "Geometry",
@@ -45,8 +47,7 @@ __all__ = [
 ]
 
 _REPEAT_BITS = 40  # of a 64-bit counter: indices take those below, repeats those above
-MAX_PIXELS = 1 << 28  # pixels; a thin strip whose shorter side is enlarged is a memory bomb
-MAX_SIDE = 65535  # pixels, of any image in either engine
+MAX_SIDE = 1 << 24  # pixels, of a resized image; the shorter side of a thin strip makes it long
 
 
 class Op(Protocol):
@@ -143,9 +144,9 @@ class Resize:
         w = np.where(portrait, new_shorter, new_longer)
         h = np.where(portrait, new_longer, new_shorter)
         frame.refuse(
-            (w < 1) | (h < 1) | (w * h > MAX_PIXELS) | (w > MAX_SIDE) | (h > MAX_SIDE),
-            f"{self} makes nothing, or more than {MAX_PIXELS} pixels, or a side above {MAX_SIDE}, "
-            "of this {w}x{h} image; leave the image out or crop before the resize",
+            (w < 1) | (h < 1) | (w > MAX_SIDE) | (h > MAX_SIDE),
+            f"{self} makes nothing, or a side above {MAX_SIDE}, of this {{w}}x{{h}} image; "
+            "leave the image out or crop before the resize",
         )
         frame.resize(w, h, least=self.size if self.size and self.max_size is None else 1)
 

@@ -55,6 +55,17 @@ class DataError(FastloadError):
         where += [f"byte offset {offset}"] if offset is not None else []
         super().__init__(f"{message} [{', '.join(where)}]" if where else message)
 
+    def at(
+        self, *, path: str | None = None, record: int | None = None, offset: int | None = None
+    ) -> DataError:
+        """This error, with what it does not say of its place itself."""
+        path = path if self.path is None else self.path
+        record = record if self.record is None else self.record
+        offset = offset if self.offset is None else self.offset
+        if (path, record, offset) == (self.path, self.record, self.offset):
+            return self
+        return type(self)(self.message, path=path, record=record, offset=offset)
+
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.path, self.record, self.offset)
 
@@ -92,3 +103,35 @@ class StoreNotFoundError(StoreError, FileNotFoundError):
 
 class InternalError(FastloadError):
     """A bug in fastload. Please report it with the message."""
+
+
+def sample_error(
+    error: Exception,
+    *,
+    path: str | None = None,
+    record: int | None = None,
+    offset: int | None = None,
+) -> DataError:
+    """What reading, decoding or filling in a sample raised, as an error that says which it was.
+
+    Every engine and ``pack`` turn what they meet into a DataError here: libraries raise anything
+    (NotImplementedError, struct.error, MemoryError ...), and ``on_error`` is about DataErrors. Code
+    of the user's does not come by: what that raises is raised as it is.
+
+    Args:
+        error: what was raised. A DataError keeps its type and what it says of its place.
+        path, record, offset: where the sample lies.
+
+    Raises:
+        FastloadError: ``error``, where it is not about data: misuse, or a bug.
+    """
+    if isinstance(error, DataError):
+        return error.at(path=path, record=record, offset=offset)
+    if isinstance(error, FastloadError):
+        raise error
+    reason = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    found = DecodeError(
+        f"the sample cannot be made: {reason}", path=path, record=record, offset=offset
+    )
+    found.__cause__ = error
+    return found

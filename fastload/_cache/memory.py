@@ -188,7 +188,7 @@ class PythonArena:
         self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
     ) -> bool:
         begin = int(self._words[_USED])
-        if self.full or self._table["place"][record]:
+        if self.full or self._table["place"][record] or max(width, height) > 0xFFFF:
             return False
         if begin + len(data) > len(self._map):
             self._words[_FULL] = 1

@@ -132,7 +132,10 @@ class CachedStore(Store):
         if found.kept is None or found.kept.all() or self.arena.full:
             return None
         placed = None if self.prefix is None else self.prefix.place(found.sizes, records)
-        return Keep(wanted=(~found.kept).astype(np.uint8), placed=placed)
+        wanted = ~found.kept
+        if placed is not None:  # the table has 16 bits for a side
+            wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
+        return Keep(wanted=wanted.astype(np.uint8), placed=placed)
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""

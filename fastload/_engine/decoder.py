@@ -17,6 +17,7 @@ from .._cache.store import CachedStore, Keep
 from .._geometry import Geometry
 from .._timeline import TIMES
 from .._transforms import recipe
+from .._transforms.frame import Refused
 from .._transforms.joint import Moving
 from .._transforms.moves import Moves
 from .._transforms.recipe import Recipe
@@ -211,9 +212,18 @@ class Decoder(abc.ABC):
         timed: bool = False,
         early: bool = False,
     ) -> Ticket:
-        """Begin to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest."""
+        """Begin to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest.
+
+        Raises:
+            Refused: nothing can be made of a sample; with its place.
+            DataError: the images make no batch.
+        """
         draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed, early=early)
-        return self._submit(records, draws)
+        try:
+            return self._submit(records, draws)
+        except Refused as refused:
+            at = refused.position
+            raise refused.of(at, **self.where(int(records[at]))) from None
 
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
         batch, moves = self.prepare(records, draws)
@@ -288,8 +298,8 @@ class Decoder(abc.ABC):
             return sizes, *recipe.draw(plan, sizes, **drawn)
         begun = found.kept
         if keep is not None and keep.placed is not None:
-            sizes, begun = sizes.copy(), np.ones(len(sizes), bool)
             wanted = keep.wanted.astype(bool)
+            sizes, begun = sizes.copy(), begun | wanted
             sizes[wanted] = keep.placed.window[wanted, 2:]
         if not prefix.ops or not begun.any():
             return sizes, *recipe.draw(plan, sizes, **drawn)
@@ -299,7 +309,10 @@ class Decoder(abc.ABC):
         for which, part in ((begun, prefix.rest(plan)), (~begun, plan)):
             its = {key: value[which] if isinstance(value, np.ndarray) else value
                    for key, value in drawn.items()}  # fmt: skip
-            parts.append(recipe.draw(part, sizes[which], **its))
+            try:
+                parts.append(recipe.draw(part, sizes[which], **its))
+            except Refused as refused:
+                raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
         (one, _), (other, _) = parts
         if (one.out_h, one.out_w) != (other.out_h, other.out_w):
             # Images of several sizes: the error is that of the batch without a cache.

@@ -34,6 +34,8 @@ _FILTERS = {
     5: Image.Resampling.LANCZOS,
 }
 _TORCH_MODES = {6: "bilinear", 7: "bicubic"}
+# Pixels of a resized image; of a larger one, as a thin strip becomes, only what is needed is made.
+_WHOLE = 1 << 24
 # Pillow hands these to programs outside (Ghostscript); no training set is worth that.
 _REFUSED = frozenset({"EPS", "WMF"})
 
@@ -113,7 +115,7 @@ def decode_scaled(
             f"{Image.MAX_IMAGE_PIXELS}: {error}; raise that limit if the image is genuine",
             **where,
         ) from error
-    except (DataError, Warning, MemoryError):
+    except DataError:
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damaged file makes them raise
         reason = (
@@ -222,9 +224,35 @@ def _frame(
     elif (w, h) != image.size:
         image = image.crop((x, y, x + w, y + h))
     if (resized_w, resized_h) != image.size:
-        image = _resized(image, (resized_w, resized_h), filter)
+        x0, x1 = (min(max(x, 0), resized_w) for x in (left, left + width))
+        y0, y1 = (min(max(y, 0), resized_h) for y in (top, top + height))
+        strips = resized_w * resized_h > _WHOLE and resized_h >= image.height
+        if strips and x0 < x1 and y0 < y1:
+            image = _part_of_resized(image, (resized_w, resized_h), filter, (x0, y0, x1, y1))
+            left, top = left - x0, top - y0
+        else:
+            image = _resized(image, (resized_w, resized_h), filter)
     levels = _window(image, left, top, width, height, colour)
     return np.ascontiguousarray(levels[:, ::-1]) if flip else levels
+
+
+def _part_of_resized(
+    image: Image.Image, size: tuple[int, int], filter: int, box: tuple[int, int, int, int]
+) -> Image.Image:
+    """The part ``box`` of the image resized to ``size``, without all of that in memory.
+
+    What is not made lower is resized horizontally first, by every version of Pillow and by torch.
+    A column then depends on no other.
+    """
+    x0, y0, x1, y1 = box
+    wide = _resized(image, (size[0], image.height), filter).crop((x0, 0, x1, image.height))
+    part = Image.new(image.mode, (x1 - x0, y1 - y0))
+    step = max(1, _WHOLE // size[1])
+    for x in range(0, wide.width, step):
+        strip = wide.crop((x, 0, min(x + step, wide.width), wide.height))
+        strip = _resized(strip, (strip.width, size[1]), filter)
+        part.paste(strip.crop((0, y0, strip.width, y1)), (x, 0))
+    return part
 
 
 def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Image:

@@ -26,6 +26,7 @@ from fastload.errors import (
     DecodeError,
     StoreError,
     StoreNotFoundError,
+    sample_error,
 )
 from fastload.storage._crc import crc32c
 from fastload.storage._read import bytes_of, open_regular
@@ -50,6 +51,7 @@ class PythonDecoder(Decoder):
         return PythonTicket(self, batch, np.arange(len(batch.records)))
 
 
+_Known = bytes | DataError | None  # of a record: its bytes, or why there are none, if it was read
 _Spent = tuple[int, int]  # nanoseconds: until the image was decoded, and from then on
 
 
@@ -67,7 +69,7 @@ class PythonTicket(Ticket):
         self._out = _as_array(decoder, batch)
         self._spent: list[_Spent] = []
         self._tasks: list[concurrent.futures.Future[_Spent]] = []
-        self._data: list[bytes | None] | None = None
+        self._data: list[_Known] | None = None
         if decoder.origin.indirect is not None:
             self._data = _read_indirect(decoder.origin, batch)
         if decoder.threads and len(self._which) > 1:
@@ -149,18 +151,35 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
 
 
 def _fill_one(
-    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes | None] | None
+    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[_Known] | None
 ) -> _Spent:
     """Read, check, decode and fill one sample; returns what it took.
 
-    ``known`` are the bytes of the batch's records where they need not be read.
+    ``known`` are the bytes of the batch's records where they need not be read. Raises DataError.
     """
-    begin = time.perf_counter_ns()
     store, record = decoder.store, int(batch.records[i])
     # Of a record in a cache errors name the place in the store behind.
     plain = decoder.cache is None
     where = _where(store, batch.spans, i, record) if plain else decoder.where(record)
+    try:
+        return _filled(decoder, batch, i, out, known, where)
+    except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
+        raise sample_error(error, **where)
+
+
+def _filled(
+    decoder: Decoder,
+    batch: Batch,
+    i: int,
+    out: npt.NDArray[Any],
+    known: list[_Known] | None,
+    where: dict[str, Any],
+) -> _Spent:
+    begin = time.perf_counter_ns()
+    store, record = decoder.store, int(batch.records[i])
     data = None if known is None else known[i]
+    if isinstance(data, DataError):
+        raise data
     if data is None:
         data = _read(store, batch.spans, i, where)
     checked = read = time.perf_counter_ns()
@@ -250,18 +269,27 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     return data
 
 
-def _read_indirect(store: Store, batch: Batch) -> list[bytes | None]:
+def _read_indirect(store: Store, batch: Batch) -> list[_Known]:
     """The bytes of a batch's records, all at once: a chunk is unpacked once for them.
 
-    None for those that are in a cache.
+    None for those that are in a cache; for those that cannot be read, why.
     """
-    if batch.kept is None:
-        return list(store.read(batch.records))
-    found: list[bytes | None] = [None] * len(batch.records)
-    left = np.flatnonzero(~batch.kept)
-    for i, data in zip(left.tolist(), store.read(batch.records[left]), strict=True):
+    found: list[_Known] = [None] * len(batch.records)
+    left = np.arange(len(found)) if batch.kept is None else np.flatnonzero(~batch.kept)
+    try:
+        together: list[_Known] = list(store.read(batch.records[left]))
+    except DataError:  # one by one, to find those at fault
+        together = [_one_read(store, batch.records[i : i + 1]) for i in left.tolist()]
+    for i, data in zip(left.tolist(), together, strict=True):
         found[i] = data
     return found
+
+
+def _one_read(store: Store, record: np.ndarray) -> bytes | DataError:
+    try:
+        return store.read(record)[0]
+    except DataError as error:
+        return error
 
 
 def _read_all(file: Any, nbytes: int) -> bytes:

@@ -216,7 +216,8 @@ def submit(
 
     file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
     kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size),
-        DCT, or TURNED (UNSUPPORTED).
+        DCT, or TURNED (UNSUPPORTED). UNSUPPORTED is also a JPEG without an end, which may be
+        truncated, and a sample with a side above 65,535 anywhere, of what it is made of or becomes.
     size: (n, 2) width, height of the source image, 0, 0 where unknown.
     checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
@@ -298,7 +299,7 @@ def gather(
 
     All arrays but ``memory`` and ``size`` (n, 2) are (n,); all but ``file`` are filled: where each
     file lies in ``memory``, its CRC32C, width and height, what became of it (1: read, of a format
-    whose size the core does not know), an errno.
+    whose size the core does not know, or a JPEG without an end), an errno.
 
     Returns:
         How many were read. Of the first that did not fit ``nbytes`` says how large it is.

@@ -221,6 +221,7 @@ Status Batch::make_views(int64_t item, const Span& span, const Clock& clock, int
 
 Status Batch::make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock,
                    int64_t at, int* error) {
+  if (sample.large) return Status::kUnsupported;
   Worker& mine = worker();
   const int64_t w = output_.out_w, h = output_.out_h;
   Placement placement;

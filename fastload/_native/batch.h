@@ -28,6 +28,7 @@ struct Sample {
   int32_t resized_w, resized_h;
   int32_t window_x, window_y;
   bool flip;
+  bool large;  // a side above kMaxSide: left to Pillow
 };
 
 // What all samples of a batch share.
@@ -91,9 +92,10 @@ class Batch final : public Job {
   // Whether the region lies in the image of sample `item` and holds its box.
   bool within(size_t item, const Region& region) const {
     const Sample& s = samples_[item];
-    return region.x <= s.box_x && region.y <= s.box_y && s.box_x + s.box_w <= region.x + region.w &&
-           s.box_y + s.box_h <= region.y + region.h && region.x + region.w <= s.source_w &&
-           region.y + region.h <= s.source_h;
+    // What is beyond the resampler was not checked, and is not decoded either.
+    return s.large || (region.x <= s.box_x && region.y <= s.box_y && s.box_x + s.box_w <= region.x + region.w &&
+                       s.box_y + s.box_h <= region.y + region.h && region.x + region.w <= s.source_w &&
+                       region.y + region.h <= s.source_h);
   }
 
   int64_t count() const { return static_cast<int64_t>(samples_.size()); }

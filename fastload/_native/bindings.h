@@ -150,7 +150,8 @@ Output make_output(int out_h, int out_w, int dtype, bool channels_last, int filt
                    const py::sequence& fill, const py::object& lut);
 
 // What `stages` and `erase` of submit hold, checked for n samples; see _core.pyi. None: an empty one.
-Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h);
+// `large` (n) becomes 1 where a side is above kMaxSide: such samples are for Pillow.
+Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h, uint8_t* large);
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const Output& output);
 
 // What a Files object of Python holds; TypeError for another object, ValueError for a closed one.

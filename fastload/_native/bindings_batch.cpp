@@ -1,5 +1,6 @@
 // Job, submit and probe of fastload._native._core: every argument is checked here, and the caller's buffers
 // are kept alive for as long as a job writes into them.
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <stdexcept>
@@ -85,21 +86,26 @@ void require(bool fits, const char* name, size_t i, const char* expected) {
 // Coordinates within this keep every sum of two of them inside 32 bits.
 constexpr int32_t kMaxCoordinate = 1 << 24;
 
+// Whether a side is longer than the resampler takes. Such a sample is for Pillow, and not looked at further.
+bool is_large(const Sample& s) {
+  const auto sides = {s.source_w, s.source_h, s.box_w, s.box_h, s.resized_w, s.resized_h};
+  return std::max(sides) > kMaxSide;
+}
+
 void check_sample(const Sample& s, size_t i, size_t files) {
   require(s.file >= 0 && static_cast<size_t>(s.file) < files, "file", i, "an index of files");
   require(s.offset >= 0, "offset", i, "a value of 0 or more");
   require(s.nbytes >= -1, "nbytes", i, "a length, or -1 for up to the end");
   require(static_cast<int>(s.kind) < kKinds, "kind", i, "0 (encoded), 1 (raw), 2 (DCT) or 3 (turned)");
-  require(s.source_w >= 0 && s.source_h >= 0 && s.source_w <= kMaxSide && s.source_h <= kMaxSide, "size", i,
-          "0 (unknown) up to 65,535");
+  if (s.large) return;
+  require(s.source_w >= 0 && s.source_h >= 0, "size", i, "0 (unknown) or more");
   require((s.source_w == 0) == (s.source_h == 0), "size", i, "width and height, or neither");
   require(s.box_x >= 0 && s.box_y >= 0 && s.box_w >= 1 && s.box_h >= 1 && s.box_x <= kMaxSide &&
-              s.box_y <= kMaxSide && s.box_w <= kMaxSide && s.box_h <= kMaxSide,
-          "box", i, "x, y of 0 or more and w, h of 1 or more, up to 65,535");
+              s.box_y <= kMaxSide,
+          "box", i, "x, y of 0 up to 65,535 and w, h of 1 or more");
   require(s.source_w == 0 || (s.box_x + s.box_w <= s.source_w && s.box_y + s.box_h <= s.source_h), "box", i,
           "a box inside the image");
-  require(s.resized_w >= 1 && s.resized_h >= 1 && s.resized_w <= kMaxSide && s.resized_h <= kMaxSide,
-          "resized", i, "1 up to 65,535");
+  require(s.resized_w >= 1 && s.resized_h >= 1, "resized", i, "1 or more");
   require(s.window_x >= -kMaxCoordinate && s.window_x <= kMaxCoordinate && s.window_y >= -kMaxCoordinate &&
               s.window_y <= kMaxCoordinate,
           "window", i, "coordinates within 2**24 of 0");
@@ -163,9 +169,11 @@ void lead(const py::object& views, py::ssize_t n, Batch* batch, PyJob* job) {
     const int32_t* r = array.data<int32_t>() + 4 * i;
     regions[i] = {r[0], r[1], r[2], r[3]};
     if (r[2] == 0) continue;
-    require(r[0] >= 0 && r[1] >= 0 && r[2] >= 1 && r[3] >= 1 && r[0] <= kMaxSide && r[1] <= kMaxSide &&
-                r[2] <= kMaxSide && r[3] <= kMaxSide,
-            "views", i, "a region in pixels");
+    if (std::max({r[0], r[1], r[2], r[3]}) > kMaxSide) {  // views of an image with so long a side are Pillow's
+      regions[i] = Region{};
+      continue;
+    }
+    require(r[0] >= 0 && r[1] >= 0 && r[2] >= 1 && r[3] >= 1, "views", i, "a region in pixels");
     require(batch->within(i, regions[i]), "views", i, "a region inside the image that holds the box");
     for (const auto& other : others) {
       require(other->within(i, regions[i]), "views", i, "a region that holds the box of each view");
@@ -226,7 +234,8 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   }
   output.data = out_array.data<uint8_t>();
   output.scaled = scaled;
-  Recipe recipe = make_recipe(stages, n, out_w, out_h);
+  std::vector<uint8_t> large(static_cast<size_t>(n));
+  Recipe recipe = make_recipe(stages, n, out_w, out_h, large.data());
   Erasing erasing = make_erasing(erase, n, output);
   Buffer status_array = write_array(status, "status", n);
   Buffer detail_array = write_array(detail, "detail", n);
@@ -261,6 +270,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
     s.window_x = window_array.data<int32_t>()[2 * i];
     s.window_y = window_array.data<int32_t>()[2 * i + 1];
     s.flip = flip_array.data<uint8_t>()[i] != 0;
+    s.large = large[i] || is_large(s) || (keep && keep->samples[i].large);
     check_sample(s, i, core->count());
   }
   for (size_t i = 0; i < samples.size(); i++) {

@@ -1,5 +1,6 @@
 // Arena, Keep and EntryTable of fastload._native._core: what finds records in a cache, what fills it, and
 // what is remembered of JPEGs.
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <stdexcept>
@@ -86,6 +87,8 @@ void read_stage(const py::tuple& stage, py::ssize_t n, std::vector<KeepSample>* 
     s.resized_w = at[0], s.resized_h = at[1];
     at = window.data<int32_t>() + 4 * i;
     s.window_x = at[0], s.window_y = at[1], s.w = at[2], s.h = at[3];
+    s.large = std::max({s.source_w, s.source_h, s.resized_w, s.resized_h, s.w, s.h}) > kMaxSide;
+    if (s.large) continue;
     require(side(s.source_w) && side(s.source_h), "a source of 1 up to 65,535 pixels", i);
     require(s.box_x >= 0 && s.box_y >= 0 && side(s.box_w) && side(s.box_h) &&
                 s.box_x <= s.source_w - s.box_w && s.box_y <= s.source_h - s.box_h,

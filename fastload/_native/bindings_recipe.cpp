@@ -22,6 +22,14 @@ bool is_side(int32_t side) {
   return side >= 1 && side <= kMaxSide;
 }
 
+// Whether a side of a sample's images is longer than the resampler takes; `frames`: `count` rows of 11.
+bool is_large(const int32_t* first_size, const int32_t* frames, py::ssize_t count) {
+  int32_t most = std::max(first_size[0], first_size[1]);
+  for (const int32_t* f = frames; f < frames + 11 * count; f += 11)
+    most = std::max({most, f[2], f[3], f[4], f[5], f[9], f[10]});
+  return most > kMaxSide;
+}
+
 py::tuple as_tuple(const py::object& object, const char* name, size_t items) {
   if (!py::isinstance<py::tuple>(object) || py::len(object) != items) {
     throw py::type_error(std::string(name) + ": expected a tuple of " + std::to_string(items) + " arrays");
@@ -50,7 +58,7 @@ void check_operation(PixelOp op, const double* values, int count, size_t i, int*
 
 }  // namespace
 
-Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h) {
+Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h, uint8_t* large) {
   Recipe recipe;
   if (stages.is_none()) return recipe;
   const py::tuple parts = as_tuple(stages, "stages", 5);
@@ -95,6 +103,15 @@ Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h
   const int32_t* f = frames.data<int32_t>();
   for (size_t i = 0; i < samples; i++) {
     int width = recipe.first_size[2 * i], height = recipe.first_size[2 * i + 1];
+    large[i] = is_large(&recipe.first_size[2 * i], f, count);
+    if (large[i]) {  // for Pillow
+      recipe.codes.resize(recipe.codes.size() + static_cast<size_t>(operations), PixelOp::kNone);
+      recipe.frames.resize(recipe.frames.size() + recipe.settings.size());
+      code += operations;
+      value += operations * recipe.width;
+      f += 11 * count;
+      continue;
+    }
     require(is_side(width) && is_side(height), "first_size", i, "sides of 1 up to 65,535");
     for (const StageSettings& stage : recipe.settings) {
       for (int k = 0; k < stage.operations; k++, code++, value += recipe.width) {

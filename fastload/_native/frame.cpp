@@ -65,7 +65,6 @@ bool frame_of(const DctImage& image, Frame* frame) {
   if (!is_ycc(image)) return false;
   for (int c = 0; c < image.components; c++) {
     const DctComponent& component = image.component[c];
-    if (component.quant[0] == 0) return false;  // which quantisation_defined() refuses
     h[c] = component.h;
     v[c] = component.v;
     for (int k = 0; k < 64; k++) frame->quant[c][kDctNaturalOrder[k]] = component.quant[k];

@@ -21,6 +21,9 @@ size_t gather(const Files& files, const int32_t* file, size_t n, uint8_t* memory
     if (!read) nbytes = 0;
     int width = 0, height = 0;
     if (read) status = probe_size(memory + at, nbytes, &width, &height);
+    // What may be truncated is for Pillow to judge.
+    if (status == Status::kOk && memory[at] == 0xFF && !jpeg_ends(memory + at, nbytes))
+      status = Status::kUnsupported;
     const bool known = status == Status::kOk;
     found.offset[i] = static_cast<int64_t>(at);
     found.nbytes[i] = static_cast<int64_t>(nbytes);

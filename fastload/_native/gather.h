@@ -14,7 +14,8 @@ struct Gathered {
   int64_t* nbytes;
   uint32_t* crc32c;
   int32_t* size;    // width, height; 0, 0 where the status is not kOk
-  int32_t* status;  // kUnsupported: read, but the core does not know the size; else as Files::read_whole
+  int32_t* status;  // kUnsupported: read, but the core does not know the size, or the file may be truncated;
+                    // else as Files::read_whole
   int32_t* detail;  // an errno
 };
 

@@ -284,30 +284,69 @@ Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows,
   return feed(pixels, placement, rows, resampler);
 }
 
-bool find_jpeg_frame(const uint8_t* data, size_t nbytes, int* sof, int* width, int* height) {
-  if (nbytes < 4 || data[0] != 0xFF || data[1] != 0xD8 || data[2] != 0xFF) return false;
-  size_t at = 2;
-  while (nbytes - at >= 4) {
-    if (data[at] != 0xFF) return false;
-    const int marker = data[at + 1];
+namespace {
+
+// The marker at `at`, or behind fill bytes; -1: there is none, or not the two bytes of its length.
+// `at` becomes that of the segment.
+int next_marker(const uint8_t* data, size_t nbytes, size_t* at) {
+  while (nbytes - *at >= 4 && data[*at] == 0xFF) {
+    const int marker = data[*at + 1];
     if (marker == 0xFF) {  // fill byte
-      at += 1;
-      continue;
+      *at += 1;
+    } else if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) {  // no parameters
+      *at += 2;
+    } else {
+      return marker;
     }
-    if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD7)) {  // no parameters
-      at += 2;
-      continue;
-    }
-    const size_t length = be16(data + at + 2);
+  }
+  return -1;
+}
+
+// Past the segment at `at`; false where it does not lie within the file.
+bool skip_segment(const uint8_t* data, size_t nbytes, size_t* at) {
+  const size_t length = be16(data + *at + 2);
+  if (length < 2 || nbytes - *at - 2 < length) return false;
+  *at += 2 + length;
+  return true;
+}
+
+bool is_jpeg(const uint8_t* data, size_t nbytes) {
+  return nbytes >= 4 && data[0] == 0xFF && data[1] == 0xD8 && data[2] == 0xFF;
+}
+
+constexpr int kStartOfScan = 0xDA, kEndOfImage = 0xD9;
+
+}  // namespace
+
+bool find_jpeg_frame(const uint8_t* data, size_t nbytes, int* sof, int* width, int* height) {
+  if (!is_jpeg(data, nbytes)) return false;
+  for (size_t at = 2;;) {
+    const int marker = next_marker(data, nbytes, &at);
+    if (marker < 0) return false;
     if (marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC) {
-      if (length < 8 || nbytes - at < 10) return false;
+      if (be16(data + at + 2) < 8 || nbytes - at < 10) return false;
       *sof = marker;
       *height = static_cast<int>(be16(data + at + 5));
       *width = static_cast<int>(be16(data + at + 7));
       return true;
     }
-    if (marker == 0xD9 || marker == 0xDA || length < 2 || nbytes - at - 2 < length) return false;
-    at += 2 + length;
+    if (marker == kEndOfImage || marker == kStartOfScan || !skip_segment(data, nbytes, &at)) return false;
+  }
+}
+
+bool jpeg_ends(const uint8_t* data, size_t nbytes) {
+  const auto end_at = [data](size_t at) { return data[at] == 0xFF && data[at + 1] == kEndOfImage; };
+  if (!is_jpeg(data, nbytes)) return false;
+  if (end_at(nbytes - 2)) return true;
+  // A thumbnail in the head has an end too.
+  size_t at = 2;
+  for (int marker = 0; marker != kStartOfScan;) {
+    marker = next_marker(data, nbytes, &at);
+    if (marker < 0 || marker == kEndOfImage || !skip_segment(data, nbytes, &at)) return false;
+  }
+  // Backwards: what programs append is mostly short.
+  for (size_t last = nbytes - 2; last > at; last--) {
+    if (end_at(last - 1)) return true;
   }
   return false;
 }

@@ -70,6 +70,10 @@ Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows,
 // Width and height out of a JPEG, PNG or BMP header. kUnsupported: another format, or not within nbytes.
 Status probe_size(const uint8_t* data, size_t nbytes, int* width, int* height);
 
+// Whether the image ends: whether a marker that says so comes after the head of the first scan. Without one
+// the file may be truncated, which Pillow finds out by decoding all of it. Bytes behind the end are fine.
+bool jpeg_ends(const uint8_t* data, size_t nbytes);
+
 // Walks a JPEG's markers up to the frame header. `sof` is the marker's low byte (0xC0: baseline).
 bool find_jpeg_frame(const uint8_t* data, size_t nbytes, int* sof, int* width, int* height);
 

@@ -24,6 +24,10 @@ namespace {
 // three (measured against whole decodes, see tests/native/test_jpeg.py).
 constexpr int kMargin = 3;
 
+// A cropped component of less than two columns has libjpeg choose anew how it upsamples, of each component
+// by its cropped width; with less than three columns that is by repeating samples, whatever it was before.
+constexpr int kLeastColumns = 3;
+
 // Before version 3.0 libjpeg-turbo gives wrong pixels where columns are cropped of a scaled image. Our own
 // entropy decoders leave those columns' coefficients zero instead.
 constexpr bool kCropsScaled =
@@ -137,7 +141,8 @@ Status decode_body(Impl* impl, const Work& work) {
   Resampler* resampler = work.resampler;
   forget_tables(&cinfo);
   if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
-  if (!quantisation_defined(cinfo)) return Status::kUnsupported;
+  // A record has all tables, and a step of 0 in one is not the mark of a table that is not there.
+  if (work.entropy != Entropy::kDct && !quantisation_defined(cinfo)) return Status::kUnsupported;
   const int full_width = static_cast<int>(cinfo.image_width),
             full_height = static_cast<int>(cinfo.image_height);
   if (!fits(*work.placement, full_width, full_height)) return Status::kSize;
@@ -164,7 +169,8 @@ Status decode_body(Impl* impl, const Work& work) {
   // What is needed, then what is decoded.
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
   const int y0 = placement.box_y + resampler->need_y0(), y1 = placement.box_y + resampler->need_y1();
-  const int left = std::max(0, x0 - kMargin), right = std::min(width, x1 + kMargin);
+  const int left = std::max(0, x0 - kMargin);
+  const int right = std::min(width, std::max(x1 + kMargin, left + kLeastColumns * cinfo.max_h_samp_factor));
   const int top = std::max(0, y0 - kMargin);
 
   const int bytes = resampler->pixel_bytes();
@@ -293,6 +299,8 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
   // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
+  // Whatever the crop: a file is truncated or it is not.
+  if (!jpeg_ends(span.data, span.nbytes)) return Status::kUnsupported;
   const bool own = Planes::usable() || DctSource::usable();
   Work work{&placement, rows, resampler, own ? Entropy::kOwn : Entropy::kLibjpeg,
             EntropyFile{span.data, span.nbytes, span.entries}};

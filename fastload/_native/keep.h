@@ -27,6 +27,7 @@ enum class Form : uint8_t {
 struct KeepSample {
   int64_t record;
   bool wanted;
+  bool large;  // a side above kMaxSide: left to Pillow
   // kPixels: what is cut out of the source and resized, and the window of that which is kept.
   int32_t source_w, source_h;
   int32_t box_x, box_y, box_w, box_h;

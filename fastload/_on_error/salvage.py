@@ -13,6 +13,7 @@ from .._engine.decoder import Decoder, Images, Ticket
 from .._sampler import Repeats
 from .._transforms import recipe
 from .._transforms.erasing import Drawn
+from .._transforms.frame import Refused
 from ..errors import DataError, DecodeError
 from ..storage.base import UNSIZED
 from . import policy
@@ -29,7 +30,8 @@ class Filling:
     Attributes:
         indices: int64 (n,), what the sampler gave.
         records: int64 (n,), their records.
-        tried: positions of those that the engine was given: all that have a size.
+        tried: positions of those that the engine was given.
+        refused: why it was not given the others, by position.
         ticket: of those; None where there are none.
         repeats: int64 (n,), how often each came before; None: nothing is random.
     """
@@ -39,6 +41,7 @@ class Filling:
     tried: np.ndarray
     ticket: Ticket | None
     repeats: np.ndarray | None = None
+    refused: dict[int, DataError] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,28 +140,30 @@ class Filler:
         timed: bool,
         early: bool = False,
     ) -> Filling:
-        tried = self._readable(records)
-        whole = len(tried) == len(records)
+        tried, refused = np.arange(len(records)), dict[int, DataError]()
+        if self._on_error != "raise":
+            sized = self._decoder.store.sizes(records).min(axis=1, initial=1) > 0
+            for i in np.flatnonzero(~sized).tolist():
+                refused[i] = self._decoder.error(DecodeError, UNSIZED, records, i)
+            tried = np.flatnonzero(sized)
         ticket = None
-        if whole or len(tried):
-            ticket = self._decoder.submit(
-                records if whole else records[tried],
-                seed=self._seed,
-                epoch=self._epoch,
-                repeats=repeats if whole or repeats is None else repeats[tried],
-                timed=timed,
-                **({"early": True} if early else {}),
-            )
-        return Filling(indices, records, tried, ticket, repeats)
-
-    def _readable(self, records: np.ndarray) -> np.ndarray:
-        """Positions of ``records`` that the engine may be given: those whose size is known.
-
-        With "raise" all of them: the engine says which is at fault.
-        """
-        if self._on_error == "raise":
-            return np.arange(len(records))
-        return np.flatnonzero(self._decoder.store.sizes(records).min(axis=1, initial=1) > 0)
+        while ticket is None and (len(tried) or not len(records)):
+            whole = len(tried) == len(records)
+            try:
+                ticket = self._decoder.submit(
+                    records if whole else records[tried],
+                    seed=self._seed,
+                    epoch=self._epoch,
+                    repeats=repeats if whole or repeats is None else repeats[tried],
+                    timed=timed,
+                    **({"early": True} if early else {}),
+                )
+            except Refused as error:
+                if self._on_error == "raise":
+                    raise
+                refused[int(tried[error.position])] = error
+                tried = np.delete(tried, error.position)
+        return Filling(indices, records, tried, ticket, repeats, refused)
 
     def finish(self, filling: Filling) -> Filled:
         """Wait for ``filling``, the oldest one, and make a batch of what came of it.
@@ -220,11 +225,7 @@ class Filler:
 
     def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
         """What was made of those that were tried, and what failed, by position in the batch."""
-        records = filling.records
-        failed: dict[int, DataError] = {
-            i: self._decoder.error(DecodeError, UNSIZED, records, i)
-            for i in np.setdiff1d(np.arange(len(records)), filling.tried).tolist()
-        }
+        failed = dict(filling.refused)
         made = _Made(torch.empty(0), {})
         ticket = filling.ticket
         if ticket is not None:

@@ -25,8 +25,27 @@ if TYPE_CHECKING:
     from fastload._transforms.moves import Moves
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
+MAX_PIXELS = 1 << 28
+"""Of an image whose size depends on its source: the strip that a thin one becomes is a memory bomb."""
+
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
+
+
+class Refused(DataError):
+    """A sample of which the operations make nothing, as torchvision makes nothing of it.
+
+    Attributes:
+        position: of the sample among those that were drawn for.
+    """
+
+    position: int = 0
+
+    def of(self, position: int, **where: Any) -> Refused:
+        """The same of the sample at ``position``; ``where``: path, record and offset."""
+        found = Refused(self.message, **where)
+        found.position = position
+        return found
 
 
 class Unfit(UsageError):
@@ -142,15 +161,26 @@ class Frame:
             self.cut = False
 
     def refuse(self, wrong: Any, message: str) -> None:
-        """Raise DataError for the first sample where ``wrong``. {w} and {h} are its size then."""
+        """Raise Refused for the first sample where ``wrong``. {w} and {h} are its size then."""
         if not np.any(wrong):
             return
         n = len(self.indices)
         at = int(np.argmax(np.broadcast_to(wrong, (n,)))) if n else 0
         w, h = (int(side if isinstance(side, int) else side[at]) for side in (self.w, self.h))
+        message = message.format(w=w, h=h)
         if not n:
-            raise Unfit(message.format(w=w, h=h))
-        raise DataError(message.format(w=w, h=h), record=int(self.indices[at]))
+            raise Unfit(message)
+        raise Refused(message).of(at, record=int(self.indices[at]))
+
+    def refuse_large(self) -> None:
+        """Raise Refused for an image with too many pixels to be made as it stands."""
+        if self.size() is None:
+            w, h = self.sides()
+            self.refuse(
+                w * h > MAX_PIXELS,
+                f"expected an image of at most {MAX_PIXELS} pixels, got {{w}}x{{h}}; end the "
+                "transforms with a crop, or leave the image out",
+            )
 
     def size(self) -> tuple[int, int] | None:
         """(h, w) of the image where it is the same for any source, else None."""
@@ -160,18 +190,22 @@ class Frame:
         """The normal form as int32 arrays. Raises DataError where the sizes of samples differ."""
         n = len(self.indices)
         size = self.size()
+        self.refuse_large()
         if size is None:
             w, h = (np.broadcast_to(side, (n,)) for side in (self.w, self.h))
             if n == 0:
                 raise UsageError("expected at least one sample, got none: no output size is known")
             size = int(h[0]), int(w[0])
-            self.refuse(
-                (w != w[0]) | (h != h[0]),
-                "expected images of one size in a batch, got {w}x{h} here and "
-                f"{size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms with a "
-                "crop or a resize to a fixed (h, w), or give engine='workers' and a collate_fn for "
-                "images of several sizes",
-            )
+            others = (w != w[0]) | (h != h[0])
+            if others.any():  # nothing is wrong with any of them, so none is to be skipped
+                at = int(others.argmax())
+                raise DataError(
+                    f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
+                    f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
+                    "with a crop or a resize to a fixed (h, w), or give engine='workers' and a "
+                    "collate_fn for images of several sizes",
+                    record=int(self.indices[at]),
+                )
         box, resized, window, flip, _ = self.columns()
         return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
 

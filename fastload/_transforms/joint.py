@@ -320,8 +320,8 @@ class Moving:
                 if out.dtype != source.dtype:
                     raise ValueError(f"expected {out.dtype} as before, found {source.dtype}")
                 mask(source, i, self._rows, self._columns, self._moves.steps, out)
-            except (ValueError, OSError, SyntaxError) as error:
-                self._fail(i, name, str(error), error)
+            except Exception as error:  # noqa: BLE001 - Pillow raises anything
+                self._fail(i, name, str(error) or type(error).__name__, error)
         return time.perf_counter_ns() - begin
 
     def _mask(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastload import _geometry, _philox
-from fastload._geometry import MAX_PIXELS, MAX_SIDE
+from fastload._geometry import MAX_PIXELS
 from fastload._transforms import pixels
 from fastload._transforms.erasing import NUMBERS, Drawn
 from fastload._transforms.frame import Array, Frame, Geometry
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
+_MAX_TURNED = 65535  # pixels of a side of a turned image, in either engine; pixels.cpp
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +89,7 @@ def draw(
     frame = Frame(sizes, indices, moves=moves)
     _geometry.check_sizes(frame)
     _geometry.apply(plan.ops, frame, seed, epoch, counters, position=0)
+    frame.refuse_large()
     first = frame
     position, pixel_position = len(plan.ops), _PIXELS
     slots: list[pixels.Slots] = []
@@ -110,6 +112,7 @@ def draw(
         fixed = None if any(map(pixels.resizes, stage.pixels)) else frame.size()
         frame = Frame(np.stack([w, h], axis=1), indices, fixed, moves)
         _geometry.apply(stage.ops, frame, seed, epoch, counters, position=position)
+        frame.refuse_large()
         position += len(stage.ops)
         frames.append(np.concatenate(frame.columns(), axis=1))
         count = sum(codes.shape[1] for codes, _ in slots[before:])
@@ -213,9 +216,9 @@ def _joined(slots: list[pixels.Slots], n: int) -> pixels.Slots:
 def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
     """A turned image has up to twice the pixels of a square one, and any number of a strip's."""
     frame.refuse(
-        (w > MAX_SIDE) | (h > MAX_SIDE) | (w * h > MAX_PIXELS),
+        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > MAX_PIXELS),
         f"RandomRotation with expand=True makes more than {MAX_PIXELS} pixels, or a side above "
-        f"{MAX_SIDE}, of this {{w}}x{{h}} image; resize first, or leave the image out",
+        f"{_MAX_TURNED}, of this {{w}}x{{h}} image; resize first, or leave the image out",
     )
 
 

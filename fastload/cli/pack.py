@@ -83,8 +83,13 @@ Examples:
     type=click.Choice(["raise", "skip"]),
     default="raise",
     show_default=True,
-    help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
+    help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
+    "and list it.",
 )
+@click.option(
+    "--check", is_flag=True,
+    help="Decode every image before it is stored: what is damaged behind a sound header is found.",
+)  # fmt: skip
 @click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
 @click.option(
     "--shard-size", callback=size_of, metavar="SIZE",
@@ -112,6 +117,7 @@ def command(
     workers: int | None,
     split: str | None,
     on_error: str,
+    check: bool,
     shards: int | None,
     shard_size: int | None,
     dry_run: bool,
@@ -152,6 +158,7 @@ def command(
             split=split,
             on_error=on_error,
             exif=exif,
+            check=check,
             shards=shards,
             shard_nbytes=shard_size,
             compression=compression,

@@ -13,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 
 from fastload._machine.cpu import available
-from fastload.errors import DataError, StoreError
+from fastload.errors import DataError, StoreError, sample_error
 
 from . import open_store
 from ._crc import crc32c
@@ -190,8 +190,8 @@ def _check(
                 reason = f"expected CRC32C {int(expected[at]):08x}, found {found:08x}"
             elif decode is not None:
                 decode(index)
-        except DataError as error:
-            reason = error.message
+        except Exception as error:  # noqa: BLE001 - what a damaged record may have libraries raise
+            reason = sample_error(error).message
         if reason is not None:
             damaged.append(_damage(store, index, reason))
     return total, damaged
