@@ -131,7 +131,8 @@ def random_crop(functional: Any, image: Any, crop: Any, u: list[float]) -> Any:
 
 
 def between(ends: Sequence[float], u: float) -> float:
-    return ends[0] + u * (ends[1] - ends[0])
+    """As float32, as ``uniform_`` of a tensor gives it."""
+    return float(np.float32(ends[0] + u * (ends[1] - ends[0])))
 
 
 def pixel(leaf: Any, image: Any, u: Any) -> Any:
@@ -241,7 +242,7 @@ def affine(leaf: Any, F: Any, image: Any, u: Any) -> Any:
     move = [0, 0]
     if leaf.translate is not None:
         move = [
-            round((2 * v - 1) * (share * side))
+            round(between((-share * side, share * side), v))
             for v, share, side in zip(values[1:3], leaf.translate, image.size)
         ]
     scale = 1.0 if leaf.scale is None else between(leaf.scale, values[3])
@@ -349,7 +350,7 @@ def erase(leaf: Any, image: Any, u: list[float], key: int) -> Any:
         return image
     low, high = (math.log(end) for end in leaf.ratio)
     for t in range(10):
-        area = height * width * between(leaf.scale, u[1 + 4 * t])
+        area = height * width * (leaf.scale[0] + u[1 + 4 * t] * (leaf.scale[1] - leaf.scale[0]))
         aspect = math.exp(low + u[2 + 4 * t] * (high - low))
         h, w = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if h < height and w < width:

@@ -24,6 +24,7 @@ from fastload._transforms.pixels import (
     ROTATE_270,
     Slots,
     empty,
+    uniform,
 )
 
 WIDTH = 10
@@ -158,7 +159,7 @@ class RandomRotation:
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         """As in the protocol."""
         low, high = self.degrees
-        return rotation(low + u[0] * (high - low), w, h, self.center, self.look, self.expand)
+        return rotation(uniform(low, high, u[0]), w, h, self.center, self.look, self.expand)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -182,7 +183,8 @@ class RandomAffine:
         codes[:] = AFFINE
         move = self.translate or (0.0, 0.0)
         moved = tuple(
-            np.rint(most * (2 * u[1 + k] - 1)) for k, most in enumerate((move[0] * w, move[1] * h))
+            np.rint(uniform(-most, most, u[1 + k]))
+            for k, most in enumerate((move[0] * w, move[1] * h))
         )
         low, high = self.scale or (1.0, 1.0)
         center = (w * 0.5, h * 0.5)
@@ -191,10 +193,10 @@ class RandomAffine:
         x0, x1, y0, y1 = self.shear
         values[:, 0, :6] = inverse(
             center,
-            self.degrees[0] + u[0] * (self.degrees[1] - self.degrees[0]),
+            uniform(*self.degrees, u[0]),
             (moved[0], moved[1]),
-            low + u[3] * (high - low),
-            (x0 + u[4] * (x1 - x0), y0 + u[5] * (y1 - y0)),
+            uniform(low, high, u[3]),
+            (uniform(x0, x1, u[4]), uniform(y0, y1, u[5])),
             v2=self.look.v2,
         )
         values[:, 0, 6:] = self.look.values

@@ -52,6 +52,15 @@ def empty(n: int, slots: int, width: int) -> Slots:
     return np.zeros((n, slots), np.int32), np.zeros((n, slots, width))
 
 
+def uniform(low: float | Array, high: float | Array, u: Array) -> Array:
+    """float64 (n,): ``u`` of the way from ``low`` to ``high``, rounded to float32.
+
+    As ``torch.empty(1).uniform_`` gives it: also where both ends are the same, so that nothing is
+    random, the value is not the one that the user wrote but the float32 next to it.
+    """
+    return (low + u * (high - low)).astype(np.float32).astype(np.float64)
+
+
 def resizes(op: PixelOp) -> bool:
     """Whether images may have another size behind it."""
     return bool(getattr(op, "expand", False)) or any(
@@ -111,7 +120,7 @@ class Factor:
         """As in the protocol."""
         codes, values = empty(len(w), 1, 1)
         codes[:] = self.code
-        factor = self.low + u[0] * (self.high - self.low)
+        factor = uniform(self.low, self.high, u[0])
         if self.code == HUE:  # a part of the circle, cut to a 256th towards zero
             factor = (factor * 255).astype(np.int32) & 255
         values[:, 0, 0] = factor
@@ -142,7 +151,7 @@ class Blur:
         codes, values = empty(len(w), 1, self.width)
         codes[:] = BLUR
         values[:, 0, :2] = self.radius
-        sigma = self.low + u[0] * (self.high - self.low)
+        sigma = uniform(self.low, self.high, u[0])
         at = 2
         for radius in self.radius:
             weights = np.exp(-0.5 * (np.arange(radius + 1) / sigma[:, None]) ** 2)
