@@ -51,7 +51,7 @@ def readonly(array: np.ndarray) -> np.ndarray:
         ("box", np.zeros((4, 2), np.int32).T, TypeError),
         ("box", np.zeros((4, 2), np.int32), ValueError),
         ("resized", np.array([[0, 8], [8, 8]], np.int32), ValueError),
-        ("resized", np.array([[2**30, 8], [8, 8]], np.int32), ValueError),
+        ("resized", np.array([[-8, 8], [8, 8]], np.int32), ValueError),
         ("window", np.array([[2**31 - 1, 0], [0, 0]], np.int32), ValueError),
         ("window", np.array([[-(2**31), 0], [0, 0]], np.int32), ValueError),
         ("flip", np.zeros(2, np.bool_), TypeError),
