@@ -14,6 +14,7 @@ import numpy as np
 from fastload._machine.cpu import available
 from fastload.errors import DecodeError, MissingDependencyError, UsageError
 from fastload.storage import Batch, open_store, open_writer
+from fastload.types import Encoding
 
 from . import _arrays
 from ._chunk import Chunk, read_chunk
@@ -50,7 +51,7 @@ def estimate(
     source: Any,
     destination: str | os.PathLike[str],
     *,
-    encode: str | None = None,
+    encode: Encoding | None = None,
     resize: str | int | None = None,
     quality: int = 95,
     workers: int | None = None,

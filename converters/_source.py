@@ -12,6 +12,7 @@ import numpy as np
 
 from fastload.errors import DataError
 from fastload.storage import ENCODED
+from fastload.types import Encoding
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -66,7 +67,7 @@ class Source(abc.ABC):
     path: str
     classes: Sequence[str] = ()
     keys: Sequence[str]
-    encoding: str = "keep"
+    encoding: Encoding = "keep"
     concurrent: bool = True
     streamed: bool = False
     identity: str | None = None

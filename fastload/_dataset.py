@@ -26,6 +26,7 @@ from ._transforms.views import seed_of
 from .errors import UsageError
 from .storage import format_of, open_store
 from .storage.base import Store
+from .types import JointKind
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -90,7 +91,7 @@ class PackedDataset(Dataset[Any]):
         *,
         seed: int | None = None,
         fields: Sequence[str] | str | None = None,
-        joint: Mapping[str, str] | Joint | None = None,
+        joint: Mapping[str, JointKind] | Joint | None = None,
     ) -> None:
         self.store = open_store(path)
         self.joint = Joint.of(joint)

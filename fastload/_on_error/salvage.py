@@ -15,8 +15,9 @@ from .._transforms import recipe
 from .._transforms.erasing import Drawn
 from ..errors import DataError, DecodeError
 from ..storage.base import UNSIZED
+from ..types import OnError, OnErrorName
 from . import policy
-from .policy import BadSample, OnError
+from .policy import BadSample
 from .refill import Refill
 
 _NONE = np.empty(0, np.int64)
@@ -196,7 +197,7 @@ class Filler:
         made, failed = self._settled(filling)
         if not failed:
             return Filled(records, made.images, moved=made.moved, repeats=repeats)
-        actions: dict[int, str] = {}
+        actions: dict[int, OnErrorName] = {}
         bad = []
         for i, error in sorted(failed.items()):
             index = int(filling.indices[i])
