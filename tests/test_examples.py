@@ -44,10 +44,10 @@ NOT_RUN = {
     "for d in torchs ": "needs torch's tests, which curl fetches",
     "make ": "sets up .venv, tests or measures for minutes",
     "python -m bench ": "measures for minutes; tests/bench runs it in small",
-    "PYTHON=python3.12 sh bench/gpu.sh ": "fetches wheels for a machine with a GPU",
+    "PYTHON=python3.12 sh bench/gpu.sh ": "is for a machine with a GPU",
     "sh bench/gpu.sh ": "is for a machine with a GPU",
     "for part in ": "is for a machine with a GPU",
-    "done": "ends a loop that is not run",
+    "done ": "is for a machine with a GPU",
 }
 LONG = {"fastload autotune ": "searches for a minute"}
 
@@ -268,6 +268,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where a reader sits: the current folder, whose modules can be imported."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # else it asks the network when imported
     if importlib.util.find_spec("datasets") is not None:
         import datasets
 
@@ -277,10 +278,15 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(module, None)
 
 
-def run_page(
-    page: Path, folder: Path, subtests: pytest.Subtests, *, long: bool = True
-) -> dict[str, Any]:
-    """Run the blocks of ``page`` in ``folder``, a subtest each; the names they have made."""
+@pytest.mark.timeout(600)  # of README.md some commands start several processes that import torch
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_in_order(
+    page: Path, folder: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> None:
+    for name, make in DATA.items():
+        if name in READ.get(page.name, ()):
+            make(folder / name)
+    long = request.config.getoption("--long")
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
         with subtests.test(f"{page.name}:{block.line}"):
@@ -292,18 +298,29 @@ def run_page(
                 reasons = [run_command(line, folder, long=long) for line in lines_of(block)]
                 reason = None if None in reasons else "; ".join(sorted(set(map(str, reasons))))
             else:
-                assert block.language, f"{page.name}:{block.line}: a block without a language"
+                assert block.language, "expected a language behind the three backticks"
                 continue
             if reason is not None:
                 pytest.skip(reason)
-    return names
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run_in_order(
-    page: Path, folder: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
-) -> None:
-    for name, make in DATA.items():
-        if name in READ.get(page.name, ()):
-            make(folder / name)
-    run_page(page, folder, subtests, long=request.config.getoption("--long"))
+def test_a_broken_block_fails_at_its_line_of_the_page() -> None:
+    with pytest.raises(NameError, match="train_tf") as raised:
+        run_python(Block(PAGES[0], 40, "python", "import os\nprint(train_tf)\n"), {})
+    last = raised.traceback[-1]
+    assert (str(last.path), last.lineno + 1) == (str(PAGES[0]), 41)
+
+
+@pytest.mark.parametrize(
+    "line", ["fastload info nothing.lmdb", "fastload pakc ./imgs x.lmdb", "rm -r imgs"]
+)
+def test_a_command_that_fails_or_that_nobody_knows_is_an_error(line: str, folder: Path) -> None:
+    with pytest.raises(AssertionError, match=line):
+        run_command(line, folder, long=True)
+
+
+def test_every_reason_not_to_run_a_line_is_of_some_line() -> None:
+    lines = [line for page in PAGES for one in blocks(page) for line in lines_of(one)]
+    begins = [*NOT_RUN, *LONG]
+    assert [b for b in begins if not any(f"{line} ".startswith(b) for line in lines)] == []
+    assert READ.keys() <= {page.name for page in PAGES}
