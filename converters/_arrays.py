@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from fastload.errors import UsageError
+from fastload.hints import Encoding
 from fastload.storage import FORMATS, format_of
-from fastload.types import Encoding
 
 from ._resize import Resize
 from ._source import Source

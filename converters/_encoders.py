@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
 from fastload.errors import DecodeError, UsageError
+from fastload.hints import Encoding
 from fastload.storage import DCT, ENCODED, RAW
-from fastload.types import Encoding
 
 from ._headers import image_size, refuse_bomb
 from ._resize import Resize

@@ -13,8 +13,8 @@ import numpy as np
 
 from fastload._machine.cpu import available
 from fastload.errors import DecodeError, MissingDependencyError, UsageError
+from fastload.hints import Encoding
 from fastload.storage import Batch, open_store, open_writer
-from fastload.types import Encoding
 
 from . import _arrays
 from ._chunk import Chunk, read_chunk

@@ -21,9 +21,9 @@ import numpy as np
 from fastload._machine.cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
+from fastload.hints import Compression, Encoding, OnPackError
 from fastload.storage import Store, Writer, open_store, open_writer
 from fastload.storage._local import is_url
-from fastload.types import Compression, Encoding, OnPackError
 
 from . import _arrays, _remote, _split
 from ._encoders import make_encoder

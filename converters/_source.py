@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastload.errors import DataError
+from fastload.hints import Encoding
 from fastload.storage import ENCODED
-from fastload.types import Encoding
 
 if TYPE_CHECKING:
     from PIL import Image

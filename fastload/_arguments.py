@@ -13,7 +13,7 @@ from . import _shard
 from ._collate import collate
 from ._on_error import policy
 from .errors import UsageError
-from .types import CacheKind, CheckCrc, Decode, Engine, NumWorkers
+from .hints import CacheKind, CheckCrc, Decode, Engine, NumWorkers
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

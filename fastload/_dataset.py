@@ -24,9 +24,9 @@ from ._transforms.joint import Joint, batched, in_python
 from ._transforms.recognise import Plan, Views, recognise
 from ._transforms.views import seed_of
 from .errors import UsageError
+from .hints import JointKind
 from .storage import format_of, open_store
 from .storage.base import Store
-from .types import JointKind
 
 _NO_EPOCH = -1  # set_epoch was not called
 

@@ -25,7 +25,7 @@ from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Ticket
 from ._transforms.plan import Plan
 from .errors import DataError, FastloadError, UsageError
-from .types import DecodeDevice
+from .hints import DecodeDevice
 
 if TYPE_CHECKING:
     from ._device.mover import Mover

@@ -20,7 +20,7 @@ from ._progress import Progress
 from ._sampler import SEQUENTIAL, Batches, EpochSampler, SeededSampler
 from ._shard import Shard
 from .errors import UsageError
-from .types import OnError
+from .hints import OnError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from ._transforms.views import Views
 from ._verdict import verdict
 from ._workers import run
 from ._workers.held import REMEDY, held
-from .types import Stats
+from .hints import Stats
 
 
 def explain(loader: Any) -> str:

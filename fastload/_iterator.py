@@ -38,7 +38,7 @@ from ._progress import Progress
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
-from .types import OnError
+from .hints import OnError
 
 if TYPE_CHECKING:
     from ._governor import Governor, Pace

@@ -29,7 +29,7 @@ from ._shard import Shard
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
 from .errors import UsageError
-from .types import (
+from .hints import (
     CacheKind,
     CheckCrc,
     Decode,

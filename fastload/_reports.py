@@ -8,7 +8,7 @@ from typing import Any
 
 from ._trace import batch_length
 from .errors import UsageError
-from .types import Stats
+from .hints import Stats
 
 
 class Reports:
@@ -27,7 +27,7 @@ class Reports:
 
         Returns:
             A dict of counts, rates, times, errors, and what the loop waits for:
-            ``fastload.types.Stats`` describes each entry, with its unit.
+            ``fastload.hints.Stats`` describes each entry, with its unit.
         """
         from . import _explain
 

@@ -21,7 +21,7 @@ from ._dataset import PackedDataset, open_dataset
 from ._datasets.source import nested, resolve
 from ._transforms.views import Views
 from .errors import MissingDependencyError, UsageError
-from .types import Decode
+from .hints import Decode
 
 if TYPE_CHECKING:
     from PIL import Image

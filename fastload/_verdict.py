@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ._trace import Snapshot
-from .types import Bound
+from .hints import Bound
 
 _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short

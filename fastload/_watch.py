@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._loader import FastLoader
-    from .types import Stats
+    from .hints import Stats
 
 _log = logging.getLogger("fastload")
 _PLAIN_EVERY_S = 10.0  # without a terminal: a line in a log, not a display

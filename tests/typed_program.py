@@ -1,4 +1,4 @@
-"""A typed program of a user, for mypy and pyright (test_types.py). It is checked, not run.
+"""A typed program of a user, for mypy and pyright (test_hints.py). It is checked, not run.
 
 A ``type: ignore`` here is a mistake that has to be found: strict checkers complain about one that
 silences nothing.
@@ -15,7 +15,7 @@ from typing_extensions import assert_type
 import fastload
 from fastload import FastLoader, PackedDataset
 from fastload.converters import PackReport
-from fastload.types import BadSampleStats, Bound, Engine, OnError, Stats
+from fastload.hints import BadSampleStats, Bound, Engine, OnError, Stats
 
 
 class Photos(Dataset[tuple[torch.Tensor, int]]):

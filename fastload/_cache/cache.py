@@ -23,8 +23,8 @@ from .._machine import memory
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..errors import UsageError
+from ..hints import CacheKind
 from ..storage.base import Store
-from ..types import CacheKind
 from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, get_args
 
 from ..errors import DataError, TooManyErrors, UsageError
-from ..types import Action, OnError, OnErrorName
+from ..hints import Action, OnError, OnErrorName
 
 _log = logging.getLogger("fastload")
 

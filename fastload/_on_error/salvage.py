@@ -14,8 +14,8 @@ from .._sampler import Repeats
 from .._transforms import recipe
 from .._transforms.erasing import Drawn
 from ..errors import DataError, DecodeError
+from ..hints import OnError, OnErrorName
 from ..storage.base import UNSIZED
-from ..types import OnError, OnErrorName
 from . import policy
 from .policy import BadSample
 from .refill import Refill

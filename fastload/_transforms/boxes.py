@@ -13,7 +13,7 @@ import numpy as np
 
 from fastload._transforms.frame import Array
 from fastload._transforms.moves import Clean, Crop, Mirror, Move, Resize
-from fastload.types import BoxFormat
+from fastload.hints import BoxFormat
 
 if TYPE_CHECKING:
     import numpy.typing as npt

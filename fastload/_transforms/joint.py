@@ -16,8 +16,8 @@ from fastload._transforms import boxes
 from fastload._transforms.frame import Array, Frame
 from fastload._transforms.moves import Moves, lines, mask
 from fastload.errors import DataError, DecodeError, UsageError
+from fastload.hints import JointKind
 from fastload.storage.base import Store
-from fastload.types import JointKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt

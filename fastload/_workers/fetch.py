@@ -24,7 +24,7 @@ from .._on_error import policy
 from .._on_error.policy import BadSample
 from .._progress import Position, Positions
 from .._trace import Clock
-from ..types import OnError, OnErrorName
+from ..hints import OnError, OnErrorName
 from . import randomness
 from .halves import Halves
 from .shared import Mapped

@@ -6,7 +6,7 @@ from typing import get_args
 
 import click
 
-from fastload.types import Encoding, OnPackError
+from fastload.hints import Encoding, OnPackError
 
 from ._progress import ProgressBar
 from ._stdout import kept_for_json

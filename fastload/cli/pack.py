@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from fastload.types import Compression, Encoding, OnPackError
+from fastload.hints import Compression, Encoding, OnPackError
 
 from ._progress import ProgressBar, human
 from ._stdout import kept_for_json

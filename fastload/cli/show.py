@@ -9,7 +9,7 @@ from typing import get_args
 import click
 
 from fastload._named import named
-from fastload.types import Decode
+from fastload.hints import Decode
 
 from ._stdout import kept_for_json
 

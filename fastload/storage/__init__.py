@@ -14,7 +14,7 @@ from typing import Any
 
 from fastload._datasets import huggingface
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.types import Compression
+from fastload.hints import Compression
 
 from ._local import local_path
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from fastload.errors import StoreError, UsageError
-from fastload.types import Compression
+from fastload.hints import Compression
 
 from ._array_shards import array_writer
 from ._array_table import arrays_of

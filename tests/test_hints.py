@@ -16,7 +16,7 @@ import torch
 from torchvision.transforms import v2
 
 import fastload
-from fastload import FastLoader, UsageError, types
+from fastload import FastLoader, UsageError, hints
 
 TRANSFORM = v2.Compose([v2.CenterCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 PROGRAM = Path(__file__).with_name("typed_program.py")
@@ -61,12 +61,12 @@ def test_every_public_name_has_a_type(tmp_path: Path) -> None:
 
 
 WORDS: dict[str, Any] = {
-    "engine": types.Engine,
-    "decode": types.Decode,
-    "decode_device": types.DecodeDevice,
-    "check_crc": types.CheckCrc,
-    "cache": types.CacheKind,
-    "on_error": types.OnErrorName,
+    "engine": hints.Engine,
+    "decode": hints.Decode,
+    "decode_device": hints.DecodeDevice,
+    "check_crc": hints.CheckCrc,
+    "cache": hints.CacheKind,
+    "on_error": hints.OnErrorName,
 }
 
 
@@ -85,9 +85,9 @@ def test_the_words_of_a_type_are_those_that_pack_takes(
     argument: str, photos: Path, tmp_path: Path
 ) -> None:
     words = {
-        "encode": types.Encoding,
-        "on_error": types.OnPackError,
-        "compression": types.Compression,
+        "encode": hints.Encoding,
+        "on_error": hints.OnPackError,
+        "compression": hints.Compression,
     }[argument]
     arguments: dict[str, Any] = {argument: "nonsense"}
     with pytest.raises(UsageError, match=argument) as refused:
@@ -107,13 +107,13 @@ def fits(value: object, hint: Any) -> bool:
 
 
 @pytest.mark.parametrize("engine", ["auto", "python", "workers"])
-def test_stats_are_what_their_type_says(engine: types.Engine, store: Path) -> None:
+def test_stats_are_what_their_type_says(engine: hints.Engine, store: Path) -> None:
     loader = FastLoader(store, batch_size=6, transform=TRANSFORM, engine=engine)
     for _ in range(2):  # before and after an epoch
         stats = loader.stats()
-        hints = get_type_hints(types.Stats)
-        assert stats.keys() == hints.keys()
-        assert [name for name, value in stats.items() if not fits(value, hints[name])] == []
+        types = get_type_hints(hints.Stats)
+        assert stats.keys() == types.keys()
+        assert [name for name, value in stats.items() if not fits(value, types[name])] == []
         for _images, _labels in loader:
             pass
     assert stats["images"] == 24 and loader.stats()["batches"] == 4
@@ -126,5 +126,5 @@ def test_bad_samples_are_reported_as_their_type_says(photos: Path, tmp_path: Pat
     loader = FastLoader(folder, transform=TRANSFORM, on_error="skip", max_errors=1)
     assert sum(len(labels) for _, labels in loader) == 23
     (error,) = loader.stats()["errors"]
-    assert error.keys() == types.BadSampleStats.__annotations__.keys()
+    assert error.keys() == hints.BadSampleStats.__annotations__.keys()
     assert error["index"] == 3 and error["file"] == str(broken) and error["action"] == "skip"

@@ -1,9 +1,9 @@
-"""Types for annotations in user code: the words that arguments take, and what ``stats`` returns.
+"""Types for hints in user code: the words that arguments take, and what ``stats`` returns.
 
 Each ``Literal`` is the only list of its words: checks at run time and the command line take their
 choices from it.
 
-    from fastload.types import Engine
+    from fastload.hints import Engine
 
     def make_loader(engine: Engine = "auto") -> FastLoader: ...
 """
