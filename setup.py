@@ -155,10 +155,6 @@ def version() -> str:
     return names["__version__"]
 
 
-packages = find_packages(include=["fastload", "fastload.*"]) + [
-    f"fastload.{name}" for name in find_packages(include=["converters", "converters.*"])
-]
-
 setup(
     name="fastload",
     version=version(),
@@ -170,8 +166,11 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.10",
-    packages=packages,
-    package_dir={"fastload": "fastload", "fastload.converters": "converters"},
+    packages=find_packages(include=["fastload", "fastload.*"]),
+    # All packages lie where their names say (fastload/converters is a link to converters/), and ""
+    # is named here: so an editable install is a path, which type checkers follow, and not a hook in
+    # the import system, which they cannot.
+    package_dir={"": "."},
     package_data={"fastload": ["py.typed"], "fastload._native": ["*.pyi"]},
     ext_modules=[] if switch("FASTLOAD_NO_NATIVE") else [extension()],
     cmdclass={"build_ext": BuildNative},

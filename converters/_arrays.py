@@ -5,13 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from fastload.errors import UsageError
+from fastload.hints import Encoding
 from fastload.storage import FORMATS, format_of
 
 from ._resize import Resize
 from ._source import Source
 
 
-def encoding_for(path: str, encode: str | None, default: str) -> str:
+def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encoding:
     """The encoding of a store at ``path``: ``encode``, or what its format holds, or ``default``.
 
     Raises:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import io
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 from fastload.errors import DecodeError, UsageError
+from fastload.hints import Encoding
 from fastload.storage import DCT, ENCODED, RAW
 
 from ._headers import image_size, jpeg_ends, refuse_bomb
@@ -20,7 +21,7 @@ from ._resize import Resize
 if TYPE_CHECKING:
     from PIL import Image
 
-ENCODINGS = ("keep", "jpeg", "png", "bmp", "raw", "dct")
+ENCODINGS: tuple[Encoding, ...] = get_args(Encoding)
 _ORIENTATION = 0x0112  # the EXIF tag
 
 
@@ -59,7 +60,7 @@ class Encoder:
 
 
 def make_encoder(
-    encode: str = "keep",
+    encode: Encoding = "keep",
     *,
     resize: Resize | None = None,
     quality: int = 95,
@@ -79,7 +80,7 @@ def make_encoder(
     if encode == "dct":
         from ._dct import dct_encoder
 
-        inner = "keep" if resize is None else "jpeg"
+        inner: Encoding = "keep" if resize is None else "jpeg"
         plain = make_encoder(inner, resize=resize, quality=quality, exif=exif, check=check)
         if resize is None:  # pixels have no JPEG yet
             plain = dataclasses.replace(plain, image=lambda image: _save_jpeg(image, quality))

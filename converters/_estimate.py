@@ -13,6 +13,7 @@ import numpy as np
 
 from fastload._machine.cpu import available
 from fastload.errors import DecodeError, MissingDependencyError, UsageError
+from fastload.hints import Encoding
 from fastload.storage import Batch, open_store, open_writer
 
 from . import _arrays
@@ -50,7 +51,7 @@ def estimate(
     source: Any,
     destination: str | os.PathLike[str],
     *,
-    encode: str | None = None,
+    encode: Encoding | None = None,
     resize: str | int | None = None,
     quality: int = 95,
     workers: int | None = None,

@@ -14,13 +14,14 @@ import os
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
 from fastload._machine.cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
+from fastload.hints import Compression, Encoding, OnPackError
 from fastload.storage import Store, Writer, open_store, open_writer
 from fastload.storage._local import is_url
 
@@ -45,17 +46,17 @@ def pack(
     source: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store] | Any,
     destination: str | os.PathLike[str],
     *,
-    encode: str | None = None,
+    encode: Encoding | None = None,
     resize: str | int | None = None,
     quality: int = 95,
     workers: int | None = None,
     split: str | None = None,
-    on_error: str = "raise",
+    on_error: OnPackError = "raise",
     exif: bool = False,
     check: bool = False,
     shards: int | None = None,
     shard_nbytes: int | None = None,
-    compression: str | None = None,
+    compression: Compression | None = None,
     progress: Progress | None = None,
 ) -> PackReport:
     """Pack images into a store.
@@ -133,14 +134,16 @@ def pack(
         with _remote.fetched(str(source)) as fetched:
             return again(fetched, destination)
     started = time.monotonic()
-    if on_error not in ("raise", "skip"):
+    if on_error not in get_args(OnPackError):
         raise UsageError(f"expected on_error to be 'raise' or 'skip', got {on_error!r}")
     if workers is not None and workers < 1:
         raise UsageError(f"expected at least 1 worker, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
     opened = open_source(source)
-    default = "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
+    default: Encoding = (
+        "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
+    )
     encoding = _arrays.encoding_for(path, encode, default)
     encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif, check=check)
     lossy = encoding == "jpeg" or (encoding == "dct" and target is not None)

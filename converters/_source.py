@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastload.errors import DataError
+from fastload.hints import Encoding
 from fastload.storage import ENCODED
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Source(abc.ABC):
     path: str
     classes: Sequence[str] = ()
     keys: Sequence[str]
-    encoding: str = "keep"
+    encoding: Encoding = "keep"
     concurrent: bool = True
     streamed: bool = False
     identity: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.utils.data import IterableDataset, default_collate
@@ -13,6 +13,7 @@ from . import _shard
 from ._collate import collate
 from ._on_error import policy
 from .errors import UsageError
+from .hints import CacheKind, CheckCrc, Decode, Engine, NumWorkers
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -24,16 +25,12 @@ else:
 
     Sample = TypeVar("Sample", covariant=True)
 
-_ENGINES = ("auto", "native", "python", "dali", "nvimgcodec", "workers")
-_CHECKS = ("first", "always", "never")
-_DECODES = ("exact", "scaled")
-
 
 def check(arguments: dict[str, Any]) -> None:
     """Raise UsageError for arguments of FastLoader that cannot work."""
-    one_of("engine", arguments["engine"], _ENGINES)
-    one_of("check_crc", arguments["check_crc"], _CHECKS)
-    one_of("decode", arguments["decode"], _DECODES)
+    one_of("engine", arguments["engine"], get_args(Engine))
+    one_of("check_crc", arguments["check_crc"], get_args(CheckCrc))
+    one_of("decode", arguments["decode"], get_args(Decode))
     formats = (torch.contiguous_format, torch.channels_last)
     if arguments["memory_format"] not in formats:
         raise UsageError(
@@ -66,7 +63,7 @@ def check(arguments: dict[str, Any]) -> None:
         _shard.resolve(arguments["rank"], arguments["world_size"])
 
 
-def check_cache(cache: str | None, decode: str) -> None:
+def check_cache(cache: CacheKind | None, decode: Decode) -> None:
     """Raise UsageError where what a cache keeps would not be what ``decode`` gives."""
     if cache == "decoded" and decode == "scaled":
         raise UsageError(
@@ -104,12 +101,12 @@ def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
 def tuned(
     file: str | os.PathLike[str] | None,
     dataset: Any,
-    num_workers: int | str | None,
+    num_workers: NumWorkers | None,
     prefetch_factor: int | None,
     pin_memory: bool,
-    cache: str | None,
-    decode: str,
-) -> tuple[int | str | None, int | None, bool, str | None, str]:
+    cache: CacheKind | None,
+    decode: Decode,
+) -> tuple[NumWorkers | None, int | None, bool, CacheKind | None, Decode]:
     """These arguments, completed from a file of ``fastload autotune`` where they were not given."""
     if file is None:
         return num_workers, prefetch_factor, pin_memory, cache, decode

@@ -24,6 +24,7 @@ from ._transforms.joint import Joint, batched, in_python
 from ._transforms.recognise import Plan, Views, recognise
 from ._transforms.views import seed_of
 from .errors import UsageError
+from .hints import JointKind
 from .storage import format_of, open_store
 from .storage.base import Store
 
@@ -90,7 +91,7 @@ class PackedDataset(Dataset[Any]):
         *,
         seed: int | None = None,
         fields: Sequence[str] | str | None = None,
-        joint: Mapping[str, str] | Joint | None = None,
+        joint: Mapping[str, JointKind] | Joint | None = None,
     ) -> None:
         self.store = open_store(path)
         self.joint = Joint.of(joint)

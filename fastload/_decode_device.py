@@ -14,7 +14,7 @@ import dataclasses
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import torch
@@ -25,11 +25,10 @@ from ._engine import FOREIGN, chosen, make_decoder
 from ._engine.decoder import Decoder, Ticket
 from ._transforms.plan import Plan
 from .errors import DataError, FastloadError, UsageError
+from .hints import DecodeDevice
 
 if TYPE_CHECKING:
     from ._device.mover import Mover
-
-DEVICES = ("cpu", "gpu", "auto")
 
 HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
@@ -101,8 +100,8 @@ def check(loader: Any) -> None:
         MissingDependencyError: engine="dali" or "nvimgcodec" without that library.
     """
     where, engine = loader.decode_device, loader.engine
-    if where not in DEVICES:
-        names = ", ".join(map(repr, DEVICES))
+    if where not in get_args(DecodeDevice):
+        names = ", ".join(map(repr, get_args(DecodeDevice)))
         raise UsageError(f"decode_device must be one of {names}, got {where!r}")
     if where != "cpu" and engine not in ("auto", *FOREIGN):
         raise UsageError(

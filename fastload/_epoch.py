@@ -15,12 +15,12 @@ from torch.utils.data import IterableDataset, RandomSampler
 
 from . import _sampler, _shard
 from ._dataset import PackedDataset
-from ._on_error.policy import OnError
 from ._on_error.refill import Refill
 from ._progress import Progress
 from ._sampler import SEQUENTIAL, Batches, EpochSampler, SeededSampler
 from ._shard import Shard
 from .errors import UsageError
+from .hints import OnError
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from ._transforms.views import Views
 from ._verdict import verdict
 from ._workers import run
 from ._workers.held import REMEDY, held
+from .hints import Stats
 
 
 def explain(loader: Any) -> str:
@@ -122,7 +122,7 @@ def _split(loader: Any) -> list[str]:
     return lines
 
 
-def figures(loader: Any) -> dict[str, Any]:
+def figures(loader: Any) -> Stats:
     """``FastLoader.stats()``."""
     figures = loader._stamps.snapshot()
     elapsed = figures.elapsed_s
@@ -140,7 +140,15 @@ def figures(loader: Any) -> dict[str, Any]:
         "stages_s": dict(figures.stages_s),
         "decisions": [] if loader._governor is None else list(loader._governor.decisions),
         "padding": loader._padding,
-        "errors": [dataclasses.asdict(entry) for entry in loader._bad.entries],
+        "errors": [
+            {
+                "index": entry.index,
+                "file": entry.file,
+                "error": entry.error,
+                "action": entry.action,
+            }
+            for entry in loader._bad.entries
+        ],
         "cache_hits": figures.cache_hits,
         "cache_misses": figures.cache_misses,
         "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,

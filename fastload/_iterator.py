@@ -30,7 +30,7 @@ import numpy as np
 
 from ._datasets.source import Source
 from ._engine.decoder import Decoder, Images
-from ._on_error.policy import BadSamples, OnError
+from ._on_error.policy import BadSamples
 from ._on_error.refill import Refill
 from ._on_error.salvage import Filled, Filler
 from ._pipeline import Pipeline, below
@@ -38,6 +38,7 @@ from ._progress import Progress
 from ._sampler import Order
 from ._trace import Stamps
 from ._transforms.erasing import Drawn
+from .hints import OnError
 
 if TYPE_CHECKING:
     from ._governor import Governor, Pace

@@ -21,7 +21,7 @@ from ._device import delivery
 from ._engine import FOREIGN, chosen
 from ._engine.decoder import Decoder
 from ._machine import cpu
-from ._on_error.policy import BadSamples, OnError
+from ._on_error.policy import BadSamples
 from ._reports import Reports
 from ._resumable import Resumable
 from ._sampler import of_loader
@@ -29,6 +29,16 @@ from ._shard import Shard
 from ._timeline import Timeline, active, lasting
 from ._trace import Observed, Stamps
 from .errors import UsageError
+from .hints import (
+    CacheKind,
+    CheckCrc,
+    Decode,
+    DecodeDevice,
+    Engine,
+    JointKind,
+    NumWorkers,
+    OnError,
+)
 
 if TYPE_CHECKING:  # what not every loader needs
     from ._governor import Governor
@@ -154,7 +164,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
         batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None,
-        num_workers: int | str | None = None,
+        num_workers: NumWorkers | None = None,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         drop_last: bool = False,
@@ -169,14 +179,14 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         in_order: bool = True,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
-        engine: str = "auto",
+        engine: Engine = "auto",
         dtype: torch.dtype | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
-        decode: str = "exact",
-        check_crc: str = "first",
+        decode: Decode = "exact",
+        check_crc: CheckCrc = "first",
         fields: Sequence[str] | str | None = None,
-        joint: Mapping[str, str] | None = None,
+        joint: Mapping[str, JointKind] | None = None,
         tuned: str | os.PathLike[str] | None = None,
         shard: bool = False,
         rank: int | None = None,
@@ -185,12 +195,12 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         max_errors: float = 0.001,
         prefetch_thread: bool = False,
         trace: str | os.PathLike[str] | None = None,
-        cache: str | None = None,
+        cache: CacheKind | None = None,
         cache_limit: int | str | None = None,
         device: str | int | torch.device | None = None,
         prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
-        decode_device: str = "cpu",
+        decode_device: DecodeDevice = "cpu",
     ) -> None:
         _arguments.check(locals())
         given = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from ._trace import batch_length
 from .errors import UsageError
+from .hints import Stats
 
 
 class Reports:
@@ -21,21 +22,12 @@ class Reports:
 
         return _explain.explain(self)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """Figures of the epoch that runs, or of the last one.
 
         Returns:
-            ``images``, ``batches``, ``images_per_s``, ``elapsed_s``, ``wait_s`` (time the consumer
-            waited for batches), ``wait_share`` (of the elapsed time, 0 to 1), ``stages_s`` (seconds
-            of work per stage, added up over threads), ``engine``, ``decisions`` (what
-            ``num_workers="auto"`` tried and why, in words), ``padding`` (samples of this rank that
-            repeat others), ``errors``: a dict with ``index``, ``file``, ``error`` and ``action``
-            for each sample that ``on_error`` let pass, ``cache_hits`` and ``cache_misses`` (images
-            made of what the cache held, and of what it did not), ``cache_nbytes``,
-            ``entry_points_nbytes`` (what is remembered of JPEGs, docs/performance.md), ``mb_per_s``
-            (records read, where their sizes are known beforehand), ``bound`` and ``why``: what the
-            loop waits for, and the figures behind it (docs/tuning.md), and ``headroom``: how many
-            times faster the loop would be if data were free, where ``replay`` measured it.
+            A dict of counts, rates, times, errors, and what the loop waits for:
+            ``fastload.hints.Stats`` describes each entry, with its unit.
         """
         from . import _explain
 

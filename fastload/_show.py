@@ -21,6 +21,7 @@ from ._dataset import PackedDataset, open_dataset
 from ._datasets.source import nested, resolve
 from ._transforms.views import Views
 from .errors import MissingDependencyError, UsageError
+from .hints import Decode
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -78,7 +79,7 @@ def show(
     views: int = 3,
     seed: int = 0,
     epoch: int = 0,
-    decode: str = "exact",
+    decode: Decode = "exact",
 ) -> Shown:
     """A grid of images before and after the transform; also as ``fastload show``.
 
@@ -158,7 +159,7 @@ def _indices(samples: int | Sequence[int], dataset: Any) -> list[int]:
 
 
 def _made(
-    dataset: Any, indices: list[int], epochs: list[int], seed: int, decode: str
+    dataset: Any, indices: list[int], epochs: list[int], seed: int, decode: Decode
 ) -> tuple[list[list[_Levels]], str, str]:
     """The samples' levels by epoch, which engine made them, and how they became levels."""
     from ._loader import FastLoader

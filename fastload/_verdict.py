@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from ._trace import Snapshot
+from .hints import Bound
 
 _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short
@@ -28,7 +29,7 @@ class Verdict:
         why: the figures behind it, in words.
     """
 
-    bound: str
+    bound: Bound
     why: str
 
 
@@ -49,6 +50,7 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
         return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
     stages = figures.stages_s
     moving = (stages.get("staging", 0.0) + stages.get("move", 0.0)) / figures.wait_s
+    bound: Bound
     if moving > 0.5:
         bound, why = "copy", f"{moving:.0%} of that moves batches to the device"
     elif native:
@@ -58,8 +60,8 @@ def verdict(figures: Snapshot, *, native: bool) -> Verdict:
     return Verdict(bound=bound, why=f"the loop waits {waiting:.0%} of its time; {why}")
 
 
-def _engine(stages: Mapping[str, float]) -> tuple[str, str]:
-    parts = {
+def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:
+    parts: dict[Bound, float] = {
         "reading": sum(stages.get(name, 0.0) for name in _READING),
         "decoding": sum(stages.get(name, 0.0) for name in _DECODING),
         "loader": sum(stages.get(name, 0.0) for name in _OURS),
@@ -74,7 +76,7 @@ def _engine(stages: Mapping[str, float]) -> tuple[str, str]:
     return bound, why
 
 
-def _dataset(figures: Snapshot) -> tuple[str, str]:
+def _dataset(figures: Snapshot) -> tuple[Bound, str]:
     fetch_s = figures.stages_s.get("fetch", 0.0)
     blocked_s = figures.stages_s.get("blocked", 0.0)
     work_s = fetch_s + figures.stages_s.get("collate", 0.0)

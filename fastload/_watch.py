@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ._loader import FastLoader
+    from .hints import Stats
 
 _log = logging.getLogger("fastload")
 _PLAIN_EVERY_S = 10.0  # without a terminal: a line in a log, not a display
@@ -66,7 +67,7 @@ def watch(
             live.stop()
 
 
-def scalars(stats: dict[str, Any]) -> dict[str, float]:
+def scalars(stats: Stats) -> dict[str, float]:
     """The figures of ``FastLoader.stats`` as numbers, for a plot."""
     work = sum(stats["stages_s"].values()) or 1.0
     images = stats["cache_hits"] + stats["cache_misses"]

@@ -166,6 +166,13 @@ def test_type_checkers_find_the_annotations() -> None:
     assert (Path(fastload.__file__).parent / "py.typed").is_file()
 
 
+def test_a_folder_of_the_same_name_does_not_hide_the_package(tmp_path: Path) -> None:
+    # As where a script lies beside a clone, and where an editable install is an import hook.
+    (tmp_path / "fastload").mkdir()
+    (tmp_path / "script.py").write_text("from fastload.errors import UsageError")
+    subprocess.run([sys.executable, tmp_path / "script.py"], check=True, timeout=60)
+
+
 def test_the_converters_are_a_part_of_the_package() -> None:
     assert (
         run("import fastload.converters as c; print(c.__name__)").strip() == "fastload.converters"

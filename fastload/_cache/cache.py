@@ -15,7 +15,7 @@ import os
 import re
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from .. import _native
 from .._datasets.tensors import gathers
@@ -23,11 +23,12 @@ from .._machine import memory
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..errors import UsageError
+from ..hints import CacheKind
 from ..storage.base import Store
 from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 
-KINDS = ("ram", "decoded", "shm", "dct")
+KINDS = get_args(CacheKind)
 
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
           "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
@@ -43,11 +44,11 @@ class CacheOptions:
     """What a loader was asked to keep.
 
     Attributes:
-        kind: one of ``KINDS``.
+        kind: as ``FastLoader(cache=...)``.
         limit: bytes at most, the table of records included; None: half of what is available.
     """
 
-    kind: str
+    kind: CacheKind
     limit: int | None
 
     def nbytes(self) -> int:
@@ -73,7 +74,9 @@ class Cache:
         self._store: CachedStore | None = None
 
     @classmethod
-    def of(cls, cache: str | None, cache_limit: int | str | None, engine: str) -> Cache | None:
+    def of(
+        cls, cache: CacheKind | None, cache_limit: int | str | None, engine: str
+    ) -> Cache | None:
         """What these arguments of FastLoader mean; None: no cache.
 
         Raises UsageError for arguments that cannot be.

@@ -5,15 +5,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, get_args
 
 from ..errors import DataError, TooManyErrors, UsageError
-
-_ACTIONS = ("raise", "skip", "replace")
-_CHOICES = (*_ACTIONS, "refill")
-
-OnError = str | Callable[[Any, Exception], str]
+from ..hints import Action, OnError, OnErrorName
 
 _log = logging.getLogger("fastload")
 
@@ -35,12 +31,12 @@ class BadSample:
     index: Any
     file: str | None
     error: str
-    action: str
+    action: OnErrorName
 
 
 def check(on_error: Any, max_errors: Any) -> None:
     """Raise UsageError for arguments that cannot work."""
-    if not callable(on_error) and on_error not in _CHOICES:
+    if not callable(on_error) and on_error not in get_args(OnErrorName):
         raise UsageError(
             f"on_error must be 'raise', 'skip', 'replace', 'refill' or a callable, got {on_error!r}"
         )
@@ -52,12 +48,12 @@ def check(on_error: Any, max_errors: Any) -> None:
         )
 
 
-def action_for(on_error: OnError, index: Any, error: Exception) -> str:
+def action_for(on_error: OnError, index: Any, error: Exception) -> OnErrorName:
     """What to do about ``error``: a callable is asked."""
     if isinstance(on_error, str):
         return on_error
     action = on_error(index, error)
-    if action not in _ACTIONS:
+    if action not in get_args(Action):
         raise UsageError(
             "the on_error callable must return 'raise', 'skip' or 'replace', got "
             f"{action!r} for sample {index!r}"
@@ -65,7 +61,7 @@ def action_for(on_error: OnError, index: Any, error: Exception) -> str:
     return action
 
 
-def bad_sample(index: Any, error: Exception, action: str) -> BadSample:
+def bad_sample(index: Any, error: Exception, action: OnErrorName) -> BadSample:
     """The entry for the log. ``file``: a DataError's path, or what an OSError names."""
     file = error.path if isinstance(error, DataError) else getattr(error, "filename", None)
     return BadSample(
@@ -76,7 +72,7 @@ def bad_sample(index: Any, error: Exception, action: str) -> BadSample:
     )
 
 
-def kept(good: Sequence[int], n: int, actions: dict[int, str]) -> list[int]:
+def kept(good: Sequence[int], n: int, actions: Mapping[int, OnErrorName]) -> list[int]:
     """Which of ``n`` samples make the batch, one entry a sample of it.
 
     Args:

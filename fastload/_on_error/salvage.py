@@ -15,9 +15,10 @@ from .._transforms import recipe
 from .._transforms.erasing import Drawn
 from .._transforms.frame import Refused
 from ..errors import DataError, DecodeError
+from ..hints import OnError, OnErrorName
 from ..storage.base import UNSIZED
 from . import policy
-from .policy import BadSample, OnError
+from .policy import BadSample
 from .refill import Refill
 
 _NONE = np.empty(0, np.int64)
@@ -201,7 +202,7 @@ class Filler:
         made, failed = self._settled(filling)
         if not failed:
             return Filled(records, made.images, moved=made.moved, repeats=repeats)
-        actions: dict[int, str] = {}
+        actions: dict[int, OnErrorName] = {}
         bad = []
         for i, error in sorted(failed.items()):
             index = int(filling.indices[i])

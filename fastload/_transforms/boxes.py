@@ -7,17 +7,18 @@ many samples there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import numpy as np
 
 from fastload._transforms.frame import Array
 from fastload._transforms.moves import Clean, Crop, Mirror, Move, Resize
+from fastload.hints import BoxFormat
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-FORMATS = ("xyxy", "xywh", "cxcywh")
+FORMATS = get_args(BoxFormat)
 
 Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 

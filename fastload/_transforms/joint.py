@@ -7,7 +7,7 @@ import dataclasses
 import io
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import torch
@@ -16,12 +16,13 @@ from fastload._transforms import boxes
 from fastload._transforms.frame import Array, Frame
 from fastload._transforms.moves import Moves, lines, mask
 from fastload.errors import DataError, DecodeError, UsageError
+from fastload.hints import JointKind
 from fastload.storage.base import Store
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-KINDS = ("mask", *boxes.FORMATS, "points", "labels")
+KINDS = get_args(JointKind)
 
 # Masks that a thread makes at a time: a task costs as much as a tenth of one.
 _CHUNK = 4
@@ -35,15 +36,15 @@ class Joint:
     """Which fields of a store move, and what they are.
 
     Attributes:
-        kinds: (name of the field, one of ``KINDS``), in the order given.
+        kinds: (name of the field, what it is), in the order given.
         casts: (name of the field, dtype) of those that a transform casts, once they were moved.
     """
 
-    kinds: tuple[tuple[str, str], ...]
+    kinds: tuple[tuple[str, JointKind], ...]
     casts: tuple[tuple[str, torch.dtype], ...] = ()
 
     @classmethod
-    def of(cls, given: Mapping[str, str] | Joint | None) -> Joint | None:
+    def of(cls, given: Mapping[str, JointKind] | Joint | None) -> Joint | None:
         """What the argument ``joint`` means. Raises UsageError for kinds that there are not."""
         if given is None or isinstance(given, Joint):
             return given

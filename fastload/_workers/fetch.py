@@ -21,9 +21,10 @@ from .._buffers import SlabRing
 from .._collate import ReadyBatch, collate
 from .._machine import cpu
 from .._on_error import policy
-from .._on_error.policy import BadSample, OnError
+from .._on_error.policy import BadSample
 from .._progress import Position, Positions
 from .._trace import Clock
+from ..hints import OnError, OnErrorName
 from . import randomness
 from .halves import Halves
 from .shared import Mapped
@@ -199,7 +200,7 @@ class Fetcher(Dataset[Outcome]):
             return [dataset[index] for index in indices], [], []
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
-        actions: dict[int, str] = {}
+        actions: dict[int, OnErrorName] = {}
         for i, index in enumerate(indices):
             if self._on_error == "raise":
                 good[i] = self._one_of(i, index, epoch, repeats, seeds)
@@ -326,7 +327,7 @@ class Fetcher(Dataset[Outcome]):
             return self._draw_all(), []
         samples: list[Any] = []
         bad: list[BadSample] = []
-        actions: dict[int, str] = {}
+        actions: dict[int, OnErrorName] = {}
         good: list[int] = []
         ended, wanted = False, 1 if self._size is None else self._size
         for i in itertools.count():
@@ -368,7 +369,7 @@ class Fetcher(Dataset[Outcome]):
         self._position = Position(batches, self._state(), ended, self._position.failed)
         return samples
 
-    def _one(self, bad: list[BadSample], actions: dict[int, str], i: int) -> Any:
+    def _one(self, bad: list[BadSample], actions: dict[int, OnErrorName], i: int) -> Any:
         self._drawn += 1
         try:
             return next(self._iterator)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import click
+
+from fastload.hints import Encoding, OnPackError
 
 from ._progress import ProgressBar
 from ._stdout import kept_for_json
@@ -21,7 +25,7 @@ Examples:
 @click.argument("source", type=click.Path())
 @click.option(
     "--encode",
-    type=click.Choice(["keep", "dct", "jpeg", "png", "bmp", "raw"]),
+    type=click.Choice(get_args(Encoding)),
     help="As for pack; of the new images.",
 )
 @click.option("--resize", metavar="SIZE", help="As for pack; of the new images.")
@@ -30,7 +34,7 @@ Examples:
 )
 @click.option(
     "--on-error",
-    type=click.Choice(["raise", "skip"]),
+    type=click.Choice(get_args(OnPackError)),
     default="raise",
     show_default=True,
     help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
@@ -42,10 +46,10 @@ Examples:
 def command(
     path: str,
     source: str,
-    encode: str | None,
+    encode: Encoding | None,
     resize: str | None,
     quality: int,
-    on_error: str,
+    on_error: OnPackError,
     exif: bool,
     workers: int | None,
     as_json: bool,

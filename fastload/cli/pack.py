@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import click
+
+from fastload.hints import Compression, Encoding, OnPackError
 
 from ._progress import ProgressBar, human
 from ._stdout import kept_for_json
@@ -57,7 +59,7 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option(
     "--encode",
-    type=click.Choice(["keep", "dct", "jpeg", "png", "bmp", "raw"]),
+    type=click.Choice(get_args(Encoding)),
     help="What a record holds: the file's own bytes (keep), JPEGs without Huffman coding (dct: the "
     "same pixels, 1.3 times the size, decoded several times faster), or the image encoded anew. "
     "[default: keep; jpeg with --resize]",
@@ -80,7 +82,7 @@ Examples:
 )
 @click.option(
     "--on-error",
-    type=click.Choice(["raise", "skip"]),
+    type=click.Choice(get_args(OnPackError)),
     default="raise",
     show_default=True,
     help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
@@ -104,26 +106,26 @@ Examples:
 @click.option("--exif", is_flag=True, help="Turn images as their EXIF orientation says.")
 @click.option(
     "--compression",
-    type=click.Choice(["gzip", "lzf"]),
+    type=click.Choice(get_args(Compression)),
     help="Of an .h5 store: smaller, and several times slower to load.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     source: str,
     destination: str,
-    encode: str | None,
+    encode: Encoding | None,
     resize: str | None,
     quality: int,
     workers: int | None,
     split: str | None,
-    on_error: str,
+    on_error: OnPackError,
     check: bool,
     shards: int | None,
     shard_size: int | None,
     dry_run: bool,
     as_json: bool,
     exif: bool,
-    compression: str | None,
+    compression: Compression | None,
     quiet: bool,
 ) -> None:
     """Pack the images of SOURCE into the store DESTINATION.

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import get_args
 
 import click
 
 from fastload._named import named
+from fastload.hints import Decode
 
 from ._stdout import kept_for_json
 
@@ -34,9 +36,7 @@ Examples:
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=click.IntRange(0), default=0, show_default=True)
-@click.option(
-    "--decode", type=click.Choice(["exact", "scaled"]), default="exact", show_default=True
-)
+@click.option("--decode", type=click.Choice(get_args(Decode)), default="exact", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print where each picture is, as JSON.")
 def command(
     path: str,
@@ -47,7 +47,7 @@ def command(
     views: int,
     seed: int,
     epoch: int,
-    decode: str,
+    decode: Decode,
     as_json: bool,
 ) -> None:
     """Draw what the network will see of PATH, a store or a folder of images.

@@ -14,6 +14,7 @@ from typing import Any
 
 from fastload._datasets import huggingface
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
+from fastload.hints import Compression
 
 from ._local import local_path
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
@@ -226,7 +227,7 @@ def open_writer(
     shards: int | None = None,
     shard_nbytes: int | None = None,
     total: int | None = None,
-    compression: str | None = None,
+    compression: Compression | None = None,
 ) -> Writer:
     """A writer for a new store at ``path``; the format follows the suffix.
 

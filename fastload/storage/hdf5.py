@@ -20,11 +20,12 @@ import errno
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
 from fastload.errors import StoreError, UsageError
+from fastload.hints import Compression
 
 from ._array_shards import array_writer
 from ._array_table import arrays_of
@@ -38,7 +39,7 @@ from ._table import Table, TableStore
 from ._writes import write_all
 from .base import Writer
 
-COMPRESSIONS = ("gzip", "lzf")
+COMPRESSIONS = get_args(Compression)
 _SPARE_NBYTES = 4 << 20  # of the disk: the library's own tables, and what it caches
 _PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least an image
 
@@ -95,7 +96,7 @@ def _in_place(path: str) -> Table:
 def write_hdf5(
     path: str | os.PathLike[str],
     *,
-    compression: str | None = None,
+    compression: Compression | None = None,
     shards: int | None = None,
     shard_nbytes: int | None = None,
     total: int | None = None,
@@ -127,7 +128,11 @@ class Hdf5Writer(ArrayWriter):
     only_raw: ClassVar[bool] = False
 
     def __init__(
-        self, path: str | os.PathLike[str], *, compression: str | None = None, **options: Any
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: Compression | None = None,
+        **options: Any,
     ) -> None:
         if compression is not None and compression not in COMPRESSIONS:
             raise UsageError(

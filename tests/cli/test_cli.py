@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from fastload.converters import pack
 from PIL import Image
 
 from fastload._version import __version__
 from fastload.cli import COMMANDS, main
+from fastload.converters import pack
 from fastload.storage import open_store
 from storage.formats import picture
 

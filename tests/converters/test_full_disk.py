@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters import _run, append, pack
 
+from fastload.converters import _run, append, pack
 from fastload.errors import StoreError
 from fastload.storage import _stream, lmdb, open_store
 from storage.formats import ROWS, picture, pixels

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters import pack
 
+from fastload.converters import pack
 from fastload.errors import StoreError, UsageError
 from fastload.storage import open_store
 from storage.formats import ROWS, picture, pixels

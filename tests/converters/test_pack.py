@@ -16,10 +16,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters import pack
-from fastload.converters._chunk import Chunk
 from PIL import Image
 
+from fastload.converters import pack
+from fastload.converters._chunk import Chunk
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import RAW, Batch, Record, Store, open_store, open_writer
 from fastload.storage._columns import Columns, of_batch

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastload.converters import pack
 from PIL import Image
 
 from fastload import FastLoader, UsageError
+from fastload.converters import pack
 from fastload.storage import RAW, open_store
 from storage.formats import picture
 

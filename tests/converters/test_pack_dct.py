@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from fastload.converters import pack
 from PIL import Image
 
 from fastload import DecodeError, MissingDependencyError, _native
 from fastload.cli import main
+from fastload.converters import pack
 from fastload.storage import DCT, ENCODED, open_store
 from fastload.storage._crc import crc32c
 from fastload.storage._read import read_records

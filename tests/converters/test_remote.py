@@ -11,8 +11,8 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
-from fastload.converters import pack
 
+from fastload.converters import pack
 from fastload.errors import MissingDependencyError, StoreNotFoundError, UsageError
 from fastload.storage import open_store
 from storage.formats import picture

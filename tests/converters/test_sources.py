@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from fastload.converters import _append, append, concat, estimate, pack
 from PIL import Image
 from torchvision import datasets
 
+from fastload.converters import _append, append, concat, estimate, pack
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
 from fastload.storage.unpack import unpack

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters._store_source import StoreSource
 
+from fastload.converters._store_source import StoreSource
 from fastload.errors import DataError, FastloadError
 from fastload.storage import Record, open_store
 from storage.formats import ROWS, Row

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fastload.converters import pack
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
+from fastload.converters import pack
 from fastload.errors import ChecksumError, StoreError, UsageError
 from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage.unpack import unpack

@@ -1,0 +1,326 @@
+"""The code blocks of README.md and docs/*.md run as they stand, in the order of their page.
+
+A page's blocks are typed into one interpreter and one shell, in a folder with the data that they
+name (``DATA``): folders of images, lists, stores, a training script. Names are never made
+for them: what a block uses it imports, or a block above it does. Blocks in another language than
+``python`` and ``sh`` are illustrations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import os
+import pickle
+import re
+import shlex
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import warm
+from fastload import _synthetic, open_writer, pack
+from fastload.storage import Record
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+# Lines of a shell that are not run here, by how they begin, and why.
+NOT_RUN = {
+    "apt ": "changes the system",
+    "pip ": "installs packages",
+    "git clone ": "fetches over the network",
+    "curl ": "fetches over the network",
+    "mkdir -p torchs ": "needs torch's tests, which curl fetches",
+    "sed ": "needs torch's tests, which curl fetches",
+    "for d in torchs ": "needs torch's tests, which curl fetches",
+    "make ": "sets up .venv, tests or measures for minutes",
+    "python -m bench ": "measures for minutes; tests/bench runs it in small",
+    "PYTHON=python3.12 sh bench/gpu.sh ": "is for a machine with a GPU",
+    "sh bench/gpu.sh ": "is for a machine with a GPU",
+    "for part in ": "is for a machine with a GPU",
+    "done ": "is for a machine with a GPU",
+}
+LONG = {"fastload autotune ": "searches for a minute"}
+
+
+class Block(NamedTuple):
+    """A code block: its page, the line of its first line there, its language, its text."""
+
+    page: Path
+    line: int
+    language: str
+    text: str
+
+
+def blocks(page: Path) -> list[Block]:
+    found, text = [], page.read_text(encoding="utf-8")
+    for match in re.finditer(r"^ *```(\w*)\n(.*?)^ *```$", text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, match.start(2)) + 1
+        found.append(Block(page, line, match[1], match[2]))
+    return found
+
+
+# --- the data that blocks name ----------------------------------------------------------------
+
+TRAIN = """
+import argparse
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+from torchvision.datasets import ImageFolder
+
+train_tf = T.Compose([T.RandomResizedCrop(64), T.RandomHorizontalFlip(), T.ToTensor()])
+model = torch.nn.Conv2d(3, 21, kernel_size=1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+def train_step(batch):
+    images, labels = batch
+    loss = torch.nn.functional.cross_entropy(model(images).mean((2, 3)), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=3)
+    loader = DataLoader(ImageFolder("imgs", transform=train_tf), batch_size=4, shuffle=True)
+    for epoch in range(parser.parse_args().epochs):
+        for batch in loader:
+            train_step(batch)
+"""
+
+MYMODULE = """
+import datasets
+import torch
+from torchvision.transforms.functional import to_pil_image
+
+ds = datasets.load_from_disk("saved")
+
+class MyDataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        return to_pil_image(torch.full((3, 8, 8), index / 6)), index % 2
+"""
+
+
+def images(folder: Path) -> None:
+    """16 photos of cats and dogs, whose names begin with that of the folder."""
+    _synthetic.make_images(folder, 16, classes=2, seed=1)
+    for number, name in enumerate(("cat", "dog")):
+        (folder / f"class{number}").rename(folder / name)
+        for file in (folder / name).iterdir():
+            file.rename(file.with_name(f"{folder.name}-{file.name}"))
+
+
+def listed(path: Path) -> None:
+    names = sorted(path.parent.glob("imgs/*/*.jpg"))
+    lines = [f"{name.relative_to(path.parent)},{name.parent.name}\n" for name in names]
+    path.write_text("path,label\n" + "".join(lines))
+
+
+def hugging_face(folder: Path) -> Any:
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    return datasets.load_dataset("imagefolder", data_dir=str(folder), split="train")
+
+
+def cifar(path: Path) -> None:
+    rng = np.random.default_rng(1)
+    batch = {b"data": rng.integers(0, 256, (4, 3072), dtype=np.uint8), b"labels": [0, 1, 2, 3]}
+    files: dict[str, Any] = {f"data_batch_{number}": batch for number in range(1, 6)}
+    files["batches.meta"] = {b"label_names": [f"class {number}".encode() for number in range(10)]}
+    with tarfile.open(path, "w:gz") as tar:
+        for name, content in files.items():
+            data = pickle.dumps(content, 2)
+            member = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def segmentation(path: Path) -> None:
+    """Images with a mask each, of 21 classes."""
+    mask = path.with_name("mask.png")
+    Image.fromarray(np.arange(480 * 640, dtype=np.uint8).reshape(480, 640) % 21).save(mask)
+    annotated(path, {"mask": mask.read_bytes()})
+
+
+def detection(path: Path) -> None:
+    annotated(path, {"boxes": [[10, 20, 300, 400], [5, 5, 50, 60]], "classes": [17, 3]})
+
+
+def annotated(path: Path, fields: dict[str, Any]) -> None:
+    photo(path.with_name("one.jpg"))
+    data = path.with_name("one.jpg").read_bytes()
+    with open_writer(path) as writer:
+        for number in range(4):
+            key, size = f"{number}.jpg", {"width": 640, "height": 480}
+            writer.append([Record(data=data, label=None, key=key, fields=fields, **size)])
+
+
+def photo(path: Path) -> None:
+    _synthetic.make_images(path.parent / "one", 1, classes=1)
+    (found,) = (path.parent / "one").rglob("*.jpg")
+    Image.open(found).resize((640, 480)).save(path)
+
+
+# What makes each, in this order; a page has those that it reads and does not write.
+DATA: dict[str, Callable[[Path], Any]] = {
+    "imgs": images,
+    "more": images,
+    "food101": images,
+    "train.py": lambda path: path.write_text(TRAIN),
+    "list.csv": listed,
+    "a.jpg": photo,
+    "imgs.lmdb": lambda path: pack(path.with_name("imgs"), path),
+    "imgs.h5": lambda path: pack(path.with_name("imgs"), path),
+    "pixels.h5": lambda path: pack(path.with_name("imgs"), path, encode="raw", resize="crop:32"),
+    "voc.lmdb": segmentation,
+    "coco.lmdb": detection,
+    "cifar-10-python.tar.gz": cifar,
+    "saved": lambda path: hugging_face(path.with_name("imgs")).save_to_disk(path),
+    "mymodule.py": lambda path: path.write_text(MYMODULE),
+}
+PACKING = ["imgs", "more", "list.csv", "a.jpg", "cifar-10-python.tar.gz", "saved", "mymodule.py"]
+READ = {
+    "README.md": ["imgs", "train.py"],
+    "formats.md": ["imgs", "imgs.lmdb", "imgs.h5", "pixels.h5"],
+    "gpu.md": ["imgs", "imgs.lmdb"],
+    "huggingface.md": ["imgs", "food101", "saved", "mymodule.py"],
+    "packing.md": PACKING,
+    "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
+    "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
+}
+
+
+@contextlib.contextmanager
+def s3_server(folder: Path) -> Iterator[dict[str, str]]:
+    """A server with ``folder`` in a bucket, and the environment in which s3:// leads there."""
+    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    moto = pytest.importorskip("moto.server", reason="moto is not installed")
+    server = moto.ThreadedMotoServer(port=0)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        url = f"http://{host}:{port}"
+        system = fsspec.filesystem("s3", endpoint_url=url, key="test", secret="test")
+        system.mkdir("bucket")
+        system.put(str(folder), f"bucket/{folder.name}", recursive=True)
+        keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+        yield {"AWS_ENDPOINT_URL": url, **keys}
+    finally:
+        server.stop()
+
+
+# --- running them -----------------------------------------------------------------------------
+
+
+def absent(block: Block) -> str | None:
+    """Why a block of Python cannot run on this machine, or None."""
+    if 'device="cuda"' in block.text and not torch.cuda.is_available():
+        return "no CUDA device"
+    for name in re.findall(r"^(?:from|import) (\w+)", block.text, re.MULTILINE):
+        if name in ("albumentations", "datasets") and importlib.util.find_spec(name) is None:
+            return f"{name} is not installed"
+    return None
+
+
+def run_python(block: Block, names: dict[str, Any]) -> None:
+    # At its own line of the page, so that a traceback shows it there.
+    code = "\n" * (block.line - 1) + block.text
+    exec(compile(code, str(block.page), "exec"), names)
+
+
+def lines_of(block: Block) -> Iterator[str]:
+    """The command lines of a block of shell, continued ones joined, without comments."""
+    for line in block.text.replace("\\\n", " ").splitlines():
+        words = line.strip()
+        if words and not words.startswith("#"):
+            yield words
+
+
+def run_command(line: str, folder: Path, *, long: bool) -> str | None:
+    """Run ``line`` if it is a command of fastload; why it was not run, or None."""
+    for begin, reason in {**NOT_RUN, **({} if long else LONG)}.items():
+        if f"{line} ".startswith(begin):
+            return reason
+    program, *words = shlex.split(line, comments=True)
+    assert program == "fastload", f"expected a command of fastload or one of NOT_RUN: {line}"
+    with s3_server(folder / "imgs") if "s3://" in line else contextlib.nullcontext({}) as there:
+        done = warm.run(["-m", "fastload", *words], cwd=folder, env={**os.environ, **there})
+    fine = (0, 3) if words[0] == "doctor" else (0,)  # 3: it found something
+    assert done.returncode in fine, f"{line}\n{done.stdout}{done.stderr}"
+    return None
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where a reader sits: the current folder, whose modules can be imported."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # else it asks the network when imported
+    if importlib.util.find_spec("datasets") is not None:
+        import datasets
+
+        monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / ".cache")
+    yield tmp_path
+    for module in ("train", "mymodule"):
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.timeout(600)  # of README.md some commands start several processes that import torch
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_blocks_of_a_page_run_in_order(
+    page: Path, folder: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+) -> None:
+    for name, make in DATA.items():
+        if name in READ.get(page.name, ()):
+            make(folder / name)
+    long = request.config.getoption("--long")
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page):
+        with subtests.test(f"{page.name}:{block.line}"):
+            if block.language == "python":
+                reason = absent(block)
+                if reason is None:
+                    run_python(block, names)
+            elif block.language == "sh":
+                reasons = [run_command(line, folder, long=long) for line in lines_of(block)]
+                reason = None if None in reasons else "; ".join(sorted(set(map(str, reasons))))
+            else:
+                assert block.language, "expected a language behind the three backticks"
+                continue
+            if reason is not None:
+                pytest.skip(reason)
+
+
+def test_a_broken_block_fails_at_its_line_of_the_page() -> None:
+    with pytest.raises(NameError, match="train_tf") as raised:
+        run_python(Block(PAGES[0], 40, "python", "import os\nprint(train_tf)\n"), {})
+    last = raised.traceback[-1]
+    assert (str(last.path), last.lineno + 1) == (str(PAGES[0]), 41)
+
+
+@pytest.mark.parametrize(
+    "line", ["fastload info nothing.lmdb", "fastload pakc ./imgs x.lmdb", "rm -r imgs"]
+)
+def test_a_command_that_fails_or_that_nobody_knows_is_an_error(line: str, folder: Path) -> None:
+    with pytest.raises(AssertionError, match=line):
+        run_command(line, folder, long=True)
+
+
+def test_every_reason_not_to_run_a_line_is_of_some_line() -> None:
+    lines = [line for page in PAGES for one in blocks(page) for line in lines_of(one)]
+    begins = [*NOT_RUN, *LONG]
+    assert [b for b in begins if not any(f"{line} ".startswith(b) for line in lines)] == []
+    assert READ.keys() <= {page.name for page in PAGES}
