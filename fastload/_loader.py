@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
 from . import _arguments, _decode_device, _epoch, _retold, _runs, _shard
 from ._arguments import Sample
@@ -27,6 +27,7 @@ from ._resumable import Resumable
 from ._sampler import of_loader
 from ._shard import Shard
 from ._timeline import Timeline, active, lasting
+from ._torch import DataLoader
 from ._trace import Observed, Stamps
 from .errors import UsageError
 
@@ -146,6 +147,11 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     """
 
     in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
+
+    # Of a class that was derived while FastLoader stood in torch's place, and that does by itself
+    # what torch's __init__ does, as torchdata's StatefulDataLoader: ours never runs.
+    shard = False
+    _threads = False
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import threading
 import warnings
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from .. import _epoch
 from .._buffers import SlabRing
@@ -16,6 +16,7 @@ from .._datasets.source import begun
 from .._device import delivery
 from .._epoch import Epoch
 from .._progress import positions
+from .._torch import DataLoader
 from .epoch import WorkerIterator
 from .fetch import Fetcher
 from .halves import Halves
