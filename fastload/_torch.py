@@ -1,7 +1,7 @@
 """torch's own DataLoader, whatever its name is bound to meanwhile.
 
-Users put FastLoader in its place: ``torch.utils.data.DataLoader = FastLoader``. What fastload builds
-on torch's class, in modules that are imported later too, takes it from here.
+Users put FastLoader in its place: ``torch.utils.data.DataLoader = FastLoader``. What fastload
+builds on torch's class, in modules that are imported later too, it takes from here.
 """
 
 from __future__ import annotations

@@ -147,7 +147,7 @@ def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
     iterable = isinstance(loader.dataset, IterableDataset)
     return Fetcher(
         loader.dataset,
-        loader.collate_fn,
+        loader._collate,
         size=loader.batch_size,
         batched=loader.batch_sampler is not None,
         drop_last=loader.drop_last,
