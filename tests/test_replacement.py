@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import pickle
 import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -101,6 +103,19 @@ def test_a_fastloader_put_in_torchs_place_by_hand_runs_every_kind_of_dataset(tmp
     assert seen["derived"] == [[[2 * i for i in batch] for batch in batches]] * 2
     assert seen["engine"] != "workers"
     assert seen["images"] == [[24, 3, 8, 8]]
+
+
+def test_one_module_of_fastload_takes_the_class_from_torch():
+    """Any other that is imported after the replacement would get FastLoader."""
+    package = Path(fastload.__file__).parent
+    takers = {
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch.utils.data")
+        if any(name.name == "DataLoader" for name in node.names)
+    }
+    assert takers == {"_torch.py"}
 
 
 def test_patched_replaces_torchs_class_and_puts_it_back():
