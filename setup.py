@@ -208,6 +208,7 @@ setup(
             "matplotlib",
             "hypothesis",
             "psutil",
+            "accelerate",
             "datasets",
             "fsspec",
             "s3fs",
@@ -221,7 +222,7 @@ setup(
             "zarr>=3; python_version >= '3.11'",
         ],
         # What tests/trainers needs, with --long.
-        "trainers": ["lightning", "accelerate", "transformers"],
+        "trainers": ["lightning", "accelerate", "transformers", "torchdata", "timm"],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0"],
     },

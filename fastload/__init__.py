@@ -27,6 +27,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._dataset import PackedDataset
     from ._loader import FastLoader
+    from ._replacement import install, patched, uninstall
     from ._show import show
     from ._timeline import trace
     from ._tuning import autotune
@@ -55,11 +56,14 @@ __all__ = [
     "autotune",
     "concat",
     "info",
+    "install",
     "open_store",
     "open_writer",
     "pack",
+    "patched",
     "show",
     "trace",
+    "uninstall",
     "unpack",
     "verify",
     "watch",
@@ -76,9 +80,12 @@ _LAZY = {
     "autotune": "fastload._tuning",
     "concat": "fastload.converters",
     "info": "fastload.storage.summary",
+    "install": "fastload._replacement",
     "pack": "fastload.converters",
+    "patched": "fastload._replacement",
     "show": "fastload._show",
     "trace": "fastload._timeline",
+    "uninstall": "fastload._replacement",
     "unpack": "fastload.storage.unpack",
     "verify": "fastload.storage.verify",
     "watch": "fastload._watch",

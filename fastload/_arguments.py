@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from . import _shard
+from . import _handover, _shard
 from ._collate import collate
 from ._on_error import policy
 from .errors import UsageError
@@ -89,6 +89,7 @@ def collate_for(
     collate_fn: Callable[[list[Any]], Any] | None, *, single: bool
 ) -> Callable[[list[Any]], Any] | None:
     """Ours where none was given: a rebuilt loader passes torch's default by name."""
+    collate_fn = _handover.collate_of(collate_fn)
     return collate if collate_fn in (None, default_collate) and not single else collate_fn
 
 

@@ -146,8 +146,8 @@ def _parts(samples: list[Any]) -> list[Any]:
 def collate(samples: Any) -> Any:
     """torch's default_collate, which hands out the images of a ``ReadyBatch`` uncopied.
 
-    FastLoader uses it wherever no ``collate_fn`` was given, so that a loader which a trainer
-    rebuilt around a PackedDataset does not stack what the core wrote as one tensor.
+    FastLoader uses it wherever no ``collate_fn`` was given, so that worker processes over a
+    PackedDataset do not stack what the core wrote as one tensor.
     """
     if type(samples) is not ReadyBatch or not samples.untouched():
         return default_collate(samples)

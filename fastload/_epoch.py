@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, RandomSampler
 
-from . import _sampler, _shard
+from . import _handover, _sampler, _shard
 from ._dataset import PackedDataset
 from ._on_error.refill import Refill
 from ._progress import Progress
@@ -100,6 +100,8 @@ def number(loader: Any) -> int:
 def coming(loader: Any) -> int:
     """The epoch that would begin now; whoever set it last, on loader or sampler, decides."""
     sampler, epoch = loader._epoch_sampler(), int(loader._next_epoch)
+    if _handover.prepared(loader):
+        return epoch
     if isinstance(sampler, EpochSampler):
         return sampler.coming(epoch)
     now = told(loader)
@@ -122,6 +124,8 @@ def another(loader: Any, begun: Progress) -> bool:
     if loader._resume is not None:
         return True
     epoch: int = loader._next_epoch if loader._told else begun.epoch
+    if _handover.prepared(loader):
+        return epoch != begun.epoch
     sampler = loader._epoch_sampler()
     if isinstance(sampler, EpochSampler):
         return sampler.coming(epoch) != begun.epoch
@@ -255,7 +259,7 @@ def told(loader: Any) -> int | None:
 
 def _keeper(loader: Any) -> Any:
     """The user's sampler that keeps an epoch; None for ours, which is told each time."""
-    for part in (loader.batch_sampler, getattr(loader.batch_sampler, "sampler", loader.sampler)):
+    for part in (loader.batch_sampler, loader._epoch_sampler()):
         known = isinstance(getattr(part, "epoch", None), int) and hasattr(part, "set_epoch")
         if known and not isinstance(part, EpochSampler):
             return part

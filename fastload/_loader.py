@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
-from . import _arguments, _decode_device, _epoch, _retold, _runs, _shard
+from . import _arguments, _decode_device, _epoch, _handover, _retold, _runs, _shard
 from ._arguments import Sample
 from ._cache.cache import Cache
 from ._collate import collate
@@ -27,6 +28,7 @@ from ._resumable import Resumable
 from ._sampler import of_loader
 from ._shard import Shard
 from ._timeline import Timeline, active, lasting
+from ._torch import DataLoader
 from ._trace import Observed, Stamps
 from .errors import UsageError
 from .hints import (
@@ -156,6 +158,15 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     """
 
     in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
+
+    # Of a class that was derived while FastLoader stood in torch's place, and that does by itself
+    # what torch's __init__ does, as torchdata's StatefulDataLoader: ours never runs.
+    shard = False
+    _threads = False
+
+    _is_accelerate_prepared = _handover.Asked()
+    _adapter: weakref.ref[Any] | None = None  # accelerate's, around this loader
+    _left_out = 0  # batches at the beginning of each epoch that accelerate skips
 
     def __init__(
         self,
@@ -344,7 +355,10 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
                 tell(epoch)
 
     def _epoch_sampler(self) -> Any:
-        return getattr(self.batch_sampler, "sampler", self.sampler)
+        batches: Any = self.batch_sampler
+        while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
+            batches = batches.batch_sampler  # wrapped in another, as by accelerate
+        return getattr(batches, "sampler", self.sampler)
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank where ``shard=True`` divides it."""
@@ -362,6 +376,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         return _shard.resolve(self.rank, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        _handover.follow(self)
         return _retold.watched(self)
 
     def _begin(self) -> Iterator[Any]:
@@ -394,8 +409,13 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
                 inner = run.iterator(self, epoch)
             return delivery.deliver(self, source, epoch, inner)
 
+    @property
+    def _collate(self) -> Callable[[list[Any]], Any]:
+        collate_fn: Callable[[list[Any]], Any] = _handover.collate_of(self.collate_fn)
+        return collate_fn
+
     def _source(self) -> Source | str:
-        drawn = (self.sampler, self.batch_sampler, self.collate_fn)
+        drawn = (self.sampler, self.batch_sampler, self._collate)
         single = self.batch_sampler is None
         started = bool(self.num_workers and self.worker_init_fn)
         return self._resolve(self.dataset, drawn, single=single, started=started)

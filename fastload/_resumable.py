@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import _decode_device, _epoch, _progress
+from . import _decode_device, _epoch, _handover, _progress
 from ._progress import Progress
 from ._shard import Shard
 from .errors import UsageError
@@ -90,6 +90,7 @@ class Resumable:
         self._resume = _progress.read(state)
         self._next_epoch, self._told = self._resume.epoch, False
         _epoch.tell(self, self._resume.sampler_epoch)
+        _handover.resume(self, self._resume.epoch)
         self._base_seed = self._resume.base_seed
         self._inner = None  # persistent workers stand elsewhere
         _decode_device.resume(self, state.get("decode"))
@@ -106,5 +107,6 @@ class Resumable:
             "_mover",
             "_turn",
             "_base_seed",
+            "_adapter",
         )
         return {**self.__dict__, **dict.fromkeys(alive)}

@@ -137,7 +137,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
         assemble=functools.partial(
             _assemble,
             source,
-            loader.collate_fn,
+            loader._collate,
             _pinned(loader),
             delivery.rest(loader, source) is not None,
         ),

@@ -50,7 +50,7 @@ def rest(loader: Any, source: Source) -> Plan | None:
     nvImageCodec are on the device already.
     """
     plan = source.plan
-    if not accelerated(loader) or loader.collate_fn is not collate or source.tensors:
+    if not accelerated(loader) or loader._collate is not collate or source.tensors:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
@@ -110,7 +110,7 @@ def _in_place(loader: Any, source: Source | str) -> Callable[[Any], Any] | None:
     """
     if accelerated(loader) or isinstance(source, str) or source.tensors:
         return None
-    if loader.batch_transform is None or loader.collate_fn is not collate:
+    if loader.batch_transform is None or loader._collate is not collate:
         return None
     from .._transforms import mixing
 
@@ -148,6 +148,7 @@ class _Finisher:
         self._accelerator = None if mover is None else mover.accelerator
         self._stage = stage
         self._transform = transform
+        self._left_out = loader._left_out
         self._seed = loader.seed
         if self._seed is None and self._transform is not None:
             # Drawn once an epoch, as torch draws what its workers are seeded with.
@@ -178,7 +179,7 @@ class _Finisher:
         self._uncounted += 1
         number = self._uncounted if self._counts else self._progress.batches
         note = dataclasses.replace(self._progress, workers=list(self._progress.workers))
-        return number - 1, note
+        return self._left_out + number - 1, note
 
     def returned(self, note: Progress) -> None:
         # Unless another epoch has begun meanwhile.

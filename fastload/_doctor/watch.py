@@ -9,8 +9,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, RandomSampler
+from torch.utils.data import RandomSampler
 
+from fastload._torch import DataLoader
 from fastload._trace import batch_length
 from fastload._workers.held import held
 

@@ -11,11 +11,12 @@ from typing import Any, cast
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Sampler
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 
 from fastload._dataset import PackedDataset
 from fastload._loader import FastLoader
 from fastload._machine import cpu
+from fastload._torch import DataLoader
 from fastload.errors import UsageError
 
 from .point import Point

@@ -21,11 +21,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from .._on_error.policy import BadSamples
 from .._on_error.refill import Refill
 from .._progress import Position, Progress
+from .._torch import DataLoader
 from .._trace import Stamps
 from ..errors import UsageError
 from .background import Background

@@ -8,7 +8,7 @@ import threading
 import warnings
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import IterableDataset
 
 from .. import _epoch
 from .._buffers import SlabRing
@@ -16,6 +16,7 @@ from .._datasets.source import begun
 from .._device import delivery
 from .._epoch import Epoch
 from .._progress import positions
+from .._torch import DataLoader
 from .epoch import WorkerIterator
 from .fetch import Fetcher
 from .halves import Halves
@@ -146,7 +147,7 @@ def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
     iterable = isinstance(loader.dataset, IterableDataset)
     return Fetcher(
         loader.dataset,
-        loader.collate_fn,
+        loader._collate,
         size=loader.batch_size,
         batched=loader.batch_sampler is not None,
         drop_last=loader.drop_last,

@@ -119,9 +119,8 @@ def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
 
 def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Iterator[Made]:
     """The three contestants, made when their turn comes."""
-    from torch.utils.data import DataLoader
-
     from fastload import FastLoader
+    from fastload._torch import DataLoader
 
     try:
         from torchvision.datasets import ImageFolder
