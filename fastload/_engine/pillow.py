@@ -119,7 +119,7 @@ def decode_scaled(
         raise
     except Exception as error:  # Pillow's plugins raise whatever a damaged file makes them raise
         reason = (
-            str(error)
+            str(error) or type(error).__name__
             if not isinstance(error, UnidentifiedImageError)
             else ("not an image in a format that Pillow knows")
         )

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 import time
 import zlib
@@ -16,12 +17,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from PIL import Image
 
+import native_core
+from fastload import verify
+from fastload.cli import main
 from fastload.converters import pack
 from fastload.converters._chunk import Chunk
 from fastload.errors import DecodeError, StoreError, UsageError
-from fastload.storage import RAW, Batch, Record, Store, open_store, open_writer
+from fastload.storage import DCT, ENCODED, RAW, Batch, Record, Store, open_store, open_writer
 from fastload.storage._columns import Columns, of_batch
 from fastload.storage._partial import Partial
 from fastload.storage._read import read_records
@@ -256,6 +261,117 @@ def test_truncated_image_is_found_when_it_is_decoded(tmp_path: Path) -> None:
     (tmp_path / "in" / "x.jpg").write_bytes(picture(0, 200, 200)[:3000])
     with pytest.raises(DecodeError, match="cannot be decoded"):
         pack(tmp_path / "in", tmp_path / "x.lmdb", encode="png")
+
+
+def unsound(folder: Path) -> Path:
+    """Images of which two are truncated, one of them a JPEG; and sound ones that have no end, or
+    something behind it.
+    """
+    root = folder / "in"
+    root.mkdir()
+    jpeg = picture(0, 200, 200)
+    file = io.BytesIO()
+    Image.open(io.BytesIO(jpeg)).save(file, "PNG")
+    png = file.getvalue()
+    (root / "whole.png").write_bytes(png)
+    (root / "half.png").write_bytes(png[: len(png) // 2])
+    (root / "half.jpg").write_bytes(jpeg[: len(jpeg) // 2])
+    (root / "unended.jpg").write_bytes(jpeg[:-2])  # all of the image is there
+    (root / "whole.jpg").write_bytes(jpeg)
+    (root / "trailer.jpg").write_bytes(jpeg + b"of a camera")
+    return root
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("exif", [True, False])
+@pytest.mark.parametrize("encode", ["keep", "dct"])
+def test_truncated_jpeg_is_not_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encode: str, exif: bool, native: bool
+) -> None:
+    """Of those without an end Pillow is asked; what is damaged otherwise goes in as it is."""
+    if not native:
+        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+        if encode == "dct":
+            pytest.skip("the core writes such records")
+    root = unsound(tmp_path)
+    options: dict[str, Any] = {"encode": encode, "exif": exif}
+    with pytest.raises(DecodeError, match=r"image file is truncated.*half\.jpg"):
+        pack(root, tmp_path / "x.lmdb", **options)
+    report = pack(root, tmp_path / "y.lmdb", on_error="skip", **options)
+    names = [os.path.basename(skipped.path) for skipped in report.skipped]
+    # a PNG may say how it is turned behind its pixels
+    assert names == ["half.jpg", "half.png"][: 1 + exif]
+    assert report.records == 6 - len(names)
+
+
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("encode", ["keep", "dct", "raw"])
+def test_check_decodes_every_image_before_it_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encode: str, native: bool
+) -> None:
+    if not native:
+        monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
+        if encode == "dct":
+            pytest.skip("the core writes such records")
+    root = unsound(tmp_path)
+    report = pack(root, tmp_path / "x.lmdb", encode=encode, check=True, on_error="skip")
+    names = [os.path.basename(skipped.path) for skipped in report.skipped]
+    assert names == ["half.jpg", "half.png"]
+    monkeypatch.undo()
+    assert verify(tmp_path / "x.lmdb", decode=True).damaged == ()
+    with pytest.raises(DecodeError, match=r"half\.jpg"):
+        pack(root, tmp_path / "y.lmdb", encode=encode, check=True)
+
+
+def test_command_line_checks_too(tmp_path: Path) -> None:
+    root = unsound(tmp_path)
+    arguments = ["pack", str(root), str(tmp_path / "x.lmdb"), "--check", "--on-error", "skip"]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    assert "half.png (record" in result.output
+    assert len(open_store(tmp_path / "x.lmdb")) == 4
+
+
+@pytest.mark.parametrize("encode", ["keep", "raw", "dct"])
+def test_check_decodes_the_records_of_a_store(tmp_path: Path, encode: str) -> None:
+    """Which are otherwise copied, as they were judged when they were written."""
+    sound = {"data": picture(0, 40, 30), "width": 40, "height": 30, "kind": ENCODED}
+    damaged = {**sound, "data": picture(0, 200, 200)[:3000]}
+    if encode == "raw":
+        sound = {"data": bytes(3 * 40 * 30), "width": 40, "height": 30, "kind": RAW}
+        damaged = {**sound, "data": sound["data"][1:]}
+    elif encode == "dct":
+        record = native_core.core().dct_encode(sound["data"])
+        sound = {**sound, "data": record, "kind": DCT}
+        damaged = {**sound, "data": record[:-200]}
+    with open_writer(tmp_path / "a.lmdb") as writer:
+        for key, given in (("0", sound), ("1", damaged), ("2", sound)):
+            writer.append([Record(label=None, key=key, **given)])
+    assert pack(tmp_path / "a.lmdb", tmp_path / "b.lmdb").records == 3
+    report = pack(tmp_path / "a.lmdb", tmp_path / "c.lmdb", check=True, on_error="skip")
+    assert [skipped.record for skipped in report.skipped] == [1]
+    assert report.records == 2
+
+
+def test_truncated_member_of_a_foreign_archive_is_not_packed(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for number, data in enumerate([picture(0, 200, 200), picture(1, 200, 200)[:3000]]):
+            member = tarfile.TarInfo(f"{number}.jpg")
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    report = pack(tmp_path / "a.tar", tmp_path / "x.lmdb", on_error="skip")
+    assert [skipped.record for skipped in report.skipped] == [1]
+
+
+def test_work_without_checks_is_not_resumed_with_them(images: Path, tmp_path: Path) -> None:
+    def stop(done: int, total: int | None, nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pack(images, tmp_path / "x.lmdb", workers=1, progress=stop)
+    with pytest.raises(UsageError, match="check"):
+        pack(images, tmp_path / "x.lmdb", check=True)
+    assert pack(images, tmp_path / "x.lmdb").records == 300
 
 
 @pytest.mark.parametrize("encode", ["keep", "raw"])

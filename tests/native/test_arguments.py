@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import native_core
+from fastload import _native
 
 pytestmark = pytest.mark.native
 
@@ -108,3 +109,21 @@ def test_files_must_be_the_cores() -> None:
     positional, keywords = native_core.arguments([], np.zeros((0, 4)))
     with pytest.raises(TypeError, match="files"):
         native_core.core().submit(*positional, **keywords)
+
+
+@pytest.mark.parametrize(
+    "large",
+    [
+        {"size": [[70_000, 37], [45, 37]]},
+        {"resized": [[8, 70_000], [8, 8]], "window": [[0, 40_000_000], [0, 0]]},
+        {"size": [[2**31 - 1] * 2, [45, 37]], "box": [[2**31 - 9, 0, 8, 8], [0, 0, 8, 8]]},
+    ],
+)
+def test_a_sample_with_a_side_above_65535_is_left_to_pillow(
+    jpegs: list[Path], large: dict[str, Any]
+) -> None:
+    files = native_core.open_files(jpegs)
+    given = {name: np.array(value, np.int32) for name, value in large.items()}
+    box = given.pop("box", [(0, 0, 8, 8)] * 2)
+    result = native_core.submit(files, box, **given).wait()
+    assert result.status.tolist() == [_native.UNSUPPORTED, _native.OK]

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+import jpeg_blocks
 import native_core
 from fastload import _native
 
@@ -318,3 +319,85 @@ def test_tables_of_the_image_before_are_never_used(tmp_path: Path, marker: bytes
         files = native_core.open_files(paths)
         result = native_core.submit(files, [[0, 0, 61, 47]] * len(paths), threads=0).wait()
         assert list(result.status) == expected
+
+
+THUMBNAIL = native_core.encode(native_core.photo(16, 16))
+
+
+def truncations(data: bytes) -> dict[str, bytes]:
+    """A file of 90 x 60 pixels, whole and otherwise."""
+    half = data[: data.index(b"\xff\xda") + (len(data) - data.index(b"\xff\xda")) // 2]
+    thumbnail = b"\xff\xe1" + struct.pack(">H", len(THUMBNAIL) + 2) + THUMBNAIL
+    return {
+        "whole": data,
+        "with bytes behind it": data + b"trailer" + bytes(30),
+        "with an image behind it": data + THUMBNAIL,
+        "with a thumbnail": data[:2] + thumbnail + data[2:],
+        "without the last byte": data[:-1],
+        "without its end": data[:-2],
+        "without a little": data[:-9],
+        "by half": half,
+        "by half, with a thumbnail": half[:2] + thumbnail + half[2:],
+        "by half, with zeros in its place": half + bytes(len(data) - len(half)),
+        "by half, with ones in its place": half + b"\xff" * (len(data) - len(half)),
+    }
+
+
+@pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "gray", "progressive", "restarts"])
+def test_a_file_is_truncated_or_not_whatever_the_crop(tmp_path: Path, kind: str) -> None:
+    """Without the marker of its end it is Pillow's to judge, and with one it is the core's."""
+    options: dict[str, object] = {"progressive": True} if kind == "progressive" else {}
+    if kind == "restarts":
+        options["restart_marker_blocks"] = 3
+    data = make(kind if kind in KINDS else "4:2:0", 90, 60, seed=1, quality=85, **options)
+    for name, file in truncations(data).items():
+        try:
+            native_core.pixels(file)
+            whole = True
+        except OSError:
+            whole = False
+        found = {
+            status_of(file, tmp_path / "image.jpg", box)
+            for box in ((0, 0, 8, 8), (41, 20, 8, 8), (82, 52, 8, 8), (0, 0, 90, 60))
+        }
+        assert found == {_native.OK if name.startswith("w") and "out" not in name else
+                         _native.UNSUPPORTED}, name  # fmt: skip
+        assert whole or found == {_native.UNSUPPORTED}, name
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        ((4, 1), (1, 2), (2, 1)),
+        ((2, 1), (1, 2), (4, 1)),
+        ((2, 1), (1, 2), (2, 1)),
+        ((1, 1), (2, 2), (1, 1)),
+        ((2, 2), (2, 1), (1, 2)),
+        ((1, 4), (2, 1), (1, 1)),
+    ],
+)
+def test_crops_of_components_sampled_in_different_ways_equal_pillow(
+    tmp_path: Path, factors: tuple[tuple[int, int], ...]
+) -> None:
+    """Whose chroma libjpeg upsamples in another way where a crop leaves too little of it."""
+    rng = np.random.default_rng(5)
+    h, v = (max(side) for side in zip(*factors))
+    for width, height in ((37, 21), (70, 19), (9, 5)):
+        columns, rows = -(-width // (8 * h)), -(-height // (8 * v))
+        blocks = []
+        for across, down in factors:
+            values = rng.integers(-60, 61, (rows * down, columns * across, 64))
+            values *= rng.random(values.shape) < 0.15
+            values[..., 0] *= 6
+            blocks.append(values)
+        quant = [np.full(64, 8)] * 3
+        encoded = jpeg_blocks.write(width, height, list(factors), quant, blocks)
+        expected = native_core.pixels(encoded)
+        (tmp_path / "image.jpg").write_bytes(encoded)
+        files = native_core.open_files([tmp_path / "image.jpg"])
+        for w, h_ in ((1, 3), (2, 1), (3, 5), (8, 2)):
+            corners = [(x, y) for y in (0, height - h_) for x in range(width - w + 1)]
+            result = native_core.submit(files, [(x, y, w, h_) for x, y in corners]).wait()
+            assert (result.status == _native.OK).all()
+            for image, (x, y) in zip(result.images, corners):
+                np.testing.assert_array_equal(image, expected[y : y + h_, x : x + w])

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+import jpeg_blocks
 import native_core
 from dct_reference import ZIGZAG
 from fastload import _native
+from fastload._engine.jpeg import to_jpeg
 
 pytestmark = pytest.mark.native
 
@@ -212,3 +214,35 @@ def test_memory_stays_flat_where_very_wide_images_come_and_go(tmp_path: Path) ->
 
     before = rounds(5)
     assert rounds(30) < before + 2**20
+
+
+@pytest.mark.parametrize("where", ["the first", "some", "all"])
+@pytest.mark.parametrize("simd_name", ["", "scalar"])
+@pytest.mark.parametrize("sampling", [(1, 1), (2, 1), (2, 2), (4, 1)])
+def test_steps_of_zero_in_a_quantisation_table_lose_no_pixel(
+    tmp_path: Path, sampling: tuple[int, int], simd_name: str, where: str
+) -> None:
+    """libjpeg multiplies by them: so do we, of a record as of the file that it was made of."""
+    core = native_core.core()
+    rng = np.random.default_rng(7)
+    h, v = sampling
+    width, height = 61, 37
+    columns, rows = -(-width // (8 * h)), -(-height // (8 * v))
+    quant = rng.integers(1, 30, (3, 64))
+    quant[:2, slice(0, 1) if where == "the first" else slice(0, 64, 1 + (where == "some"))] = 0
+    blocks = []
+    for across, down in (sampling, (1, 1), (1, 1)):
+        values = rng.integers(-40, 41, (rows * down, columns * across, 64))
+        blocks.append(values * (rng.random(values.shape) < 0.3))
+    data = jpeg_blocks.write(width, height, [sampling, (1, 1), (1, 1)], list(quant), blocks)
+    expected = native_core.pixels(data)
+    record = core.dct_encode(data)
+    np.testing.assert_array_equal(native_core.pixels(to_jpeg(record)), expected)
+    np.testing.assert_array_equal(native_core.pixels(core.dct_to_jpeg(record)), expected)
+    try:
+        core.set_simd(simd_name)
+        for x, y, w, h in ((0, 0, width, height), (33, 5, 9, 9), (0, 30, 1, 7)):
+            cut = decode(tmp_path, record, (x, y, w, h))
+            np.testing.assert_array_equal(cut, expected[y : y + h, x : x + w])
+    finally:
+        core.set_simd("")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastload import _native
 from native_core import arguments, core, encode, open_files, photo
 
 pytestmark = pytest.mark.native
@@ -163,3 +164,14 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path:
     ]
     assert np.array_equal(*both)
     assert float(both[0].std()) > 0
+
+
+@pytest.mark.parametrize(
+    "large", [{"frames": frame(resized_w=70_000)}, {"first_size": [[W, 70_000]]}]
+)
+def test_a_frame_with_a_side_above_65535_is_left_to_pillow(
+    files: Any, large: dict[str, Any]
+) -> None:
+    positional, keywords = arguments(files, [[0, 0, W, H]])
+    core().submit(*positional, **keywords, stages=stages(**large)).wait()
+    assert keywords["status"].tolist() == [_native.UNSUPPORTED]
