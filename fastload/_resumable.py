@@ -14,6 +14,8 @@ from .errors import UsageError
 if TYPE_CHECKING:
     import threading
 
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
     from ._buffers import SlabRing
     from ._device.mover import Mover
     from ._workers.run import Inner
@@ -29,7 +31,8 @@ class Resumable:
     _base_seed: int | None = None
     _progress: Progress | None = None
     _resume: Progress | None = None
-    _inner: Inner | None = None
+    _inner: Inner | _BaseDataLoaderIter | None = None  # what keeps the workers that persist
+    _iterator: Any = None
     _choice: _decode_device.Choice | None = None  # what decode_device="auto" found
     _ring: SharedRing | None = None
     _warm: SlabRing | None = None
@@ -91,7 +94,7 @@ class Resumable:
         self._next_epoch, self._told = self._resume.epoch, False
         _epoch.tell(self, self._resume.sampler_epoch)
         self._base_seed = self._resume.base_seed
-        self._inner = None  # persistent workers stand elsewhere
+        self._iterator = self._inner = None  # persistent workers stand elsewhere
         _decode_device.resume(self, state.get("decode"))
 
     def __getstate__(self) -> dict[str, Any]:
