@@ -359,16 +359,16 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         return _shard.resolve(self.rank, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        # As in torch, which asks a subclass for its iterator too: one that keeps its workers is one.
+        # As in torch: workers that persist have one iterator, which begins anew.
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
         if self._iterator is None:
             self._iterator = self._get_iterator()
         else:
             self._iterator._reset(self)
-        return self._iterator
+        return self._iterator  # type: ignore[no-any-return]
 
-    def _get_iterator(self) -> Any:
+    def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch; what a subclass may override, as with torch's."""
         self._inner = None  # workers that persist are those of one iterator, and so is their seed
         if self._resume is None:
@@ -406,14 +406,15 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             return delivery.deliver(self, source, epoch, inner)
 
     def _torchs(self) -> Any:
-        """torch's own iterator; one that persists is begun anew."""
+        """torch's own iterator; one that persists begins anew."""
         if not (self.persistent_workers and self.num_workers > 0):
             return super()._get_iterator()
-        if self._inner is None:
-            self._inner = super()._get_iterator()
+        inner: Any = self._inner
+        if inner is None:
+            inner = self._inner = super()._get_iterator()
         else:
-            self._inner._reset(self)
-        return self._inner
+            inner._reset(self)
+        return inner
 
     def _source(self) -> Source | str:
         drawn = (self.sampler, self.batch_sampler, self.collate_fn)

@@ -62,7 +62,9 @@ class Positions:
 
     def of(self, worker: int) -> tuple[Position, Position]:
         """Where one of them resumes, and where it stood at the end of the epoch before."""
-        now, before = (known[worker] if known else Position() for known in (self.workers, self.before))
+        now, before = (
+            known[worker] if known else Position() for known in (self.workers, self.before)
+        )
         return now, before
 
 
@@ -216,9 +218,7 @@ def _generator(saved: str | torch.Tensor) -> torch.Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(saved)), dtype=torch.uint8)
 
 
-def _position(
-    batches: int, state: Any, ended: bool, failed: int = 0, since: int = 0
-) -> Position:
+def _position(batches: int, state: Any, ended: bool, failed: int = 0, since: int = 0) -> Position:
     """What was saved; version 1 did without the last two, and with one state, for a while."""
     if state is not None and not isinstance(state, dict):
         state = dict([state])

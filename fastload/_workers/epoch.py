@@ -183,6 +183,8 @@ class WorkerIterator(Iterator[Any]):
     def _end(self) -> None:
         if not self._progress.ended:
             self._progress.ended = True
+            if self._pid is None:
+                self._fetcher.settle(self._progress.epoch)
             self._bad.report(self._progress.epoch, self._samples)
 
     def __getattr__(self, name: str) -> Any:

@@ -88,7 +88,7 @@ class Fetcher(Dataset[Outcome]):
         self._refill = on_error == "refill"
         self._limit = limit if isinstance(limit, int) else _HOPELESS
         self._seed = seed
-        self._resume = resume
+        self._resume = resume  # until an epoch was begun
         self._every = every
         self._halves = halves
         self._mapped: Mapped | None = None
@@ -139,9 +139,7 @@ class Fetcher(Dataset[Outcome]):
             if self.iterable:
                 samples, bad, position = self.next_samples(task.epoch, worker)
             else:
-                samples, bad, missing = self.samples(
-                    task.indices, task.epoch, task.repeats, worker
-                )
+                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats, worker)
                 position = self.stands() if self.stateful else None
             if position is not None:
                 position = position.news()
@@ -285,15 +283,22 @@ class Fetcher(Dataset[Outcome]):
         self._begin(worker)
         self._begun = True
 
+    def settle(self, epoch: int) -> None:
+        """``epoch`` has ended: a dataset that made nothing of it is to come to its end, too."""
+        if self.stateful and self._epoch != epoch:
+            self.begin(epoch, 0)
+
     def stands(self) -> Position | None:
         """Where this worker's dataset stands; None where it never got there."""
         return self._position if self._begun else None
 
     def _begin(self, worker: int) -> None:
-        resume = self._resume
+        resume, self._resume = self._resume, None
         now, before = Position(), Position()
-        if resume is not None and resume.epoch == self._epoch:
+        if resume is not None:
             now, before = resume.of(worker)
+            if resume.epoch != self._epoch:  # of that one no batch was left for this worker
+                now, before = Position(), before if now.state is None else now
         self._position = now
         if self._seed is not None and self.iterable and not now.ended:
             randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
@@ -310,7 +315,7 @@ class Fetcher(Dataset[Outcome]):
             self._position = Position(state=self._state())
 
     def _start(self, state: Mapping[str, Any]) -> None:
-        """Bring the dataset, and the iterator that it is asked for, to where ``state`` was taken."""
+        """Bring the dataset, and its new iterator, to where ``state`` was taken."""
         self._resumed = bool(state)
         if "dataset" in state:
             self.dataset.load_state_dict(state["dataset"])
@@ -324,10 +329,10 @@ class Fetcher(Dataset[Outcome]):
         if position.state is None or huggingface.forgets(self.dataset):
             return
         self._start(position.state)
-        if not (self.iterable and position.batches):
+        if not (self.iterable and position.batches) or _stateful(self._iterator):
             return
-        # There one dataset has nothing more to give before it begins anew; another begins anew at
-        # once, and must not have given anything yet.
+        # There one generator has nothing more to give before the next begins anew; another begins
+        # anew at once, and must not have given anything yet.
         drawn = randomness.get()
         try:
             more = next(self._iterator, _NOTHING)

@@ -106,6 +106,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         except StopIteration:
             if not self._progress.ended:
                 self._progress.ended = True
+                self._fetcher.settle(self._progress.epoch)
                 self._bad.report(self._progress.epoch, self._samples)
             self._stamps.ended(asked_ns)
             raise
