@@ -37,6 +37,11 @@ def check(arguments: dict[str, Any]) -> None:
             "memory_format must be torch.contiguous_format or torch.channels_last, "
             f"got {arguments['memory_format']}"
         )
+    every = arguments["snapshot_every_n_steps"]
+    if every is not None and (not isinstance(every, int) or every < 0):
+        raise UsageError(
+            f"snapshot_every_n_steps: expected batches, 0 or more, or None, got {every!r}"
+        )
     policy.check(arguments["on_error"], arguments["max_errors"])
     if arguments["on_error"] == "refill" and arguments["batch_sampler"] is not None:
         raise UsageError(

@@ -16,7 +16,7 @@ from torch.utils.data import IterableDataset, RandomSampler
 from . import _handover, _sampler, _shard
 from ._dataset import PackedDataset
 from ._on_error.refill import Refill
-from ._progress import Progress
+from ._progress import Position, Progress
 from ._sampler import SEQUENTIAL, Batches, EpochSampler, SeededSampler
 from ._shard import Shard
 from .errors import UsageError
@@ -149,17 +149,18 @@ def begin(loader: Any, epoch: int, resume: Progress | None, shard: Shard | None)
     on_error = _possible(loader, shard)
     known, padding, skip = None, 0, 0
     if resume is not None:
-        _check(resume, progress)
+        _check(resume, progress, iterable=isinstance(loader.dataset, IterableDataset))
         progress.batches = resume.batches
         progress.refilled = resume.refilled
         progress.generators = resume.generators or progress.generators
         progress.base_seed = resume.base_seed
         progress.begun = resume.begun
-        progress.workers, progress.turn = list(resume.workers), resume.turn
+        progress.workers, progress.before = list(resume.workers), list(resume.before)
+        progress.turn = resume.turn
         progress.sampler = resume.sampler
         if resume.sampler is not None:
             _stateful(loader).load_state_dict(resume.sampler)
-        if not resume.workers and progress.length is None:
+        if not isinstance(loader.dataset, IterableDataset) and progress.length is None:
             skip = resume.batches
     if progress.length is not None:
         progress.first = 0 if resume is None else resume.first
@@ -224,7 +225,22 @@ def blank(loader: Any, epoch: int, shard: Shard | None) -> Progress:
         sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
         sampler_epoch=told(loader),
         base_seed=loader._base_seed if persistent else None,
+        before=_outlived(loader),
     )
+
+
+def _outlived(loader: Any) -> list[Position]:
+    """Where the datasets stood when the last epoch ended, if the next one finds them so.
+
+    Those of workers that do not persist end with their epoch.
+    """
+    last: Progress | None = loader._progress
+    count = loader.num_workers
+    if last is None or (count and not loader.persistent_workers):
+        return []
+    known = last.workers if last.ended else last.before
+    stateful = len(known) == max(count, 1) and any(position.state for position in known)
+    return list(known) if stateful else []
 
 
 def seeding(loader: Any, progress: Progress) -> torch.Generator | None:
@@ -266,13 +282,13 @@ def _keeper(loader: Any) -> Any:
     return None
 
 
-def _check(resume: Progress, now: Progress) -> None:
+def _check(resume: Progress, now: Progress, *, iterable: bool) -> None:
     """Raise UsageError where an iteration like ``now`` cannot go on with ``resume``."""
     facts: dict[str, tuple[Any, Any]] = {
         "seed": (resume.seed, now.seed),
         "number of samples": (resume.total, now.total),
     }
-    if now.length is None and resume.begun and not resume.workers:
+    if now.length is None and resume.begun and not iterable:
         # What the sampler gave is counted in batches, and only it knows its order.
         facts["batch_size"] = resume.batch_size, now.batch_size
         facts["world_size"] = resume.world_size, now.world_size

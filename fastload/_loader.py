@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from . import _arguments, _decode_device, _epoch, _handover, _retold, _runs, _shard
+from . import _arguments, _decode_device, _epoch, _handover, _runs, _shard
 from ._arguments import Sample
 from ._cache.cache import Cache
 from ._collate import collate
@@ -25,6 +25,7 @@ from ._machine import cpu
 from ._on_error.policy import BadSamples
 from ._reports import Reports
 from ._resumable import Resumable
+from ._retold import Retold
 from ._sampler import of_loader
 from ._shard import Shard
 from ._timeline import Timeline, active, lasting
@@ -74,6 +75,10 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             attribute is always an int.
         prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
             Default 2.
+        snapshot_every_n_steps: as in torchdata's StatefulDataLoader: after how many batches of each
+            worker the state of an IterableDataset travels to this process. What came since is drawn
+            again when a state is resumed, so the next batch is the same. 0 and None: at the epoch's
+            end only.
         transform, target_transform: for a path or a PackedDataset without transforms of its own.
             A list of transforms gives a list of views in place of the images: ``[[images of the
             first, images of the second, ...], labels]``.
@@ -188,6 +193,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         persistent_workers: bool = False,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = 1,
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         engine: Engine = "auto",
@@ -225,6 +231,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             tuned, opened, num_workers, prefetch_factor, pin_memory, cache, decode
         )
         _arguments.check_cache(cache, decode)
+        self.snapshot_every_n_steps = snapshot_every_n_steps
         self.transform = transform
         self.target_transform = target_transform
         self.fields = fields
@@ -377,7 +384,21 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         _handover.follow(self)
-        return _retold.watched(self)
+        # As in torch: workers that persist have one iterator, which begins anew.
+        if not (self.persistent_workers and self.num_workers > 0):
+            return self._get_iterator()
+        if self._iterator is None:
+            self._iterator = self._get_iterator()
+        else:
+            self._iterator._reset(self)
+        return self._iterator  # type: ignore[no-any-return]
+
+    def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
+        """A new iterator over the next epoch; what a subclass may override, as with torch's."""
+        self._inner = None  # workers that persist are those of one iterator, and so is their seed
+        if self._resume is None:
+            self._base_seed = None
+        return Retold(self)
 
     def _begin(self) -> Iterator[Any]:
         """Begin an epoch."""
@@ -402,7 +423,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
                 inner = _runs.native(self, source, epoch)
             elif _runs.plain(self):
                 _runs.leave_to_torch(self, epoch)
-                inner = Observed(super().__iter__(), self._stamps)
+                inner = Observed(self._torchs(), self._stamps)
             else:
                 from ._workers import run
 
@@ -413,6 +434,17 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     def _collate(self) -> Callable[[list[Any]], Any]:
         collate_fn: Callable[[list[Any]], Any] = _handover.collate_of(self.collate_fn)
         return collate_fn
+
+    def _torchs(self) -> Any:
+        """torch's own iterator; one that persists begins anew."""
+        if not (self.persistent_workers and self.num_workers > 0):
+            return super()._get_iterator()
+        inner: Any = self._inner
+        if inner is None:
+            inner = self._inner = super()._get_iterator()
+        else:
+            inner._reset(self)
+        return inner
 
     def _source(self) -> Source | str:
         drawn = (self.sampler, self.batch_sampler, self._collate)

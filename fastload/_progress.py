@@ -3,12 +3,13 @@
 What is saved is small and made without copying: numbers that are counted anyway, and the states of
 torch's generators from before the epoch drew from them. From those the order is drawn again, and
 what was consumed is left out. Iterable datasets add the position of each worker, as it was when the
-newest batch that was handed out was made: what is prefetched has not happened.
+newest batch that was handed out was made: what is prefetched has not happened. So do map-style
+datasets with a state of their own.
 """
 
 from __future__ import annotations
 
-import copy
+import base64
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -19,38 +20,52 @@ from .errors import UsageError
 
 
 class Position(NamedTuple):
-    """Where the iterable dataset of one worker stands.
+    """Where the dataset of one worker stands.
 
     Attributes:
-        batches: that it gave.
-        state: of the dataset or its iterator, where they have one.
+        batches: that it gave; of a map-style dataset they are not counted here.
+        state: of the "dataset" and of its "iterator", where these have one.
         ended: it has no more.
         failed: batches that raised instead; they are not among ``batches``.
+        since: batches that it gave since ``state`` was taken.
     """
 
     batches: int = 0
-    state: tuple[str, Any] | None = None
+    state: dict[str, Any] | None = None
     ended: bool = False
     failed: int = 0
+    since: int = 0
 
-    def apart(self) -> Position:
-        """The same, whose state does not change with the iterator that it is of."""
-        return self if self.state is None else copy.deepcopy(self)
+    def news(self) -> Position:
+        """The same without a state that was in the position before."""
+        return self._replace(state=None) if self.since else self
+
+    def after(self, last: Position) -> Position:
+        """The whole of what is ``news`` after ``last``."""
+        return self._replace(state=last.state) if self.since else self
 
 
 @dataclasses.dataclass(frozen=True)
 class Positions:
-    """Where an iteration over an iterable dataset is to go on.
+    """Where the datasets of an iteration resume.
 
     Attributes:
         epoch: that it is of.
-        workers: one a worker process, or one for this process.
-        turn: the worker whose batch comes next.
+        workers: one a worker process, or one for this process; none where they are at its
+            beginning.
+        before: where they stood at the end of the epoch before, if they outlived it.
     """
 
     epoch: int
     workers: tuple[Position, ...]
-    turn: int
+    before: tuple[Position, ...]
+
+    def of(self, worker: int) -> tuple[Position, Position]:
+        """Where one of them resumes, and where it stood at the end of the epoch before."""
+        now, before = (
+            known[worker] if known else Position() for known in (self.workers, self.before)
+        )
+        return now, before
 
 
 _VERSION = 1
@@ -75,7 +90,8 @@ class Progress:
         sampler: state of the user's sampler then, where it has one.
         sampler_epoch: that the user's sampler had been told, such as a DistributedSampler.
         base_seed: what persistent workers had been seeded with before, or None.
-        workers: of an iterable dataset, one a worker.
+        workers: of a dataset that is iterable or has a state of its own, one a worker.
+        before: the same at the end of the epoch before, where the datasets outlived it.
         turn: whose batch comes next.
         begun: the order has been drawn.
         ended: the epoch has.
@@ -97,6 +113,7 @@ class Progress:
     sampler_epoch: int | None = None
     base_seed: int | None = None
     workers: list[Position] = dataclasses.field(default_factory=list)
+    before: list[Position] = dataclasses.field(default_factory=list)
     turn: int = 0
     begun: bool = True
     ended: bool = False
@@ -120,7 +137,7 @@ class Progress:
         return self.first + mine * self.world_size
 
     def state(self) -> dict[str, Any]:
-        """What resumes this iteration; of numbers, strings, lists, dicts and tensors."""
+        """What resumes this iteration; beside the user's states, of what JSON has."""
         # Called between batches, which leave the caches cold: so it touches as little as can be.
         if self._fixed is None:
             self._fixed = {
@@ -133,11 +150,12 @@ class Progress:
                 "batch_size": self.batch_size,
                 "world_size": self.world_size,
                 "seed": self.seed,
-                "generators": self.generators,
+                "generators": [_written(state) for state in self.generators],
                 "sampler": self.sampler,
                 "sampler_epoch": self.sampler_epoch,
                 "base_seed": self.base_seed,
                 "workers": [],
+                "before": [],
                 "turn": 0,
                 "begun": self.begun,
                 "decode": None,
@@ -150,7 +168,10 @@ class Progress:
             state["refilled"] = self.refilled
         if self.workers:
             state["turn"] = self.turn
-        state["workers"] = [tuple(worker) for worker in self.workers] if self.workers else []
+            state["workers"] = [tuple(worker) for worker in self.workers]
+        # What was before matters to a dataset that has given no state since.
+        if self.before and not (self.workers and all(worker.state for worker in self.workers)):
+            state["before"] = [tuple(worker) for worker in self.before]
         return state
 
 
@@ -175,31 +196,46 @@ def read(state: Mapping[str, Any]) -> Progress:
         batch_size=state["batch_size"],
         world_size=int(state["world_size"]),
         seed=state["seed"],
-        generators=list(state["generators"]),
+        generators=[_generator(saved) for saved in state["generators"]],
         sampler=state["sampler"],
         sampler_epoch=state.get("sampler_epoch"),
         base_seed=state["base_seed"],
         workers=[_position(*worker) for worker in state["workers"]],
+        before=[_position(*worker) for worker in state.get("before", ())],
         turn=int(state["turn"]),
         begun=bool(state["begun"]),
     )
 
 
-def _position(batches: int, state: Any, ended: bool, failed: int = 0) -> Position:
-    """What was saved; version 1 did without ``failed`` for a while."""
-    return Position(int(batches), state and tuple(state), bool(ended), int(failed))
+def _written(generator: torch.Tensor) -> str:
+    return base64.b64encode(generator.numpy().tobytes()).decode()
+
+
+def _generator(saved: str | torch.Tensor) -> torch.Tensor:
+    """The state of a generator; version 1 had it as a tensor for a while."""
+    if isinstance(saved, torch.Tensor):
+        return saved
+    return torch.frombuffer(bytearray(base64.b64decode(saved)), dtype=torch.uint8)
+
+
+def _position(batches: int, state: Any, ended: bool, failed: int = 0, since: int = 0) -> Position:
+    """What was saved; version 1 did without the last two, and with one state, for a while."""
+    if state is not None and not isinstance(state, dict):
+        state = dict([state])
+    return Position(int(batches), state, bool(ended), int(failed), int(since))
 
 
 def positions(progress: Progress | None, workers: int) -> Positions | None:
-    """Where an iterable dataset goes on in ``workers`` processes (0: in this one).
+    """Where datasets resume in ``workers`` processes (0: in this one).
 
-    Raises UsageError where it cannot: each worker has its part of the data.
+    Raises UsageError where they cannot: each worker has its part of the data, or its own state.
     """
-    if progress is None or not progress.workers:
+    if progress is None or not (progress.workers or progress.before):
         return None
-    if len(progress.workers) != max(workers, 1):
-        raise UsageError(
-            f"the state is of an IterableDataset with {len(progress.workers)} workers, each with "
-            f"its own part of the data; resume it with as many, not with num_workers={workers}"
-        )
-    return Positions(progress.epoch, tuple(progress.workers), progress.turn)
+    for known in (progress.workers, progress.before):
+        if known and len(known) != max(workers, 1):
+            raise UsageError(
+                f"the state is of a dataset with {len(known)} workers, each with its own part of "
+                f"the data or its own state; resume it with as many, not with num_workers={workers}"
+            )
+    return Positions(progress.epoch, tuple(progress.workers), tuple(progress.before))

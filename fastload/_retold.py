@@ -18,21 +18,6 @@ from . import _epoch
 from ._progress import Progress
 
 
-def watched(loader: Any) -> Iterator[Any]:
-    """Begin an epoch of ``loader``: its iterator."""
-    inner, base_seed = loader._inner, loader._base_seed
-    states = [generator.get_state() for generator in _epoch.generators(loader)]
-
-    def again(loader: Any) -> Iterator[Any]:
-        if loader._inner is not inner:
-            loader._inner = None  # workers that persist from now on, seeded with what was drawn
-        if loader._resume is None:  # whose seed it is else
-            loader._base_seed = base_seed
-        return _again(loader, states)
-
-    return Retold(loader._begin(), loader, again)
-
-
 def _again(loader: Any, states: list[torch.Tensor]) -> Iterator[Any]:
     """Begin once more, as if nothing had been drawn yet; the global generator is the user's."""
     own = torch.default_generator.get_state()
@@ -45,26 +30,36 @@ def _again(loader: Any, states: list[torch.Tensor]) -> Iterator[Any]:
 
 
 class Retold(Iterator[Any]):
-    """The batches of ``iterator``, or where another epoch was chosen, those of a new one.
+    """The batches of one epoch of ``loader``; of a new one, where another is chosen meanwhile.
 
-    It has the attributes of ``iterator`` and passes for one of its class: trainers ask whether an
-    iterator is one of torch's.
+    It has the attributes of the iterator inside and passes for one of its class: trainers ask
+    whether an iterator is one of torch's.
 
     Args:
-        iterator: the epoch that was begun.
-        loader: whose it is; it is not kept.
-        again: begins the epoch that was chosen.
+        loader: a FastLoader; it is not kept.
     """
 
-    def __init__(
-        self,
-        iterator: Iterator[Any],
-        loader: Any,
-        again: Callable[[Any], Iterator[Any]],
-    ) -> None:
-        self._iterator = iterator
+    def __init__(self, loader: Any) -> None:
+        self._iterator: Iterator[Any] = iter(())
         # Until the first batch: what is kept alive, such as workers of before, is let go then.
-        self._first: tuple[weakref.ref[Any], Callable[[Any], Iterator[Any]]] | None
+        self._first: tuple[weakref.ref[Any], Callable[[Any], Iterator[Any]]] | None = None
+        self._reset(loader)
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        """Begin the next epoch: what torch calls where an iterator persists with its workers."""
+        self._end()
+        self._first = None
+        inner, base_seed = loader._inner, loader._base_seed
+        states = [generator.get_state() for generator in _epoch.generators(loader)]
+
+        def again(loader: Any) -> Iterator[Any]:
+            if loader._inner is not inner:
+                loader._inner = None  # workers that persist from now on, seeded with what was drawn
+            if loader._resume is None:  # whose seed it is else
+                loader._base_seed = base_seed
+            return _again(loader, states)
+
+        self._iterator = loader._begin()
         self._first = weakref.ref(loader), again
         self._begun: Progress = loader._progress
         self._process = os.getpid()
@@ -84,12 +79,18 @@ class Retold(Iterator[Any]):
         if not _epoch.another(loader, self._begun):
             _epoch.settle(loader, self._begun)
             return
+        self._end()
+        self._iterator = again(loader)
+
+    def _end(self) -> None:
+        """End the epoch that was begun: its worker processes end before others begin.
+
+        Where no other can begin, the iterator has ended.
+        """
         close = getattr(self._iterator, "close", None)
         if close is not None:
             close()
-        # Its worker processes end before others begin; where none can, it has ended.
         self._iterator = iter(())
-        self._iterator = again(loader)
 
     def __len__(self) -> int:
         return len(self._iterator)  # type: ignore[arg-type]

@@ -133,7 +133,8 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
         source=source,
         decoder=_decoder(loader, source),
         order=order,
-        sized=loader,
+        # Not the loader, which may keep the iterator.
+        sized=loader._index_sampler if loader._shard() is None else range(len(loader)),
         assemble=functools.partial(
             _assemble,
             source,
@@ -174,7 +175,7 @@ def _pinned(loader: Any) -> bool:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
-            stacklevel=6,  # who asked the loader for its iterator
+            stacklevel=8,  # who asked the loader for its iterator
         )
     return loader.pin_memory and torch.cuda.is_available()
 

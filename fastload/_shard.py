@@ -93,7 +93,7 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
     warnings.warn(
         f"each of {found.world_size} ranks reads every sample of the dataset: pass shard=True, or "
         "a DistributedSampler, unless this is meant",
-        stacklevel=5,  # who asked the loader for its iterator
+        stacklevel=7,  # who asked the loader for its iterator
     )
 
 

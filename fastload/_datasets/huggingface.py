@@ -10,12 +10,23 @@ from collections.abc import Callable
 from typing import Any
 
 _MODULE = "datasets.arrow_dataset"
+_STREAMS = "datasets.iterable_dataset"
 
 
 def known(dataset: Any) -> bool:
     """Whether it is a ``datasets.Dataset``."""
     module = sys.modules.get(_MODULE)
     return module is not None and type(dataset) is module.Dataset
+
+
+def forgets(dataset: Any) -> bool:
+    """Whether it is a ``datasets.IterableDataset``.
+
+    Its state is a place within an epoch: every iteration begins at its beginning, or where the
+    state that was loaded last says, until ``load_state_dict(None)``.
+    """
+    module = sys.modules.get(_STREAMS)
+    return module is not None and isinstance(dataset, module.IterableDataset)
 
 
 def reason(dataset: Any) -> str:

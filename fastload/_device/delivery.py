@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +143,7 @@ class _Finisher:
         stage: DeviceStage | None,
         transform: Callable[[Any], Any] | None,
     ) -> None:
-        self._loader = loader
+        self._loader = weakref.ref(loader)  # which may keep the iterator
         self._progress = progress
         self._shown: Progress | None = progress
         self._accelerator = None if mover is None else mover.accelerator
@@ -183,8 +184,9 @@ class _Finisher:
 
     def returned(self, note: Progress) -> None:
         # Unless another epoch has begun meanwhile.
-        if self._loader._progress is self._shown:
-            self._loader._progress = self._shown = note
+        loader = self._loader()
+        if loader is not None and loader._progress is self._shown:
+            loader._progress = self._shown = note
 
 
 def split(loader: Any, source: Source, plan: Plan) -> str:

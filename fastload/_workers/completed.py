@@ -67,6 +67,8 @@ class Completed(Iterator[Outcome]):
         if outcome is None:
             assert self._unfinished is not None
             outcome = self._complete(self._unfinished)
+        if outcome.idle:
+            return outcome
         self._unfinished = None
         self.number += 1
         return outcome
@@ -74,6 +76,8 @@ class Completed(Iterator[Outcome]):
     def _settled(self) -> Outcome | None:
         """The next outcome, if it may stay as it is; else it is ``_unfinished``."""
         outcome = self._early.popleft() if self._early else next(self._wrapped)
+        if outcome.idle:
+            return outcome
         task = self._tasks.kept.pop(outcome.task)
         positions = self._refill.own(self.number)
         # What was taken from the end meanwhile is no longer this batch's to have or to lose.

@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import IterableDataset
 
 from .._on_error.policy import BadSamples
 from .._on_error.refill import Refill
@@ -83,7 +82,7 @@ class WorkerIterator(Iterator[Any]):
         self._reported = reported
         self._yielded = self._samples = 0
         workers = max(1, inner.num_workers)
-        if isinstance(self._fetcher.dataset, IterableDataset) and not progress.workers:
+        if (self._fetcher.iterable or self._fetcher.stateful) and not progress.workers:
             progress.workers = [Position() for _ in range(workers)]
 
     def __len__(self) -> int:
@@ -159,7 +158,7 @@ class WorkerIterator(Iterator[Any]):
             # A batch that failed is behind us, as in torch. One that did not come, as its worker
             # is late or gone, is the next one still.
             late = came is not None and came == self._came()
-            if not (late or self._progress.workers):
+            if not (late or self._fetcher.iterable):
                 self._progress.batch()
             raise
         return outcome
@@ -171,10 +170,11 @@ class WorkerIterator(Iterator[Any]):
         if progress.workers:
             progress.turn = (outcome.worker + 1) % len(progress.workers)
             if outcome.position is not None:
-                progress.workers[outcome.worker] = outcome.position
+                last = progress.workers[outcome.worker]
+                progress.workers[outcome.worker] = outcome.position.after(last)
                 if all(worker.ended for worker in progress.workers):
                     self._tasks.stop()
-        if not outcome.idle and not (progress.workers and outcome.empty):
+        if not outcome.idle and not (self._fetcher.iterable and outcome.empty):
             progress.batch()
         if self._refill is not None:
             progress.refilled = self._refill.spent
@@ -183,6 +183,8 @@ class WorkerIterator(Iterator[Any]):
     def _end(self) -> None:
         if not self._progress.ended:
             self._progress.ended = True
+            if self._pid is None:
+                self._fetcher.settle(self._progress.epoch)
             self._bad.report(self._progress.epoch, self._samples)
 
     def __getattr__(self, name: str) -> Any:

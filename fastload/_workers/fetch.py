@@ -8,10 +8,11 @@ batches that are collated straight into the slab that the task brings.
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -19,6 +20,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from .._buffers import SlabRing
 from .._collate import ReadyBatch, collate
+from .._datasets import huggingface
 from .._machine import cpu
 from .._on_error import policy
 from .._on_error.policy import BadSample
@@ -35,6 +37,8 @@ from .transport import Packer, sweep, warm_collate
 # max_errors is a share: the stream may be endless, and all of it bad.
 _HOPELESS = 10_000
 
+_NOTHING = object()  # of an iterator that has ended
+
 
 class Fetcher(Dataset[Outcome]):
     """Turns tasks into outcomes. Runs in every worker process, or in this one.
@@ -49,7 +53,8 @@ class Fetcher(Dataset[Outcome]):
         limit: ``max_errors``, at which an iterable dataset is read on no further.
         seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
             epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
-        resume: where an iterable dataset goes on.
+        resume: where a dataset that is iterable or has a state of its own resumes.
+        every: after how many batches the state of an iterable dataset is taken; 0: at its end.
         halves: what makes the samples instead of the dataset, where an engine can begin them.
         warm: in this process, slabs that large batches are collated into. They outlive an epoch.
         waiting: tells how much of its time the dataset's code waits.
@@ -67,6 +72,7 @@ class Fetcher(Dataset[Outcome]):
         limit: float = 0,
         seed: int | None = None,
         resume: Positions | None = None,
+        every: int = 1,
         halves: Halves | None = None,
         warm: SlabRing | None = None,
         waiting: cpu.Waiting,
@@ -76,28 +82,34 @@ class Fetcher(Dataset[Outcome]):
         self._size = size
         self.batched = batched
         self.iterable = isinstance(dataset, IterableDataset)
+        self.stateful = not self.iterable and _stateful(dataset)
         self.seeds = seed is not None
         self._drop_last = drop_last
         self._on_error = on_error
         self._refill = on_error == "refill"
         self._limit = limit if isinstance(limit, int) else _HOPELESS
         self._seed = seed
-        self._resume = resume
+        self._resume = resume  # until an epoch was begun
+        self._every = every
         self._halves = halves
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
-        # of an iterable dataset
+        # of a dataset that is iterable or has a state of its own
         self._epoch: int | None = None
+        self._position = Position()
+        self._begun = False
+        # of an iterable one
         self._iterator: Iterator[Any] = iter(())
         self._drawn = 0  # samples, good and bad
-        self._stateful: tuple[str, Any] | None = None
         self._early: list[tuple[list[Any], list[BadSample]]] = []
-        self._position = Position()
-        self._begun = self._idle = False
+        self._again = False  # what is drawn was drawn before
+        self._resumed = False  # and nothing has been drawn since
 
     def __getitem__(self, task: Task) -> Outcome:
         info = get_worker_info()
+        if task.idle:
+            return Outcome(task.number, 0 if info is None else info.id, empty=True, idle=True)
         if info is None and (self._refill or self.iterable):
             # An error waits for its turn behind a batch that is being filled up.
             try:
@@ -127,13 +139,12 @@ class Fetcher(Dataset[Outcome]):
             missing: list[int] = []
             if self.iterable:
                 samples, bad, position = self.next_samples(task.epoch, worker)
-                if self._idle:
-                    return Outcome(task.number, worker, empty=True, idle=True)
-                if packer is None:
-                    position = position.apart()
             else:
-                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats)
-            if missing or (not len(samples) and (bad or position is not None)):
+                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats, worker)
+                position = self.stands() if self.stateful else None
+            if position is not None:
+                position = position.news()
+            if missing or (not len(samples) and (bad or self.iterable)):
                 return Outcome(
                     task.number,
                     worker,
@@ -175,13 +186,25 @@ class Fetcher(Dataset[Outcome]):
     # --- map-style ------------------------------------------------------------------------------
 
     def samples(
-        self, wanted: Any, epoch: int, repeats: list[int] | None
+        self, wanted: Any, epoch: int, repeats: list[int] | None, worker: int = 0
     ) -> tuple[Any, list[BadSample], list[int]]:
         """The samples of a task, those that could not be made, and places to be filled up.
 
         Args:
             wanted, epoch, repeats: as ``Task`` has them.
+            worker: who makes them.
         """
+        if not self.stateful:
+            return self._samples(wanted, epoch, repeats)
+        if self._epoch != epoch:
+            self.begin(epoch, worker)
+        made = self._samples(wanted, epoch, repeats)
+        self._position = Position(state=self._state())
+        return made
+
+    def _samples(
+        self, wanted: Any, epoch: int, repeats: list[int] | None
+    ) -> tuple[Any, list[BadSample], list[int]]:
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
         if self._seed is not None:
@@ -250,15 +273,10 @@ class Fetcher(Dataset[Outcome]):
         """The next samples of this worker's iterator, none when it has ended; where it stands."""
         if self._epoch != epoch:
             self.begin(epoch, worker)
-            resume = self._resume
-            if resume is not None and resume.epoch == epoch and worker < resume.turn:
-                self._idle = True
-                return [], [], self._position
-        self._idle = False
         return *(self._early.pop() if self._early else self._draw(worker)), self._position
 
     def begin(self, epoch: int, worker: int) -> None:
-        """Ask the dataset for its iterator of ``epoch``, and bring that to where it is to go on."""
+        """Bring the dataset and its iterator to where ``epoch`` begins, or resumes."""
         self._epoch = epoch
         self._drawn = 0
         self._begun = False
@@ -266,47 +284,98 @@ class Fetcher(Dataset[Outcome]):
         self._begin(worker)
         self._begun = True
 
+    def settle(self, epoch: int) -> None:
+        """``epoch`` has ended: a dataset that made nothing of it is to come to its end, too."""
+        if self.stateful and self._epoch != epoch:
+            self.begin(epoch, 0)
+
     def stands(self) -> Position | None:
-        """Where this worker's iterator stands; None where there is none, or it never got there."""
-        return self._position.apart() if self._begun else None
+        """Where this worker's dataset stands; None where it never got there."""
+        return self._position if self._begun else None
 
     def _begin(self, worker: int) -> None:
-        resume, begun = self._resume, Position()
-        self._position = begun
-        if resume is not None and resume.epoch == self._epoch:
-            begun = resume.workers[worker]
-        if begun.ended:
-            self._position = begun
-            return
-        kind, state = begun.state or ("", None)
-        if self._seed is not None:
+        resume, self._resume = self._resume, None
+        now, before = Position(), Position()
+        if resume is not None:
+            now, before = resume.of(worker)
+            if resume.epoch != self._epoch:  # of that one no batch was left for this worker
+                now, before = Position(), before if now.state is None else now
+        self._position = now
+        if self._seed is not None and self.iterable and not now.ended:
             randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
-        if kind == "dataset":
-            self.dataset.load_state_dict(state)
-        self._iterator = iter(self.dataset)
-        self._stateful = _stateful(self._iterator, self.dataset)
-        if kind == "iterator":
-            self._iterator.load_state_dict(state)  # type: ignore[attr-defined]
-        if kind:
-            self._position = begun
+        if now.ended:
+            self._end(now)
+            self._iterator = iter(())
+            return
+        if now.state is None and before.state is not None:
+            self._end(before)
+        self._start(now.state or {})
+        if self.iterable:
+            self._draw_again(worker, now)
         else:
-            self._draw_again(worker, begun)
+            self._position = Position(state=self._state())
 
-    def _draw_again(self, worker: int, begun: Position) -> None:
-        """Come to ``begun`` where there is no state: by drawing all that lies before it.
+    def _start(self, state: Mapping[str, Any]) -> None:
+        """Bring the dataset, and its new iterator, to where ``state`` was taken."""
+        self._resumed = bool(state)
+        if "dataset" in state:
+            self.dataset.load_state_dict(state["dataset"])
+        if self.iterable:
+            self._iterator = iter(self.dataset)
+        if "iterator" in state:
+            self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
 
-        What raised on the way raises again, and was dealt with by whoever went on.
+    def _end(self, position: Position) -> None:
+        """Bring the dataset to where an epoch of it ended, at ``position``."""
+        if position.state is None or huggingface.forgets(self.dataset):
+            return
+        self._start(position.state)
+        if not (self.iterable and position.batches) or _stateful(self._iterator):
+            return
+        # There one generator has nothing more to give before the next begins anew; another begins
+        # anew at once, and must not have given anything yet.
+        drawn = randomness.get()
+        try:
+            more = next(self._iterator, _NOTHING)
+        except Exception:  # noqa: BLE001 - raised again when the sample is asked for
+            more = None
+        finally:
+            randomness.put(drawn)
+        if more is not _NOTHING:
+            self._iterator = iter(())  # what a generator does when it is closed comes first
+            self._start(position.state)
+
+    def _draw_again(self, worker: int, now: Position) -> None:
+        """Come to ``now``: by drawing what lies before it, or behind its state.
+
+        What raised on the way raises again, and was dealt with by whoever went on. What raised
+        right behind a state is asked for again.
         """
-        while self._position[::3] != begun[::3] and not self._position.ended:  # batches, failed
-            try:
-                drawn = self._draw(worker)
-            except Exception:
-                if self._position.failed > begun.failed:
-                    raise  # it did not the first time
-                continue
-            if self._position.batches > begun.batches:  # what raised before did not now
-                self._early.append(drawn)
-                return
+        batches, failed = now.batches, now.failed if now.state is None else 0
+        self._position = Position()
+        if now.state is not None:
+            self._position = Position(batches - now.since, now.state)
+        self._again = True
+        try:
+            while not self._position.ended and (
+                self._position.batches < batches or self._position.failed < failed
+            ):
+                try:
+                    drawn = self._draw(worker)
+                except Exception:
+                    if self._position.failed > now.failed:
+                        raise  # it did not the first time
+                    continue
+                if self._position.batches > batches:  # what raised before did not now
+                    self._early.append(drawn)
+                    return
+        finally:
+            self._again = False
+        if now.state is not None:
+            self._position = now
+        elif not batches and not failed and _stateful(self._iterator):
+            # A generator has not begun yet, and its dataset's state may be of the epoch before.
+            self._position = Position(state=self._state())
 
     def _draw(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         try:
@@ -314,6 +383,10 @@ class Fetcher(Dataset[Outcome]):
         except Exception:
             self._position = self._position._replace(failed=self._position.failed + 1)
             raise
+        finally:
+            if self._resumed and huggingface.forgets(self.dataset):
+                self.dataset.load_state_dict(None)  # or every later epoch would begin there too
+            self._resumed = False
 
     def _drawn_now(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         position = self._position
@@ -349,8 +422,7 @@ class Fetcher(Dataset[Outcome]):
         if actions and samples:
             place = {i: n for n, i in enumerate(good)}
             samples = [samples[place[i]] for i in policy.kept(good, count, actions)]
-        state = self._state()
-        self._position = Position(position.batches + bool(count), state, ended, position.failed)
+        self._drew(count > 0, ended)
         return samples, bad
 
     def _draw_all(self) -> list[Any]:
@@ -365,9 +437,18 @@ class Fetcher(Dataset[Outcome]):
         ended = count < (1 if size is None else size)
         if ended and self._drop_last and size is not None:
             samples = []
-        batches = self._position.batches + (count > 0)
-        self._position = Position(batches, self._state(), ended, self._position.failed)
+        self._drew(count > 0, ended)
         return samples
+
+    def _drew(self, some: bool, ended: bool) -> None:
+        """Note where the iterator stands after ``some`` samples were drawn."""
+        last = self._position
+        batches = last.batches + some
+        due = self._every and not self._again and batches % self._every == 0
+        if ended or due:
+            self._position = Position(batches, self._state(), ended, last.failed)
+        else:
+            self._position = last._replace(batches=batches, since=last.since + some)
 
     def _one(self, bad: list[BadSample], actions: dict[int, OnErrorName], i: int) -> Any:
         self._drawn += 1
@@ -384,16 +465,21 @@ class Fetcher(Dataset[Outcome]):
             bad.append(policy.bad_sample(index, error, actions[i]))
             return None
 
-    def _state(self) -> tuple[str, Any] | None:
-        if self._stateful is None:
-            return None
-        kind, part = self._stateful
-        return kind, part.state_dict()
+    def _state(self) -> dict[str, Any] | None:
+        """What the dataset and its iterator are to resume from; None where neither has a state."""
+        parts = {"dataset": self.dataset}
+        if self.iterable:
+            parts["iterator"] = self._iterator
+            if self._iterator is self.dataset:
+                del parts["dataset"]
+        # A copy: it leaves this process later, and what it is made of may be the dataset's own.
+        states = {
+            name: copy.deepcopy(part.state_dict())
+            for name, part in parts.items()
+            if _stateful(part)
+        }
+        return states or None
 
 
-def _stateful(iterator: Any, dataset: Any) -> tuple[str, Any] | None:
-    """Which of both has a state, if any: its kind, and itself."""
-    for kind, part in (("iterator", iterator), ("dataset", dataset)):
-        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-            return kind, part
-    return None
+def _stateful(part: Any) -> bool:
+    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")

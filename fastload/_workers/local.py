@@ -76,10 +76,12 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._stamps = stamps
         self._samples = 0
         self._process = os.getpid()
-        if fetcher.iterable:
+        if fetcher.iterable or fetcher.stateful:
             progress.workers = progress.workers or [Position()]
             if not at_once and not fetcher.seeds:  # as torch does; a seed is for the first batch
                 fetcher.begin(progress.epoch, 0)
+                progress.workers[0] = fetcher.stands() or Position()
+        if fetcher.iterable:
             return
         for _ in range(skip):
             indices: Any = next(self._sampler_iter, [])
@@ -104,6 +106,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         except StopIteration:
             if not self._progress.ended:
                 self._progress.ended = True
+                self._fetcher.settle(self._progress.epoch)
                 self._bad.report(self._progress.epoch, self._samples)
             self._stamps.ended(asked_ns)
             raise
@@ -125,7 +128,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
                 samples, bad, position = self._fetch(indices, begin_ns)
                 fetched_ns = time.perf_counter_ns()
                 blocked_ns = fetcher.waiting.end(begin_ns, fetched_ns)
-                empty = not len(samples) and (bad or position is not None)
+                empty = not len(samples) and (bad or fetcher.iterable)
                 batch = _NOTHING if empty else fetcher.collate(samples)
             finally:
                 if state is not None:
@@ -142,7 +145,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             raise
         if position is not None:
             progress.workers[0] = position
-        if position is None or not empty:
+        if not (fetcher.iterable and empty):
             progress.batch()
         count = 0 if empty else len(samples) if fetcher.batched else 1
         self._samples += count + len(bad)
@@ -162,9 +165,10 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         fetcher.waiting.begin(begin_ns)
         if fetcher.iterable:
             samples, bad, position = fetcher.next_samples(epoch, 0)
-            return samples, bad, position.apart()
+            return samples, bad, position
         repeats = None if self._repeats is None else self._repeats.of(indices)
-        return *fetcher.samples(indices, epoch, repeats)[:2], None
+        samples, bad, _ = fetcher.samples(indices, epoch, repeats)
+        return samples, bad, fetcher.stands() if fetcher.stateful else None
 
 
 class _View:

@@ -8,8 +8,6 @@ import threading
 import warnings
 from typing import Any
 
-from torch.utils.data import IterableDataset
-
 from .. import _epoch
 from .._buffers import SlabRing
 from .._datasets.source import begun
@@ -50,7 +48,8 @@ def iterator(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
     if inner is None or not persistent or _died(inner):
         inner = _inner(loader, epoch)
     progress = epoch.progress
-    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip)
+    turn = progress.turn if epoch.resumed else 0
+    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip, turn)
     made = WorkerIterator(
         inner.loader,
         inner.tasks,
@@ -144,7 +143,6 @@ def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
     count = loader.num_workers
     if not count and loader._warm is None:
         loader._warm = SlabRing(_WARM_SLABS)
-    iterable = isinstance(loader.dataset, IterableDataset)
     return Fetcher(
         loader.dataset,
         loader._collate,
@@ -155,7 +153,8 @@ def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
         limit=loader.max_errors,
         # The generators are this process's own: a thread must not seed them under its feet.
         seed=None if loader.prefetch_thread and not count else loader.seed,
-        resume=positions(epoch.progress, count) if epoch.resumed and iterable else None,
+        resume=positions(epoch.progress, count) if epoch.resumed else None,
+        every=loader.snapshot_every_n_steps or 0,
         halves=halves(loader),
         warm=None if count else loader._warm,
         waiting=loader._waiting,

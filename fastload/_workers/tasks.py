@@ -40,6 +40,7 @@ class Task:
         epoch: that it belongs to.
         repeats: how often each index came before in the epoch, or None: never.
         slot: shared memory for the batch, or None.
+        idle: nothing is to be done, so that the next worker has its turn.
     """
 
     number: int
@@ -47,6 +48,7 @@ class Task:
     epoch: int
     repeats: list[int] | None = None
     slot: Slot | None = None
+    idle: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,19 +110,30 @@ class Tasks:
         self._repeats = repeats
         self._keep = keep
         self._order: Callable[[], Iterable[Any]] = tuple
-        self._epoch = self._skip = 0
+        self._epoch = self._skip = self._idle = 0
         self.current: TaskIterator | None = None
 
-    def begin(self, epoch: int, order: Callable[[], Iterable[Any]], skip: int) -> None:
-        """The next iteration is of ``epoch``: ``order()`` without its first ``skip``."""
-        self._epoch, self._order, self._skip = epoch, order, skip
+    def begin(
+        self, epoch: int, order: Callable[[], Iterable[Any]], skip: int, idle: int = 0
+    ) -> None:
+        """The next iteration is of ``epoch``: ``order()`` without its first ``skip``.
+
+        The first ``idle`` workers have had their turn.
+        """
+        self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
         self.current = None
 
     def __iter__(self) -> TaskIterator:
         # Torch asks twice where it has workers. The order is asked for its iterator when torch
         # would ask the sampler for it.
         self.current = TaskIterator(
-            iter(self._order()), self._epoch, self._skip, self._ring, self._repeats, self._keep
+            iter(self._order()),
+            self._epoch,
+            self._skip,
+            self._idle,
+            self._ring,
+            self._repeats,
+            self._keep,
         )
         return self.current
 
@@ -136,6 +149,7 @@ class TaskIterator(Iterator[Task]):
         order: Iterator[Any],
         epoch: int,
         skip: int,
+        idle: int,
         ring: SharedRing | None,
         repeats: bool,
         keep: bool,
@@ -143,6 +157,7 @@ class TaskIterator(Iterator[Task]):
         self._order = order
         self._epoch = epoch
         self._skip = skip
+        self._idle = idle
         self._ring = ring
         self._given: dict[int, Any] = {}
         self._repeats = Repeats() if repeats else None
@@ -175,6 +190,9 @@ class TaskIterator(Iterator[Task]):
         self._leave_out()
         if self._stopped:
             raise StopIteration
+        if self._idle:
+            self._idle -= 1
+            return Task(next(_numbers), None, self._epoch, idle=True)
         if self._inserted:
             return self._inserted.popleft()
         indices = next(self._order)

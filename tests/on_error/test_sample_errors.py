@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fastload.converters import pack
 from PIL import Image, ImageFile
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
@@ -20,6 +19,7 @@ from torchvision.datasets import ImageFolder
 import torchvision_oracle as oracle
 from fastload import DataError, DecodeError, FastLoader, InternalError, UsageError, open_store
 from fastload import verify as verify_store
+from fastload.converters import pack
 from fastload.errors import sample_error
 
 ENGINES = ["python", pytest.param("native", marks=pytest.mark.native)]
