@@ -18,7 +18,7 @@ import numpy as np
 
 from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
 
-from ._array_table import Arrays, checked_labels, numbered, parse_header, same
+from ._array_table import Arrays, checked_labels, numbered, read_header, same
 from ._fields import Blobs, LateBlobs, encode_text, little
 from ._hdf5_strings import strings
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
@@ -52,10 +52,8 @@ class Layout:
     def of(cls, file: Any, path: str) -> Layout:
         """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in datasets:
-            text = _array(datasets["fastload"], path).item()
-            header = parse_header(text, FORMAT, VERSION, path)
+        text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
+        header = read_header(text, FORMAT, VERSION, path, datasets.__contains__)
         images = datasets.get(first_of(IMAGES, datasets) or "")
         pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
         if not pairs and images is None:

@@ -166,7 +166,7 @@ class Table:
 
     def check_columns(self) -> bool:
         """As in ``Store``."""
-        return self.sums.check_all(self.labels, self.keys, self.fields, self.classes)
+        return self.sums.check_all(self, self.classes)
 
     @property
     def identity(self) -> int:
@@ -262,13 +262,17 @@ class TableStore(Store):
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        if self._table.kinds is None:
+        table = self._table
+        if table.kinds is None:
             return np.zeros(len(indices), np.uint8)
-        return self._checked(self._table.kinds[indices], indices)
+        table.sums.check("kinds", table.kinds)
+        return self._checked(table.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract. An image's header is read, once per process, where it must be."""
-        sizes = self._table.sizes if self._probed is None else self._probed
+        table = self._table
+        table.sums.check("sizes", table.sizes)
+        sizes = table.sizes if self._probed is None else self._probed
         if sizes is not None:
             found: np.ndarray = sizes[indices]
             if bool(found.all()):

@@ -123,7 +123,7 @@ class LmdbStore(Store):
     def check_columns(self) -> bool:
         """As in the contract."""
         its = self._columns
-        return its.sums.check_all(its.labels, its.keys, its.fields, its.classes)
+        return its.sums.check_all(its, its.classes)
 
     def tables(self) -> Spans:
         """As in the contract."""
@@ -133,11 +133,15 @@ class LmdbStore(Store):
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        return self._checked(self._columns.kinds[indices], indices)
+        columns = self._columns
+        columns.sums.check("kinds", columns.kinds)
+        return self._checked(columns.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract; always known."""
-        sizes: np.ndarray = self._columns.sizes.take(indices, axis=0)  # rows, faster than by []
+        columns = self._columns
+        columns.sums.check("sizes", columns.sizes)
+        sizes: np.ndarray = columns.sizes.take(indices, axis=0)  # rows, faster than by []
         return sizes
 
     @property
@@ -314,7 +318,6 @@ class LmdbWriter(PartialWriter):
                 path=self._partial.folder,
             )
         content: dict[bytes, Any] = {
-            b"format": json.dumps(_described(columns)).encode(),
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
             b"checksums": json.dumps(sums_of(columns, self._classes)).encode(),
@@ -330,6 +333,8 @@ class LmdbWriter(PartialWriter):
             content[b"labels"] = columns.labels
         for field, array in _columns.field_arrays(columns.fields).items():
             content[field.encode()] = array
+        listed = sorted(name.decode() for name in (*content, b"fingerprint"))
+        content[b"format"] = json.dumps({**_described(columns), "columns": listed}).encode()
         for name, value in content.items():
             if memoryview(value).nbytes > _MAX_VALUE:
                 raise UsageError(

@@ -15,7 +15,7 @@ from fastload.errors import StoreError, StoreNotFoundError
 
 from ._array_table import (
     arrays_of,
-    parse_header,
+    read_header,
 )
 from ._array_writer import to_json, write_synced
 from ._block_array import BlockArrayWriter
@@ -47,9 +47,12 @@ class N5Store(TableStore):
         if not os.path.isdir(path):
             raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
         attributes = read_json(os.path.join(path, "attributes.json")) or {}
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in attributes:
-            header = parse_header(attributes["fastload"], FORMAT, VERSION, path)
+        def has(name: str) -> bool:
+            return name in attributes or os.path.exists(
+                os.path.join(path, *name.split("/"), "attributes.json")
+            )
+
+        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
         name = ""
         if "dimensions" not in attributes:
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -145,7 +148,9 @@ class N5Writer(BlockArrayWriter):
         arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
         for name, array in arrays.items():
             write_dataset(os.path.join(root, *name.split("/")), array)
-        attributes = {"n5": "2.5.0", "classes": self._classes, "fastload": self.header()}
+        attributes = {"n5": "2.5.0", "classes": self._classes, "fastload": self.header(
+            ["images", "classes", *arrays]
+        )}
         write_synced(os.path.join(root, "attributes.json"), to_json(attributes))
 
     def _check(self, path: str, count: int) -> None:

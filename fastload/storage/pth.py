@@ -25,7 +25,7 @@ from ._array_table import (
     checked_classes,
     checked_labels,
     numbered,
-    parse_header,
+    read_header,
     same,
 )
 from ._array_writer import ArrayWriter, to_json
@@ -140,11 +140,10 @@ def _table(
     file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray, nbytes: int
 ) -> Table:
     path, count = file.path, axes.count
-    header: dict[str, Any] = {"metadata": {}, "fields": []}
-    own = isinstance(content.get("fastload"), str)
+    own = "fastload" in content
     if own:  # torch can be told to write no checksums
         file.check_content()
-        header = parse_header(content["fastload"], FORMAT, VERSION, path)
+    header = read_header(content.get("fastload"), FORMAT, VERSION, path, content.__contains__)
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
@@ -172,7 +171,8 @@ def _table(
         fields=arrays.fields(header["fields"]),
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header["metadata"],
-        sums=Sums(path, {} if own else None),  # the archive's own were compared
+        # Those of the archive were compared, which were all that older stores have.
+        sums=Sums(path, header.get("crc32c", {}) if own else None),
     )
     return dataclasses.replace(table, watch=file.mapped.watch)
 
@@ -250,7 +250,9 @@ class PthStoreWriter(ArrayWriter):
         content |= {
             "classes": self._classes,
             "keys": columns.all_keys(),
-            "fastload": to_json(self.header()).decode("ascii"),
+            "fastload": to_json(
+                self.header(["images", "classes", "keys", *arrays])
+            ).decode("ascii"),
         }
         writer.finish(content)
         self._file.close()

@@ -16,7 +16,7 @@ from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundErr
 
 from ._array_table import (
     arrays_of,
-    parse_header,
+    read_header,
 )
 from ._block_array import BlockArrayWriter
 from ._blocks import BlockWriter, file_print, read_json
@@ -59,9 +59,15 @@ class ZarrStore(TableStore):
             raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
         root = read_json(os.path.join(path, "zarr.json")) or {}
         attributes = root.get("attributes") or {}
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in attributes:
-            header = parse_header(attributes["fastload"], FORMAT, VERSION, path)
+        if not isinstance(attributes, dict):
+            raise StoreError(
+                f"expected attributes that are an object, found {str(attributes)[:100]}",
+                path=os.path.join(path, "zarr.json"),
+            )
+        def has(name: str) -> bool:
+            return name in attributes or _is_array(path, name)
+
+        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
         name = ""
         if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -151,14 +157,18 @@ def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str
 
 def _column(path: str, name: str) -> np.ndarray | None:
     """A small array of the store, little-endian; None where there is none."""
-    folder = os.path.join(path, *name.split("/"))
-    if not any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray")):
+    if not _is_array(path, name):
         return None
     plain = Array.open(path, name)
     array = None if plain is None else plain.read()
     if array is None:
         array = np.asarray(_by_library(path, name)[...])
     return array.astype(array.dtype.newbyteorder("<"))
+
+
+def _is_array(path: str, name: str) -> bool:
+    folder = os.path.join(path, *name.split("/"))
+    return any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray"))
 
 
 def _by_library(path: str, name: str) -> Any:
@@ -211,7 +221,9 @@ class ZarrWriter(BlockArrayWriter):
             write_group(os.path.join(root, *group.split("/")), {})
         for name, array in arrays.items():
             write_array(os.path.join(root, *name.split("/")), array)
-        write_group(root, {"classes": self._classes, "fastload": self.header()})
+        write_group(root, {"classes": self._classes, "fastload": self.header(
+            ["images", "classes", *arrays]
+        )})
 
     def _check(self, path: str, count: int) -> None:
         found = len(ZarrStore(path))
