@@ -7,13 +7,14 @@ length is checked first.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import math
 import mmap
 import os
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,14 @@ from ._crc import crc32c
 from ._fields import Blobs, Field
 from ._mapped import Watch
 from ._partial import sync_folder
+from ._read import open_regular
+from ._shards import data_files, is_pattern
 from ._sums import Sums
 from ._table import Table, fingerprint
 
 SUFFIX = ".fastload"
+STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is all of a store, or not
+MARK_NBYTES = 1024  # at the beginning of a file, where marks lie
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC32C and bytes of the header, of the file
 _MAGIC = b"FLSIDE\r\n"
 _VERSION = 1
@@ -141,9 +146,9 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
     if changed is not None and place is None:
         warnings.warn(
             f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is left "
-            "aside and the files are read from their beginning each time; pack the store again, "
-            "or delete the sidecar if the change was meant",
-            stacklevel=5,
+            "aside and the files are read from their beginning each time, without checksums; put "
+            "the files back, or pack the store again",
+            stacklevel=6,
         )
     return None
 
@@ -166,7 +171,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "
-            "copy or pack the store again; without the sidecar, what the files alone hold is read",
+            "copy or pack the store again",
             path=place,
         ) from error
     if table.format != format:
@@ -187,6 +192,56 @@ def _changed(table: Table) -> str | None:
     if all(found[i][0] == expected[i][0] and _only_damaged(table, i) for i in changed):
         return None
     return table.files[changed[0]]
+
+
+def stream_table(
+    path: str,
+    format: str,
+    *,
+    mark: Callable[[bytes], bytes | None],
+    scan: Callable[[Sequence[str]], Table],
+) -> Table:
+    """The table of the store ``path``: out of its sidecar, or by scanning its files.
+
+    Files are scanned where others wrote them; where the sidecar does not fit them, with a warning;
+    where ``path`` is a pattern; and a shard of a set that is opened alone.
+
+    Args:
+        path: of the store.
+        format: name of the format.
+        mark: the first ``MARK_NBYTES`` of a file -> STORE or SHARD where a writer of ours says so
+            there, else None.
+        scan: the table of files.
+
+    Raises:
+        StoreNotFoundError: a data file is missing.
+        StoreError: the sidecar is missing that the store was written with; anything is damaged.
+    """
+    table = read_sidecar(path, format)
+    if table is not None:
+        return table
+    files = data_files(path)
+    place = sidecar_of(path)
+    if not is_pattern(path) and not os.path.lexists(place):
+        with open(files[0], "rb", opener=open_regular) as file:
+            found = mark(file.read(MARK_NBYTES))
+        if found == (STORE if files == [path] else SHARD):
+            raise StoreError(
+                f"expected {place!r}, which the store was written with, found nothing: it has the "
+                "checksums and the columns that the format has no place for; put it back, or open "
+                f"the files as {_pattern(path, files)!r} to read what they alone hold",
+                path=path,
+            )
+    return scan(files)
+
+
+def _pattern(path: str, files: Sequence[str]) -> str:
+    """A pattern for ``files`` and no others, whose suffix is that of ``path``."""
+    if files != [path]:
+        stem, suffix = os.path.splitext(path)
+        return f"{glob.escape(stem)}-*{glob.escape(suffix)}"
+    folder, name = os.path.split(path)
+    return os.path.join(glob.escape(folder), f"[{name[0]}]{glob.escape(name[1:])}")
 
 
 def is_manifest(path: str) -> bool:

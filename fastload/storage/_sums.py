@@ -150,8 +150,8 @@ def _sum(values: np.ndarray | Blobs) -> int:
     for part in (values.data, values.ends) if isinstance(values, Blobs) else (values,):
         whole = part.flags.c_contiguous
         # A column that says the same of every record takes no memory, and is to take none here.
-        for piece in [part] if whole else (
-            part[at : at + _PIECE] for at in range(0, len(part), _PIECE)
+        for piece in (
+            [part] if whole else (part[at : at + _PIECE] for at in range(0, len(part), _PIECE))
         ):
             crc = crc32c(little(piece).reshape(-1).view(np.uint8).data, crc)
     return crc

@@ -7,7 +7,6 @@ The first dimension of N5 changes fastest, so that images of height H and width 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
@@ -47,6 +46,7 @@ class N5Store(TableStore):
         if not os.path.isdir(path):
             raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
         attributes = read_json(os.path.join(path, "attributes.json")) or {}
+
         def has(name: str) -> bool:
             return name in attributes or os.path.exists(
                 os.path.join(path, *name.split("/"), "attributes.json")
@@ -148,9 +148,11 @@ class N5Writer(BlockArrayWriter):
         arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
         for name, array in arrays.items():
             write_dataset(os.path.join(root, *name.split("/")), array)
-        attributes = {"n5": "2.5.0", "classes": self._classes, "fastload": self.header(
-            ["images", "classes", *arrays]
-        )}
+        attributes = {
+            "n5": "2.5.0",
+            "classes": self._classes,
+            "fastload": self.header(["images", "classes", *arrays]),
+        }
         write_synced(os.path.join(root, "attributes.json"), to_json(attributes))
 
     def _check(self, path: str, count: int) -> None:

@@ -250,9 +250,9 @@ class PthStoreWriter(ArrayWriter):
         content |= {
             "classes": self._classes,
             "keys": columns.all_keys(),
-            "fastload": to_json(
-                self.header(["images", "classes", "keys", *arrays])
-            ).decode("ascii"),
+            "fastload": to_json(self.header(["images", "classes", "keys", *arrays])).decode(
+                "ascii"
+            ),
         }
         writer.finish(content)
         self._file.close()

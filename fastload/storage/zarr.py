@@ -64,6 +64,7 @@ class ZarrStore(TableStore):
                 f"expected attributes that are an object, found {str(attributes)[:100]}",
                 path=os.path.join(path, "zarr.json"),
             )
+
         def has(name: str) -> bool:
             return name in attributes or _is_array(path, name)
 
@@ -221,9 +222,10 @@ class ZarrWriter(BlockArrayWriter):
             write_group(os.path.join(root, *group.split("/")), {})
         for name, array in arrays.items():
             write_array(os.path.join(root, *name.split("/")), array)
-        write_group(root, {"classes": self._classes, "fastload": self.header(
-            ["images", "classes", *arrays]
-        )})
+        write_group(
+            root,
+            {"classes": self._classes, "fastload": self.header(["images", "classes", *arrays])},
+        )
 
     def _check(self, path: str, count: int) -> None:
         found = len(ZarrStore(path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -206,7 +207,7 @@ def turned(path: Path) -> None:
 
         with h5py.File(path, "r+") as file:
             if "sizes" in file:
-                file["sizes"][...] = file["sizes"][:, ::-1]
+                file["sizes"][...] = file["sizes"][...][:, ::-1]
             else:  # the images' own shape
                 pixels = file["images"][...].reshape(COUNT, 30, 20, 3)
                 del file["images"]
@@ -247,7 +248,7 @@ def test_sides_that_changed_places_are_an_error(tmp_path: Path, suffix: str) -> 
     path = packed(tmp_path, suffix)
     assert [len(labels) for _, labels in FastLoader(path, 3)] == [3, 3]
     turned(path)
-    with pytest.raises(StoreError, match="CRC32C .* of sizes"):
+    with pytest.raises(StoreError, match=r"CRC32C .* of sizes"):
         list(FastLoader(path, 3))
     assert "of sizes" in verify(path).columns
 
@@ -257,7 +258,7 @@ def test_the_column_of_sizes_in_hdf5_is_compared(tmp_path: Path) -> None:
     pack(Mixed(), path, encode="png")
     assert open_store(path).sizes(np.arange(2)).tolist() == [[30, 20], [31, 20]]
     turned(path)
-    with pytest.raises(StoreError, match="CRC32C .* of sizes"):
+    with pytest.raises(StoreError, match=r"CRC32C .* of sizes"):
         open_store(path).sizes(np.arange(2))
     assert "of sizes" in verify(path).columns
 
@@ -287,7 +288,9 @@ def test_a_pattern_stands_for_files_without_their_sidecar(
     os.unlink(f"{path}.fastload")
     with pytest.raises(StoreError) as caught:
         open_store(path)
-    pattern = str(caught.value).split("as ")[1].split("'")[1]  # which the error advises
+    advised = re.search("open the files as '([^']*)'", str(caught.value))
+    assert advised is not None
+    pattern = advised[1]
     store = open_store(pattern)
     assert len(store) == COUNT and store.labels is not None
     assert store.labels.tolist() == [i % 2 for i in range(COUNT)]
@@ -313,8 +316,11 @@ def test_official_readers_do_not_mind_the_mark(tmp_path: Path) -> None:
     found = [set(example) for example in tfrecord_loader(str(path), None)]
     assert len(found) == COUNT and all(names == found[0] for names in found)
     with tarfile.open(packed(tmp_path, "tar")) as archive:
-        names = archive.getnames()
-    assert len(names) == 4 * COUNT // 2 + COUNT or all("." in name for name in names)
+        members = archive.getmembers()
+    assert len(members) == 3 * COUNT
+    assert [(one.uname, one.gname) for one in members[:2]] == [("fastload", "store"), ("", "")]
     webdataset = pytest.importorskip("webdataset")
-    samples = list(webdataset.WebDataset(str(tmp_path / "made.tar"), shardshuffle=False))
+    with open(tmp_path / "made.tar", "rb") as stream:
+        files = webdataset.tariterators.tar_file_expander([{"url": "made.tar", "stream": stream}])
+        samples = list(webdataset.tariterators.group_by_keys(files))
     assert len(samples) == COUNT
