@@ -75,6 +75,15 @@ class PartialWriter(Writer):
             path=self._partial.folder,
         )
 
+    def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
+        """Of work in progress that cannot be resumed; it is not deleted by us."""
+        return StoreError(
+            f"{what}: the unfinished store is damaged, delete the folder {self._partial.folder!r} "
+            "to start again",
+            path=self._partial.folder if path is None else path,
+            **where,
+        )
+
     def _full(self, error: Exception) -> bool:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             return True
