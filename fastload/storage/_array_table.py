@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from fastload.errors import StoreError, UsageError
 
 from ._columns import Columns, field_arrays, fields_of
-from ._fields import Blobs, Field, FieldColumn, label_column
+from ._fields import Blobs, Field, FieldColumn, is_text, label_column
 from ._sums import demand
 
 
@@ -201,8 +202,11 @@ def checked_classes(classes: Any, path: str) -> list[str]:
     Raises:
         StoreError: no list of texts.
     """
-    if not isinstance(classes, (list, tuple)) or not all(isinstance(c, str) for c in classes):
-        raise StoreError(f"expected a list of class names, found {str(classes)[:100]!r}", path=path)
+    if not isinstance(classes, (list, tuple)) or not all(map(is_text, classes)):
+        # reprlib looks into what is nested, or refers to itself, no deeper than a few levels
+        raise StoreError(
+            f"expected a list of class names, found {reprlib.repr(classes)}", path=path
+        )
     return list(classes)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from fastload.errors import StoreError, StoreNotFoundError
 
 from ._columns import fields_of
-from ._fields import Blobs, Field, FieldColumn, is_label_dtype
+from ._fields import Blobs, Field, FieldColumn, is_label_dtype, is_text
 from ._lmdb_pages import Pages, Tree
 from ._sums import Sums, demand
 
@@ -100,7 +100,7 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         raise StoreError(f"no list of columns: {str(listed)[:200]}", path=path)
     demand(listed, read.has, path)
     classes = read.json(b"classes", list)
-    if not all(isinstance(name, str) for name in classes):
+    if not all(map(is_text, classes)):
         raise StoreError("expected class names that are text", path=path)
     nbytes = read.array(b"nbytes", "<i8")
     offsets = read.array(b"offsets", "<i8")

@@ -13,6 +13,7 @@ from fastload.errors import StoreError
 
 from ._fields import Blobs, FieldColumn, field_column, label_column
 from ._mapped import map_file
+from ._read import open_regular
 from ._recordio_frames import HEADER, frames, headers
 from ._table import Table
 from .base import ENCODED
@@ -150,7 +151,7 @@ def _keys(parts: Sequence[_File]) -> Blobs:
 def _listed(path: str) -> dict[int, bytes]:
     """id -> path out of a .lst file: lines of id, labels, path, with tabs between."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
     except OSError:
         return {}  # im2rec's readers do without it, and so do we

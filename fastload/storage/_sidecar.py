@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
+from fastload._whole_file import whole_file
 from fastload.errors import StoreError
 
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
-from ._fields import Blobs, Field
+from ._fields import Blobs, Field, is_text
 from ._mapped import Watch
 from ._partial import sync_folder
 from ._read import open_regular
@@ -90,13 +91,11 @@ def write_sidecar(
         "fields": [column.field.as_json() for column in table.fields.values()],
     }  # fmt: skip
     final = sidecar_of(path) if place is None else place
-    temporary = f"{final}.partial" if target is None else target
-    with open(temporary, "wb") as file:
+    with whole_file(final) if target is None else open(target, "wb") as file:
         _write(file, header, arrays)
         file.flush()
         os.fsync(file.fileno())
     if target is None:
-        os.replace(temporary, final)
         sync_folder(folder)
 
 
@@ -156,7 +155,7 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
 def _read(path: str, place: str, format: str) -> Table | None:
     """The table in the file ``place``, whether it fits or not; None where there is none."""
     try:
-        with open(place, "rb") as file:
+        with open(place, "rb", opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except FileNotFoundError:
@@ -249,7 +248,7 @@ def is_manifest(path: str) -> bool:
     place = sidecar_of(path)
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
-    with open(place, "rb") as file:
+    with open(place, "rb", opener=open_regular) as file:
         data = file.read(_HEAD.size)
         nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
         data += file.read(min(nbytes, _MAX_HEADER))
@@ -291,7 +290,7 @@ def _only_damaged(table: Table, file: int) -> bool:
     if table.crc32c is None or len(records) < 2:
         return table.crc32c is not None
     records = records[:: -(-len(records) // _SPOT_CHECKS)]
-    with open(table.files[file], "rb", buffering=0) as data:
+    with open(table.files[file], "rb", buffering=0, opener=open_regular) as data:
         for record in records.tolist():
             nbytes = min(max(int(table.nbytes[record]), 0), _MAX_CHECKED)
             found = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
@@ -332,7 +331,7 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
     if len(files) == 1 and os.path.isfile(path):  # renamed or copied; its fingerprint decides
         files = [path]
     classes = header["classes"]
-    if not all(isinstance(one, str) for one in classes) or not isinstance(header["metadata"], dict):
+    if not all(map(is_text, classes)) or not isinstance(header["metadata"], dict):
         raise ValueError("classes or metadata are not as they should be")
     columns: dict[str, Any] = {name: arrays.get(name) for name in _COLUMNS[3:]}
     return Table(

@@ -134,7 +134,9 @@ class StreamWriter(PartialWriter):
             try:
                 file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
-                raise self._damaged(f"a data file cannot be read ({error.strerror})", path) from error
+                raise self._damaged(
+                    f"a data file cannot be read ({error.strerror})", path
+                ) from error
             try:
                 self._check_frames(file, path, start, columns.part(start, stop))
             finally:

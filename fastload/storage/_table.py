@@ -21,6 +21,7 @@ from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype
 from ._mapped import Watch
 from ._probe import UNKNOWN, probe_sizes
+from ._read import open_regular
 from ._sums import Sums
 from .base import Spans, Store
 
@@ -182,7 +183,7 @@ def fingerprint(path: str) -> Fingerprint:
         StoreError: it cannot be read.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             first = crc32c(os.pread(file.fileno(), _EDGE, 0))
             return size, first, crc32c(os.pread(file.fileno(), _EDGE, max(0, size - _EDGE)))

@@ -18,11 +18,12 @@ from ._array_table import (
 )
 from ._array_writer import to_json, write_synced
 from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, file_print, read_json
+from ._blocks import BlockWriter, check_stored, file_print, read_json
 from ._columns import Columns
 from ._folder_table import folder_table
 from ._image_array import IMAGES, Axes, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
+from ._read import open_regular
 from ._table import Fingerprint, Table, TableStore
 
 FORMAT = "n5"
@@ -63,6 +64,7 @@ class N5Store(TableStore):
                 f"expected an N5 dataset of images ({', '.join(IMAGES)}), found none", path=path
             )
         axes = axes_of(images.shape, images.dtype, path, name)
+        check_stored(images.folder, images.shape, 1)
         self._images, self._axes = images, axes
         file, offset, files, prints = _places(images, axes)
         self.indirect = None
@@ -118,8 +120,11 @@ def _places(
         return nowhere
     begins = np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
-        with open(path, "rb", buffering=0) as block:
-            shape, begins[number] = images.head(block.read(64), path)
+        try:
+            with open(path, "rb", buffering=0, opener=open_regular) as block:
+                shape, begins[number] = images.head(block.read(128), path)
+        except OSError as error:
+            raise StoreError(f"the block cannot be read: {error.strerror}", path=path) from error
         wanted = min(images.rows, count - number * images.rows)
         if shape[1:] != images.shape[1:] or shape[0] < wanted:
             return nowhere

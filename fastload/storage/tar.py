@@ -17,6 +17,7 @@ import numpy as np
 
 from . import _tar_scan
 from ._fields import RESERVED, Field, encode_text, label_column
+from ._read import open_regular
 from ._sidecar import SHARD, STORE, stream_table
 from ._signatures import image_format
 from ._stream import StreamWriter
@@ -72,7 +73,7 @@ class TarStore(TableStore):
         try:
             for file, offset, nbytes in zip(*(place[indices].tolist() for place in places)):
                 if file not in opened and nbytes >= 0:
-                    opened[file] = os.open(table.files[file], os.O_RDONLY | os.O_CLOEXEC)
+                    opened[file] = open_regular(table.files[file])
                 found.append(os.pread(opened[file], nbytes, offset) if nbytes >= 0 else nothing)
         finally:
             for descriptor in opened.values():

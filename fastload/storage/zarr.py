@@ -19,7 +19,7 @@ from ._array_table import (
     read_header,
 )
 from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, file_print, read_json
+from ._blocks import BlockWriter, check_stored, file_print, read_json
 from ._columns import Columns
 from ._folder_table import folder_table
 from ._image_array import IMAGES, Axes, axes_of, first_of
@@ -83,9 +83,11 @@ class ZarrStore(TableStore):
         places = None
         if images is None:
             found = _by_library(path, name)
+            check_stored(os.path.join(path, name), found.shape, 1)
             self._axes = axes = axes_of(found.shape, found.dtype, path, name)
         else:
             self._axes = axes = axes_of(images.shape, images.dtype, path, name)
+            check_stored(images.folder, images.shape, 1)
             places = _places(images, axes)
         self._name = name
         self.indirect = None
@@ -121,7 +123,7 @@ class ZarrStore(TableStore):
         array = _by_library(self.path, self._name)
         try:
             return [self._axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # of codecs, on damaged data
             raise StoreError(f"zarr cannot read it: {error}", path=self.path) from error
 
 
@@ -163,7 +165,12 @@ def _column(path: str, name: str) -> np.ndarray | None:
     plain = Array.open(path, name)
     array = None if plain is None else plain.read()
     if array is None:
-        array = np.asarray(_by_library(path, name)[...])
+        found = _by_library(path, name)
+        check_stored(os.path.join(path, *name.split("/")), found.shape, found.dtype.itemsize)
+        try:
+            array = np.asarray(found[...])
+        except Exception as error:  # of codecs, on damaged data
+            raise StoreError(f"zarr cannot read {name!r}: {error}", path=path) from error
     return array.astype(array.dtype.newbyteorder("<"))
 
 
@@ -183,7 +190,7 @@ def _by_library(path: str, name: str) -> Any:
         ) from error
     try:
         return zarr.open_array(os.path.join(path, name), mode="r")
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what it raises of damaged descriptions it does not say
         raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
 
 

@@ -1,4 +1,4 @@
-"""Work in progress whose files were changed meanwhile: refused, or finished with what was packed."""
+"""Work in progress whose files were changed meanwhile: refused, or finished as it was packed."""
 
 from __future__ import annotations
 
