@@ -91,7 +91,12 @@ class Field:
         """
         if self.kind == "text":
             return value.decode("utf-8")
-        return json.loads(value) if self.kind == "json" else value
+        if self.kind != "json":
+            return value
+        try:
+            return json.loads(value)
+        except RecursionError as error:
+            raise ValueError("JSON that is nested too deep") from error
 
 
 @dataclasses.dataclass(frozen=True)

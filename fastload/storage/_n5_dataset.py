@@ -52,7 +52,9 @@ class Dataset:
         dtype, compression = attributes.get("dataType"), attributes.get("compression")
         # The first versions of N5 have "compressionType".
         compression = compression or {"type": attributes.get("compressionType", "raw")}
-        if dtype not in dtypes or not isinstance(compression, dict) or 0 in block:
+        if not isinstance(dtype, str) or not isinstance(compression, dict) or 0 in block:
+            raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
+        if dtype not in dtypes:
             raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
         if len(block) != len(self.shape) or any(
             inside < whole for inside, whole in zip(block[1:], self.shape[1:])

@@ -12,7 +12,7 @@ import struct
 
 _TEXT, _LONG_PUT, _STOP = b"Xr."
 _MOST = 1000  # tuples that hashing one value may visit
-_CLASS, _INSTANCE = -1, -2  # of OrderedDict: what torch gives attributes to
+_CLASS, _INSTANCE, _NAME = -1, -2, -3  # of OrderedDict: what torch gives attributes to
 _FIXED = {  # opcodes that push one value, and how many bytes of it follow
     b"N": 0, b"\x88": 0, b"\x89": 0, b"K": 1, b"M": 2, b"J": 4, b"G": 8, b"]": 0, b"}": 0, b")": 0,
 }  # fmt: skip
@@ -70,9 +70,10 @@ class _Stack:
             values.append(0)
             return at + _FIXED[code]
         if code in _COUNTED:
-            values.append(0)
-            nbytes = _COUNTED[code]
-            return at + nbytes + int.from_bytes(data[at : at + nbytes], "little")
+            begin = at + _COUNTED[code]
+            end = begin + int.from_bytes(data[at:begin], "little")
+            values.append(_NAME if data[begin:end] == b"OrderedDict" else 0)
+            return end
         if code in _SKIPPED:
             return at + _SKIPPED[code]
         if code in _PUT:
@@ -101,9 +102,9 @@ class _Stack:
             end = data.index(b"\n", data.index(b"\n", at) + 1) + 1
             values.append(_CLASS if data[at:end] == b"collections\nOrderedDict\n" else 0)
             return end
-        elif code == b"\x93":  # STACK_GLOBAL: which one it is, find_class says
-            del values[-2:]
-            values.append(0)
+        elif code == b"\x93":  # STACK_GLOBAL; of what module, find_class asks
+            name, _ = values.pop(), values.pop()
+            values.append(_CLASS if name == _NAME else 0)
         elif code == b"Q":  # BINPERSID
             values[-1] = 0
         elif code == b"R":  # REDUCE

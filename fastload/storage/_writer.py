@@ -12,6 +12,7 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._columns import Columns, Schema, of_batch
+from ._fields import encode_text
 from ._partial import Partial
 from .base import Batch, Writer
 
@@ -43,6 +44,8 @@ class PartialWriter(Writer):
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._classes = list(classes)
+        for name in self._classes:
+            encode_text(name)  # refused before anything is written
         self._metadata = dict(metadata or {})
         begun = {**begun, "classes": self._classes, **(settings or {})}
         self._partial = Partial(self.path, begun, mark=mark)

@@ -86,6 +86,8 @@ class Array:
         if encoding["name"] != "default":
             return None
         made._separator = (encoding.get("configuration") or {}).get("separator", "/")
+        if made._separator not in ("/", "."):
+            return None
         codecs = list(described["codecs"])
         if codecs[0]["name"] == "sharding_indexed":
             if len(codecs) > 1:

@@ -76,8 +76,8 @@ class PthStore(TableStore):
             )
         axes = axes_of(images.shape, images.storage.dtype, path, str(name))
         count, nbytes = axes.count, axes.nbytes
-        offset = np.zeros(count, np.int64)
         self._axes, self._images, self._begin = axes, images, file.begin(images)
+        offset = np.zeros(count, np.int64)
         self.indirect = None
         if _in_place(axes, images):
             offset += self._begin + images.start + np.arange(count, dtype=np.int64) * nbytes
