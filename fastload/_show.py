@@ -20,6 +20,7 @@ from torch.utils.data import Subset
 from ._dataset import PackedDataset, open_dataset
 from ._datasets.source import nested, resolve
 from ._transforms.views import Views
+from ._whole_file import whole_file
 from .errors import MissingDependencyError, UsageError
 from .hints import Decode
 
@@ -130,9 +131,8 @@ def show(
         rows.append((index, name, original, after))
     shown = _grid(rows, epoch, engine, words)
     if out is not None:
-        temporary = f"{os.fspath(out)}.partial"
-        shown.image.save(temporary, "PNG")
-        os.replace(temporary, out)
+        with whole_file(out) as file:
+            shown.image.save(file, "PNG")
     return shown
 
 

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ._whole_file import whole_file
 from .errors import DataError, UsageError
 
 _LIMIT = 2_000_000
@@ -139,10 +140,8 @@ class Timeline:
             "baseTimeNanoseconds": base,
             "otherData": {"writer": "fastload", "dropped events": dropped},
         }
-        partial = f"{self.path}.{os.getpid()}.partial"
-        with open(partial, "w", encoding="utf-8") as file:
-            json.dump(content, file, separators=(",", ":"))
-        os.replace(partial, self.path)
+        with whole_file(self.path) as file:
+            file.write(json.dumps(content, separators=(",", ":")).encode())
 
     def _rendered(self, shift: int) -> list[dict[str, Any]]:
         """All events as JSON objects, those of a thread from the outside in."""

@@ -16,6 +16,8 @@ A message says what was expected, what came, and what to do.
 
 from __future__ import annotations
 
+from ._shown import printable
+
 
 class FastloadError(Exception):
     """Base of every exception of this package."""
@@ -50,6 +52,8 @@ class DataError(FastloadError):
         self.path = path
         self.record = record
         self.offset = offset
+        # Names in the message may come from the data: a terminal is to show them, and do no more.
+        message = printable(message, keep="\n")
         where = [f"file {path!r}"] if path is not None else []
         where += [f"record {record}"] if record is not None else []
         where += [f"byte offset {offset}"] if offset is not None else []

@@ -9,7 +9,10 @@ Note [Finding the memory file]
     must belong to the same user, be sealed against truncation and begin with the right header, so
     that neither a number that was used again nor another user's name does harm. Another such name,
     bound while a process looks and announces, makes sure that processes that start together do not
-    each make a file.
+    each make a file: its turn. Names are everybody's, so a process that finds this one taken asks
+    the kernel who listens there, and where it is another user takes the next name instead of
+    waiting; all processes of a user come to the same one. Where another user holds all of them
+    there is no turn, and at worst two processes that start together do not share.
 
     Rejected: a file in /dev/shm with a lock on it stays there when the last user is killed, and
     /dev/shm is small in containers (64 MB in Docker); handing the descriptor over a socket needs a
@@ -20,10 +23,13 @@ Ends: the memory is freed when the last process that holds the file has ended or
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
+import math
 import os
 import socket
+import struct
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +38,10 @@ from ..storage.base import Store
 
 _WAIT_S = 10.0
 _STEP_S = 0.005
+_NAMES = 16  # for the turn, in case another user holds some
+_ASK_S = 1.0  # between two questions whose a name is
+_UNKNOWN = 20  # answers that nobody listens, after which it is not waited for
+_CREDENTIALS = struct.Struct("iII")  # process, user, group: unix(7), SO_PEERCRED
 
 
 class Shared:
@@ -59,7 +69,7 @@ class Shared:
             )
             self.fd = create()
             return
-        with turn:
+        with turn:  # or none
             found = _find(self._prefix, fits)
             self.fd = create() if found is None else found
             self.announce()
@@ -106,21 +116,47 @@ def _state(path: bytes) -> bytes:
     return b"%d %d %d %d;" % (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
 
 
-def _turn(prefix: str) -> socket.socket | None:
-    """A socket under the name that one process at a time can have; None if it took too long."""
-    turn = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+def _turn(prefix: str) -> contextlib.AbstractContextManager[object] | None:
+    """What one process of this user at a time can have; None if it took too long."""
+    turn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     deadline = time.monotonic() + _WAIT_S
-    while True:
-        try:
-            turn.bind(f"\0{prefix}")
-            return turn
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
-                turn.close()
+    for name in [f"\0{prefix}", *(f"\0{prefix}/turn-{n}" for n in range(1, _NAMES))]:
+        asked, unknown = -math.inf, 0
+        while True:
+            try:
+                turn.bind(name)
+                turn.listen(socket.SOMAXCONN)
+                return turn
+            except OSError as error:
                 if error.errno != errno.EADDRINUSE:
+                    turn.close()
                     raise
+            now = time.monotonic()
+            if now > deadline:
+                turn.close()
                 return None
-        time.sleep(_STEP_S)
+            if now >= asked + _ASK_S or unknown:  # nobody takes these calls, and few can wait
+                asked, owner = now, _listener(name)
+                unknown = unknown + 1 if owner is None else 0
+                if unknown > _UNKNOWN or (owner is not None and owner != os.geteuid()):
+                    break
+            time.sleep(_STEP_S)
+    turn.close()
+    return contextlib.nullcontext()
+
+
+def _listener(name: str) -> int | None:
+    """The user whose process listens under the name; -1: cannot be asked; None: nobody does."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as call:
+        try:
+            call.connect(name)
+        except ConnectionRefusedError:  # it does not listen yet, or has let go of the name
+            return None
+        except OSError:
+            return -1
+        credentials = call.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    user: int = _CREDENTIALS.unpack(credentials)[1]
+    return user
 
 
 def _find(prefix: str, fits: Callable[[int], bool]) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fastload._machine import cpu
 from fastload._version import __version__
+from fastload._whole_file import whole_file
 from fastload.errors import DataError
 
 from .point import Point
@@ -196,6 +197,5 @@ def _differences(content: Mapping[str, Any], dataset: Any) -> list[str]:
 
 def _write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
     """Write a file, whole or not at all."""
-    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
-    Path(partial).write_text(json.dumps(content, indent=1), encoding="utf-8")
-    os.replace(partial, path)
+    with whole_file(path) as file:
+        file.write(json.dumps(content, indent=1).encode())

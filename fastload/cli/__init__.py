@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 
 import click
 
+from fastload._shown import printable
 from fastload._version import __version__
 from fastload.errors import FastloadError, UsageError
 
@@ -123,7 +124,7 @@ def _as_ctrl_c(terminated: list[int]) -> Any:
 def _message(error: Exception) -> str:
     """Of an error of ours, or the system's, whose number helps nobody."""
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
-        return str(error)
+        return printable(str(error), keep="\n")
     return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
 
 
@@ -145,7 +146,7 @@ def _format_warning(
 ) -> str:
     """A line that looks like an error's; where in our code it comes from helps nobody."""
     name = "" if category in (UserWarning, RuntimeWarning) else f" ({category.__name__})"
-    return f"fastload: warning{name}: {message}\n"
+    return f"fastload: warning{name}: {printable(str(message), keep=chr(10))}\n"
 
 
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import os
 import warnings
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
+from fastload._shown import printable
+from fastload._whole_file import whole_file
 from fastload.errors import MissingDependencyError
 from fastload.storage import DCT, RAW, Store, open_store
 from fastload.storage._read import read_records
@@ -54,7 +55,7 @@ def command(path: str, as_json: bool, grid: str | None) -> None:
 
 def _text(summary: Summary) -> str:
     lines = [
-        summary.path,
+        printable(summary.path),
         f"  format      {summary.format}",
         f"  records     {summary.records:,}",
         f"  bytes       {human(summary.nbytes)} in records, {human(summary.file_nbytes)} in files",
@@ -72,11 +73,12 @@ def _text(summary: Summary) -> str:
     for key in ("encode", "resize", "quality", "part", "source", "fastload"):
         if summary.metadata.get(key) is not None:
             name, by = ("packed by", "fastload ") if key == "fastload" else (key, "")
-            lines.append(f"  {name:<11} {by}{summary.metadata[key]}")
+            lines.append(f"  {name:<11} {by}{printable(str(summary.metadata[key])[:1000])}")
     if not summary.classes:
         return "\n".join([*lines, "  classes     none"])
     lines.append(f"  classes     {len(summary.classes):,}")
-    lines += [f"    {count:>9,}  {name}" for name, count in summary.classes[:_CLASSES_SHOWN]]
+    shown = summary.classes[:_CLASSES_SHOWN]
+    lines += [f"    {count:>9,}  {printable(name)}" for name, count in shown]
     if len(summary.classes) > _CLASSES_SHOWN:
         lines.append(f"    ... and {len(summary.classes) - _CLASSES_SHOWN:,} more (--json has all)")
     return "\n".join(lines)
@@ -112,9 +114,8 @@ def _contact_sheet(store: Store, path: str) -> int:
         tile = _picture(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
         x, y = at % columns * _TILE, at // columns * _TILE
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-    temporary = f"{path}.partial"
-    sheet.save(temporary, "PNG")
-    os.replace(temporary, path)
+    with whole_file(path) as file:
+        sheet.save(file, "PNG")
     return count
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from fastload._shown import printable
 from fastload.hints import Compression, Encoding, OnPackError
 
 from ._progress import ProgressBar, human
@@ -189,16 +190,17 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         return
     for skipped in report.skipped[:_SHOWN]:
         where = f"{skipped.path} (record {skipped.record})"
-        click.echo(f"skipped {where}: {skipped.reason}", err=True)
+        click.echo(printable(f"skipped {where}: {skipped.reason}"), err=True)
     if len(report.skipped) > _SHOWN:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:
         return
     for part in report.parts:
         resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
-        click.echo(f"{part.path}: {part.records:,} records, {human(part.nbytes)}{resumed}")
+        shown = printable(part.path)
+        click.echo(f"{shown}: {part.records:,} records, {human(part.nbytes)}{resumed}")
     for reason, count in list(report.kept.items())[:_SHOWN]:
-        click.echo(f"kept as they are: {count:,}, {reason}")
+        click.echo(printable(f"kept as they are: {count:,}, {reason}"))
     others = sum(list(report.kept.values())[_SHOWN:])
     if others:
         click.echo(f"kept as they are: {others:,}, for other reasons")

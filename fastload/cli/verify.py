@@ -7,6 +7,8 @@ import json
 
 import click
 
+from fastload._shown import printable
+
 from ._progress import ProgressBar, human
 
 _SHOWN = 50  # damaged records that are listed
@@ -41,18 +43,19 @@ def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: 
         return status
     for damage in report.damaged[:_SHOWN]:
         where = "" if damage.offset is None else f", byte offset {damage.offset}"
-        click.echo(f"{damage.path}: record {damage.record} ({damage.key}){where}: {damage.reason}")
+        line = f"{damage.path}: record {damage.record} ({damage.key}){where}: {damage.reason}"
+        click.echo(printable(line))
     if len(report.damaged) > _SHOWN:
         click.echo(f"and {len(report.damaged) - _SHOWN:,} more (--json has all)")
     if not known:
-        click.echo(report.columns)
+        click.echo(printable(report.columns))
     if not quiet:
         what = "checksums right" if report.checksums else "no checksum in this store; readable"
         if report.checksums and report.columns == "no checksum":
             what += ", no checksum of labels, names and fields"
         good = report.records - len(report.damaged)
         click.echo(
-            f"{report.path}: {good:,} of {report.records:,} records: {what}"
+            f"{printable(report.path)}: {good:,} of {report.records:,} records: {what}"
             f"{', decoded' if decode else ''}; {human(report.nbytes)} read"
         )
     return status

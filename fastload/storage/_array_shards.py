@@ -85,9 +85,34 @@ class ShardedWriter(PartialWriter):
                 assert places is not None  # our journal has them
                 self._number = int(places[-1, 0]) + 1
             self._empty()
+            self._check_shards()
         except BaseException:
             self._partial.close()
             raise
+
+    def _check_shards(self) -> None:
+        """Finished shards hold what the journal says."""
+        from . import open_store
+        from .verify import verify
+
+        if not self._partial.chunks:
+            return
+        columns = join(self._partial.chunks)
+        assert columns.places is not None  # our journal has them
+        for number in sorted(set(_shards(columns))):
+            path = self._partial.file(self._inner(number))
+            mine = columns.part(*np.searchsorted(columns.places[:, 0], [number, number + 1]))
+            try:
+                report = verify(path)
+                with open_store(path) as shard:
+                    found = shard.checksums(np.arange(len(shard)))
+            except StoreError as error:
+                raise self._damaged(error.message, path) from error
+            if report.damaged or report.columns not in ("right", "no checksum"):
+                wrong = report.damaged[0].reason if report.damaged else report.columns
+                raise self._damaged(wrong, path)
+            if found is None or not np.array_equal(found, mine.crc32c):
+                raise self._damaged("expected other records in a finished shard", path)
 
     def _inner(self, number: int) -> str:
         """Name in the partial store."""
@@ -98,11 +123,8 @@ class ShardedWriter(PartialWriter):
         there = set(os.listdir(self._partial.folder))
         done = {self._inner(number) for chunk in self._partial.chunks for number in _shards(chunk)}
         if done - there:
-            raise StoreError(
-                "a finished shard of the unfinished store is missing: delete the folder "
-                f"{self._partial.folder!r} to start again",
-                path=self._partial.file(min(done - there)),
-            )
+            missing = self._partial.file(min(done - there))
+            raise self._damaged("a finished shard is missing", missing)
         for name in there - done - _KEPT:
             left = self._partial.file(name)
             if os.path.isdir(left):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from fastload.errors import StoreError, UsageError
 
 from ._columns import Columns, field_arrays, fields_of
-from ._fields import Blobs, Field, FieldColumn, label_column
+from ._fields import Blobs, Field, FieldColumn, is_text, label_column
+from ._sums import demand
 
 
 def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarray]:
@@ -43,12 +45,39 @@ def as_bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), nbytes)
 
 
-def parse_header(text: Any, format_: str, version: int, path: str) -> dict[str, Any]:
-    """The header that ``ArrayWriter.header`` made, checked.
+def read_header(
+    text: Any, format_: str, version: int, path: str, has: Callable[[str], bool]
+) -> dict[str, Any]:
+    """The header that ``ArrayWriter.header`` made, checked; one that says nothing of other writers.
+
+    Args:
+        text: what lies in the place of the header, None where nothing does.
+        format_, version: that are expected.
+        path: of the store.
+        has: whether the store has a column of this name.
 
     Raises:
-        StoreError: no such header, or of a version that this fastload does not know.
+        StoreError: no such header, or of a version that this fastload does not know; a column that
+            the store was written with is missing, or the header of one that fastload wrote.
     """
+    if text is None:
+        if has("crc32c"):  # which fastload alone writes
+            raise StoreError(
+                "expected the header 'fastload' beside the column 'crc32c', found none: lost or "
+                "renamed since the store was written; copy it again from where it is whole, or "
+                "pack it again",
+                path=path,
+            )
+        return {"metadata": {}, "fields": []}
+    header = _parsed_header(text, format_, version, path)
+    sums = header.get("crc32c", {})
+    # Older stores have no list of columns, but all have the checksums of their records.
+    older = ["crc32c", *(["labels"] if "labels" in sums else [])]
+    demand(header.get("columns", older), has, path)
+    return header
+
+
+def _parsed_header(text: Any, format_: str, version: int, path: str) -> dict[str, Any]:
     try:
         header = dict(json.loads(text) if isinstance(text, (bytes, str)) else text)
         if header["format"] != f"fastload-{format_}":
@@ -58,8 +87,11 @@ def parse_header(text: Any, format_: str, version: int, path: str) -> dict[str, 
             raise ValueError("metadata that are no object")
         if not isinstance(header.get("crc32c", {}), dict):
             raise ValueError("checksums that are no object")
+        listed = header.get("columns", [])
+        if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+            raise ValueError("columns that are no list of names")
         header["fields"] = [Field.from_json(field) for field in header["fields"]]
-    except (KeyError, TypeError, ValueError, UsageError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
         raise StoreError(
             f"expected the header of a fastload-{format_} store, found {error}: pack it again",
             path=path,
@@ -170,8 +202,11 @@ def checked_classes(classes: Any, path: str) -> list[str]:
     Raises:
         StoreError: no list of texts.
     """
-    if not isinstance(classes, (list, tuple)) or not all(isinstance(c, str) for c in classes):
-        raise StoreError(f"expected a list of class names, found {str(classes)[:100]!r}", path=path)
+    if not isinstance(classes, (list, tuple)) or not all(map(is_text, classes)):
+        # reprlib looks into what is nested, or refers to itself, no deeper than a few levels
+        raise StoreError(
+            f"expected a list of class names, found {reprlib.repr(classes)}", path=path
+        )
     return list(classes)
 
 

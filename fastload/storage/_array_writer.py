@@ -116,8 +116,8 @@ class ArrayWriter(PartialWriter):
     def sync(self) -> None:
         """Does nothing: a store of this format is begun again after a crash."""
 
-    def header(self) -> dict[str, Any]:
-        """What the store says of itself, JSON-able."""
+    def header(self, columns: Sequence[str]) -> dict[str, Any]:
+        """What the store says of itself, JSON-able; ``columns`` are what a reader may demand."""
         schema = self._schema
         fields = schema.fields if schema is not None else ()
         return {
@@ -125,6 +125,7 @@ class ArrayWriter(PartialWriter):
             "version": self.version,
             "metadata": self._metadata,
             "fields": [field.as_json() for field in fields],
+            "columns": sorted(columns),
             "crc32c": self._sums,
         }
 

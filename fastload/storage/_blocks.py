@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from fastload.errors import StoreError
 
+from ._image_array import least_stored
 from ._partial import sync_folder
+from ._read import read_regular
 from ._shards import Sharding
 from ._writes import write_all
 
@@ -132,11 +135,7 @@ def read_json(path: str) -> dict[str, Any] | None:
         StoreError: damaged.
     """
     try:
-        with open(path, "rb") as file:
-            text = file.read(_MAX_JSON + 1)
-        if len(text) > _MAX_JSON:
-            raise ValueError(f"more than {_MAX_JSON} bytes")
-        found = json.loads(text)
+        found = json.loads(read_regular(path, _MAX_JSON))
         if not isinstance(found, dict):
             raise ValueError(f"a {type(found).__name__}")
         return found
@@ -145,6 +144,47 @@ def read_json(path: str) -> dict[str, Any] | None:
     except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"expected a JSON object, found {error}: copy or pack the store again",
                          path=path) from error  # fmt: skip
+
+
+def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
+    """Raise StoreError where the files of an array cannot hold it, however they are compressed.
+
+    So that a number that is damaged does not ask for more memory than there is.
+
+    Args:
+        folder: of the array.
+        shape, itemsize: what its description says.
+    """
+    needed = least_stored(shape, itemsize)
+    if needed <= 0:
+        return
+    stored = 0
+    for nbytes in _file_sizes(folder):
+        stored += nbytes
+        if stored >= needed:
+            return
+    raise StoreError(
+        f"expected {tuple(shape)} items of {itemsize} bytes, found files of {stored} bytes: the "
+        "store is damaged or not whole; copy or pack it again",
+        path=folder,
+    )
+
+
+def _file_sizes(folder: str) -> Iterator[int]:
+    """Bytes of each file below ``folder``; links are followed, to each folder once."""
+    left, seen = [folder], set()
+    while left:
+        with contextlib.suppress(OSError):  # it has gone, or is a link to nothing
+            place = os.stat(one := left.pop())
+            if (place.st_dev, place.st_ino) in seen:
+                continue
+            seen.add((place.st_dev, place.st_ino))
+            with os.scandir(one) as entries:
+                for entry in entries:
+                    if entry.is_dir():
+                        left.append(entry.path)
+                    elif entry.is_file():
+                        yield entry.stat().st_size
 
 
 def counts(value: Any, path: str) -> tuple[int, ...]:

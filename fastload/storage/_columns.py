@@ -38,6 +38,7 @@ class Columns:
         fields: name -> column.
         places: int64 (n, 4): number of the data file; where in it the record's frame begins, its
             bytes begin, its frame ends. None where the format finds that out by itself.
+        frames: uint32 (n,), CRC32C of each record's frame, its bytes included; None as ``places``.
     """
 
     labels: np.ndarray | None
@@ -48,6 +49,7 @@ class Columns:
     keys: Blobs
     fields: Mapping[str, FieldColumn] = dataclasses.field(default_factory=dict)
     places: np.ndarray | None = None
+    frames: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.kinds)
@@ -66,6 +68,7 @@ class Columns:
             kinds=self.kinds[start:stop],
             nbytes=self.nbytes[start:stop],
             places=None if self.places is None else self.places[start:stop],
+            frames=None if self.frames is None else self.frames[start:stop],
             keys=Blobs.of(self.keys.take(indices)),
             fields={
                 name: FieldColumn(
@@ -157,6 +160,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
         )
     labels = [part.labels for part in parts if part.labels is not None]
     places = [part.places for part in parts if part.places is not None]
+    frames = [part.frames for part in parts if part.frames is not None]
     return Columns(
         labels=np.concatenate(labels) if labels else None,
         sizes=np.concatenate([part.sizes for part in parts]),
@@ -169,6 +173,7 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
             for name, column in parts[0].fields.items()
         },
         places=np.concatenate(places) if places else None,
+        frames=np.concatenate(frames) if len(frames) == len(parts) else None,
     )
 
 
@@ -176,7 +181,10 @@ def _joined(values: Sequence[Any]) -> np.ndarray | Blobs:
     return Blobs.join(values) if isinstance(values[0], Blobs) else np.concatenate(values)
 
 
-_TYPES = {"sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8"}
+_TYPES = {
+    "sizes": "<i4", "crc32c": "<u4", "kinds": "u1", "nbytes": "<i8", "places": "<i8",
+    "frames": "<u4",
+}  # fmt: skip
 
 
 def _arrays(columns: Columns) -> dict[str, np.ndarray]:
@@ -258,6 +266,7 @@ def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
                 keys=Blobs(arrays["keys"], arrays["key_ends"]),
                 fields=fields_of([Field.from_json(field) for field in header["fields"]], arrays),
                 places=arrays.get("places"),
+                frames=arrays.get("frames"),
             )
         )
         at += _CHUNK.size + nbytes

@@ -91,7 +91,12 @@ class Field:
         """
         if self.kind == "text":
             return value.decode("utf-8")
-        return json.loads(value) if self.kind == "json" else value
+        if self.kind != "json":
+            return value
+        try:
+            return json.loads(value)
+        except RecursionError as error:
+            raise ValueError("JSON that is nested too deep") from error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,8 +216,26 @@ def _read_late(count: int, read: Callable[[], Blobs], path: str, version: tuple[
 
 
 def encode_text(text: str) -> bytes:
-    """A key as it lies in a store: UTF-8, with bytes of file names that are none as they are."""
-    return text.encode("utf-8", "surrogateescape")
+    """A key as it lies in a store: UTF-8, with bytes of file names that are none as they are.
+
+    Raises:
+        UsageError: half a character (a lone surrogate), which UTF-8 has not.
+    """
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"expected text that UTF-8 can hold, got {text[:100]!a}, in which number "
+            f"{error.start} is half a character (a lone surrogate)"
+        ) from error
+
+
+def is_text(value: Any) -> bool:
+    """Whether ``value`` is a text that ``encode_text`` takes."""
+    try:
+        return isinstance(value, str) and encode_text(value) is not None
+    except UsageError:
+        return False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -18,11 +18,12 @@ import numpy as np
 
 from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
 
-from ._array_table import Arrays, checked_labels, numbered, parse_header, same
+from ._array_table import Arrays, checked_labels, numbered, read_header, same
 from ._fields import Blobs, LateBlobs, encode_text, little
 from ._hdf5_strings import strings
-from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of, least_stored
 from ._mapped import MappedColumns
+from ._read import open_regular
 from ._sums import Sums
 from ._table import Table
 from .base import RAW
@@ -31,7 +32,6 @@ FORMAT = "hdf5"
 VERSION = 1
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
 _MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
-_MAX_RATIO = 1100  # deflate makes 1,032 bytes out of one at most
 
 
 class Layout:
@@ -52,10 +52,8 @@ class Layout:
     def of(cls, file: Any, path: str) -> Layout:
         """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in datasets:
-            text = _array(datasets["fastload"], path).item()
-            header = parse_header(text, FORMAT, VERSION, path)
+        text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
+        header = read_header(text, FORMAT, VERSION, path, datasets.__contains__)
         images = datasets.get(first_of(IMAGES, datasets) or "")
         pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
         if not pairs and images is None:
@@ -68,7 +66,7 @@ class Layout:
             ends = _array(datasets["offsets"], path, mapped)
             places = _Places.encoded(datasets["bytes"], ends, path)
         elif _is_variable(images):
-            places = _Places.variable(images)
+            places = _Places.variable(images, path)
         else:
             places = _Places.raw(images, path)
         count = len(places.nbytes)
@@ -174,9 +172,15 @@ class _Places:
         )
 
     @classmethod
-    def variable(cls, images: Any) -> _Places:
+    def variable(cls, images: Any, path: str) -> _Places:
         """Of image files as arrays of variable length."""
-        count = images.shape[0]
+        count, stored = images.shape[0], images.id.get_storage_size()
+        if least_stored(images.shape, images.dtype.itemsize) > stored:
+            raise StoreError(
+                f"expected {count} images, found {stored} bytes: the file is damaged or not "
+                "finished",
+                path=path,
+            )
         why = f"{images.name.lstrip('/')!r} is a dataset of arrays of variable length"
         nbytes = np.zeros(count, np.int64)
         return cls(nbytes, nbytes, why, lambda index: bytes(images[index].tobytes()))
@@ -198,9 +202,10 @@ def _place(dataset: Any, path: str) -> tuple[int, str | None]:
         return 0, None
     if properties.get_layout() != h5py.h5d.CONTIGUOUS:
         chunked = properties.get_layout() == h5py.h5d.CHUNKED
-        if chunked and nbytes > _MAX_RATIO * (dataset.id.get_storage_size() + (1 << 20)):
+        stored = dataset.id.get_storage_size()
+        if chunked and least_stored(dataset.shape, dataset.dtype.itemsize) > stored:
             raise StoreError(
-                f"expected the data of {name!r}, found {dataset.id.get_storage_size()} bytes for "
+                f"expected the data of {name!r}, found {stored} bytes for "
                 f"a shape of {dataset.shape}: the file is damaged or not finished",
                 path=path,
             )
@@ -315,6 +320,7 @@ def opened(path: str) -> Iterator[Any]:
         raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)
     with _fork_lock():
         try:
+            os.close(open_regular(path))  # the library would wait for whoever writes into a pipe
             file = h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_NBYTES)
         except OSError as error:
             raise StoreError(

@@ -7,6 +7,7 @@ An image that lies in a file as (height, width, 3) uint8 is a RAW record as it i
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,18 @@ CLASSES = ("classes", "class_names", "label_names")
 
 _MAX_NBYTES = 1 << 30  # of one image: what the core reads at most
 _MAX_RECORDS = 1 << 31
+_MAX_RATIO = 1100  # deflate makes 1,032 bytes out of one at most
+_FREE = 1 << 20  # records, or bytes, that are believed without looking
+
+
+def least_stored(shape: Sequence[int], itemsize: int) -> int:
+    """How many bytes an array of this shape takes at least in its file, however compressed.
+
+    At least one for each record, as a table of records is made when a store is opened; a million
+    records, and a megabyte, may come out of nothing.
+    """
+    records = shape[0] if shape else 0
+    return max(records - _FREE, (math.prod(shape) * itemsize - _FREE) // _MAX_RATIO)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,9 +15,9 @@ import numpy as np
 from fastload.errors import StoreError, StoreNotFoundError
 
 from ._columns import fields_of
-from ._fields import Blobs, Field, FieldColumn, is_label_dtype
+from ._fields import Blobs, Field, FieldColumn, is_label_dtype, is_text
 from ._lmdb_pages import Pages, Tree
-from ._sums import Sums
+from ._sums import Sums, demand
 
 VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
 FORMAT = "fastload-lmdb"
@@ -94,8 +94,13 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
             "a newer fastload may know it",
             path=path,
         )
+    sums = read.json(b"checksums", dict, optional=True)
+    listed = format_.get("columns", ["labels"] if "labels" in (sums or ()) else [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise StoreError(f"no list of columns: {str(listed)[:200]}", path=path)
+    demand(listed, read.has, path)
     classes = read.json(b"classes", list)
-    if not all(isinstance(name, str) for name in classes):
+    if not all(map(is_text, classes)):
         raise StoreError("expected class names that are text", path=path)
     nbytes = read.array(b"nbytes", "<i8")
     offsets = read.array(b"offsets", "<i8")
@@ -123,7 +128,7 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         offsets=offsets,
         keys=Blobs(read.value(b"keys"), read.array(b"key_ends", "<i8")),
         fields=read.fields(format_.get("fields", [])),
-        sums=Sums(path, read.json(b"checksums", dict, optional=True)),
+        sums=Sums(path, sums),
         places=[place for name in _LOOKED_UP if (place := pages.find(columns, name)) is not None],
     )
 
@@ -152,6 +157,10 @@ class _Reader:
         self._pages = pages
         self._tree = tree
         self._count = count
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column ``name``."""
+        return self._pages.find(self._tree, name.encode("utf-8", "replace")) is not None
 
     def value(self, name: bytes) -> np.ndarray:
         """uint8, a view of the file."""

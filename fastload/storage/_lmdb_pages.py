@@ -27,6 +27,7 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._mapped import Watch
+from ._read import open_regular
 
 _MAGIC = 0xBEEFC0DE
 _BRANCH, _LEAF, _OVERFLOW, _META, _LEAF2 = 0x01, 0x02, 0x04, 0x08, 0x20
@@ -85,7 +86,7 @@ class Pages:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             if os.fstat(file.fileno()).st_size < 2 * 256:
                 raise self._bad("expected an LMDB file, found fewer than two pages")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

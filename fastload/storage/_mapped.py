@@ -12,6 +12,8 @@ import numpy as np
 from fastload import _native
 from fastload.errors import StoreError, StoreNotFoundError
 
+from ._read import open_regular
+
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
     (b"BZh", "bzip2"),
@@ -28,7 +30,7 @@ def map_file(path: str) -> mmap.mmap | bytes:
         StoreError: it cannot be read, or is compressed: records of a compressed file have no place.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             if os.fstat(file.fileno()).st_size == 0:
                 return b""
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)

@@ -20,7 +20,9 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._array_writer import to_json, write_synced
-from ._blocks import counts, pieces, read_json
+from ._blocks import check_stored, counts, pieces, read_json
+from ._image_array import least_stored
+from ._read import read_regular
 
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
@@ -50,7 +52,9 @@ class Dataset:
         dtype, compression = attributes.get("dataType"), attributes.get("compression")
         # The first versions of N5 have "compressionType".
         compression = compression or {"type": attributes.get("compressionType", "raw")}
-        if dtype not in dtypes or not isinstance(compression, dict) or 0 in block:
+        if not isinstance(dtype, str) or not isinstance(compression, dict) or 0 in block:
+            raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
+        if dtype not in dtypes:
             raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
         if len(block) != len(self.shape) or any(
             inside < whole for inside, whole in zip(block[1:], self.shape[1:])
@@ -106,15 +110,18 @@ class Dataset:
         path = self.path_of(number)
         wanted = (min(self.rows, self.shape[0] - number * self.rows), *self.shape[1:])
         try:
-            with open(path, "rb") as file:
-                data = file.read(_MAX_BLOCK)
+            if math.prod(wanted) * self.dtype.itemsize > _MAX_BLOCK:
+                raise ValueError(f"a shape of {wanted}, more than {_MAX_BLOCK} bytes")
+            data = read_regular(path, _MAX_BLOCK)
         except FileNotFoundError:
             return np.zeros(wanted, self.dtype)
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise StoreError(f"the block cannot be read: {error}", path=path) from error
         shape, begin = self.head(data, path)
         nbytes = math.prod(shape) * self.dtype.itemsize
-        if nbytes > _MAX_BLOCK or any(have < want for have, want in zip(shape, wanted)):
+        if least_stored(shape, self.dtype.itemsize) > len(data) or any(
+            have < want for have, want in zip(shape, wanted)
+        ):
             raise StoreError(
                 f"expected a block of {wanted}, found {shape}: it is damaged", path=path
             )
@@ -160,14 +167,14 @@ class Dataset:
         Raises:
             StoreError: damaged, or larger than its files could be.
         """
-        present = sum(
-            os.path.exists(self.path_of(number)) for number in range(min(self.blocks, 1 << 20))
-        )
-        if present != self.blocks:
-            raise StoreError(
-                f"expected {self.blocks} blocks, found {present}: copy or pack the store again",
-                path=self.folder,
-            )
+        check_stored(self.folder, self.shape, self.dtype.itemsize)
+        for number in range(self.blocks):
+            if not os.path.exists(self.path_of(number)):
+                raise StoreError(
+                    f"expected {self.blocks} blocks, found no number {number}: copy or pack the "
+                    "store again",
+                    path=self.folder,
+                )
         parts = [self.block(number) for number in range(self.blocks)]
         whole = np.concatenate(parts) if parts else np.empty(self.shape, self.dtype)
         return whole.astype(self.dtype.newbyteorder("<"))

@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -59,9 +60,9 @@ class Partial:
             raise UsageError(
                 f"expected an existing folder for {path!r}, found none: create {parent!r}"
             )
-        if os.path.exists(self.folder) and not os.path.isdir(self.folder):
-            raise UsageError(f"{self.folder!r} is in the way and is not fastload's: move it")
-        os.makedirs(self.folder, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self.folder)
+        self._check_own()
         self._lock = self._acquire()
         with contextlib.ExitStack() as undo:
             undo.callback(self._release)
@@ -75,12 +76,34 @@ class Partial:
             with open(journal, "ab"):
                 pass
             with open(journal, "rb") as file:
-                self.chunks, self._ends = unpack_chunks(file.read())
+                try:
+                    self.chunks, self._ends = unpack_chunks(file.read())
+                except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+                    raise self._unusable(journal) from error  # its checksums are right
             self._journal = undo.enter_context(open(journal, "r+b", buffering=0))
             end = self._ends[-1] if self._ends else 0
             self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow it
             self._journal.seek(end)
             undo.pop_all()  # it is open
+
+    def _check_own(self) -> None:
+        """No link leads out of the folder: what is written and removed in it lies there."""
+        if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
+            raise UsageError(
+                f"expected a folder of fastload's at {self.folder!r}, found something else (a link "
+                "is not followed): move it"
+            )
+        with os.scandir(self.folder) as entries:
+            other = [
+                one.path
+                for one in entries
+                if not one.is_file(follow_symlinks=False) and not one.is_dir(follow_symlinks=False)
+            ]
+        if other:
+            raise UsageError(
+                f"expected files and folders in {self.folder!r}, found a link or a device, "
+                f"{min(other)!r}: delete that folder to start again"
+            )
 
     def _acquire(self) -> int:
         key = os.path.realpath(self.folder)
@@ -111,12 +134,8 @@ class Partial:
         try:
             with open(name, encoding="utf-8") as file:
                 begun = dict(json.load(file))
-        except (ValueError, TypeError) as error:
-            raise StoreError(
-                "the settings of the unfinished store are damaged: delete the folder "
-                f"{self.folder!r} to start again",
-                path=name,
-            ) from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._unusable(name) from error
         differ = sorted(k for k in {*begun, *settings} if begun.get(k) != settings.get(k))
         if differ:
             what = ", ".join(f"{k}: {begun.get(k)!r}, now {settings.get(k)!r}" for k in differ)
@@ -124,6 +143,14 @@ class Partial:
                 f"{self.folder!r} was begun with other settings or another source ({what}): "
                 "use the same to resume, or delete that folder to start again"
             )
+
+    def _unusable(self, path: str) -> StoreError:
+        """Of a file of the partial that says what cannot be."""
+        return StoreError(
+            f"the {os.path.basename(path)} of the unfinished store is damaged: delete the folder "
+            f"{self.folder!r} to start again",
+            path=path,
+        )
 
     def _discard_empty(self) -> None:
         """Remove the folder if all that is in it is the lock (and a journal whose data is done)."""
@@ -209,9 +236,15 @@ class Partial:
         journal = self.file(_RENAMES)
         if not os.path.exists(journal):
             return
-        with open(journal, encoding="utf-8", errors="surrogateescape") as file:
-            renames = json.load(file)
+        try:
+            with open(journal, encoding="utf-8", errors="surrogateescape") as file:
+                renames = [(str(name), str(path)) for name, path in json.load(file)]
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self._unusable(journal) from error
+        folder = os.path.dirname(self.path)
         for name, path in renames:
+            if os.path.basename(name) != name or os.path.dirname(path) != folder:
+                raise self._unusable(journal)
             if not os.path.lexists(self.file(name)) and os.path.lexists(path):
                 os.rename(path, self.file(name))
         sync_folder(os.path.dirname(self.path))

@@ -13,8 +13,10 @@ import collections
 import contextlib
 import dataclasses
 import io
+import math
 import os
 import pickle
+import reprlib
 import struct
 import zipfile
 import zlib
@@ -26,10 +28,13 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._mapped import MappedColumns
+from ._pickle_shape import check_shape
+from ._read import open_regular
 
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _ALIGN = 64  # bytes, as torch aligns storages
 _MAX_PICKLE = 1 << 30
+_FREE = 1 << 20  # elements that may come out of nothing
 _MAPPED = 1 << 16  # bytes of a tensor that is mapped instead of read
 _DTYPES = {
     "BoolStorage": "?", "ByteStorage": "|u1", "CharStorage": "|i1", "ShortStorage": "<i2",
@@ -59,9 +64,10 @@ class TensorRef:
     def __post_init__(self) -> None:
         numbers = [self.start, *self.shape, *self.strides]
         if len(self.shape) != len(self.strides) or len(self.shape) > 16:
-            raise ValueError(f"shape {self.shape} and strides {self.strides}")
+            shown = reprlib.repr(self.shape), reprlib.repr(self.strides)
+            raise ValueError(f"shape {shown[0]} and strides {shown[1]}")
         if not all(type(number) is int and number >= 0 for number in numbers):
-            raise ValueError(f"negative sizes in {numbers}")
+            raise ValueError(f"no sizes: {reprlib.repr(numbers)}")
         last = self.start + sum((n - 1) * s for n, s in zip(self.shape, self.strides))
         if 0 not in self.shape and last >= self.storage.count:
             raise ValueError(f"a tensor up to {last} in a storage of {self.storage.count}")
@@ -85,7 +91,10 @@ class PthFile:
         self.path = path
         self.mapped = MappedColumns(path)
         try:
-            with zipfile.ZipFile(path) as archive:
+            with (
+                open(path, "rb", opener=open_regular) as file,
+                zipfile.ZipFile(file) as archive,
+            ):
                 self._entries = {info.filename: info for info in archive.infolist()}
         except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise StoreError(
@@ -104,6 +113,7 @@ class PthFile:
                 raise StoreError(f"expected little-endian numbers, found {order!r}", path=path)
         pickled = self._bytes("data.pkl", _MAX_PICKLE)
         try:
+            check_shape(pickled)
             self.content = _Unpickler(io.BytesIO(pickled), encoding="utf-8").load()
         except Exception as error:  # a damaged pickle may raise anything
             raise StoreError(
@@ -123,7 +133,7 @@ class PthFile:
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise StoreError(f"{name!r} is compressed or encrypted: save it again with torch.save",
                              path=self.path)  # fmt: skip
-        with open(self.path, "rb", buffering=0) as file:
+        with open(self.path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             # Negative where bytes were taken out of the archive.
             head = os.pread(file.fileno(), _LOCAL.size, max(info.header_offset, 0))
@@ -150,16 +160,24 @@ class PthFile:
         return self._read(offset, nbytes)
 
     def _read(self, offset: int, nbytes: int) -> bytes:
-        with open(self.path, "rb") as file:
+        with open(self.path, "rb", opener=open_regular) as file:
             file.seek(offset)
             return file.read(nbytes)
 
-    def storage(self, storage: StorageRef) -> int:
-        """Where the elements of a storage begin in the file.
+    def begin(self, tensor: TensorRef) -> int:
+        """Where the storage of a tensor begins in the file.
 
         Raises:
-            StoreError: the entry has another length.
+            StoreError: the entry has another length, or the tensor has many times its elements.
         """
+        storage = tensor.storage
+        # Strides of 0 repeat elements: of gray images as three channels, but not by the million.
+        if math.prod(tensor.shape) > 3 * storage.count + _FREE:
+            raise StoreError(
+                f"expected a tensor of the elements in data/{storage.key}, which are "
+                f"{storage.count}, found a shape of {tensor.shape}",
+                path=self.path,
+            )
         offset, nbytes = self.place(f"data/{storage.key}")
         if nbytes != storage.count * storage.dtype.itemsize:
             raise StoreError(
@@ -193,7 +211,7 @@ class PthFile:
     def array(self, tensor: TensorRef, *, check: bool = False) -> np.ndarray:
         """A tensor, left in the file where it is large; ``check``: compared with its checksum."""
         storage = tensor.storage
-        offset, nbytes = self.storage(storage), storage.count * storage.dtype.itemsize
+        offset, nbytes = self.begin(tensor), storage.count * storage.dtype.itemsize
         data: bytes | np.ndarray
         if nbytes >= _MAPPED:
             data = self.mapped.array(np.dtype(np.uint8), offset, (nbytes,))
@@ -201,7 +219,10 @@ class PthFile:
             data = self._read(offset, nbytes)
         if check:
             self.check(f"data/{storage.key}", data)
-        return strided(data, tensor, tensor.start)
+        try:
+            return strided(data, tensor, tensor.start)
+        except ValueError as error:
+            raise StoreError(f"no tensor: {error}", path=self.path) from error
 
 
 def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarray:
@@ -232,7 +253,7 @@ def _rebuild(storage: Any, start: Any, shape: Any, strides: Any, *_: Any) -> Ten
 def _encode(text: Any, encoding: Any) -> bytes:
     """Stands for ``_codecs.encode``, which bytes are pickled with."""
     if encoding != "latin1" or not isinstance(text, str):
-        raise ValueError(f"an encoding of {encoding!r}")
+        raise ValueError(f"an encoding of {reprlib.repr(encoding)}")
     return text.encode("latin1")
 
 
@@ -255,9 +276,9 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, reference: Any) -> StorageRef:
         kind, dtype, key, _, count = reference
         if kind != "storage" or not isinstance(dtype, np.dtype) or not isinstance(key, str):
-            raise ValueError(f"a reference to {kind!r}")
+            raise ValueError(f"a reference to {reprlib.repr(kind)}")
         if type(count) is not int or count < 0:
-            raise ValueError(f"a storage of {count} elements")
+            raise ValueError(f"a storage of {reprlib.repr(count)} elements")
         return StorageRef(dtype, key, count)
 
 

@@ -32,6 +32,20 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     raise OSError(errno.EINVAL, NOT_REGULAR, path)
 
 
+def read_regular(path: str, limit: int) -> bytes:
+    """The content of a file, which has at most ``limit`` bytes.
+
+    Raises:
+        OSError: it cannot be read, or is no regular file.
+        ValueError: it is larger.
+    """
+    with open(path, "rb", opener=open_regular) as file:
+        nbytes = os.fstat(file.fileno()).st_size
+        if nbytes > limit:
+            raise ValueError(f"{nbytes} bytes, more than {limit}")
+        return file.read(nbytes)
+
+
 def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
     """The bytes of a record in one of ``Store.memory``; of a raw image its pixels, packed."""
     if array.ndim == 1:

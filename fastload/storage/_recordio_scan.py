@@ -13,11 +13,15 @@ from fastload.errors import StoreError
 
 from ._fields import Blobs, FieldColumn, field_column, label_column
 from ._mapped import map_file
+from ._read import open_regular
 from ._recordio_frames import HEADER, frames, headers
 from ._table import Table
 from .base import ENCODED
 
 FORMAT = "recordio"
+# In ``id2`` of a store's first record: a sidecar belongs to the file, which is all of the store, or
+# a shard of it.
+STORE_ID2, SHARD_ID2, MARK_ID2 = 0xFA50 << 48, 0xFA60 << 48, 0xFFF0 << 48
 SPLIT = 1  # added to the (even) beginning of a record in several pieces: its place has no one span
 
 
@@ -78,13 +82,16 @@ def pack_id2(kind: int, width: int, height: int) -> int:
     """What our files put into ``id2``, which im2rec leaves 0: what a record of ours is.
 
     0 for an image file; else ``kind`` in the upper 16 bits, then width and height of 24 bits each.
+    The first record of a store has ``STORE_ID2`` or ``SHARD_ID2`` there too.
     """
     return 0 if kind == ENCODED else kind << 48 | width << 24 | height
 
 
 def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
     """The kinds and sizes of records; None where all are image files."""
-    kinds = id2 >> np.uint64(48)
+    marks = id2 & np.uint64(MARK_ID2)
+    marked = (marks == np.uint64(STORE_ID2)) | (marks == np.uint64(SHARD_ID2))
+    kinds = np.where(marked, id2 ^ marks, id2) >> np.uint64(48)
     ours = (kinds == 1) | (kinds == 2)
     if not ours.any():
         return np.zeros(len(id2), np.uint8), None
@@ -144,7 +151,7 @@ def _keys(parts: Sequence[_File]) -> Blobs:
 def _listed(path: str) -> dict[int, bytes]:
     """id -> path out of a .lst file: lines of id, labels, path, with tabs between."""
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
     except OSError:
         return {}  # im2rec's readers do without it, and so do we

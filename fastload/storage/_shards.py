@@ -93,6 +93,12 @@ class Sharding:
         return numbers
 
 
+def is_pattern(path: str) -> bool:
+    """Whether ``path`` is a pattern for files, rather than the name of a file or of a set."""
+    magic = glob.has_magic(path) or _BRACES.search(path) is not None
+    return magic and not os.path.exists(path)
+
+
 def data_files(path: str) -> list[str]:
     """The files of the store ``path``, in order, where no sidecar lists them.
 
@@ -121,11 +127,17 @@ def data_files(path: str) -> list[str]:
         return found
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
-    hint = (
-        "its packing was not finished: run the same pack command again"
-        if os.path.isdir(path + ".partial")
-        else "check the path"
-    )
+    hint = "check the path"
+    stem, suffix = os.path.splitext(path)
+    shard = f"{stem}-000000{suffix}"  # as tar archives are counted, which do not say how many
+    if os.path.isdir(path + ".partial"):
+        hint = "its packing was not finished: run the same pack command again"
+    elif os.path.exists(shard):
+        pattern = f"{glob.escape(stem)}-*{glob.escape(suffix)}"
+        hint = (
+            f"expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and the "
+            f"others: put it back, or open the files as {pattern!r} to read what they alone hold"
+        )
     raise StoreNotFoundError(f"expected a store, found nothing: {hint}", path=path)
 
 

@@ -7,28 +7,34 @@ length is checked first.
 from __future__ import annotations
 
 import dataclasses
+import glob
 import json
 import math
 import mmap
 import os
 import struct
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fastload._whole_file import whole_file
 from fastload.errors import StoreError
 
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
-from ._fields import Blobs, Field
+from ._fields import Blobs, Field, is_text
 from ._mapped import Watch
 from ._partial import sync_folder
+from ._read import open_regular
+from ._shards import data_files, is_pattern
 from ._sums import Sums
 from ._table import Table, fingerprint
 
 SUFFIX = ".fastload"
+STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is all of a store, or not
+MARK_NBYTES = 1024  # at the beginning of a file, where marks lie
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC32C and bytes of the header, of the file
 _MAGIC = b"FLSIDE\r\n"
 _VERSION = 1
@@ -85,13 +91,11 @@ def write_sidecar(
         "fields": [column.field.as_json() for column in table.fields.values()],
     }  # fmt: skip
     final = sidecar_of(path) if place is None else place
-    temporary = f"{final}.partial" if target is None else target
-    with open(temporary, "wb") as file:
+    with whole_file(final) if target is None else open(target, "wb") as file:
         _write(file, header, arrays)
         file.flush()
         os.fsync(file.fileno())
     if target is None:
-        os.replace(temporary, final)
         sync_folder(folder)
 
 
@@ -141,9 +145,9 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
     if changed is not None and place is None:
         warnings.warn(
             f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is left "
-            "aside and the files are read from their beginning each time; pack the store again, "
-            "or delete the sidecar if the change was meant",
-            stacklevel=5,
+            "aside and the files are read from their beginning each time, without checksums; put "
+            "the files back, or pack the store again",
+            stacklevel=6,
         )
     return None
 
@@ -151,7 +155,7 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
 def _read(path: str, place: str, format: str) -> Table | None:
     """The table in the file ``place``, whether it fits or not; None where there is none."""
     try:
-        with open(place, "rb") as file:
+        with open(place, "rb", opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if size else b""
     except FileNotFoundError:
@@ -166,7 +170,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "
-            "copy or pack the store again; without the sidecar, what the files alone hold is read",
+            "copy or pack the store again",
             path=place,
         ) from error
     if table.format != format:
@@ -189,12 +193,62 @@ def _changed(table: Table) -> str | None:
     return table.files[changed[0]]
 
 
+def stream_table(
+    path: str,
+    format: str,
+    *,
+    mark: Callable[[bytes], bytes | None],
+    scan: Callable[[Sequence[str]], Table],
+) -> Table:
+    """The table of the store ``path``: out of its sidecar, or by scanning its files.
+
+    Files are scanned where others wrote them; where the sidecar does not fit them, with a warning;
+    where ``path`` is a pattern; and a shard of a set that is opened alone.
+
+    Args:
+        path: of the store.
+        format: name of the format.
+        mark: the first ``MARK_NBYTES`` of a file -> STORE or SHARD where a writer of ours says so
+            there, else None.
+        scan: the table of files.
+
+    Raises:
+        StoreNotFoundError: a data file is missing.
+        StoreError: the sidecar is missing that the store was written with; anything is damaged.
+    """
+    table = read_sidecar(path, format)
+    if table is not None:
+        return table
+    files = data_files(path)
+    place = sidecar_of(path)
+    if not is_pattern(path) and not os.path.lexists(place):
+        with open(files[0], "rb", opener=open_regular) as file:
+            found = mark(file.read(MARK_NBYTES))
+        if found == (STORE if files == [path] else SHARD):
+            raise StoreError(
+                f"expected {place!r}, which the store was written with, found nothing: it has the "
+                "checksums and the columns that the format has no place for; put it back, or open "
+                f"the files as {_pattern(path, files)!r} to read what they alone hold",
+                path=path,
+            )
+    return scan(files)
+
+
+def _pattern(path: str, files: Sequence[str]) -> str:
+    """A pattern for ``files`` and no others, whose suffix is that of ``path``."""
+    if files != [path]:
+        stem, suffix = os.path.splitext(path)
+        return f"{glob.escape(stem)}-*{glob.escape(suffix)}"
+    folder, name = os.path.split(path)
+    return os.path.join(glob.escape(folder), f"[{name[0]}]{glob.escape(name[1:])}")
+
+
 def is_manifest(path: str) -> bool:
     """Whether the sidecar of ``path`` stands for a set of shards, rather than for one file."""
     place = sidecar_of(path)
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
-    with open(place, "rb") as file:
+    with open(place, "rb", opener=open_regular) as file:
         data = file.read(_HEAD.size)
         nbytes = _HEAD.unpack(data)[3] if len(data) == _HEAD.size else 0
         data += file.read(min(nbytes, _MAX_HEADER))
@@ -236,7 +290,7 @@ def _only_damaged(table: Table, file: int) -> bool:
     if table.crc32c is None or len(records) < 2:
         return table.crc32c is not None
     records = records[:: -(-len(records) // _SPOT_CHECKS)]
-    with open(table.files[file], "rb", buffering=0) as data:
+    with open(table.files[file], "rb", buffering=0, opener=open_regular) as data:
         for record in records.tolist():
             nbytes = min(max(int(table.nbytes[record]), 0), _MAX_CHECKED)
             found = os.pread(data.fileno(), nbytes, max(int(table.offset[record]), 0))
@@ -277,7 +331,7 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
     if len(files) == 1 and os.path.isfile(path):  # renamed or copied; its fingerprint decides
         files = [path]
     classes = header["classes"]
-    if not all(isinstance(one, str) for one in classes) or not isinstance(header["metadata"], dict):
+    if not all(map(is_text, classes)) or not isinstance(header["metadata"], dict):
         raise ValueError("classes or metadata are not as they should be")
     columns: dict[str, Any] = {name: arrays.get(name) for name in _COLUMNS[3:]}
     return Table(

@@ -2,7 +2,8 @@
 
 Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
 and then adds a chunk to the journal, which says where every record lies: what the data files hold
-beyond the journal is cut off when the work is resumed.
+beyond the journal is cut off when the work is resumed, and every frame before that is compared with
+its checksum.
 
 A store of one file is NAME beside its sidecar NAME.fastload, which is renamed first. A store of
 shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
@@ -20,9 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastload import _native
-from fastload.errors import StoreError, UsageError
+from fastload.errors import UsageError
 
 from ._columns import Columns, join
+from ._crc import crc32c
 from ._shards import Sharding
 from ._sidecar import is_manifest, sidecar_of, write_sidecar
 from ._table import Table
@@ -123,21 +125,42 @@ class StreamWriter(PartialWriter):
         return self._partial.file(f"data-{number:05d}")
 
     def _check_data(self) -> None:
-        """The data files hold what the journal says."""
+        """The data files hold what the journal says, and as it was written."""
+        columns = join(self._partial.chunks)
+        assert columns.places is not None  # our journal has them
         for number in range(self._number + 1):
             path = self._data(number)
-            if not os.path.exists(path):
-                raise StoreError(
-                    "a data file of the unfinished store is missing: delete the folder "
-                    f"{self._partial.folder!r} to start again",
-                    path=path,
-                )
-        if os.path.getsize(self._data(self._number)) < self._at:
-            raise StoreError(
-                f"the unfinished store is shorter than its journal says: delete the folder "
-                f"{self._partial.folder!r} to start again",
-                path=self._data(self._number),
-            )
+            start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
+            try:
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise self._damaged(
+                    f"a data file cannot be read ({error.strerror})", path
+                ) from error
+            try:
+                self._check_frames(file, path, start, columns.part(start, stop))
+            finally:
+                os.close(file)
+
+    def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
+        """Every frame of a data file, whose records begin with number ``first``."""
+        header = self.header()
+        if os.pread(file, len(header), 0) != header:
+            raise self._damaged("expected another beginning of a data file", path, offset=0)
+        assert columns.places is not None  # as above
+        crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
+        for i, (begin, end, crc) in enumerate(zip(*columns.places[:, [1, 3]].T.tolist(), crcs)):
+            frame = os.pread(file, end - begin, begin)
+            if len(frame) < end - begin:
+                raise self._damaged(
+                    f"expected {end - begin} bytes, found {len(frame)}",
+                    path, record=first + i, offset=begin,
+                )  # fmt: skip
+            if crc is not None and crc32c(frame) != crc:  # older journals have none
+                raise self._damaged(
+                    f"expected CRC32C {crc:08x} of a record's frame, found {crc32c(frame):08x}",
+                    path, record=first + i, offset=begin,
+                )  # fmt: skip
 
     def _descriptor(self, number: int) -> int:
         """The data file ``number``, open, with its header."""
@@ -165,6 +188,10 @@ class StreamWriter(PartialWriter):
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(first, lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
+        frames = [
+            crc32c(end, crc32c(data, crc32c(begin_)))
+            for begin_, data, end in zip(before, batch.data, after)
+        ]
         try:
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -179,7 +206,9 @@ class StreamWriter(PartialWriter):
         except OSError as error:
             raise self._failed(error) from error
         self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
-        self._columns.append(dataclasses.replace(columns, places=places))
+        self._columns.append(
+            dataclasses.replace(columns, places=places, frames=np.array(frames, np.uint32))
+        )
         self._unsynced_nbytes += int(lengths.sum())
         if self._unsynced_nbytes >= _SYNC_NBYTES:
             self.sync()

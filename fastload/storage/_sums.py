@@ -1,13 +1,16 @@
-"""CRC32C of the columns of a store that its format does not check: labels, names, fields, classes.
+"""CRC32C of the columns of a store that its format does not check, and which columns there are.
 
-Each column is compared when it is first read, so that opening a store reads none of them. A sum is
-of the column's numbers in little-endian order, of byte strings of their bytes and then their ends.
+A store that fastload wrote lists its columns: one that is missing is an error when the store is
+opened (``demand``). What is in them is compared when it is first read, so that opening a store
+reads no column. A sum is of the column's numbers in little-endian order, of byte strings of their
+bytes and then their ends.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,14 +23,48 @@ from ._fields import Blobs, FieldColumn, encode_text, little
 # Columns of up to so many bytes (20 ms) are compared when they are read; of larger ones, such as
 # masks, a batch reads a part. ``verify`` compares all.
 _MOST_NBYTES = 64 << 20
+_PIECE = 1 << 16  # rows
 _CHECKED = object()
 
 
+class _Checked(Protocol):
+    """What has sums of its columns; None: the store has no such column."""
+
+    @property
+    def labels(self) -> np.ndarray | None: ...
+    @property
+    def keys(self) -> Blobs: ...
+    @property
+    def fields(self) -> Mapping[str, FieldColumn]: ...
+    @property
+    def sizes(self) -> np.ndarray | None: ...
+    @property
+    def kinds(self) -> np.ndarray | None: ...
+    @property
+    def crc32c(self) -> np.ndarray | None: ...
+
+
 def sums_of(columns: Columns, classes: Sequence[str]) -> dict[str, int]:
-    """The sums of what a writer has: of ``labels``, ``keys``, ``classes`` and each ``/FIELD``."""
-    return {name: _sum(values) for name, values in _named(
-        columns.labels, columns.keys, columns.fields, classes
-    ).items()}  # fmt: skip
+    """The sums of what a writer has: of its columns by name, of fields as ``/FIELD``."""
+    as_written = dataclasses.replace(
+        columns,
+        sizes=columns.sizes.astype("<i4"),
+        kinds=columns.kinds.astype("u1"),
+        crc32c=columns.crc32c.astype("<u4"),
+    )
+    return {name: _sum(values) for name, values in _named(as_written, classes).items()}
+
+
+def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
+    """Raise StoreError unless the store at ``path`` has all of the columns it was written with."""
+    lost = [name for name in names if not has(name)]
+    if lost:
+        raise StoreError(
+            f"expected the {'columns' if lost[1:] else 'column'} {', '.join(map(repr, lost))}, "
+            "which the store was written with, found none: lost or renamed since; copy the store "
+            "again from where it is whole, or pack it again",
+            path=path,
+        )
 
 
 class Sums:
@@ -69,19 +106,13 @@ class Sums:
         """``check`` of the class names. Raises StoreError."""
         self.check("classes", _texts(classes))
 
-    def check_all(
-        self,
-        labels: np.ndarray | None,
-        keys: Blobs,
-        fields: Mapping[str, FieldColumn],
-        classes: Sequence[str],
-    ) -> bool:
+    def check_all(self, columns: _Checked, classes: Sequence[str]) -> bool:
         """Compare what was not yet; whether there was anything to compare with.
 
         Raises:
             StoreError: a column is not what was written, or missing.
         """
-        there = _named(labels, keys, fields, classes)
+        there = _named(columns, classes)
         for name, values in there.items():
             self.check(name, values, all=True)
         if self._left:
@@ -93,16 +124,16 @@ class Sums:
         return self.known
 
 
-def _named(
-    labels: np.ndarray | None,
-    keys: Blobs,
-    fields: Mapping[str, FieldColumn],
-    classes: Sequence[str],
-) -> dict[str, np.ndarray | Blobs]:
-    found: dict[str, np.ndarray | Blobs] = {"keys": keys, "classes": _texts(classes)}
-    if labels is not None:
-        found["labels"] = labels
-    return found | {f"/{name}": column.values for name, column in fields.items()}
+def _named(columns: _Checked, classes: Sequence[str]) -> dict[str, np.ndarray | Blobs]:
+    arrays = {
+        "labels": columns.labels,
+        "sizes": columns.sizes,
+        "kinds": columns.kinds,
+        "crc32c": columns.crc32c,
+    }
+    found: dict[str, np.ndarray | Blobs] = {"keys": columns.keys, "classes": _texts(classes)}
+    found |= {name: array for name, array in arrays.items() if array is not None}
+    return found | {f"/{name}": column.values for name, column in columns.fields.items()}
 
 
 def _texts(texts: Sequence[str]) -> Blobs:
@@ -117,7 +148,12 @@ def _nbytes(values: np.ndarray | Blobs) -> int:
 def _sum(values: np.ndarray | Blobs) -> int:
     crc = 0
     for part in (values.data, values.ends) if isinstance(values, Blobs) else (values,):
-        crc = crc32c(little(part).reshape(-1).view(np.uint8).data, crc)
+        whole = part.flags.c_contiguous
+        # A column that says the same of every record takes no memory, and is to take none here.
+        for piece in (
+            [part] if whole else (part[at : at + _PIECE] for at in range(0, len(part), _PIECE))
+        ):
+            crc = crc32c(little(piece).reshape(-1).view(np.uint8).data, crc)
     return crc
 
 

@@ -21,6 +21,7 @@ from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype
 from ._mapped import Watch
 from ._probe import UNKNOWN, probe_sizes
+from ._read import open_regular
 from ._sums import Sums
 from .base import Spans, Store
 
@@ -166,7 +167,7 @@ class Table:
 
     def check_columns(self) -> bool:
         """As in ``Store``."""
-        return self.sums.check_all(self.labels, self.keys, self.fields, self.classes)
+        return self.sums.check_all(self, self.classes)
 
     @property
     def identity(self) -> int:
@@ -182,7 +183,7 @@ def fingerprint(path: str) -> Fingerprint:
         StoreError: it cannot be read.
     """
     try:
-        with open(path, "rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
             first = crc32c(os.pread(file.fileno(), _EDGE, 0))
             return size, first, crc32c(os.pread(file.fileno(), _EDGE, max(0, size - _EDGE)))
@@ -262,13 +263,17 @@ class TableStore(Store):
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        if self._table.kinds is None:
+        table = self._table
+        if table.kinds is None:
             return np.zeros(len(indices), np.uint8)
-        return self._checked(self._table.kinds[indices], indices)
+        table.sums.check("kinds", table.kinds)
+        return self._checked(table.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract. An image's header is read, once per process, where it must be."""
-        sizes = self._table.sizes if self._probed is None else self._probed
+        table = self._table
+        table.sums.check("sizes", table.sizes)
+        sizes = table.sizes if self._probed is None else self._probed
         if sizes is not None:
             found: np.ndarray = sizes[indices]
             if bool(found.all()):

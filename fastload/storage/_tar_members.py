@@ -294,6 +294,20 @@ def header(name: bytes, nbytes: int, kind: bytes = b"0") -> bytes:
     return b"".join((short.ljust(100, b"\0"), rest, prefix.ljust(167, b"\0")))
 
 
+def owned(member: bytes, user: bytes, group: bytes) -> bytes:
+    """``member``, which begins with a header of ours, with the names of its owners."""
+    block = bytearray(member[:BLOCK])
+    block[265:329] = user.ljust(32, b"\0") + group.ljust(32, b"\0")
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block) + member[BLOCK:]
+
+
+def owner(begin: bytes) -> tuple[bytes, bytes]:
+    """The names of user and group in the header that ``begin`` begins with."""
+    return begin[265:297].rstrip(b"\0"), begin[297:329].rstrip(b"\0")
+
+
 def _pax_line(key: bytes, value: bytes) -> bytes:
     """ "LENGTH KEY=VALUE": the length counts itself."""
     body = b" " + key + b"=" + value + b"\n"

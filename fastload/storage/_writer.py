@@ -12,6 +12,7 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._columns import Columns, Schema, of_batch
+from ._fields import encode_text
 from ._partial import Partial
 from .base import Batch, Writer
 
@@ -43,6 +44,8 @@ class PartialWriter(Writer):
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
         self._classes = list(classes)
+        for name in self._classes:
+            encode_text(name)  # refused before anything is written
         self._metadata = dict(metadata or {})
         begun = {**begun, "classes": self._classes, **(settings or {})}
         self._partial = Partial(self.path, begun, mark=mark)
@@ -73,6 +76,15 @@ class PartialWriter(Writer):
         return StoreError(
             f"writing failed: {error}{kept}; {full}, and run the same command again",
             path=self._partial.folder,
+        )
+
+    def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
+        """Of work in progress that cannot be resumed; it is not deleted by us."""
+        return StoreError(
+            f"{what}: the unfinished store is damaged, delete the folder {self._partial.folder!r} "
+            "to start again",
+            path=self._partial.folder if path is None else path,
+            **where,
         )
 
     def _full(self, error: Exception) -> bool:

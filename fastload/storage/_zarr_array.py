@@ -16,8 +16,9 @@ import numpy as np
 from fastload.errors import StoreError
 
 from ._array_writer import to_json, write_synced
-from ._blocks import counts, pieces, read_json
+from ._blocks import check_stored, counts, pieces, read_json
 from ._crc import crc32c
+from ._read import open_regular, read_regular
 
 MISSING = 2**64 - 1  # in the index of a shard: an inner chunk that is not stored
 _NAMES = {
@@ -85,6 +86,8 @@ class Array:
         if encoding["name"] != "default":
             return None
         made._separator = (encoding.get("configuration") or {}).get("separator", "/")
+        if made._separator not in ("/", "."):
+            return None
         codecs = list(described["codecs"])
         if codecs[0]["name"] == "sharding_indexed":
             if len(codecs) > 1:
@@ -118,17 +121,17 @@ class Array:
         """All of a small array that is not sharded; None where the library has to."""
         if self.inner is not None:
             return None
+        check_stored(self.folder, self.shape, self.dtype.itemsize)
         parts = []
         nbytes = self.dtype.itemsize * int(np.prod(self.shape[1:], dtype=object))
         for number in range(self.files):
             path = self.path_of(number)
             rows = min(self.rows, self.shape[0] - number * self.rows)
             try:
-                with open(path, "rb") as file:
-                    data = file.read(self.rows * nbytes + 4)
+                data = read_regular(path, self.rows * nbytes + 4)
             except FileNotFoundError:
                 return None
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 raise StoreError(f"the chunk cannot be read: {error}", path=path) from error
             if len(data) < self.rows * nbytes:
                 raise StoreError(
@@ -153,9 +156,13 @@ class Array:
         path = self.path_of(number)
         nbytes = self.rows // self.inner * 16
         whole = nbytes + (4 if self.index_crc else 0)
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            data = os.pread(file.fileno(), whole, 0 if self.index_first else max(0, size - whole))
+        try:
+            with open(path, "rb", buffering=0, opener=open_regular) as file:
+                size = os.fstat(file.fileno()).st_size
+                begin = 0 if self.index_first else size - whole
+                data = os.pread(file.fileno(), whole, begin) if whole <= size else b""
+        except OSError as error:
+            raise StoreError(f"the shard cannot be read: {error.strerror}", path=path) from error
         if len(data) != whole or (
             self.index_crc and crc32c(data[:nbytes]) != _number(data[nbytes:])
         ):

@@ -22,7 +22,7 @@ from fastload.errors import MissingDependencyError, StoreError, UsageError
 
 from ._arrow_columns import images_of, numbers_of
 from ._probe import THREADS, UNKNOWN, UNREADABLE
-from ._read import read_records
+from ._read import open_regular, read_records
 from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
 from .folder import PathList
@@ -356,7 +356,7 @@ def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
     if value["path"] is None:
         return None
     try:
-        with open(value["path"], "rb") as file:
+        with open(value["path"], "rb", opener=open_regular) as file:
             return file.read()
     except OSError as error:
         raise StoreError(

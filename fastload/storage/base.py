@@ -394,7 +394,8 @@ class Writer(abc.ABC):
         trace: TracebackType | None,
     ) -> None:
         """Commit on success; on an error keep the partial for a later resume."""
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
+        try:
+            if kind is None:
+                self.commit()
+        finally:
+            self.abort()  # which does nothing where that is done

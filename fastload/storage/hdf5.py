@@ -193,8 +193,9 @@ class Hdf5Writer(ArrayWriter):
             raise UsageError("expected keys without the character NUL, which HDF5 cannot keep")
         raw = bool(self._raw)
         arrays = arrays_of(columns, dtypes=_DTYPES, raw=raw)
+        name = "images" if raw else "bytes"
         texts = {
-            "fastload": [to_json(self.header())],
+            "fastload": [to_json(self.header([name, "classes", "keys", *arrays]))],
             "classes": [encode_text(name) for name in self._classes],
             "keys": columns.keys.take(np.arange(len(columns))),
         }
@@ -207,7 +208,7 @@ class Hdf5Writer(ArrayWriter):
             return "data"
         width, height = self._size or (1, 1)
         nbytes = int(columns.nbytes.sum())
-        name, shape = ("images", (len(columns), height, width, 3)) if raw else ("bytes", (nbytes,))
+        shape = (len(columns), height, width, 3) if raw else (nbytes,)
         head = self._partial.file("head")
         with _as_os_errors():
             offset = _create(head, name, shape, arrays, texts)

@@ -17,6 +17,7 @@ import numpy as np
 from fastload.errors import MissingDependencyError, StoreError, UsageError
 
 from . import _columns
+from ._crc import crc32c
 from ._fields import Blobs, Field
 from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
 from ._lmdb_pages import Pages
@@ -123,7 +124,7 @@ class LmdbStore(Store):
     def check_columns(self) -> bool:
         """As in the contract."""
         its = self._columns
-        return its.sums.check_all(its.labels, its.keys, its.fields, its.classes)
+        return its.sums.check_all(its, its.classes)
 
     def tables(self) -> Spans:
         """As in the contract."""
@@ -133,11 +134,15 @@ class LmdbStore(Store):
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        return self._checked(self._columns.kinds[indices], indices)
+        columns = self._columns
+        columns.sums.check("kinds", columns.kinds)
+        return self._checked(columns.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract; always known."""
-        sizes: np.ndarray = self._columns.sizes.take(indices, axis=0)  # rows, faster than by []
+        columns = self._columns
+        columns.sums.check("sizes", columns.sizes)
+        sizes: np.ndarray = columns.sizes.take(indices, axis=0)  # rows, faster than by []
         return sizes
 
     @property
@@ -215,9 +220,12 @@ class LmdbWriter(PartialWriter):
 
     def _resume(self) -> None:
         data = self._partial.file("data.mdb")
-        if os.path.exists(data) and os.path.getsize(data):
-            Pages(data)  # refuses what the library must not be given
         size = os.path.getsize(data) if os.path.exists(data) else 0
+        if size:
+            try:
+                self._check_records(Pages(data))
+            except StoreError as error:  # the library must not be given such a file
+                raise self._damaged(error.message, data) from error
         try:
             self._env = self._lmdb.open(
                 data, map_size=max(_INITIAL_MAP, 2 * size), subdir=False, lock=False, max_dbs=2,
@@ -229,6 +237,30 @@ class LmdbWriter(PartialWriter):
         except self._lmdb.Error as error:
             raise self._failed(error) from error
         self._partial.keep(self._durable)
+
+    def _check_records(self, pages: Pages) -> None:
+        """The records are the first of the journal, and as they were written."""
+        tree = pages.subtree(RECORDS)
+        if tree is None:
+            return  # killed before the first of them
+        values, columns = pages.walk(tree), _columns.join(self._partial.chunks)
+        count = len(values.nbytes)
+        if not np.array_equal(values.nbytes, columns.nbytes[:count]):
+            raise StoreError("expected the records of the journal, found others", path=pages.path)
+        keys = b"".join(map(KEY.pack, range(count)))
+        places = values.key[:, None] + np.arange(KEY.size)
+        if (values.key_nbytes != KEY.size).any() or pages.bytes[places].tobytes() != keys:
+            raise StoreError("expected records numbered from 0 on, found other keys",
+                             path=pages.path)  # fmt: skip
+        for record, (offset, nbytes, crc) in enumerate(
+            zip(values.offset.tolist(), values.nbytes.tolist(), columns.crc32c.tolist())
+        ):
+            found = crc32c(pages.bytes[offset : offset + nbytes].data)
+            if found != crc:
+                raise StoreError(
+                    f"expected CRC32C {crc:08x} of record {record}, found {found:08x}",
+                    path=pages.path,
+                )
 
     def extend(self, batch: Batch) -> None:
         """Add records; every 64 MB or 20,000 records they are made durable.
@@ -314,7 +346,6 @@ class LmdbWriter(PartialWriter):
                 path=self._partial.folder,
             )
         content: dict[bytes, Any] = {
-            b"format": json.dumps(_described(columns)).encode(),
             b"metadata": json.dumps(self._metadata).encode(),
             b"classes": json.dumps(self._classes).encode(),
             b"checksums": json.dumps(sums_of(columns, self._classes)).encode(),
@@ -330,6 +361,8 @@ class LmdbWriter(PartialWriter):
             content[b"labels"] = columns.labels
         for field, array in _columns.field_arrays(columns.fields).items():
             content[field.encode()] = array
+        listed = sorted(name.decode() for name in (*content, b"fingerprint"))
+        content[b"format"] = json.dumps({**_described(columns), "columns": listed}).encode()
         for name, value in content.items():
             if memoryview(value).nbytes > _MAX_VALUE:
                 raise UsageError(

@@ -7,7 +7,6 @@ The first dimension of N5 changes fastest, so that images of height H and width 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import numpy as np
 
@@ -15,15 +14,16 @@ from fastload.errors import StoreError, StoreNotFoundError
 
 from ._array_table import (
     arrays_of,
-    parse_header,
+    read_header,
 )
 from ._array_writer import to_json, write_synced
 from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, file_print, read_json
+from ._blocks import BlockWriter, check_stored, file_print, read_json
 from ._columns import Columns
 from ._folder_table import folder_table
 from ._image_array import IMAGES, Axes, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
+from ._read import open_regular
 from ._table import Fingerprint, Table, TableStore
 
 FORMAT = "n5"
@@ -47,9 +47,13 @@ class N5Store(TableStore):
         if not os.path.isdir(path):
             raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
         attributes = read_json(os.path.join(path, "attributes.json")) or {}
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in attributes:
-            header = parse_header(attributes["fastload"], FORMAT, VERSION, path)
+
+        def has(name: str) -> bool:
+            return name in attributes or os.path.exists(
+                os.path.join(path, *name.split("/"), "attributes.json")
+            )
+
+        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
         name = ""
         if "dimensions" not in attributes:
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -60,6 +64,7 @@ class N5Store(TableStore):
                 f"expected an N5 dataset of images ({', '.join(IMAGES)}), found none", path=path
             )
         axes = axes_of(images.shape, images.dtype, path, name)
+        check_stored(images.folder, images.shape, 1)
         self._images, self._axes = images, axes
         file, offset, files, prints = _places(images, axes)
         self.indirect = None
@@ -115,8 +120,11 @@ def _places(
         return nowhere
     begins = np.zeros(len(paths), np.int64)
     for number, path in enumerate(paths):
-        with open(path, "rb", buffering=0) as block:
-            shape, begins[number] = images.head(block.read(64), path)
+        try:
+            with open(path, "rb", buffering=0, opener=open_regular) as block:
+                shape, begins[number] = images.head(block.read(128), path)
+        except OSError as error:
+            raise StoreError(f"the block cannot be read: {error.strerror}", path=path) from error
         wanted = min(images.rows, count - number * images.rows)
         if shape[1:] != images.shape[1:] or shape[0] < wanted:
             return nowhere
@@ -145,7 +153,11 @@ class N5Writer(BlockArrayWriter):
         arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
         for name, array in arrays.items():
             write_dataset(os.path.join(root, *name.split("/")), array)
-        attributes = {"n5": "2.5.0", "classes": self._classes, "fastload": self.header()}
+        attributes = {
+            "n5": "2.5.0",
+            "classes": self._classes,
+            "fastload": self.header(["images", "classes", *arrays]),
+        }
         write_synced(os.path.join(root, "attributes.json"), to_json(attributes))
 
     def _check(self, path: str, count: int) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+import reprlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,7 @@ from ._array_table import (
     checked_classes,
     checked_labels,
     numbered,
-    parse_header,
+    read_header,
     same,
 )
 from ._array_writer import ArrayWriter, to_json
@@ -34,6 +35,7 @@ from ._fields import Blobs, LateBlobs, encode_text
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._joined import read_shards
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
+from ._read import open_regular
 from ._shards import Sharding
 from ._sums import Sums
 from ._table import Table, TableStore
@@ -41,6 +43,7 @@ from .base import RAW, Writer
 
 FORMAT = "pth"
 VERSION = 1
+_MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
 
@@ -68,13 +71,13 @@ class PthStore(TableStore):
         if not isinstance(images, TensorRef):
             raise StoreError(
                 f"expected a tensor of images ({', '.join(IMAGES)}), found "
-                f"{', '.join(map(str, list(content)[:20])) or 'nothing'}: is it a model?",
+                f"{', '.join(list(content)[:20]) or 'nothing'}: is it a model?",
                 path=path,
             )
         axes = axes_of(images.shape, images.storage.dtype, path, str(name))
         count, nbytes = axes.count, axes.nbytes
+        self._axes, self._images, self._begin = axes, images, file.begin(images)
         offset = np.zeros(count, np.int64)
-        self._axes, self._images, self._begin = axes, images, file.storage(images.storage)
         self.indirect = None
         if _in_place(axes, images):
             offset += self._begin + images.start + np.arange(count, dtype=np.int64) * nbytes
@@ -99,7 +102,7 @@ class PthStore(TableStore):
         item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
         nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
         try:
-            with open(self.path, "rb") as file:
+            with open(self.path, "rb", opener=open_regular) as file:
                 found = []
                 for index in indices.tolist():
                     file.seek(self._begin + images.start + index * images.strides[0])
@@ -126,9 +129,11 @@ def _content(file: PthFile) -> dict[str, Any]:
         content = dict(zip(("images", "labels"), content))
     if not isinstance(content, Mapping):
         raise StoreError(f"expected a dict, found {type(content).__name__}", path=file.path)
-    flat = {str(name): value for name, value in content.items()}
+    flat = {name: value for name, value in content.items() if isinstance(name, str)}
     fields = flat.pop("fields", None)
     for name, value in fields.items() if isinstance(fields, Mapping) else ():
+        if not isinstance(name, str):
+            continue
         if isinstance(value, Mapping):
             flat |= {f"fields/{name}/{part}": tensor for part, tensor in value.items()}
         else:
@@ -140,17 +145,16 @@ def _table(
     file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray, nbytes: int
 ) -> Table:
     path, count = file.path, axes.count
-    header: dict[str, Any] = {"metadata": {}, "fields": []}
-    own = isinstance(content.get("fastload"), str)
+    own = "fastload" in content
     if own:  # torch can be told to write no checksums
         file.check_content()
-        header = parse_header(content["fastload"], FORMAT, VERSION, path)
+    header = read_header(content.get("fastload"), FORMAT, VERSION, path, content.__contains__)
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
         if isinstance(value, TensorRef):
             return file.array(value, check=own)
-        return np.asarray(value) if isinstance(value, (list, tuple)) else None
+        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
 
     arrays = Arrays(path, count, get)
     labels, classes = first_of(LABELS, content), first_of(CLASSES, content)
@@ -172,15 +176,42 @@ def _table(
         fields=arrays.fields(header["fields"]),
         classes=checked_classes(content[classes], path) if classes else [],
         metadata=header["metadata"],
-        sums=Sums(path, {} if own else None),  # the archive's own were compared
+        # Those of the archive were compared, which were all that older stores have.
+        sums=Sums(path, header.get("crc32c", {}) if own else None),
     )
     return dataclasses.replace(table, watch=file.mapped.watch)
+
+
+def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
+    """A list of numbers, or of lists of as many each, as an array; of anything else an error."""
+    width = len(value[0]) if len(value) and isinstance(value[0], (list, tuple)) else None
+    rows = [value] if width is None else value
+    if (
+        len(value) != count
+        or count * (width or 1) > _MAX_LISTED
+        or any(not isinstance(row, (list, tuple)) or len(row) != len(rows[0]) for row in rows)
+        or any(not isinstance(one, (int, float)) for row in rows for one in row)
+    ):
+        raise StoreError(
+            f"expected {count} numbers, or lists of as many numbers each, found "
+            f"{reprlib.repr(value)}",
+            path=path,
+        )
+    try:
+        return np.asarray(value)
+    except OverflowError as error:
+        raise StoreError(f"a number is too large: {error}", path=path) from error
 
 
 def _keys(path: str, count: int) -> Blobs:
     """The names of the records of a file that was read before."""
     keys = _content(PthFile(path)).get("keys")
-    return numbered(count) if keys is None else Blobs.of([encode_text(str(key)) for key in keys])
+    if keys is None:
+        return numbered(count)
+    try:
+        return Blobs.of([encode_text(key if type(key) is str else str(int(key))) for key in keys])
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"expected names as texts, found another: {error}", path=path) from error
 
 
 def _in_place(axes: Axes, images: TensorRef) -> bool:
@@ -250,7 +281,9 @@ class PthStoreWriter(ArrayWriter):
         content |= {
             "classes": self._classes,
             "keys": columns.all_keys(),
-            "fastload": to_json(self.header()).decode("ascii"),
+            "fastload": to_json(self.header(["images", "classes", "keys", *arrays])).decode(
+                "ascii"
+            ),
         }
         writer.finish(content)
         self._file.close()

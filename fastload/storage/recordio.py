@@ -20,10 +20,18 @@ from . import _recordio_scan
 from ._columns import Columns
 from ._fields import label_column
 from ._mapped import map_file
-from ._recordio_frames import MAGIC_BYTES, MAX_NBYTES, has_magic, head, join, pieces, pieces_at
-from ._recordio_scan import SPLIT, pack_id2
-from ._shards import data_files
-from ._sidecar import read_sidecar
+from ._recordio_frames import (
+    HEAD,
+    MAGIC_BYTES,
+    MAX_NBYTES,
+    has_magic,
+    head,
+    join,
+    pieces,
+    pieces_at,
+)
+from ._recordio_scan import MARK_ID2, SHARD_ID2, SPLIT, STORE_ID2, pack_id2
+from ._sidecar import SHARD, STORE, stream_table
 from ._stream import StreamWriter
 from ._table import Table, TableStore, fingerprint
 from .base import Batch
@@ -38,8 +46,7 @@ class RecordIOStore(TableStore):
     _joined: _Joined | None = None
 
     def _load(self, path: str) -> Table:
-        table = read_sidecar(path, self.format)
-        table = _recordio_scan.scan(data_files(path)) if table is None else table
+        table = stream_table(path, self.format, mark=_mark_of, scan=_recordio_scan.scan)
         split = np.flatnonzero(table.offset % 4 == SPLIT)
         return self._with_joined(table, split) if len(split) else table
 
@@ -70,6 +77,14 @@ class RecordIOStore(TableStore):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_joined": None}
+
+
+def _mark_of(begin: bytes) -> bytes | None:
+    """What ``id2`` in the header of the first record says."""
+    if len(begin) < HEAD + _HEADER.size:
+        return None
+    marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}
+    return marks.get(_HEADER.unpack_from(begin, HEAD)[3] & MARK_ID2)
 
 
 class _Joined:
@@ -120,7 +135,10 @@ class RecordIOWriter(StreamWriter):
         labels = np.zeros(count) if batch.labels is None else label_column(batch.labels)
         floats = labels.astype("<f4")
         ids = range(first, first + count)
-        id2 = [pack_id2(k, *wh) for k, wh in zip(batch.kinds.tolist(), batch.sizes.tolist())]
+        kinds, sizes = batch.kinds.tolist(), batch.sizes.tolist()
+        id2 = [pack_id2(k, *wh) for k, wh in zip(kinds, sizes)]
+        if first == 0 and id2:
+            id2[0] |= SHARD_ID2 if self._sharded else STORE_ID2
         if floats.ndim == 1:
             rows = zip(floats.tolist(), ids, id2)
             headers = [_HEADER.pack(0, label, number, other) for label, number, other in rows]

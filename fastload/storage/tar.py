@@ -17,18 +17,28 @@ import numpy as np
 
 from . import _tar_scan
 from ._fields import RESERVED, Field, encode_text, label_column
-from ._shards import data_files
-from ._sidecar import read_sidecar
+from ._read import open_regular
+from ._sidecar import SHARD, STORE, stream_table
 from ._signatures import image_format
 from ._stream import StreamWriter
 from ._table import Table, TableStore
-from ._tar_members import BLOCK, header
+from ._tar_members import BLOCK, header, owned, owner
 from .base import ENCODED, RAW, Batch
 
 _ENDINGS = {"jpeg": b"jpg", "tiff": b"tif", "other": b"img"}
 _FIELD_KINDS = {b"json": "json", b"txt": "text", b"cls": "text"}
 # What a part of a name may be, so that every reader takes it for what it is.
 _SAFE = re.compile(rb"(?!__)(?!.*~\d+\Z)[^\0-\x1f\\:.]+\Z")
+
+
+_USER = (
+    b"fastload"  # of a store's first member; its group is the mark: no reader needs to know them
+)
+
+
+def _mark_of(begin: bytes) -> bytes | None:
+    user, group = owner(begin)
+    return group if user == _USER and group in (STORE, SHARD) else None
 
 
 class TarStore(TableStore):
@@ -38,10 +48,10 @@ class TarStore(TableStore):
     _extras: Mapping[str, tuple[Field, Any]] = {}
 
     def _load(self, path: str) -> Table:
-        table = read_sidecar(path, self.format)
-        if table is not None:
-            return table
-        scan = _tar_scan.Scan(data_files(path))
+        return stream_table(path, self.format, mark=_mark_of, scan=self._scanned)
+
+    def _scanned(self, files: Sequence[str]) -> Table:
+        scan = _tar_scan.Scan(files)
         self._extras = dict(_named(scan.extras))
         return scan.table
 
@@ -63,7 +73,7 @@ class TarStore(TableStore):
         try:
             for file, offset, nbytes in zip(*(place[indices].tolist() for place in places)):
                 if file not in opened and nbytes >= 0:
-                    opened[file] = os.open(table.files[file], os.O_RDONLY | os.O_CLOEXEC)
+                    opened[file] = open_regular(table.files[file])
                 found.append(os.pread(opened[file], nbytes, offset) if nbytes >= 0 else nothing)
         finally:
             for descriptor in opened.values():
@@ -133,6 +143,8 @@ class TarWriter(StreamWriter):
                 parts.append(_member(name + b".json", _json(facts)))
             own = b".%s" % _image_ending(data, kinds[i])
             parts.append(header(name + own, len(data)))
+            if first + i == 0:
+                parts[0] = owned(parts[0], _USER, SHARD if self._sharded else STORE)
             before.append(b"".join(parts))
             after.append(bytes(-len(data) % BLOCK))
         return before, after

@@ -16,12 +16,11 @@ from . import _example, _tfrecord_scan
 from ._columns import Columns
 from ._crc import crc32c
 from ._fields import encode_text, label_column
-from ._shards import data_files
-from ._sidecar import read_sidecar
+from ._sidecar import SHARD, STORE, stream_table
 from ._signatures import image_format
 from ._stream import StreamWriter
 from ._table import Table, TableStore
-from ._tfrecord_frames import TAIL, head, masked
+from ._tfrecord_frames import HEAD, TAIL, head, masked
 from .base import ENCODED, Batch
 
 
@@ -31,8 +30,7 @@ class TFRecordStore(TableStore):
     format = _tfrecord_scan.FORMAT
 
     def _load(self, path: str) -> Table:
-        table = read_sidecar(path, self.format)
-        return _tfrecord_scan.scan(data_files(path)) if table is None else table
+        return stream_table(path, self.format, mark=_mark_of, scan=_tfrecord_scan.scan)
 
 
 class TFRecordWriter(StreamWriter):
@@ -54,6 +52,8 @@ class TFRecordWriter(StreamWriter):
             ]  # fmt: skip
             features = b"".join(parts)
             example = _message(len(features) + len(data)) + features
+            if first + i == 0:
+                example = _MARKS[SHARD if self._sharded else STORE] + example
             before.append(_head(len(example) + len(data)) + example)
             crc = crc32c(data, crc32c(example))
             after.append(masked(crc).to_bytes(TAIL, "little"))
@@ -83,6 +83,19 @@ class TFRecordWriter(StreamWriter):
         begin, end = records.places[:, 1].tolist(), records.places[:, 3].tolist()
         lines = [b"%d %d\n" % (a, b - a) for a, b in zip(begin, end)]
         return {f"{name}.idx": b"".join(lines)}
+
+
+# What says that a sidecar belongs to the file: an unknown field before the features of the store's
+# first Example, which every reader of protobuf passes over.
+_MARK_FIELD = 4005
+_MARKS = {
+    what: b"".join((_example.to_varint(_MARK_FIELD << 3 | 2), _example.to_varint(len(what)), what))
+    for what in (STORE, SHARD)
+}
+
+
+def _mark_of(begin: bytes) -> bytes | None:
+    return next((what for what, made in _MARKS.items() if begin[HEAD:].startswith(made)), None)
 
 
 _COMMON = _example.entry(b"image/colorspace", b"RGB") + _example.entry(b"image/channels", [3])

@@ -16,10 +16,10 @@ from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundErr
 
 from ._array_table import (
     arrays_of,
-    parse_header,
+    read_header,
 )
 from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, file_print, read_json
+from ._blocks import BlockWriter, check_stored, file_print, read_json
 from ._columns import Columns
 from ._folder_table import folder_table
 from ._image_array import IMAGES, Axes, axes_of, first_of
@@ -59,9 +59,16 @@ class ZarrStore(TableStore):
             raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
         root = read_json(os.path.join(path, "zarr.json")) or {}
         attributes = root.get("attributes") or {}
-        header: dict[str, Any] = {"metadata": {}, "fields": []}
-        if "fastload" in attributes:
-            header = parse_header(attributes["fastload"], FORMAT, VERSION, path)
+        if not isinstance(attributes, dict):
+            raise StoreError(
+                f"expected attributes that are an object, found {str(attributes)[:100]}",
+                path=os.path.join(path, "zarr.json"),
+            )
+
+        def has(name: str) -> bool:
+            return name in attributes or _is_array(path, name)
+
+        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
         name = ""
         if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -76,9 +83,11 @@ class ZarrStore(TableStore):
         places = None
         if images is None:
             found = _by_library(path, name)
+            check_stored(os.path.join(path, name), found.shape, 1)
             self._axes = axes = axes_of(found.shape, found.dtype, path, name)
         else:
             self._axes = axes = axes_of(images.shape, images.dtype, path, name)
+            check_stored(images.folder, images.shape, 1)
             places = _places(images, axes)
         self._name = name
         self.indirect = None
@@ -114,7 +123,7 @@ class ZarrStore(TableStore):
         array = _by_library(self.path, self._name)
         try:
             return [self._axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
-        except (OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # of codecs, on damaged data
             raise StoreError(f"zarr cannot read it: {error}", path=self.path) from error
 
 
@@ -151,14 +160,23 @@ def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str
 
 def _column(path: str, name: str) -> np.ndarray | None:
     """A small array of the store, little-endian; None where there is none."""
-    folder = os.path.join(path, *name.split("/"))
-    if not any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray")):
+    if not _is_array(path, name):
         return None
     plain = Array.open(path, name)
     array = None if plain is None else plain.read()
     if array is None:
-        array = np.asarray(_by_library(path, name)[...])
+        found = _by_library(path, name)
+        check_stored(os.path.join(path, *name.split("/")), found.shape, found.dtype.itemsize)
+        try:
+            array = np.asarray(found[...])
+        except Exception as error:  # of codecs, on damaged data
+            raise StoreError(f"zarr cannot read {name!r}: {error}", path=path) from error
     return array.astype(array.dtype.newbyteorder("<"))
+
+
+def _is_array(path: str, name: str) -> bool:
+    folder = os.path.join(path, *name.split("/"))
+    return any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray"))
 
 
 def _by_library(path: str, name: str) -> Any:
@@ -172,7 +190,7 @@ def _by_library(path: str, name: str) -> Any:
         ) from error
     try:
         return zarr.open_array(os.path.join(path, name), mode="r")
-    except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
+    except Exception as error:  # what it raises of damaged descriptions it does not say
         raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
 
 
@@ -211,7 +229,10 @@ class ZarrWriter(BlockArrayWriter):
             write_group(os.path.join(root, *group.split("/")), {})
         for name, array in arrays.items():
             write_array(os.path.join(root, *name.split("/")), array)
-        write_group(root, {"classes": self._classes, "fastload": self.header()})
+        write_group(
+            root,
+            {"classes": self._classes, "fastload": self.header(["images", "classes", *arrays])},
+        )
 
     def _check(self, path: str, count: int) -> None:
         found = len(ZarrStore(path))

@@ -212,6 +212,12 @@ ROWS = [
 ]
 
 
+def alone(path: Path) -> Path:
+    """Remove the sidecar of a store of one file; a pattern for what is left."""
+    os.remove(f"{path}.fastload")
+    return path.with_name(f"[{path.name[0]}]{path.name[1:]}")
+
+
 def digest(path_or_store: Any, queue: Any = None) -> list[int]:
     """What a process sees of a store, boiled down."""
     store = path_or_store if isinstance(path_or_store, Store) else open_store(path_or_store)

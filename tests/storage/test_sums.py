@@ -125,7 +125,11 @@ def test_a_store_from_before_is_read_as_before(
     monkeypatch.setattr(
         ArrayWriter,
         "header",
-        lambda self: {name: part for name, part in header(self).items() if name != "crc32c"},
+        lambda self, columns: {
+            name: part
+            for name, part in header(self, columns).items()
+            if name not in ("crc32c", "columns")
+        },
     )
     path = packed(tmp_path, suffix)
     read_as_before(path)
@@ -139,8 +143,12 @@ def test_an_lmdb_store_from_before_is_read_as_before(tmp_path: Path) -> None:
         columns = env.open_db(b"columns")
         with env.begin(db=columns, write=True) as transaction:
             stored = json.loads(transaction.get(b"checksums"))
-            assert set(stored) == {"labels", "keys", "classes", "/caption", "/numbers"}
+            columns_ = {"labels", "keys", "classes", "sizes", "kinds", "crc32c"}
+            assert set(stored) == columns_ | {"/caption", "/numbers"}
             assert transaction.delete(b"checksums")
+            format_ = json.loads(transaction.get(b"format"))
+            assert {"labels", "checksums", "crc32c"} < set(format_.pop("columns"))
+            transaction.put(b"format", json.dumps(format_).encode())
     read_as_before(path)
 
 

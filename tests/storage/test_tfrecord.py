@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 import subprocess
 from pathlib import Path
@@ -21,7 +20,7 @@ from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
 from fastload.storage._tfrecord_frames import frames, head, masked
-from storage.formats import CLASSES, picture, records
+from storage.formats import CLASSES, alone, picture, records
 
 
 def write(path: Path, given: list[Record], **options: Any) -> Path:
@@ -110,7 +109,7 @@ def test_fields_and_labels_are_features_too(tmp_path: Path) -> None:
     assert example["image/class/label"].tolist() == [2, 2]
     assert example["box"].tolist() == [2, 1.5]
     assert bytes(example["mask"]) == b"\x89PNG" and bytes(example["note"]) == "ü".encode()
-    os.remove(f"{path}.fastload")
+    path = alone(path)
     store = open_store(path)
     assert store.labels is not None and store.labels.tolist() == [[0, 2], [1, 2], [2, 2]]
     assert store.column("box").tolist() == [[0, 1.5], [1, 1.5], [2, 1.5]]
@@ -125,7 +124,7 @@ def test_raw_and_dct_records_are_known_without_the_sidecar(tmp_path: Path) -> No
         Record(data=b"not really", label=1, key="c", width=4, height=4, kind=DCT),
     ]
     path = write(tmp_path / "a.tfrecord", given)
-    os.remove(f"{path}.fastload")
+    path = alone(path)
     store = open_store(path)
     assert store.kinds(np.arange(3)).tolist() == [RAW, 0, DCT]
     assert store.sizes(np.arange(2)).tolist() == [[2, 3], [4, 4]]

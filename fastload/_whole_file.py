@@ -1,0 +1,31 @@
+"""A file that appears whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import BinaryIO
+
+
+@contextlib.contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file that replaces ``path`` once the block is left without an error.
+
+    Until then it lies beside it as ``PATH.PROCESS.partial``; a link in that place is not followed.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    partial = f"{os.fspath(path)}.{os.getpid()}.partial"
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(partial)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with open(os.open(partial, flags, 0o666), "wb") as file:
+        try:
+            yield file
+            file.flush()
+        except BaseException:
+            os.unlink(partial)
+            raise
+    os.replace(partial, path)

@@ -1,0 +1,138 @@
+"""Work in progress whose files were changed meanwhile: refused, or finished as it was packed."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload.errors import FastloadError, StoreError
+from fastload.storage import Record, Writer, open_store, open_writer
+from fastload.storage._read import read_records
+from fastload.storage._stream import StreamWriter
+from fastload.storage.verify import verify
+from storage.formats import CLASSES, pixels, records
+
+COUNT, DONE = 12, 8  # records in all, and before the interruption
+
+FORMATS: dict[str, dict[str, Any]] = {
+    "a.lmdb": {},
+    "a.tfrecord": {},
+    "a.tar": {},
+    "a.rec": {},
+    "shards.tfrecord": {"shards": 3},
+    "shards.tar": {"shards": 3},
+    "shards.rec": {"shards": 3},
+    "shards.h5": {"shards": 3},
+    "shards.pth": {"shards": 3},
+}
+
+
+def given(name: str) -> list[Record]:
+    made = pixels(COUNT) if name.endswith(".pth") else records(COUNT)
+    return [
+        dataclasses.replace(record, fields={"note": f"note {i}"}) for i, record in enumerate(made)
+    ]
+
+
+def begin(folder: Path, name: str) -> Writer:
+    return open_writer(folder / name, classes=CLASSES, total=COUNT, **FORMATS[name])
+
+
+def interrupted(folder: Path, name: str) -> Path:
+    """Work in progress of which ``DONE`` records are durable; its folder."""
+    writer = begin(folder, name)
+    for at in range(0, DONE, 2):
+        writer.append(given(name)[at : at + 2])
+        writer.sync()
+    writer.abort()
+    return folder / f"{name}.partial"
+
+
+def finished(folder: Path, name: str) -> None:
+    """Resume, and compare the store with what was to be packed."""
+    with begin(folder, name) as writer:
+        writer.append(given(name)[len(writer) :])
+    store = open_store(folder / name)
+    everything = np.arange(COUNT)
+    assert list(read_records(store, everything)) == [record.data for record in given(name)]
+    assert store.keys(everything) == [record.key for record in given(name)]
+    report = verify(folder / name)
+    assert report.damaged == () and report.columns == "right"
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_work_in_progress_is_finished(tmp_path: Path, name: str) -> None:
+    partial = interrupted(tmp_path, name)
+    assert partial.is_dir()
+    finished(tmp_path, name)
+
+
+@pytest.mark.parametrize("name", list(FORMATS))
+def test_a_flipped_bit_of_the_data_is_refused_or_of_no_consequence(
+    tmp_path: Path, name: str, count: Callable[[int, int], int]
+) -> None:
+    refused = 0
+    for seed in range(count(12, 200)):
+        chance = random.Random(seed)
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        partial = interrupted(folder, name)
+        files = [path for path in sorted(partial.iterdir()) if path.stat().st_size]
+        target = chance.choice(files if seed % 3 else [p for p in files if p.name[0] in "ds"])
+        data = bytearray(target.read_bytes())
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        target.write_bytes(data)
+        try:
+            finished(folder, name)
+        except FastloadError as error:
+            refused += 1
+            assert str(partial) in str(error), error
+    assert refused
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if not name.endswith((".h5", ".pth"))])
+def test_every_byte_of_a_record_is_compared(tmp_path: Path, name: str) -> None:
+    partial = interrupted(tmp_path, name)
+    target = partial / ("data.mdb" if name.endswith(".lmdb") else "data-00000")
+    data = target.read_bytes()
+    image = bytes(given(name)[1].data)
+    at = data.index(image)
+    changed = image[:60] + bytes([image[60] ^ 1]) + image[61:]
+    mutated = [data.replace(image, changed)]  # LMDB has pages that count no more
+    if not name.endswith(".lmdb"):  # what stands before and behind the record
+        places = [at - 1, at - 9] + ([] if name.endswith(".rec") else [at + len(image)])
+        mutated += [data[:p] + bytes([data[p] ^ 1]) + data[p + 1 :] for p in places]
+    for other in mutated:
+        target.write_bytes(other)
+        with pytest.raises(StoreError, match="the unfinished store is damaged, delete the folder"):
+            begin(tmp_path, name)
+    target.write_bytes(data)
+    finished(tmp_path, name)
+
+
+def test_work_that_an_older_version_began_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastload.storage import _columns
+
+    monkeypatch.setattr(
+        _columns, "_TYPES", {k: v for k, v in _columns._TYPES.items() if k != "frames"}
+    )
+    interrupted(tmp_path, "a.tar")
+    monkeypatch.undo()
+    finished(tmp_path, "a.tar")
+
+
+def test_frames_have_checksums_in_the_journal(tmp_path: Path) -> None:
+    with begin(tmp_path, "a.tar") as writer:
+        assert isinstance(writer, StreamWriter)
+        writer.append(given("a.tar")[:3])
+        writer.sync()
+        (chunk,) = writer._partial.chunks
+        assert chunk.frames is not None and chunk.frames.shape == (3,)
