@@ -148,11 +148,11 @@ class BuildNative(build_ext):
         return {} if self.missing else dict(super().get_output_mapping())
 
 
-def version() -> str:
-    """The version, out of fastload/_version.py, without importing the package."""
+def about() -> dict[str, str]:
+    """The names that fastload/_version.py defines, without importing the package."""
     names: dict[str, str] = {}
     exec((ROOT / "fastload/_version.py").read_text(encoding="utf-8"), names)
-    return names["__version__"]
+    return names
 
 
 packages = find_packages(include=["fastload", "fastload.*"]) + [
@@ -160,8 +160,8 @@ packages = find_packages(include=["fastload", "fastload.*"]) + [
 ]
 
 setup(
-    name="fastload",
-    version=version(),
+    name=about()["DISTRIBUTION"],
+    version=about()["__version__"],
     description="Image training data for PyTorch, several times faster: a drop-in DataLoader, a "
     "native decoder and packed stores",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8")
@@ -169,6 +169,22 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords=[
+        "pytorch",
+        "torchvision",
+        "dataloader",
+        "dataset",
+        "data loading",
+        "computer vision",
+        "images",
+        "jpeg",
+        "augmentation",
+        "imagenet",
+        "lmdb",
+        "webdataset",
+        "tfrecord",
+        "zarr",
+    ],  # fmt: skip
     python_requires=">=3.10",
     packages=packages,
     package_dir={"fastload": "fastload", "fastload.converters": "converters"},
@@ -229,6 +245,9 @@ setup(
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[
         "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
@@ -238,7 +257,10 @@ setup(
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Programming Language :: Python :: 3.14",
+        "Programming Language :: Python :: Implementation :: CPython",
+        "Topic :: Multimedia :: Graphics",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Processing",
         "Typing :: Typed",
     ],
 )

@@ -16,7 +16,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from fastload.errors import (
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+    install,
+)
 from fastload.storage._sidecar import SUFFIX as SIDECAR
 
 from ._list_source import SUFFIXES, listed_files
@@ -32,7 +38,7 @@ def _file_system(url: str) -> tuple[Any, str]:
     try:
         import fsspec
     except ImportError as error:
-        raise MissingDependencyError("URLs need fsspec: pip install 'fastload[remote]'") from error
+        raise MissingDependencyError(f"URLs need fsspec: {install('remote')}") from error
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:  # fsspec says which package the protocol needs

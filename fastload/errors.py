@@ -16,6 +16,8 @@ A message says what was expected, what came, and what to do.
 
 from __future__ import annotations
 
+from ._version import DISTRIBUTION
+
 
 class FastloadError(Exception):
     """Base of every exception of this package."""
@@ -27,6 +29,11 @@ class UsageError(FastloadError, ValueError):
 
 class MissingDependencyError(FastloadError, ImportError):
     """An optional package or the native core is needed and absent; the message has the remedy."""
+
+
+def install(extra: str) -> str:
+    """The command that installs what an extra of fastload names, for a message."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class DataError(FastloadError):

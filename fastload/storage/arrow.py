@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastload import _native
-from fastload.errors import MissingDependencyError, StoreError, UsageError
+from fastload.errors import MissingDependencyError, StoreError, UsageError, install
 
 from ._arrow_columns import images_of, numbers_of
 from ._probe import THREADS, UNKNOWN, UNREADABLE
@@ -317,7 +317,7 @@ def open_saved(path: str) -> ArrowStore:
     except ImportError as error:
         raise MissingDependencyError(
             f"{path!r} holds a Hugging Face dataset; reading it needs datasets: "
-            "pip install 'fastload[datasets]'"
+            f"{install('datasets')}"
         ) from error
     return ArrowStore(datasets.load_from_disk(path))
 
