@@ -96,8 +96,8 @@ def append(
     if format_of(path) is None or not os.path.isfile(path):
         open_store(path).close()  # which says so where there is none
         raise UsageError(
-            f"expected a store of one file, got {path!r}: pack the new images into another store, "
-            "and read both as one, FastLoader([a, b])"
+            f"{path!r}: expected a store of one file: pack the new images into another store, and "
+            "read both as one, FastLoader([a, b])"
         )
     for name in ("shards", "shard_nbytes", "split"):
         if options.get(name) is not None:
@@ -136,6 +136,9 @@ def _append(
         raise StoreError(
             error.message.replace(KEPT, "; the store is as it was"), path=path
         ) from error
+    except KeyboardInterrupt as stop:
+        stop.args = ("the store is as it was",)
+        raise
     finally:
         _remove(path)
     (part,) = report.parts
@@ -180,7 +183,7 @@ def _alone(path: str) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UsageError(
-                    f"somebody else appends to {path!r} now: wait until that is done"
+                    f"{path!r}: somebody else appends to this store now: wait until that is done"
                 ) from error
             if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
                 try:

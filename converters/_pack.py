@@ -24,12 +24,13 @@ from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import Store, Writer, open_store, open_writer
 from fastload.storage._local import is_url
 
-from . import _arrays, _remote, _split
+from . import _arrays, _overwrite, _remote, _split
 from ._encoders import make_encoder
 from ._open import open_source
 from ._report import PackedPart, PackReport
 from ._resize import Resize
 from ._run import Progress, Run
+from ._source import Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ def pack(
     shards: int | None = None,
     shard_nbytes: int | None = None,
     compression: str | None = None,
+    overwrite: bool = False,
     progress: Progress | None = None,
 ) -> PackReport:
     """Pack images into a store.
@@ -104,6 +106,8 @@ def pack(
         shard_nbytes: write several files, of at most so many bytes each (.h5, .pth, .n5, .zarr: so
             many bytes of images).
         compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
+        overwrite: a store that is at ``destination`` is replaced once the new one is complete;
+            until then it stays, and an interrupted run is resumed by the same call.
         progress: called with (records done, records in all, bytes written) after every chunk; of an
             iterable Dataset "in all" is None.
 
@@ -122,20 +126,69 @@ def pack(
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, shards=shards, shard_nbytes=shard_nbytes,
-            compression=compression, progress=progress,
+            compression=compression, overwrite=overwrite, progress=progress,
         )  # fmt: skip
         if is_url(destination):
+            if overwrite:
+                raise UsageError(
+                    f"{destination!r}: expected a destination on this machine with overwrite=True: "
+                    "delete what is there"
+                )
             return _remote.pack_to(str(destination), functools.partial(again, source))
         with _remote.fetched(str(source)) as fetched:
             return again(fetched, destination)
-    started = time.monotonic()
     if on_error not in ("raise", "skip"):
-        raise UsageError(f"expected on_error to be 'raise' or 'skip', got {on_error!r}")
+        raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
+    options = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     if workers is not None and workers < 1:
-        raise UsageError(f"expected at least 1 worker, got {workers}")
+        raise UsageError(f"workers: expected at least 1, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
     opened = open_source(source)
+    begin = functools.partial(
+        _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
+        on_error=on_error, exif=exif, options=options, progress=progress,
+    )  # fmt: skip
+    try:
+        if overwrite and _overwrite.needed(path, _split.paths(path, split)):
+            if os.path.realpath(opened.path) == os.path.realpath(path):
+                raise UsageError(f"{path!r} is the source, too: expected another destination")
+            return _overwrite.replacing(path, functools.partial(begin, staged=True))
+        return begin(path, staged=False)
+    except KeyboardInterrupt as stop:
+        stop.args = (_how_to_resume(path, split),)
+        raise
+
+
+def _how_to_resume(path: str, split: str | None) -> str:
+    """What to do after a Ctrl-C that ended the writing of ``path``."""
+    for part in (*_split.paths(path, split), *_split.paths(_overwrite.staged(path), split)):
+        if os.path.isdir(f"{part}.partial"):
+            return f"{part + '.partial'!r} has what is done: run the same again to go on from there"
+    return "nothing is kept of what was done: run the same again to begin anew"
+
+
+def _pack(
+    opened: Source,
+    path: str,
+    *,
+    encode: str | None,
+    target: Resize | None,
+    quality: int,
+    workers: int | None,
+    split: str | None,
+    on_error: str,
+    exif: bool,
+    options: dict[str, Any],
+    progress: Progress | None,
+    staged: bool,
+) -> PackReport:
+    """``pack`` of an open source to a path where nothing is, or what an earlier run finished.
+
+    Args:
+        staged: a run that finished all, and was killed before they got their places, counts too.
+    """
+    started = time.monotonic()
     default = "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
     encoding = _arrays.encoding_for(path, encode, default)
     encoder = make_encoder(encoding, resize=target, quality=quality, exif=exif)
@@ -147,11 +200,6 @@ def pack(
             "to be split by: pack it into one store, and that one with a split"
         )
     keys = list(opened.keys)
-    options: dict[str, Any] = {
-        "shards": shards,
-        "shard_nbytes": shard_nbytes,
-        "compression": compression,
-    }
     settings = {
         "encode": encoding,
         "resize": str(target) if target is not None else None,
@@ -165,7 +213,8 @@ def pack(
     with contextlib.ExitStack() as stack:
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
-        if len(finished) < len(jobs):  # of a split: killed between the commits of its parts
+        # Of a split, a run may have been killed between the commits of its parts.
+        if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
         writers: list[tuple[_Job, Writer, int]] = []
         for job in jobs:

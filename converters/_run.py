@@ -74,7 +74,7 @@ class Run:
             path = self._source.where(index)
             if self._raise:
                 raise DecodeError(
-                    f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
+                    f"{reason}: remove it, or skip such files with on_error='skip'",
                     path=path,
                     record=index,
                     offset=self._source.offset(index),

@@ -11,7 +11,8 @@
     │       └── StoreNotFoundError (also FileNotFoundError)
     └── InternalError                              a bug in fastload: please report it
 
-A message says what was expected, what came, and what to do.
+A message says where it is (file, record, byte offset; or the argument), what was expected and what
+came, and at its end what to do.
 """
 
 from __future__ import annotations
@@ -57,10 +58,10 @@ class DataError(FastloadError):
         self.path = path
         self.record = record
         self.offset = offset
-        where = [f"file {path!r}"] if path is not None else []
+        where = [repr(path)] if path is not None else []
         where += [f"record {record}"] if record is not None else []
         where += [f"byte offset {offset}"] if offset is not None else []
-        super().__init__(f"{message} [{', '.join(where)}]" if where else message)
+        super().__init__(f"{', '.join(where)}: {message}" if where else message)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.path, self.record, self.offset)

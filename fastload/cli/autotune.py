@@ -45,7 +45,7 @@ Examples:
     help="Keep this batch size: another one trains differently.",
 )  # fmt: skip
 @click.option(
-    "--memory", "memory", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
+    "--memory", "memory_limit", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
@@ -65,7 +65,7 @@ def command(
     step: str | None,
     budget_s: float,
     batch_size: int | None,
-    memory: str | None,
+    memory_limit: str | None,
     output: str,
     approximate: bool,
     html: str | None,
@@ -89,7 +89,7 @@ def command(
                 step=named(step) if step else None,
                 batch_size=batch_size,
                 budget_s=budget_s,
-                memory_limit=None if memory is None else _nbytes(memory),
+                memory_limit=None if memory_limit is None else _nbytes(memory_limit),
                 approximate=approximate,
                 progress=progress,
             )

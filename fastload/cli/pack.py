@@ -43,6 +43,7 @@ def size_of(
 Examples:
   fastload pack ./imgs imgs.lmdb
   fastload pack ./imgs imgs.lmdb --encode dct
+  fastload pack ./imgs imgs.lmdb --overwrite
   fastload pack ./imgs imgs.lmdb --dry-run
   fastload pack ./imgs imgs.lmdb --split val=0.1
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
@@ -87,7 +88,7 @@ Examples:
 )
 @click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
 @click.option(
-    "--shard-size", callback=size_of, metavar="SIZE",
+    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
 @click.option(
@@ -102,6 +103,10 @@ Examples:
     type=click.Choice(["gzip", "lzf"]),
     help="Of an .h5 store: smaller, and several times slower to load.",
 )
+@click.option(
+    "--overwrite", is_flag=True,
+    help="Replace the store DESTINATION, which stays until the new one is complete.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     source: str,
@@ -113,11 +118,12 @@ def command(
     split: str | None,
     on_error: str,
     shards: int | None,
-    shard_size: int | None,
+    shard_nbytes: int | None,
     dry_run: bool,
     as_json: bool,
     exif: bool,
     compression: str | None,
+    overwrite: bool,
     quiet: bool,
 ) -> None:
     """Pack the images of SOURCE into the store DESTINATION.
@@ -153,8 +159,9 @@ def command(
             on_error=on_error,
             exif=exif,
             shards=shards,
-            shard_nbytes=shard_size,
+            shard_nbytes=shard_nbytes,
             compression=compression,
+            overwrite=overwrite,
             progress=bar,
         )
     show(report, quiet=quiet, as_json=as_json)

@@ -57,7 +57,7 @@ class Partial:
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
             raise UsageError(
-                f"expected an existing folder for {path!r}, found none: create {parent!r}"
+                f"{path!r}: expected an existing folder for it, found none: create {parent!r}"
             )
         if os.path.exists(self.folder) and not os.path.isdir(self.folder):
             raise UsageError(f"{self.folder!r} is in the way and is not fastload's: move it")
@@ -92,7 +92,7 @@ class Partial:
         except OSError as error:
             os.close(lock)
             raise UsageError(
-                f"another process is writing {self.path!r}: wait for it, or end it and run again"
+                f"{self.path!r}: another process is writing it: wait for it, or end it"
             ) from error
         _held.add(key)
         self._key = key

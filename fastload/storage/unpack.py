@@ -82,7 +82,7 @@ def unpack(
     if os.path.islink(target) or (
         os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target))
     ):
-        raise UsageError(f"expected a new or an empty folder, found {target!r}: choose another")
+        raise UsageError(f"{target!r}: expected a new or an empty folder: choose another")
     partial = target + ".partial"
     try:
         os.mkdir(partial)

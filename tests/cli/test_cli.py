@@ -138,10 +138,21 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
         (["info", "/nowhere/x.lmdb"], 1, "found nothing"),
         (["pack", "/nowhere", "x.lmdb"], 1, "found nothing"),
         (["pack", "IMAGES", "x.xyz"], 2, "ending in .lmdb"),
-        (["pack", "IMAGES", "x.lmdb", "--resize", "big"], 2, "expected resize"),
+        (["pack", "IMAGES", "x.lmdb", "--resize", "big"], 2, "--resize: expected a side"),
         (["pack", "IMAGES", "x.lmdb", "--encode", "gif"], 2, "'gif' is not one of"),
         (["pack", "IMAGES"], 2, "Missing argument"),
-        (["paint"], 2, "No such command"),
+        (["pakc", "IMAGES"], 2, "no command 'pakc': did you mean pack"),
+        (["pack", "IMAGES", "x.lmdb", "--encod", "dct"], 2, "--encode"),
+        (["pack", "IMAGES", "x.pth", "--encode", "png"], 2, "got --encode png: give --encode raw"),
+        (["pack", "IMAGES", "x.lmdb", "--split", "val"], 2, "error: --split: expected NAME=SHARE"),
+        (
+            ["pack", "IMAGES", "x.lmdb", "--shard-size", "1MB"],
+            2,
+            "no shards, got --shard-size 1000",
+        ),
+        (["show", "IMAGES", "--out", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
+        (["info", "IMAGES", "--grid", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
+        (["paint"], 2, "no command 'paint': one of pack, append"),
     ],
 )
 def test_errors_are_one_message_and_a_status(
@@ -191,7 +202,7 @@ def test_json_of_info_is_one_document_though_its_picture_fails(
     missing = tmp_path / "none" / "sheet.png"
     result = run("info", images, "--json", "--grid", missing)
     assert result.exit_code == 1 and "error" in json.loads(result.stdout)
-    assert result.stderr.startswith("fastload: error: No such file or directory: ")
+    assert result.stderr.startswith(f"fastload: error: '{missing}")
 
 
 def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
@@ -215,7 +226,10 @@ def test_damaged_record_of_a_source_is_named_with_its_offset(images: Path, tmp_p
     data[offset + 300] ^= 1
     path.write_bytes(data)
     result = run("pack", path, tmp_path / "b.tar")
-    assert result.exit_code == 1 and f"record 7, byte offset {offset}]" in result.stderr
+    assert result.exit_code == 1
+    assert result.stderr.startswith(
+        f"fastload: error: {str(path)!r}, record 7, byte offset {offset}: "
+    )
     result = run("pack", path, tmp_path / "c.tar", "--on-error", "skip")
     assert result.exit_code == 0 and "a.lmdb (record 7): " in result.stderr
 
@@ -282,7 +296,9 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
     child.send_signal(number)
     _, errors = child.communicate(timeout=150)
     assert child.returncode == status, errors
-    assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
+    kept = str(tmp_path / "x.lmdb.partial")
+    said = f"fastload: stopped: {kept!r} has what is done: run the same again to go on from there"
+    assert errors.strip().endswith(said) and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
     done = shell(*arguments, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
