@@ -192,6 +192,7 @@ setup(
         "h5py>=3.6",
         "click>=8.1",
         "rich>=12.3",
+        "tqdm>=4.60",
         "google-crc32c>=1.6",
     ],
     extras_require={

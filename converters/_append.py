@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload._bar import Progress
 from fastload.errors import StoreError, UsageError
 from fastload.storage import Store, format_of, open_store
 from fastload.storage._local import local_path
@@ -28,7 +29,6 @@ from fastload.storage.concat import ConcatStore
 
 from ._pack import pack
 from ._report import PackReport
-from ._run import Progress
 from ._store_source import StoreSource
 
 _MARK = "-appending"  # in the name of the new store until it replaces the old one
@@ -38,7 +38,7 @@ def concat(
     sources: Sequence[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> PackReport:
     """Copy the records of several stores, one after the other, into a new store.
@@ -66,7 +66,7 @@ def append(
     path: str | os.PathLike[str],
     source: Any,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> PackReport:
     """Add the samples of ``source`` behind the records of the store at ``path``.
@@ -110,7 +110,7 @@ def append(
 
 
 def _append(
-    path: str, source: Any, progress: Progress | None, options: dict[str, Any]
+    path: str, source: Any, progress: Progress | bool | None, options: dict[str, Any]
 ) -> PackReport:
     store = open_store(path)
     stem, suffix = os.path.splitext(path)
@@ -118,7 +118,9 @@ def _append(
     _settle(path, store.format)  # what a run that was killed left
     _remove(path)
     try:
-        added = pack(source, more, **options)
+        # A function is told of the copy alone, which begins at 0 again.
+        shown = False if callable(progress) else progress
+        added = pack(source, more, progress=shown, **options)
         both = ConcatStore.checked([store, open_store(more)])
         keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
         twice = keys[0] & keys[1]

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload._bar import Progress, reporting
 from fastload._machine.cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
@@ -29,7 +30,7 @@ from ._encoders import make_encoder
 from ._open import open_source
 from ._report import PackedPart, PackReport
 from ._resize import Resize
-from ._run import Progress, Run
+from ._run import Run
 from ._source import Source
 
 
@@ -57,7 +58,7 @@ def pack(
     shard_nbytes: int | None = None,
     compression: str | None = None,
     overwrite: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> PackReport:
     """Pack images into a store.
 
@@ -108,7 +109,9 @@ def pack(
         compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
         overwrite: a store that is at ``destination`` is replaced once the new one is complete;
             until then it stays, and an interrupted run is resumed by the same call.
-        progress: called with (records done, records in all, bytes written) after every chunk; of an
+        progress: True: a bar on stderr, in pipes and logs a line every ten seconds; False: none;
+            None: a bar where somebody is watching, on a terminal or in a notebook. Or a function to
+            be called with (records done, records in all, bytes written) after every chunk; of an
             iterable Dataset "in all" is None.
 
     Returns:
@@ -180,7 +183,7 @@ def _pack(
     on_error: str,
     exif: bool,
     options: dict[str, Any],
-    progress: Progress | None,
+    progress: Progress | bool | None,
     staged: bool,
 ) -> PackReport:
     """``pack`` of an open source to a path where nothing is, or what an earlier run finished.
@@ -209,8 +212,9 @@ def _pack(
         "source": opened.path,
         "source_digest": opened.identity or opened.digest(),
     }
-    run = Run(opened, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
+        report = stack.enter_context(reporting("packing", progress))
+        run = Run(opened, encoder, on_error, workers or available(), report)
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
         # Of a split, a run may have been killed between the commits of its parts.

@@ -107,7 +107,8 @@ class _Group(click.Group):
             error.show()
             _fail(error, error.format_message(), error.exit_code, given)
         except (click.Abort, KeyboardInterrupt) as error:
-            click.echo(": ".join(["fastload: stopped", *map(str, error.args)]), err=True)
+            stop = error.__cause__ or error  # click makes its own of a KeyboardInterrupt
+            click.echo(": ".join(["fastload: stopped", *map(str, stop.args)]), err=True)
             sys.exit(128 + signal.SIGTERM if terminated else 130)
         except BrokenPipeError:  # the reader of our output, such as `head`, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

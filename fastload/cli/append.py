@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ._progress import ProgressBar
 from ._stdout import kept_for_json
 from .pack import show
 
@@ -58,7 +57,7 @@ def command(
     """
     from fastload.converters import append
 
-    with kept_for_json(as_json), ProgressBar("appending", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json):
         report = append(
             path,
             source,
@@ -68,6 +67,6 @@ def command(
             on_error=on_error,
             exif=exif,
             workers=workers,
-            progress=bar,
+            progress=not (quiet or as_json),
         )
     show(report, quiet=quiet, as_json=as_json)

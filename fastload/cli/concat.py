@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ._progress import ProgressBar
 from .pack import show, size_of
 
 
@@ -40,8 +39,11 @@ def command(
     """
     from fastload.converters import concat
 
-    with ProgressBar("copying", quiet=quiet or as_json) as bar:
-        report = concat(
-            sources, destination, shards=shards, shard_nbytes=shard_nbytes, progress=bar
-        )
+    report = concat(
+        sources,
+        destination,
+        shards=shards,
+        shard_nbytes=shard_nbytes,
+        progress=not (quiet or as_json),
+    )
     show(report, quiet=quiet, as_json=as_json)

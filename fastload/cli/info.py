@@ -12,11 +12,10 @@ import click
 import numpy as np
 
 from fastload import _picture
+from fastload._bar import human
 from fastload.storage import DCT, RAW, Store, open_store
 from fastload.storage._read import read_records
 from fastload.storage.summary import Spread, Summary, summarise
-
-from ._progress import human
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ._progress import ProgressBar, human
+from fastload._bar import human
+
 from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def command(
             )
         _show_estimates(estimates, as_json=as_json)
         return
-    with kept_for_json(as_json), ProgressBar("packing", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json):
         report = pack(
             source,
             destination,
@@ -162,7 +163,7 @@ def command(
             shard_nbytes=shard_nbytes,
             compression=compression,
             overwrite=overwrite,
-            progress=bar,
+            progress=not (quiet or as_json),
         )
     show(report, quiet=quiet, as_json=as_json)
 

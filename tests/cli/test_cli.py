@@ -227,9 +227,7 @@ def test_damaged_record_of_a_source_is_named_with_its_offset(images: Path, tmp_p
     path.write_bytes(data)
     result = run("pack", path, tmp_path / "b.tar")
     assert result.exit_code == 1
-    assert result.stderr.startswith(
-        f"fastload: error: {str(path)!r}, record 7, byte offset {offset}: "
-    )
+    assert f"fastload: error: {str(path)!r}, record 7, byte offset {offset}: " in result.stderr
     result = run("pack", path, tmp_path / "c.tar", "--on-error", "skip")
     assert result.exit_code == 0 and "a.lmdb (record 7): " in result.stderr
 
@@ -285,7 +283,7 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
 ) -> None:
     waiting = tmp_path / "waiting"
     (tmp_path / "waits.py").write_text(WAITS)
-    arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb")]
+    arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb"), "--workers", "1"]
     environment = {**os.environ, "WAITING": str(waiting)}
     child = subprocess.Popen(
         [sys.executable, "-m", "fastload", *arguments], cwd=tmp_path, env=environment,
@@ -339,23 +337,19 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_progress_has_rate_and_time_left_in_plain_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["pack", "verify", "unpack"])
+def test_progress_goes_to_stderr_with_a_last_line_but_not_beside_json(
+    images: Path, tmp_path: Path, command: str
 ) -> None:
-    from fastload.cli import _progress
-
-    monkeypatch.setattr(_progress, "_LINE_EVERY_S", 0.0)
-    with _progress.ProgressBar("packing") as bar:
-        bar(1000, 5000, 3 << 20)
-    assert capsys.readouterr().err.startswith("packing: 1,000 of 5,000, ")
-
-
-def test_sizes_are_shown_in_a_unit_that_fits() -> None:
-    from fastload.cli._progress import human
-
-    assert [human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
-    ]  # fmt: skip
+    pack(images, tmp_path / "a.lmdb")
+    source = images if command == "pack" else tmp_path / "a.lmdb"
+    target = [] if command == "verify" else [tmp_path / "new.lmdb"]
+    done = run(command, source, *target)
+    last = rf"{command}ing: 20 of 20, [\d.]+ images/s, [\d.]+ KiB, 00:00 left\n"
+    assert done.exit_code == 0 and re.search(f"{last}$", done.stderr)
+    assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\x7f]*", done.stderr)
+    target = [] if command == "verify" else [tmp_path / "json.lmdb"]
+    assert run(command, source, *target, "--json").stderr == ""
 
 
 def test_verify_names_the_damage_and_its_status_is_1(images: Path, tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_whatever_a_file_system_raises_is_an_error_with_the_url(
         with monkeypatch.context() as patch:
             patch.setattr(type(memory), name, refuse)
             with pytest.raises(
-                StoreError, match="NoCredentials: Unable to .* credentials"
+                StoreError, match=r"NoCredentials: Unable to .* credentials"
             ) as found:
                 if name == "isdir":
                     pack("memory://b/imgs", tmp_path / "a.lmdb")
