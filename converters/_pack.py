@@ -24,10 +24,12 @@ from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.storage import Store, Writer, open_store, open_writer
 from fastload.storage._local import is_url
+from fastload.storage.summary import labels_of
 
 from . import _arrays, _overwrite, _remote, _split
 from ._encoders import make_encoder
-from ._open import open_source
+from ._labels import Chosen
+from ._open import open_source, part_of
 from ._report import PackedPart, PackReport
 from ._resize import Resize
 from ._run import Run
@@ -58,6 +60,8 @@ def pack(
     shard_nbytes: int | None = None,
     compression: str | None = None,
     overwrite: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
     progress: Progress | bool | None = None,
 ) -> PackReport:
     """Pack images into a store.
@@ -70,8 +74,9 @@ def pack(
     Args:
         source: class folders as torchvision's ImageFolder reads them (same order, labels, class
             names), or a folder of images without labels. A list, as CSV, TSV or JSONL: a column
-            path, file_name, filename, file or image (relative to the list), label (numbers, or
-            class names), and any other columns, which become fields. A store of any format, or a
+            of paths, relative to the list (path, file_name, filename, file, image, ...), one of
+            labels, which are numbers or class names (label, class, target, category, ...), and any
+            other columns, which become fields. A store of any format, or a
             list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
             files as they are downloaded. ``"module:object"``, or a Dataset, whose samples are
             (image, label), an image, or a dict; an iterable one that ends, too: how many samples
@@ -97,7 +102,9 @@ def pack(
         quality: of JPEG, 1 to 100.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
-            ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``.
+            ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``. A name
+            alone, ``"train"``, takes that folder of a source which has one for each split, or that
+            dataset of several.
         on_error: "raise", or "skip": files that are no images are left out, and the report lists
             them.
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
@@ -109,6 +116,8 @@ def pack(
         compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
         overwrite: a store that is at ``destination`` is replaced once the new one is complete;
             until then it stays, and an interrupted run is resumed by the same call.
+        image_column, label_column: of a list, of the dicts of a Dataset; where they are not found
+            by their names. The labels of stores and Hugging Face datasets may be any field.
         progress: True: a bar on stderr, in pipes and logs a line every ten seconds; False: none;
             None: a bar where somebody is watching, on a terminal or in a notebook. Or a function to
             be called with (records done, records in all, bytes written) after every chunk; of an
@@ -125,11 +134,16 @@ def pack(
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
+    chosen = Chosen(image=image_column, label=label_column)
+    part = _split.named(split)
+    if part is not None:
+        source, split = part_of(source, part), None
     if is_url(source) or is_url(destination):
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, shards=shards, shard_nbytes=shard_nbytes,
-            compression=compression, overwrite=overwrite, progress=progress,
+            compression=compression, overwrite=overwrite,
+            image_column=image_column, label_column=label_column, progress=progress,
         )  # fmt: skip
         if is_url(destination):
             if overwrite:
@@ -138,7 +152,7 @@ def pack(
                     "delete what is there"
                 )
             return _remote.pack_to(str(destination), functools.partial(again, source))
-        with _remote.fetched(str(source)) as fetched:
+        with _remote.fetched(str(source), chosen) as fetched:
             return again(fetched, destination)
     if on_error not in ("raise", "skip"):
         raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
@@ -147,7 +161,7 @@ def pack(
         raise UsageError(f"workers: expected at least 1, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
-    opened = open_source(source)
+    opened = open_source(source, chosen)
     begin = functools.partial(
         _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
         on_error=on_error, exif=exif, options=options, progress=progress,
@@ -238,12 +252,13 @@ def _pack(
                 f"none of {len(run.skipped)} files is an image: {run.skipped[0].reason}",
                 path=run.skipped[0].path,
             )
-        parts = finished + [
-            PackedPart(path=job.path, records=len(writer), nbytes=writer.nbytes, resumed=resumed)
-            for job, writer, resumed in writers
-        ]
+        nbytes = [writer.nbytes for _, writer, _ in writers]
         for _, writer, _ in writers:
             writer.commit()
+        parts = finished + [
+            _part(open_store(job.path), size, resumed)
+            for (job, _, resumed), size in zip(writers, nbytes, strict=True)
+        ]
     return PackReport(
         parts=tuple(parts),
         skipped=tuple(run.skipped),
@@ -275,11 +290,23 @@ def _finished(job: _Job) -> PackedPart | None:
         store = open_store(job.path)
     except StoreError:
         return None  # nothing there, or not ours: the writer says that it is in the way
+    if any(store.metadata.get(name) != value for name, value in job.settings.items()):
+        store.close()
+        return None
+    return _part(store, int(store.spans(np.arange(len(store))).nbytes.sum()), len(store))
+
+
+def _part(store: Store, nbytes: int, resumed: int) -> PackedPart:
+    """The entry of a finished store in the report; closes it."""
     with store:
-        if any(store.metadata.get(name) != value for name, value in job.settings.items()):
-            return None
-        nbytes = int(store.spans(np.arange(len(store))).nbytes.sum())
-        return PackedPart(path=job.path, records=len(store), nbytes=nbytes, resumed=len(store))
+        return PackedPart(
+            path=store.path,
+            records=len(store),
+            classes=len(store.classes),
+            labels=labels_of(store),
+            nbytes=nbytes,
+            resumed=resumed,
+        )
 
 
 def _begun_again(writer: Writer, begin: Callable[[], Writer]) -> Writer:

@@ -26,6 +26,7 @@ from fastload.errors import (
 )
 from fastload.storage._sidecar import SUFFIX as SIDECAR
 
+from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
 from ._report import PackReport
@@ -71,7 +72,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 
 @contextlib.contextmanager
-def fetched(url: str) -> Iterator[Source]:
+def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
     """What lies at ``url``, fetched for as long as the block lasts: a store with its sidecar or its
     shards, a folder, or a list with the files that it names.
 
@@ -84,8 +85,8 @@ def fetched(url: str) -> Iterator[Source]:
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
         with _asking(url, "it cannot be fetched"):
-            local, files = _fetch(system, path, folder)
-        source = open_source(local)
+            local, files = _fetch(system, path, folder, chosen)
+        source = open_source(local, chosen)
         source.path = url
         source.identity = hashlib.blake2b(repr(files).encode(), digest_size=16).hexdigest()
         yield source
@@ -93,7 +94,9 @@ def fetched(url: str) -> Iterator[Source]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(system: Any, path: str, folder: str) -> tuple[str, list[tuple[str, int, str]]]:
+def _fetch(
+    system: Any, path: str, folder: str, chosen: Chosen
+) -> tuple[str, list[tuple[str, int, str]]]:
     """Fetch what belongs to ``path``: where it lies now, and name, size and tag of every file."""
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
@@ -103,7 +106,7 @@ def _fetch(system: Any, path: str, folder: str) -> tuple[str, list[tuple[str, in
         found = [path]
         if path.endswith(SUFFIXES):
             system.get_file(path, local)
-            found += [f"{parent}/{file}" for file in dict.fromkeys(listed_files(local))]
+            found += [f"{parent}/{file}" for file in dict.fromkeys(listed_files(local, chosen))]
         elif system.isfile(path + SIDECAR):
             found.append(path + SIDECAR)
     else:

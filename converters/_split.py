@@ -46,6 +46,11 @@ def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
     return np.where(position < len(bounds), position + 1, 0)
 
 
+def named(split: str | None) -> str | None:
+    """The name of a part that the source has already: ``split`` without a share."""
+    return split if split is not None and re.fullmatch(r"[\w.-]+", split) else None
+
+
 def paths(destination: str, split: str | None) -> list[str]:
     """Where the parts of ``split`` go; without one, ``destination``."""
     names = [] if split is None else parse(split)

@@ -99,7 +99,9 @@ class _Group(click.Group):
         terminated: list[int] = []
         handler = _as_ctrl_c(terminated)
         others = warnings.formatwarning
-        warnings.formatwarning = _format_warning
+        warnings.formatwarning = lambda message, category, *place, **more: self._as_typed(
+            _format_warning(message, category), given
+        )
         try:
             status = super().main(*args, **kwargs)
             sys.exit(status if isinstance(status, int) else 0)
@@ -165,9 +167,7 @@ def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> 
     sys.exit(status)
 
 
-def _format_warning(
-    message: Warning | str, category: type[Warning], *place: Any, **more: Any
-) -> str:
+def _format_warning(message: Warning | str, category: type[Warning]) -> str:
     """A line that looks like an error's; where in our code it comes from helps nobody."""
     name = "" if category in (UserWarning, RuntimeWarning) else f" ({category.__name__})"
     return f"fastload: warning{name}: {message}\n"

@@ -34,6 +34,8 @@ Examples:
     show_default=True,
     help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
 )
+@click.option("--image-column", metavar="NAME", help="As for pack.")
+@click.option("--label-column", metavar="NAME", help="As for pack.")
 @click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -45,6 +47,8 @@ def command(
     resize: str | None,
     quality: int,
     on_error: str,
+    image_column: str | None,
+    label_column: str | None,
     exif: bool,
     workers: int | None,
     as_json: bool,
@@ -65,6 +69,8 @@ def command(
             resize=resize,
             quality=quality,
             on_error=on_error,
+            image_column=image_column,
+            label_column=label_column,
             exif=exif,
             workers=workers,
             progress=not (quiet or as_json),

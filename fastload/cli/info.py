@@ -15,7 +15,7 @@ from fastload import _picture
 from fastload._bar import human
 from fastload.storage import DCT, RAW, Store, open_store
 from fastload.storage._read import read_records
-from fastload.storage.summary import Spread, Summary, summarise
+from fastload.storage.summary import Spread, Summary, in_words, summarise
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -55,8 +55,9 @@ def command(path: str, as_json: bool, grid: str | None) -> None:
 
 
 def _text(summary: Summary) -> str:
+    labels = in_words(len(summary.classes), summary.labels)
     lines = [
-        summary.path,
+        f"{summary.path}: {summary.records:,} records, {labels}",
         f"  format      {summary.format}",
         f"  records     {summary.records:,}",
         f"  bytes       {human(summary.nbytes)} in records, {human(summary.file_nbytes)} in files",

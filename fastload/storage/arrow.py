@@ -137,6 +137,11 @@ class ArrowStore(Store):
                 return name
         return None
 
+    def class_names(self, name: str) -> list[str]:
+        """Those of a column that is a ClassLabel, else none."""
+        feature = self._dataset.features[name]
+        return list(feature.names or []) if _is(feature, "ClassLabel") else []
+
     def _field(self, name: str, pictures: Sequence[str]) -> Field:
         values = self._numbers.get(name)
         if values is not None:
