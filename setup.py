@@ -148,16 +148,16 @@ class BuildNative(build_ext):
         return {} if self.missing else dict(super().get_output_mapping())
 
 
-def version() -> str:
-    """The version, out of fastload/_version.py, without importing the package."""
+def about() -> dict[str, str]:
+    """The names that fastload/_version.py defines, without importing the package."""
     names: dict[str, str] = {}
     exec((ROOT / "fastload/_version.py").read_text(encoding="utf-8"), names)
-    return names["__version__"]
+    return names
 
 
 setup(
-    name="fastload",
-    version=version(),
+    name=about()["DISTRIBUTION"],
+    version=about()["__version__"],
     description="Image training data for PyTorch, several times faster: a drop-in DataLoader, a "
     "native decoder and packed stores",
     long_description=(ROOT / "README.md").read_text(encoding="utf-8")
@@ -165,6 +165,8 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    keywords="pytorch, torchvision, dataloader, dataset, data loading, computer vision, images, "
+    "jpeg, augmentation, imagenet, lmdb, webdataset, tfrecord, zarr",
     python_requires=">=3.10",
     packages=find_packages(include=["fastload", "fastload.*"]),
     # All packages lie where their names say (fastload/converters is a link to converters/), and ""
@@ -189,6 +191,7 @@ setup(
         "h5py>=3.6",
         "click>=8.1",
         "rich>=12.3",
+        "tqdm>=4.60",
         "google-crc32c>=1.6",
     ],
     extras_require={
@@ -229,6 +232,9 @@ setup(
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[
         "Development Status :: 4 - Beta",
+        "Environment :: Console",
+        "Environment :: GPU :: NVIDIA CUDA",
+        "Intended Audience :: Developers",
         "Intended Audience :: Science/Research",
         "Operating System :: POSIX :: Linux",
         "Programming Language :: C++",
@@ -238,7 +244,10 @@ setup(
         "Programming Language :: Python :: 3.12",
         "Programming Language :: Python :: 3.13",
         "Programming Language :: Python :: 3.14",
+        "Programming Language :: Python :: Implementation :: CPython",
+        "Topic :: Multimedia :: Graphics",
         "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Image Processing",
         "Typing :: Typed",
     ],
 )

@@ -21,6 +21,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
 WHEELS = ROOT / "build" / "wheel"
+DISTRIBUTION = "torch-fastload"
 
 USE = """
 import pathlib, sys
@@ -58,14 +59,14 @@ def main() -> int:
 
 def build() -> Path:
     """The wheel, made without the network of the sdist, which must have all that it takes."""
-    for old in WHEELS.glob("fastload-*"):
+    for old in WHEELS.glob("torch_fastload-*"):
         old.unlink()
     run(sys.executable, ROOT / "setup.py", "--quiet", "sdist", "--dist-dir", WHEELS, cwd=ROOT)
-    (sdist,) = WHEELS.glob("fastload-*.tar.gz")
+    (sdist,) = WHEELS.glob("torch_fastload-*.tar.gz")
     # Not the wheel that pip keeps of an sdist of this name.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--quiet"]
     run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", WHEELS, sdist)
-    (wheel,) = WHEELS.glob("fastload-*.whl")
+    (wheel,) = WHEELS.glob("torch_fastload-*.whl")
     return wheel
 
 
@@ -108,9 +109,9 @@ def use(wheel: Path, folder: Path) -> None:
 
 def link_requirements(site: Path) -> None:
     """Link into ``site`` what the wheel there requires, and what that requires, from .venv."""
-    (installed,) = importlib.metadata.distributions(name="fastload", path=[str(site)])
+    (installed,) = importlib.metadata.distributions(name=DISTRIBUTION, path=[str(site)])
     waiting = requirements(installed, set())
-    done = {"fastload"}
+    done = {DISTRIBUTION}
     while waiting:
         name, extras = waiting.pop()
         if name in done:

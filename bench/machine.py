@@ -9,7 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-_PACKAGES = ("fastload", "torch", "torchvision", "pillow", "numpy", "lmdb")
+from fastload._version import __version__
+
+_PACKAGES = ("torch", "torchvision", "pillow", "numpy", "lmdb")
 
 
 def describe() -> dict[str, Any]:
@@ -25,7 +27,7 @@ def describe() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Of Python and the packages that every loader here shares."""
-    found = {"python": platform.python_version()}
+    found = {"python": platform.python_version(), "fastload": __version__}
     for name in _PACKAGES:
         try:
             found[name] = importlib.metadata.version(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench import report
 from bench.report import Row
-from fastload.errors import MissingDependencyError
+from fastload.errors import MissingDependencyError, install
 
 _OURS, _BEST, _OTHERS = "#1f6fb4", "#6b6b6b", "#b4b4b4"
 _WIDTH, _BAR, _REST = (
@@ -34,9 +34,7 @@ def figures(
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise MissingDependencyError(
-            "plots need matplotlib: pip install 'fastload[plot]'"
-        ) from error
+        raise MissingDependencyError(f"plots need matplotlib: {install('plot')}") from error
     folder.mkdir(parents=True, exist_ok=True)
     suites: dict[str, list[Row]] = {}
     for row in rows:

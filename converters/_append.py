@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from fastload._bar import Progress
 from fastload.errors import StoreError, UsageError
 from fastload.storage import Store, format_of, open_store
 from fastload.storage._local import local_path
@@ -28,7 +29,6 @@ from fastload.storage.concat import ConcatStore
 
 from ._pack import pack
 from ._report import PackReport
-from ._run import Progress
 from ._store_source import StoreSource
 
 _MARK = "-appending"  # in the name of the new store until it replaces the old one
@@ -38,7 +38,7 @@ def concat(
     sources: Sequence[str | os.PathLike[str]],
     destination: str | os.PathLike[str],
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> PackReport:
     """Copy the records of several stores, one after the other, into a new store.
@@ -66,7 +66,7 @@ def append(
     path: str | os.PathLike[str],
     source: Any,
     *,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
     **options: Any,
 ) -> PackReport:
     """Add the samples of ``source`` behind the records of the store at ``path``.
@@ -96,8 +96,8 @@ def append(
     if format_of(path) is None or not os.path.isfile(path):
         open_store(path).close()  # which says so where there is none
         raise UsageError(
-            f"expected a store of one file, got {path!r}: pack the new images into another store, "
-            "and read both as one, FastLoader([a, b])"
+            f"{path!r}: expected a store of one file: pack the new images into another store, and "
+            "read both as one, FastLoader([a, b])"
         )
     for name in ("shards", "shard_nbytes", "split"):
         if options.get(name) is not None:
@@ -110,7 +110,7 @@ def append(
 
 
 def _append(
-    path: str, source: Any, progress: Progress | None, options: dict[str, Any]
+    path: str, source: Any, progress: Progress | bool | None, options: dict[str, Any]
 ) -> PackReport:
     store = open_store(path)
     stem, suffix = os.path.splitext(path)
@@ -118,7 +118,9 @@ def _append(
     _settle(path, store.format)  # what a run that was killed left
     _remove(path)
     try:
-        added = pack(source, more, **options)
+        # A function is told of the copy alone, which begins at 0 again.
+        shown = False if callable(progress) else progress
+        added = pack(source, more, progress=shown, **options)
         both = ConcatStore.checked([store, open_store(more)])
         keys = [set(one.keys(np.arange(len(one)))) for one in both.stores]
         twice = keys[0] & keys[1]
@@ -136,6 +138,9 @@ def _append(
         raise StoreError(
             error.message.replace(KEPT, "; the store is as it was"), path=path
         ) from error
+    except KeyboardInterrupt as stop:
+        stop.args = ("the store is as it was",)
+        raise
     finally:
         _remove(path)
     (part,) = report.parts
@@ -180,7 +185,7 @@ def _alone(path: str) -> Iterator[None]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UsageError(
-                    f"somebody else appends to {path!r} now: wait until that is done"
+                    f"{path!r}: somebody else appends to this store now: wait until that is done"
                 ) from error
             if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
                 try:

@@ -24,7 +24,7 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
     if encode not in (None, "raw"):
         raise UsageError(
             f"{FORMATS[name].suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
-            "encode='raw' (--encode raw), or choose .h5, .lmdb, .tfrecord, .rec or .tar"
+            "encode='raw', or choose .h5, .lmdb, .tfrecord, .rec or .tar"
         )
     return "raw"
 
@@ -66,6 +66,5 @@ def check_sizes(
             raise UsageError(
                 f"{FORMATS[name].suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "
-                "give resize='crop:224' or '224x224' (--resize crop:224), or choose .lmdb, which "
-                "holds any sizes"
+                "give resize='crop:224' or resize='224x224', or choose .lmdb, which holds any sizes"
             )

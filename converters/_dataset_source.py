@@ -15,6 +15,7 @@ from fastload.errors import DataError, DecodeError, UsageError
 from fastload.storage import RAW
 from fastload.storage._fields import gather_fields, label_column
 
+from ._labels import Chosen, warn_of_others
 from ._source import Annotations, Sample, Source
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -26,15 +27,17 @@ def is_object_name(text: str) -> bool:
 
 
 class DatasetSource(Source):
-    """The samples of a Dataset: (image, label), an image, or a dict with "image" and "label".
+    """The samples of a Dataset: (image, label), an image, or a dict with image and label.
 
     An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
-    3) or (height, width), or the bytes of an image file. Other entries of a dict become fields. The
-    dataset is only used in the thread that packs.
+    3) or (height, width), or the bytes of an image file. Those of a dict are found by their names
+    (``_labels.py``); its other entries become fields. The dataset is only used in the thread that
+    packs.
 
     Args:
         dataset: with ``__len__`` and ``__getitem__``; its ``classes`` are the class names.
         name: for settings and messages.
+        chosen: entries of the dicts that the caller named.
 
     Raises:
         UsageError: it has no length, or no samples by number.
@@ -43,21 +46,53 @@ class DatasetSource(Source):
     encoding = "png"
     concurrent = False
 
-    def __init__(self, dataset: Any, name: str) -> None:
+    def __init__(self, dataset: Any, name: str, chosen: Chosen | None = None) -> None:
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
             raise UsageError(
                 "expected a Dataset with __len__ and __getitem__, or one with __iter__, got "
                 f"{name} ({type(dataset).__name__})"
             )
+        self._begin(dataset, name, chosen)
+        self.keys = [f"{index:08d}" for index in range(len(dataset))]
+
+    def _begin(self, dataset: Any, name: str, chosen: Chosen | None) -> None:
         self.path = name
         self._dataset = dataset
+        self._chosen = chosen or Chosen()
+        self._entries: tuple[str, str | None] | None = None  # of a dict: image, label
         self.classes = [str(one) for one in getattr(dataset, "classes", ())]
-        self.keys = [f"{index:08d}" for index in range(len(dataset))]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``; what the dataset raises is not caught."""
         for index in indices.tolist():
-            yield _sample(self._dataset[index])
+            yield self._sample(self._dataset[index])
+
+    def _sample(self, item: Any) -> Sample | DataError:
+        """One sample of the dataset; in the place of one, why it is no image."""
+        fields: dict[str, Any] = {}
+        label = None
+        if isinstance(item, Mapping):
+            image, named = self._entries = self._entries or self._found(item)
+            fields = {str(name): _kept(value) for name, value in item.items() if name != image}
+            label = None if named is None else fields.pop(named, None)
+            item = item.get(image)
+        elif isinstance(item, (tuple, list)) and len(item) == 2:
+            item, label = item[0], _kept(item[1])
+        try:
+            return Sample(_image(item), label=label, fields=fields)
+        except DecodeError as error:
+            return error
+
+    def _found(self, item: Mapping[Any, Any]) -> tuple[str, str | None]:
+        """Which entries of the dicts are image and label, of the first one."""
+        names = [str(name) for name in item]
+        image = self._chosen.image_of(names) or "image"
+        others = [name for name in names if name != image]
+        label = self._chosen.label_of(others)
+        if label != self._chosen.label and label != "label" and isinstance(item.get(label), str):
+            label = None  # text has numbers only where all of it is known
+        warn_of_others(self.path, label, {name: () for name in others if name != label})
+        return image, label
 
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
         """As in ``Source``.
@@ -87,22 +122,20 @@ class IterableSource(DatasetSource):
 
     streamed = True
 
-    def __init__(self, dataset: Any, name: str) -> None:
-        self.path = name
-        self._dataset = dataset
-        self.classes = [str(one) for one in getattr(dataset, "classes", ())]
+    def __init__(self, dataset: Any, name: str, chosen: Chosen | None = None) -> None:
+        self._begin(dataset, name, chosen)
         self.keys = []
 
     def stream(self) -> Iterator[Sample | DataError]:
         """As in ``Source``; what the dataset raises is not caught."""
-        return map(_sample, self._dataset)
+        return map(self._sample, self._dataset)
 
     def key(self, index: int) -> str:
         """Numbers, in the order in which samples come."""
         return f"{index:08d}"
 
 
-def dataset_source(dataset: Any, name: str) -> DatasetSource:
+def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> DatasetSource:
     """The source over a Dataset: by number where it can be, else from its beginning to its end.
 
     Raises:
@@ -116,8 +149,8 @@ def dataset_source(dataset: Any, name: str) -> DatasetSource:
         torch_data is not None and isinstance(dataset, torch_data.IterableDataset)
     )
     if iterable and hasattr(dataset, "__iter__"):
-        return IterableSource(dataset, name)
-    return DatasetSource(dataset, name)
+        return IterableSource(dataset, name, chosen)
+    return DatasetSource(dataset, name, chosen)
 
 
 def named_object(text: str) -> Any:
@@ -131,21 +164,6 @@ def named_object(text: str) -> Any:
         hasattr(found, "__getitem__") or hasattr(found, "__iter__")
     )
     return found() if made and callable(found) else found
-
-
-def _sample(item: Any) -> Sample | DataError:
-    """One sample of a dataset; in the place of one, why it is no image."""
-    fields: Mapping[str, Any] = {}
-    label = None
-    if isinstance(item, Mapping):
-        fields = {str(name): _kept(value) for name, value in item.items() if name != "image"}
-        item, label = item.get("image"), fields.pop("label", None)
-    elif isinstance(item, (tuple, list)) and len(item) == 2:
-        item, label = item[0], _kept(item[1])
-    try:
-        return Sample(_image(item), label=label, fields=fields)
-    except DecodeError as error:
-        return error
 
 
 def _plain(value: Any) -> Any:

@@ -74,9 +74,9 @@ def make_encoder(
         MissingDependencyError: "dct" without a core that writes it.
     """
     if encode not in ENCODINGS:
-        raise UsageError(f"expected encode to be one of {', '.join(ENCODINGS)}, got {encode!r}")
+        raise UsageError(f"encode: expected one of {', '.join(ENCODINGS)}, got {encode!r}")
     if not 1 <= quality <= 100:
-        raise UsageError(f"expected quality from 1 to 100, got {quality}")
+        raise UsageError(f"quality: expected 1 to 100, got {quality}")
     if encode == "dct":
         from ._dct import dct_encoder
 

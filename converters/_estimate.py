@@ -16,10 +16,11 @@ from fastload.errors import DecodeError, MissingDependencyError, UsageError
 from fastload.hints import Encoding
 from fastload.storage import Batch, open_store, open_writer
 
-from . import _arrays
+from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import ENCODINGS, make_encoder
-from ._open import open_source
+from ._labels import Chosen
+from ._open import open_source, part_of
 from ._resize import Resize
 from ._source import Source
 
@@ -55,6 +56,9 @@ def estimate(
     resize: str | int | None = None,
     quality: int = 95,
     workers: int | None = None,
+    split: str | None = None,
+    image_column: str | None = None,
+    label_column: str | None = None,
 ) -> tuple[Estimate, ...]:
     """What ``pack`` with these arguments would take, measured on 128 images spread over the source.
 
@@ -63,8 +67,9 @@ def estimate(
         'dct'
 
     Args:
-        source, destination, encode, resize, quality, workers: as for ``pack``. ``encode=None``
-            tries every encoding that the format takes. Nothing is written to ``destination``.
+        source, destination, encode, resize, quality, workers, split, image_column, label_column: as
+            for ``pack``. ``encode=None`` tries every encoding that the format takes. Nothing is
+            written to ``destination``.
 
     Returns:
         One item for each encoding, the fastest to load first.
@@ -74,7 +79,10 @@ def estimate(
         DecodeError: none of the images can be read.
     """
     target = Resize.parse(resize) if resize is not None else None
-    opened = open_source(source)
+    part = _split.named(split)
+    if part is not None:
+        source = part_of(source, part)
+    opened = open_source(source, Chosen(image=image_column, label=label_column))
     if opened.streamed:
         raise UsageError(
             f"{opened.path} does not say how many samples it has, so that nothing can be estimated "

@@ -13,35 +13,37 @@ from typing import Any
 import numpy as np
 
 from fastload.errors import StoreError, UsageError
-from fastload.storage._fields import encode_text, gather_fields, label_column
+from fastload.storage._fields import gather_fields
 from fastload.storage.folder import FolderStore
 
+from ._labels import Chosen, called_like_images, numbered, warn_of_others
 from ._source import Annotations, Sample
 from ._store_source import FolderSource, unique
 
 SUFFIXES = (".csv", ".tsv", ".jsonl", ".ndjson")
-_PATHS = ("path", "file_name", "filename", "file", "image")  # names of the column of paths
-_LABEL = "label"
 _MAX_FIELD = 1 << 28  # characters of one value of a CSV file
 
 
 class ListSource(FolderSource):
     """The files that a list names, in its order.
 
-    The column of paths is called path, file_name, filename, file or image; paths are relative to
-    the folder of the list. ``label`` holds numbers, lists of numbers (JSONL), or class names, which
-    are numbered in the order of the alphabet. Other columns become fields; in a CSV a column of
-    which every value is a number is an array, any other is text.
+    The columns of paths and labels are found by their names (``_labels.py``); paths are relative to
+    the folder of the list. Labels are numbers, lists of numbers (JSONL), or class names, which are
+    numbered in the order of the alphabet. Other columns become fields; in a CSV a column of which
+    every value is a number is an array, any other is text.
 
     Args:
         path: of the list.
+        chosen: columns that the caller named.
 
     Raises:
+        UsageError: there is no column of a name that was given.
         StoreError: the list is not as described.
     """
 
-    def __init__(self, path: str) -> None:
-        rows, column, files = _read(path)
+    def __init__(self, path: str, chosen: Chosen | None = None) -> None:
+        chosen = chosen or Chosen()
+        rows, column, files = _read(path, chosen)
         names = list(rows[0])
         folder = os.path.dirname(os.path.abspath(path))
         store = FolderStore.from_samples(
@@ -52,9 +54,12 @@ class ListSource(FolderSource):
         self.keys = unique([os.path.normpath(file).replace(os.sep, "/") for file in files])
         self._labels: np.ndarray | None = None
         self.classes = []
-        if _LABEL in names:
-            self.classes, self._labels = _labels(rows, path)
-        others = [name for name in names if name not in (column, _LABEL)]
+        others = [name for name in names if name != column]
+        label = chosen.label_of(others)
+        if label is not None:
+            self.classes, self._labels = _labels(rows, label, path)
+            others.remove(label)
+        warn_of_others(path, label, {name: [row[name] for row in rows] for name in others})
         try:
             self._fields, self._kinds = gather_fields(
                 [{name: _value(row.get(name)) for name in others} for row in rows]
@@ -85,21 +90,23 @@ class ListSource(FolderSource):
         return self._digest
 
 
-def listed_files(path: str) -> list[str]:
+def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
     """The files that the list at ``path`` names, as they stand there."""
-    return _read(path)[2]
+    return _read(path, chosen or Chosen())[2]
 
 
-def _read(path: str) -> tuple[list[dict[str, Any]], str, list[str]]:
+def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[str]]:
     """The rows of a list, the name of the column of paths, and what it holds."""
     rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
     if not rows:
         raise StoreError("expected a list of images, found no line with one", path=path)
     names = list(rows[0])
-    column = next((name for name in _PATHS if name in names), None)
+    column = chosen.image_of(names)
     if column is None:
         raise StoreError(
-            f"expected a column called {' or '.join(_PATHS)}, found {', '.join(names)}", path=path
+            f"expected a column called {called_like_images()}, found {', '.join(names)}: name one "
+            f"with image_column={names[0]!r}",
+            path=path,
         )
     return rows, column, [_text(row, column, number, path) for number, row in enumerate(rows)]
 
@@ -176,13 +183,8 @@ def _value(value: Any) -> Any:
     return value
 
 
-def _labels(rows: list[dict[str, Any]], path: str) -> tuple[list[str], np.ndarray]:
-    values = [row[_LABEL] for row in rows]
-    if all(isinstance(value, str) for value in values):
-        classes = sorted(set(values), key=encode_text)
-        number = {name: index for index, name in enumerate(classes)}
-        return classes, np.array([number[value] for value in values], np.int64)
+def _labels(rows: list[dict[str, Any]], name: str, path: str) -> tuple[list[str], np.ndarray]:
     try:
-        return [], label_column(values)
+        return numbered([row[name] for row in rows])
     except UsageError as error:
-        raise StoreError(str(error), path=path) from error
+        raise StoreError(f"column {name!r}: {error}", path=path) from error

@@ -3,61 +3,104 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastload._datasets import huggingface
 from fastload.errors import UsageError
 from fastload.storage import Store, open_store
+from fastload.storage._local import is_url
 from fastload.storage.arrow import ArrowStore
 from fastload.storage.folder import FolderStore
 
 from ._array_source import array_source
 from ._dataset_source import dataset_source, is_object_name, named_object
+from ._labels import Chosen
 from ._list_source import SUFFIXES, ListSource
 from ._source import Source
 from ._store_source import FolderSource, StoreSource, TableSource
 
 
-def open_source(source: Any) -> Source:
+def open_source(source: Any, chosen: Chosen | None = None) -> Source:
     """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset.
 
     Raises:
-        UsageError, StoreError: nothing that can be packed.
+        UsageError, StoreError: nothing that can be packed, or without the columns ``chosen``.
     """
+    chosen = chosen or Chosen()
     if isinstance(source, Source):
         return source
     if isinstance(source, (str, os.PathLike)):
-        return _at(os.fspath(source))
-    if isinstance(source, Store) or (
+        return _at(os.fspath(source), chosen)
+    if _is_stores(source):
+        return _of_store(open_store(source), chosen)
+    return _of_object(source, type(source).__name__, chosen)
+
+
+def part_of(source: Any, part: str) -> Any:
+    """The part of ``source`` that is called ``part``: a folder in it, or one of several datasets.
+
+    Raises:
+        UsageError: it has none of this name.
+    """
+    parts: list[str] = []
+    if isinstance(source, (str, os.PathLike)):
+        text = os.fspath(source)
+        inner = os.path.join(text, part)
+        if is_url(text) or os.path.isdir(os.path.expanduser(inner)):
+            return inner
+        if os.path.isdir(os.path.expanduser(text)):
+            entries = os.scandir(os.path.expanduser(text))
+            parts = sorted(entry.name for entry in entries if entry.is_dir())
+        elif is_object_name(text) and not os.path.lexists(text):
+            source = named_object(text)
+    if isinstance(source, Mapping):
+        if part in source:
+            return source[part]
+        parts = list(map(str, source))
+    raise UsageError(
+        "split: expected NAME=SHARE, such as val=0.1, or the name of a folder or a dataset in the "
+        f"source, got {part!r}" + (f": it has {', '.join(parts[:20])}" if parts else "")
+    )
+
+
+def _is_stores(source: Any) -> bool:
+    return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
-    ):
-        return _of_store(open_store(source))
-    return _of_object(source, type(source).__name__)
+    )
 
 
-def _at(text: str) -> Source:
+def _at(text: str, chosen: Chosen) -> Source:
     path = os.path.abspath(os.path.expanduser(text))
     if not os.path.lexists(path) and is_object_name(text):
-        return _of_object(named_object(text), text)
+        return _of_object(named_object(text), text, chosen)
     if path.endswith(SUFFIXES) and os.path.isfile(path):
-        return ListSource(path)
-    return array_source(path) or _of_store(open_store(text), path)
+        return ListSource(path, chosen)
+    arrays = array_source(path)
+    if arrays is not None:
+        chosen.refuse(repr(path))
+        return arrays
+    return _of_store(open_store(text), chosen, path)
 
 
-def _of_object(found: Any, name: str) -> Source:
+def _of_object(found: Any, name: str, chosen: Chosen) -> Source:
     if huggingface.known(found):
-        return TableSource(ArrowStore(found), name)
-    if isinstance(found, dict) and any(isinstance(name, str) for name in found):
+        return _of_store(ArrowStore(found), chosen, name)
+    if isinstance(found, Mapping) and any(isinstance(name, str) for name in found):
+        names = ", ".join(map(str, found))
         raise UsageError(
-            f"expected one dataset, got a {type(found).__name__} of several: give one of them "
-            f"({', '.join(map(str, found))})"
+            f"{name}: expected one dataset, found several ({names}): name one with "
+            f"split={next(iter(found))!r}"
         )
-    return dataset_source(found, name)
+    return dataset_source(found, name, chosen)
 
 
-def _of_store(store: Store, name: str | None = None) -> Source:
+def _of_store(store: Store, chosen: Chosen, name: str | None = None) -> Source:
+    if isinstance(store, FolderStore):
+        chosen.refuse(repr(store.path))
+        return FolderSource(store)
+    Chosen(image=chosen.image).refuse(repr(name or store.path))  # a store has its images
     if isinstance(store, ArrowStore):
-        return TableSource(store, name or store.path)
-    return FolderSource(store) if isinstance(store, FolderStore) else StoreSource(store)
+        return TableSource(store, name or store.path, chosen.label)
+    return StoreSource(store, chosen.label)

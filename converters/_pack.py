@@ -18,19 +18,23 @@ from typing import Any, get_args
 
 import numpy as np
 
+from fastload._bar import Progress, reporting
 from fastload._machine.cpu import available
 from fastload._version import __version__
 from fastload.errors import DecodeError, StoreError, UsageError
 from fastload.hints import Compression, Encoding, OnPackError
 from fastload.storage import Store, Writer, open_store, open_writer
 from fastload.storage._local import is_url
+from fastload.storage.summary import labels_of
 
-from . import _arrays, _remote, _split
+from . import _arrays, _overwrite, _remote, _split
 from ._encoders import make_encoder
-from ._open import open_source
+from ._labels import Chosen
+from ._open import open_source, part_of
 from ._report import PackedPart, PackReport
 from ._resize import Resize
-from ._run import Progress, Run
+from ._run import Run
+from ._source import Source
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,10 @@ def pack(
     shards: int | None = None,
     shard_nbytes: int | None = None,
     compression: Compression | None = None,
-    progress: Progress | None = None,
+    overwrite: bool = False,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    progress: Progress | bool | None = None,
 ) -> PackReport:
     """Pack images into a store.
 
@@ -69,8 +76,9 @@ def pack(
     Args:
         source: class folders as torchvision's ImageFolder reads them (same order, labels, class
             names), or a folder of images without labels. A list, as CSV, TSV or JSONL: a column
-            path, file_name, filename, file or image (relative to the list), label (numbers, or
-            class names), and any other columns, which become fields. A store of any format, or a
+            of paths, relative to the list (path, file_name, filename, file, image, ...), one of
+            labels, which are numbers or class names (label, class, target, category, ...), and any
+            other columns, which become fields. A store of any format, or a
             list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
             files as they are downloaded. ``"module:object"``, or a Dataset, whose samples are
             (image, label), an image, or a dict; an iterable one that ends, too: how many samples
@@ -97,7 +105,9 @@ def pack(
         quality: of JPEG, 1 to 100.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
-            ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``.
+            ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``. A name
+            alone, ``"train"``, takes that folder of a source which has one for each split, or that
+            dataset of several.
         on_error: "raise", or "skip": files that are no images, or truncated, are left out, and the
             report lists them.
         exif: turn images as their EXIF orientation says. (They are left alone by default, as
@@ -109,7 +119,13 @@ def pack(
         shard_nbytes: write several files, of at most so many bytes each (.h5, .pth, .n5, .zarr: so
             many bytes of images).
         compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
-        progress: called with (records done, records in all, bytes written) after every chunk; of an
+        overwrite: a store that is at ``destination`` is replaced once the new one is complete;
+            until then it stays, and an interrupted run is resumed by the same call.
+        image_column, label_column: of a list, of the dicts of a Dataset; where they are not found
+            by their names. The labels of stores and Hugging Face datasets may be any field.
+        progress: True: a bar on stderr, in pipes and logs a line every ten seconds; False: none;
+            None: a bar where somebody is watching, on a terminal or in a notebook. Or a function to
+            be called with (records done, records in all, bytes written) after every chunk; of an
             iterable Dataset "in all" is None.
 
     Returns:
@@ -123,24 +139,79 @@ def pack(
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
     """
+    chosen = Chosen(image=image_column, label=label_column)
+    part = _split.named(split)
+    if part is not None:
+        source, split = part_of(source, part), None
     if is_url(source) or is_url(destination):
         again = functools.partial(
             pack, encode=encode, resize=resize, quality=quality, workers=workers, split=split,
             on_error=on_error, exif=exif, check=check, shards=shards, shard_nbytes=shard_nbytes,
-            compression=compression, progress=progress,
+            compression=compression, overwrite=overwrite,
+            image_column=image_column, label_column=label_column, progress=progress,
         )  # fmt: skip
         if is_url(destination):
+            if overwrite:
+                raise UsageError(
+                    f"{destination!r}: expected a destination on this machine with overwrite=True: "
+                    "delete what is there"
+                )
             return _remote.pack_to(str(destination), functools.partial(again, source))
-        with _remote.fetched(str(source)) as fetched:
+        with _remote.fetched(str(source), chosen) as fetched:
             return again(fetched, destination)
-    started = time.monotonic()
     if on_error not in get_args(OnPackError):
-        raise UsageError(f"expected on_error to be 'raise' or 'skip', got {on_error!r}")
+        raise UsageError(f"on_error: expected 'raise' or 'skip', got {on_error!r}")
+    options = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     if workers is not None and workers < 1:
-        raise UsageError(f"expected at least 1 worker, got {workers}")
+        raise UsageError(f"workers: expected at least 1, got {workers}")
     target = Resize.parse(resize) if resize is not None else None
     path = os.path.abspath(os.path.expanduser(os.fspath(destination)))
-    opened = open_source(source)
+    opened = open_source(source, chosen)
+    begin = functools.partial(
+        _pack, opened, encode=encode, target=target, quality=quality, workers=workers, split=split,
+        on_error=on_error, exif=exif, check=check, options=options, progress=progress,
+    )  # fmt: skip
+    try:
+        if overwrite and _overwrite.needed(path, _split.paths(path, split)):
+            if os.path.realpath(opened.path) == os.path.realpath(path):
+                raise UsageError(f"{path!r} is the source, too: expected another destination")
+            return _overwrite.replacing(path, functools.partial(begin, staged=True))
+        return begin(path, staged=False)
+    except KeyboardInterrupt as stop:
+        stop.args = (_how_to_resume(path, split),)
+        raise
+
+
+def _how_to_resume(path: str, split: str | None) -> str:
+    """What to do after a Ctrl-C that ended the writing of ``path``."""
+    for part in (*_split.paths(path, split), *_split.paths(_overwrite.staged(path), split)):
+        if os.path.isdir(f"{part}.partial"):
+            return f"{part + '.partial'!r} has what is done: run the same again to go on from there"
+    return "nothing is kept of what was done: run the same again to begin anew"
+
+
+def _pack(
+    opened: Source,
+    path: str,
+    *,
+    encode: Encoding | None,
+    target: Resize | None,
+    quality: int,
+    workers: int | None,
+    split: str | None,
+    on_error: OnPackError,
+    exif: bool,
+    check: bool,
+    options: dict[str, Any],
+    progress: Progress | bool | None,
+    staged: bool,
+) -> PackReport:
+    """``pack`` of an open source to a path where nothing is, or what an earlier run finished.
+
+    Args:
+        staged: a run that finished all, and was killed before they got their places, counts too.
+    """
+    started = time.monotonic()
     default: Encoding = (
         "jpeg" if opened.encoding == "keep" and target is not None else opened.encoding
     )
@@ -154,11 +225,6 @@ def pack(
             "to be split by: pack it into one store, and that one with a split"
         )
     keys = list(opened.keys)
-    options: dict[str, Any] = {
-        "shards": shards,
-        "shard_nbytes": shard_nbytes,
-        "compression": compression,
-    }
     settings = {
         "encode": encoding,
         "resize": str(target) if target is not None else None,
@@ -169,11 +235,13 @@ def pack(
         "source": opened.path,
         "source_digest": opened.identity or opened.digest(),
     }
-    run = Run(opened, encoder, on_error, workers or available(), progress)
     with contextlib.ExitStack() as stack:
+        report = stack.enter_context(reporting("packing", progress))
+        run = Run(opened, encoder, on_error, workers or available(), report)
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
-        if len(finished) < len(jobs):  # of a split: killed between the commits of its parts
+        # Of a split, a run may have been killed between the commits of its parts.
+        if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
         writers: list[tuple[_Job, Writer, int]] = []
         for job in jobs:
@@ -193,12 +261,13 @@ def pack(
                 f"none of {len(run.skipped)} files is an image: {run.skipped[0].reason}",
                 path=run.skipped[0].path,
             )
-        parts = finished + [
-            PackedPart(path=job.path, records=len(writer), nbytes=writer.nbytes, resumed=resumed)
-            for job, writer, resumed in writers
-        ]
+        nbytes = [writer.nbytes for _, writer, _ in writers]
         for _, writer, _ in writers:
             writer.commit()
+        parts = finished + [
+            _part(open_store(job.path), size, resumed)
+            for (job, _, resumed), size in zip(writers, nbytes, strict=True)
+        ]
     return PackReport(
         parts=tuple(parts),
         skipped=tuple(run.skipped),
@@ -230,11 +299,23 @@ def _finished(job: _Job) -> PackedPart | None:
         store = open_store(job.path)
     except StoreError:
         return None  # nothing there, or not ours: the writer says that it is in the way
+    if any(store.metadata.get(name) != value for name, value in job.settings.items()):
+        store.close()
+        return None
+    return _part(store, int(store.spans(np.arange(len(store))).nbytes.sum()), len(store))
+
+
+def _part(store: Store, nbytes: int, resumed: int) -> PackedPart:
+    """The entry of a finished store in the report; closes it."""
     with store:
-        if any(store.metadata.get(name) != value for name, value in job.settings.items()):
-            return None
-        nbytes = int(store.spans(np.arange(len(store))).nbytes.sum())
-        return PackedPart(path=job.path, records=len(store), nbytes=nbytes, resumed=len(store))
+        return PackedPart(
+            path=store.path,
+            records=len(store),
+            classes=len(store.classes),
+            labels=labels_of(store),
+            nbytes=nbytes,
+            resumed=resumed,
+        )
 
 
 def _begun_again(writer: Writer, begin: Callable[[], Writer]) -> Writer:

@@ -16,9 +16,17 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
+from fastload.errors import (
+    FastloadError,
+    MissingDependencyError,
+    StoreError,
+    StoreNotFoundError,
+    UsageError,
+    install,
+)
 from fastload.storage._sidecar import SUFFIX as SIDECAR
 
+from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
 from ._report import PackReport
@@ -27,23 +35,44 @@ from ._source import Source
 _TAGS = ("ETag", "etag", "mtime", "created")  # what file systems say of a version
 
 
+@contextlib.contextmanager
+def _asking(url: str, what: str) -> Iterator[None]:
+    """Turn what a file system raises, which may be of any type, into a StoreError.
+
+    Args:
+        url: that it was asked about.
+        what: failed, in words.
+    """
+    try:
+        yield
+    except FastloadError:
+        raise
+    except Exception as error:
+        said = " ".join(str(error).split())
+        raise StoreError(
+            f"{what}: {type(error).__name__}: {said}; check the URL, and the credentials that its "
+            "file system needs",
+            path=url,
+        ) from error
+
+
 def _file_system(url: str) -> tuple[Any, str]:
     """The file system of ``url``, and the path in it."""
     try:
         import fsspec
     except ImportError as error:
-        raise MissingDependencyError("URLs need fsspec: pip install 'fastload[remote]'") from error
+        raise MissingDependencyError(f"URLs need fsspec: {install('remote')}") from error
     try:
         system, path = fsspec.core.url_to_fs(url)
     except ImportError as error:  # fsspec says which package the protocol needs
-        raise MissingDependencyError(f"{url}: {error}") from error
+        raise MissingDependencyError(f"{url!r}: {error}") from error
     except ValueError as error:
-        raise UsageError(f"{url}: {error}") from error
+        raise UsageError(f"{url!r}: {error}") from error
     return system, str(path).rstrip("/")
 
 
 @contextlib.contextmanager
-def fetched(url: str) -> Iterator[Source]:
+def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
     """What lies at ``url``, fetched for as long as the block lasts: a store with its sidecar or its
     shards, a folder, or a list with the files that it names.
 
@@ -55,13 +84,9 @@ def fetched(url: str) -> Iterator[Source]:
     system, path = _file_system(url)
     folder = tempfile.mkdtemp(prefix="fastload-")
     try:
-        try:
-            local, files = _fetch(system, path, folder)
-        except StoreError:  # of ours, and some of them are OSErrors too
-            raise
-        except OSError as error:
-            raise StoreError(f"it cannot be fetched: {error}", path=url) from error
-        source = open_source(local)
+        with _asking(url, "it cannot be fetched"):
+            local, files = _fetch(system, path, folder, chosen)
+        source = open_source(local, chosen)
         source.path = url
         source.identity = hashlib.blake2b(repr(files).encode(), digest_size=16).hexdigest()
         yield source
@@ -69,7 +94,9 @@ def fetched(url: str) -> Iterator[Source]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fetch(system: Any, path: str, folder: str) -> tuple[str, list[tuple[str, int, str]]]:
+def _fetch(
+    system: Any, path: str, folder: str, chosen: Chosen
+) -> tuple[str, list[tuple[str, int, str]]]:
     """Fetch what belongs to ``path``: where it lies now, and name, size and tag of every file."""
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
@@ -79,7 +106,7 @@ def _fetch(system: Any, path: str, folder: str) -> tuple[str, list[tuple[str, in
         found = [path]
         if path.endswith(SUFFIXES):
             system.get_file(path, local)
-            found += [f"{parent}/{file}" for file in dict.fromkeys(listed_files(local))]
+            found += [f"{parent}/{file}" for file in dict.fromkeys(listed_files(local, chosen))]
         elif system.isfile(path + SIDECAR):
             found.append(path + SIDECAR)
     else:
@@ -114,8 +141,10 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     """
     system, path = _file_system(url)
     for taken in (path, path + SIDECAR):
-        if system.exists(taken):
-            raise UsageError(f"{url} exists: delete it or choose another name")
+        with _asking(url, "it cannot be written"):
+            exists = system.exists(taken)
+        if exists:
+            raise UsageError(f"{url!r} exists: delete it or choose another name")
     mark = hashlib.blake2b(url.encode(), digest_size=8).hexdigest()
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -128,14 +157,10 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
             os.rmdir(folder)
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
-    try:
-        for name in _in_order(folder):
+    with _asking(url, f"the finished store lies in {folder!r} and cannot be sent"):
+        for name in in_order(folder):
             system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
             system.put_file(os.path.join(folder, name), f"{parent}/{name}")
-    except OSError as error:
-        raise StoreError(
-            f"it cannot be sent: {error}; the finished store lies in {folder!r}", path=url
-        ) from error
     shutil.rmtree(folder)
     parts = [
         dataclasses.replace(part, path=f"{remote}/{os.path.basename(part.path)}")
@@ -144,7 +169,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     return dataclasses.replace(report, parts=tuple(parts))
 
 
-def _in_order(folder: str) -> list[str]:
+def in_order(folder: str) -> list[str]:
     """The files below ``folder``: sidecars of single files first, manifests of shards last."""
     found = [
         os.path.relpath(os.path.join(root, name), folder)

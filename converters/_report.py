@@ -28,12 +28,16 @@ class PackedPart:
     Attributes:
         path: of the store.
         records: in it.
+        classes: how many.
+        labels: what the labels are, such as "int64" or "float32 (40)"; None without labels.
         nbytes: size of the records together, without the store's own tables.
         resumed: how many of the records an earlier, interrupted run had written.
     """
 
     path: str
     records: int
+    classes: int
+    labels: str | None
     nbytes: int
     resumed: int
 

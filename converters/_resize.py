@@ -46,8 +46,8 @@ class Resize:
         if good and not colon and len(sides) <= 2:
             return cls(int(rest)) if len(sides) == 1 else cls(int(sides[0]), "exact", int(sides[1]))
         raise UsageError(
-            f"expected resize as a side of 1 to {_MAX_SIDE} pixels, such as 256, longest:256 or "
-            f"crop:224, or as WIDTHxHEIGHT, such as 320x240; got {text!r}"
+            f"resize: expected a side of 1 to {_MAX_SIDE} pixels, such as 256, longest:256 or "
+            f"crop:224, or WIDTHxHEIGHT, such as 320x240; got {text!r}"
         )
 
     def __str__(self) -> str:

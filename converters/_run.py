@@ -6,11 +6,12 @@ import collections
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from fastload._bar import Progress
 from fastload.errors import DataError, DecodeError, UsageError
 from fastload.storage import Batch, Writer
 
@@ -18,8 +19,6 @@ from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder
 from ._report import Skipped
 from ._source import Sample, Source
-
-Progress = Callable[[int, "int | None", int], None]
 
 _Part = tuple[np.ndarray, "list[Sample | DataError] | None"]
 
@@ -74,7 +73,7 @@ class Run:
             path = self._source.where(index)
             if self._raise:
                 raise DecodeError(
-                    f"{reason}. Remove it, or skip such files (on_error='skip', --on-error skip)",
+                    f"{reason}: remove it, or skip such files with on_error='skip'",
                     path=path,
                     record=index,
                     offset=self._source.offset(index),
@@ -115,6 +114,7 @@ class Run:
         self._synced = time.monotonic()
         there = writer.keys()
         if not there:
+            self._report(0)
             return indices
         keys = [self._source.key(index) for index in indices.tolist()]
         end = keys.index(there[-1]) + 1

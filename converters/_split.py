@@ -22,10 +22,10 @@ def parse(split: str) -> dict[str, float]:
     for item in split.split(","):
         match = re.fullmatch(r"([A-Za-z0-9_]+)=(0?\.\d+)", item.strip())
         if match is None or match[1] in parts:
-            raise UsageError(f"expected split as NAME=SHARE, such as val=0.1, got {split!r}")
+            raise UsageError(f"split: expected NAME=SHARE, such as val=0.1, got {split!r}")
         parts[match[1]] = float(match[2])
     if not 0 < sum(parts.values()) < 1:
-        raise UsageError(f"expected shares of more than 0 and together less than 1, got {split!r}")
+        raise UsageError(f"split: expected shares above 0 and together below 1, got {split!r}")
     return parts
 
 
@@ -44,6 +44,17 @@ def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
     bounds = np.cumsum(shares)
     position = np.searchsorted(bounds, points.astype(np.float64) / 2.0**64, side="right")
     return np.where(position < len(bounds), position + 1, 0)
+
+
+def named(split: str | None) -> str | None:
+    """The name of a part that the source has already: ``split`` without a share."""
+    return split if split is not None and re.fullmatch(r"[\w.-]+", split) else None
+
+
+def paths(destination: str, split: str | None) -> list[str]:
+    """Where the parts of ``split`` go; without one, ``destination``."""
+    names = [] if split is None else parse(split)
+    return [destination, *(path_of(destination, name) for name in names)]
 
 
 def path_of(destination: str, name: str) -> str:

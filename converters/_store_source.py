@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fastload import _native
-from fastload.errors import ChecksumError, DataError, StoreError
+from fastload.errors import ChecksumError, DataError, StoreError, UsageError
 from fastload.storage import Store
 from fastload.storage._crc import crc32c
 from fastload.storage.arrow import ArrowStore
@@ -19,6 +19,7 @@ from fastload.storage.base import TURNED
 from fastload.storage.folder import FolderStore
 
 from ._gather import Gatherer
+from ._labels import Chosen, numbered, warn_of_others
 from ._source import Annotations, Sample, Source
 
 
@@ -27,18 +28,26 @@ class StoreSource(Source):
 
     Args:
         store: open.
+        label: the field that becomes the labels, in the place of those that there are.
 
     Raises:
+        UsageError: there is no such field, or it holds no labels.
         StoreError: labels, names or fields are not what was written.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, label: str | None = None) -> None:
         store.check_columns()  # also the large ones: a copy of what is damaged has right checksums
         self.store = store
         self.path = store.path
         self.classes = store.classes
         self._everything = np.arange(len(store), dtype=np.int64)
+        self._labels, self._field = store.labels, label
+        if label is not None:
+            Chosen(label=label).label_of(list(store.fields))
+            self.classes, self._labels = self._numbered(label)
         self.keys = unique(store.keys(self._everything))
+        if self._labels is None:
+            warn_of_others(self.path, None, dict.fromkeys(store.fields, ()))
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
         """As in ``Source``."""
@@ -73,15 +82,27 @@ class StoreSource(Source):
         """As in ``Source``."""
         store, fields = self.store, self.store.fields
         return Annotations(
-            None if store.labels is None else store.labels[indices],
+            None if self._labels is None else self._labels[indices],
             {
                 name: store.column(name)[indices]
                 if field.kind == "array"
                 else store.values(name, indices)
                 for name, field in fields.items()
+                if name != self._field
             },
-            {name: field.kind for name, field in fields.items() if field.kind != "array"},
+            {
+                name: field.kind
+                for name, field in fields.items()
+                if field.kind != "array" and name != self._field
+            },
         )
+
+    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
+        """Class names and labels out of a field."""
+        try:
+            return numbered(list(self.store.batch(name, self._everything)))
+        except (UsageError, ValueError) as error:
+            raise UsageError(f"label_column: {name!r} holds no labels: {error}") from error
 
     def digest(self) -> str:
         """Files with their sizes and times, checksums, labels, classes and keys."""
@@ -95,7 +116,7 @@ class StoreSource(Source):
             digest.update(f"{path}\0{known}\0".encode(*_UTF8))
         if checksums is not None:
             digest.update(np.ascontiguousarray(checksums).tobytes())
-        _update(digest, self.store)
+        _update(digest, self._labels, self.classes)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()
 
@@ -121,10 +142,11 @@ class TableSource(StoreSource):
     Args:
         store: over the dataset.
         name: for settings and messages.
+        label: as of ``StoreSource``.
     """
 
-    def __init__(self, store: ArrowStore, name: str) -> None:
-        super().__init__(store)
+    def __init__(self, store: ArrowStore, name: str, label: str | None = None) -> None:
+        super().__init__(store, label)
         self.path = name
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
@@ -148,9 +170,15 @@ class TableSource(StoreSource):
     def digest(self) -> str:
         """The fingerprint that the package gives its datasets, labels, classes and keys."""
         digest = hashlib.blake2b(self.store.identity.encode(), digest_size=16)
-        _update(digest, self.store)
+        _update(digest, self._labels, self.classes)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()
+
+    def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
+        """As of other stores, with the names of a ClassLabel."""
+        classes, labels = super()._numbered(name)
+        assert isinstance(self.store, ArrowStore)  # by the constructor
+        return self.store.class_names(name) or classes, labels
 
 
 _UTF8 = ("utf-8", "surrogateescape")
@@ -171,10 +199,10 @@ def unique(keys: list[str]) -> list[str]:
     return names
 
 
-def _update(digest: hashlib.blake2b, store: Store) -> None:
-    if store.labels is not None:
-        digest.update(store.labels.tobytes())
-    digest.update("\0".join(store.classes).encode(*_UTF8))
+def _update(digest: hashlib.blake2b, labels: np.ndarray | None, classes: Sequence[str]) -> None:
+    if labels is not None:
+        digest.update(labels.tobytes())
+    digest.update("\0".join(classes).encode(*_UTF8))
 
 
 class FolderSource(Source):
@@ -215,7 +243,7 @@ class FolderSource(Source):
         digest = hashlib.blake2b(digest_size=16)
         digest.update(self.store.files.blob)
         digest.update(self.store.files.ends.tobytes())
-        _update(digest, self.store)
+        _update(digest, self.store.labels, self.classes)
         return digest.hexdigest()
 
     def where(self, index: int) -> str:

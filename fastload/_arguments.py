@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
@@ -28,13 +29,15 @@ else:
 
 def check(arguments: dict[str, Any]) -> None:
     """Raise UsageError for arguments of FastLoader that cannot work."""
+    check_workers(arguments["num_workers"])
+    check_drawing(*(arguments[name] for name in ("seed", "transform", "target_transform")))
     one_of("engine", arguments["engine"], get_args(Engine))
     one_of("check_crc", arguments["check_crc"], get_args(CheckCrc))
     one_of("decode", arguments["decode"], get_args(Decode))
     formats = (torch.contiguous_format, torch.channels_last)
     if arguments["memory_format"] not in formats:
         raise UsageError(
-            "memory_format must be torch.contiguous_format or torch.channels_last, "
+            "memory_format: expected torch.contiguous_format or torch.channels_last, "
             f"got {arguments['memory_format']}"
         )
     every = arguments["snapshot_every_n_steps"]
@@ -66,6 +69,51 @@ def check(arguments: dict[str, Any]) -> None:
         )
     if arguments["rank"] is not None or arguments["world_size"] is not None:
         _shard.resolve(arguments["rank"], arguments["world_size"])
+
+
+def check_workers(num_workers: Any) -> None:
+    """Raise UsageError for what is no number of workers; of negative ones torch says it."""
+    if num_workers is not None and num_workers != "auto" and not _is_whole(num_workers):
+        raise UsageError(
+            f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
+        )
+
+
+def check_drawing(seed: Any, transform: Any, target_transform: Any) -> None:
+    """Raise UsageError for a seed or transforms that cannot be: in a worker it would be late."""
+    if seed is not None and not _is_whole(seed):
+        raise UsageError(f"seed: expected an integer or None, got {seed!r}")
+    several = isinstance(transform, (list, tuple))
+    if several and not transform:
+        raise UsageError("transform: expected a transform for each view, got an empty list")
+    for one in transform if several else [transform]:
+        if one is not None and not callable(one):
+            raise UsageError(
+                "transform: expected something to call with an image, such as "
+                f"torchvision.transforms.ToTensor(), or a list of such, got {one!r}"
+            )
+    if target_transform is not None and not callable(target_transform):
+        raise UsageError(
+            f"target_transform: expected something to call with a label, got {target_transform!r}"
+        )
+
+
+def _is_whole(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """The dtype that is meant by torch's or by its name; raises UsageError where there is none."""
+    if dtype is None or isinstance(dtype, torch.dtype):
+        return dtype
+    found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
+    if not isinstance(found, torch.dtype):
+        raise UsageError(f"dtype: expected one of torch's, such as 'float16', got {dtype!r}")
+    return found
 
 
 def check_cache(cache: CacheKind | None, decode: Decode) -> None:
@@ -101,7 +149,7 @@ def collate_for(
 def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise UsageError unless ``value`` is one of ``allowed``."""
     if value not in allowed:
-        raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+        raise UsageError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def tuned(

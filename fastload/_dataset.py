@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from ._arguments import check_drawing
 from ._buffers import SlabRing
 from ._collate import ReadyBatch, annotations_of, samples_of
 from ._datasets import huggingface
@@ -80,7 +81,7 @@ class PackedDataset(Dataset[Any]):
     Raises:
         StoreNotFoundError: nothing lies under ``path``.
         StoreError: the store is damaged, unfinished, or of an unknown version.
-        UsageError: the store has no such field.
+        UsageError: the store has no such field, or an argument is of a type that cannot work.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class PackedDataset(Dataset[Any]):
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, JointKind] | Joint | None = None,
     ) -> None:
+        check_drawing(seed, transform, target_transform)
         self.store = open_store(path)
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)

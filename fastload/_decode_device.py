@@ -102,7 +102,7 @@ def check(loader: Any) -> None:
     where, engine = loader.decode_device, loader.engine
     if where not in get_args(DecodeDevice):
         names = ", ".join(map(repr, get_args(DecodeDevice)))
-        raise UsageError(f"decode_device must be one of {names}, got {where!r}")
+        raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
     if where != "cpu" and engine not in ("auto", *FOREIGN):
         raise UsageError(
             f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "

@@ -85,8 +85,8 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         engine: "auto", "native", "python" (the same results through Pillow), "dali" (NVIDIA DALI on
             ``device``, or on its CPU back end; docs/gpu.md), "nvimgcodec" (nvImageCodec and torch,
             likewise), "workers" (torch's machinery).
-        dtype: of the images; None as the transform says. float32, float16, bfloat16, or uint8 where
-            the transform ends in uint8.
+        dtype: of the images; None as the transform says. ``torch.float32`` (or "float32"), float16,
+            bfloat16, or uint8 where the transform ends in uint8.
         memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
         seed: None: order and augmentation are drawn once an epoch from ``generator`` or torch's
             global generator, as DataLoader draws them. An int: the order is a pure function of
@@ -197,7 +197,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         transform: Callable[[Any], Any] | None = None,
         target_transform: Callable[[Any], Any] | None = None,
         engine: Engine = "auto",
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         memory_format: torch.memory_format = torch.contiguous_format,
         seed: int | None = None,
         decode: Decode = "exact",
@@ -237,7 +237,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self.fields = fields
         self.joint = joint
         self.engine = engine
-        self.dtype = dtype
+        self.dtype = _arguments.dtype_of(dtype)
         self.memory_format = memory_format
         self.seed = seed
         self.decode = decode
@@ -274,7 +274,6 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self._threads = not isinstance(source, str) and not source.tensors
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
-            _arguments.one_of("num_workers", num_workers, ("auto",))
             self._governor = _runs.governor(source, opened, batch_size)
             num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:

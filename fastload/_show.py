@@ -17,11 +17,12 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Subset
 
+from . import _picture
 from ._dataset import PackedDataset, open_dataset
 from ._datasets.source import nested, resolve
+from ._named import told
 from ._transforms.views import Views
-from ._whole_file import whole_file
-from .errors import MissingDependencyError, UsageError
+from .errors import FastloadError, UsageError
 from .hints import Decode
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def show(
         dataset: the path of a store or of a folder of images, a PackedDataset, an ImageFolder or a
             DatasetFolder, or a Subset of these.
         transform: for a path or a PackedDataset without one.
-        out: file to write the grid to, as PNG.
+        out: file to write the grid to; its suffix says as what: .png, .jpg, .webp ...
         samples: how many, spread evenly over the dataset, or their indices.
         views: epochs shown of each sample, at least 1.
         seed, epoch: of the augmentation: as of a ``FastLoader(seed=seed)`` in this epoch and the
@@ -106,10 +107,9 @@ def show(
         UsageError: no such samples, or a transform that gives something else than one image.
         DataError: a sample that cannot be read.
     """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingDependencyError("show needs Pillow: pip install Pillow") from error
+    _picture.format_of("grid.png" if out is None else out)  # before the work
+    from PIL import Image
+
     if views < 1:
         raise UsageError(f"views: expected 1 or more, got {views}")
     opened = open_dataset(dataset, seed=seed, transform=transform)
@@ -131,8 +131,7 @@ def show(
         rows.append((index, name, original, after))
     shown = _grid(rows, epoch, engine, words)
     if out is not None:
-        with whole_file(out) as file:
-            shown.image.save(file, "PNG")
+        _picture.save(shown.image, out)
     return shown
 
 
@@ -182,8 +181,15 @@ def _made(
     made, words = [], ""
     for epoch in epochs:
         loader.set_epoch(epoch)
-        levels = []
-        for batch in loader:
+        levels: list[_Levels] = []
+        batches = iter(loader)
+        for index in indices:
+            try:
+                batch = next(batches)
+            except FastloadError:
+                raise
+            except Exception as error:  # of the user's transform
+                raise UsageError(f"the transform fails on sample {index}: {told(error)}") from error
             found, words = _levels(_image_of(batch, batched=not single), plan)
             levels.append(found)
         made.append(levels)

@@ -1,9 +1,7 @@
-"""A line about a loop that runs: images/s, waiting, stages, errors."""
+"""How a loop does while it runs: images/s, waiting, stages, errors."""
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,6 @@ if TYPE_CHECKING:
     from ._loader import FastLoader
     from .hints import Stats
 
-_log = logging.getLogger("fastload")
-_PLAIN_EVERY_S = 10.0  # without a terminal: a line in a log, not a display
-
 
 def watch(
     loader: FastLoader[Any],
@@ -22,7 +17,10 @@ def watch(
     every_s: float = 1.0,
     callback: Callable[[dict[str, float], int], Any] | None = None,
 ) -> Iterator[Any]:
-    """Iterate over ``loader`` and show how it does: one live line on a terminal, else in the log.
+    """Iterate over ``loader`` and show on stderr how it does: a bar with images/s, waiting, stages.
+
+    On a terminal and in notebooks it is a bar of tqdm's; in pipes and batch jobs a line every ten
+    seconds. The last state stays.
 
     Example:
         >>> for images, labels in fastload.watch(loader): ...
@@ -34,8 +32,7 @@ def watch(
 
     Args:
         loader: a FastLoader.
-        every_s: seconds between two updates. Without a terminal (and in notebooks) a line goes to
-            the logger ``fastload``, every ten seconds at most.
+        every_s: seconds between two updates.
         callback: called with each update's figures and the number of the batch in this epoch, such
             as ``lambda figures, batch: wandb.log(figures)``: ``images_per_s``, ``mb_per_s``,
             ``wait_share``, ``cache_hit_share``, ``errors``, and ``share/STAGE`` of the work.
@@ -43,28 +40,34 @@ def watch(
     Yields:
         The batches.
     """
-    live = _live() if sys.stderr.isatty() else None
-    last = logged = time.monotonic()
+    from ._bar import bar
+
+    last = time.monotonic()
     batches = 0
+    with bar("epoch", unit="batches", total=_length(loader)) as shown:
+        try:
+            for batch in loader:
+                yield batch
+                batches += 1
+                now = time.monotonic()
+                if now - last < every_s:
+                    continue
+                last = now
+                figures = scalars(loader.stats())
+                if callback is not None:
+                    callback(figures, batches)
+                shown.set_postfix_str(line(figures), refresh=False)
+                shown.update(batches - shown.n)
+        finally:
+            shown.set_postfix_str(line(scalars(loader.stats())), refresh=False)
+            shown.update(batches - shown.n)
+
+
+def _length(loader: FastLoader[Any]) -> int | None:
     try:
-        for batch in loader:
-            yield batch
-            batches += 1
-            now = time.monotonic()
-            if now - last < every_s:
-                continue
-            last = now
-            figures = scalars(loader.stats())
-            if callback is not None:
-                callback(figures, batches)
-            if live is not None:
-                live.update(line(figures), refresh=True)
-            elif now - logged >= max(every_s, _PLAIN_EVERY_S):
-                logged = now
-                _log.info("%s", line(figures))
-    finally:
-        if live is not None:
-            live.stop()
+        return len(loader)
+    except TypeError:  # an iterable dataset that does not say it
+        return None
 
 
 def scalars(stats: Stats) -> dict[str, float]:
@@ -97,12 +100,3 @@ def line(figures: dict[str, float]) -> str:
     if figures["errors"]:
         parts.append(f"{figures['errors']:.0f} bad samples let pass")
     return ", ".join(parts)
-
-
-def _live() -> Any:
-    from rich.console import Console
-    from rich.live import Live
-
-    live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
-    live.start()
-    return live

@@ -11,12 +11,14 @@
     │       └── StoreNotFoundError (also FileNotFoundError)
     └── InternalError                              a bug in fastload: please report it
 
-A message says what was expected, what came, and what to do.
+A message says where it is (file, record, byte offset; or the argument), what was expected and what
+came, and at its end what to do.
 """
 
 from __future__ import annotations
 
 from ._shown import printable
+from ._version import DISTRIBUTION
 
 
 class FastloadError(Exception):
@@ -29,6 +31,11 @@ class UsageError(FastloadError, ValueError):
 
 class MissingDependencyError(FastloadError, ImportError):
     """An optional package or the native core is needed and absent; the message has the remedy."""
+
+
+def install(extra: str) -> str:
+    """The command that installs what an extra of fastload names, for a message."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class DataError(FastloadError):
@@ -53,11 +60,15 @@ class DataError(FastloadError):
         self.record = record
         self.offset = offset
         # Names in the message may come from the data: a terminal is to show them, and do no more.
-        message = printable(message, keep="\n")
-        where = [f"file {path!r}"] if path is not None else []
+        message = printable(
+            message,
+            keep="\
+",
+        )
+        where = [repr(path)] if path is not None else []
         where += [f"record {record}"] if record is not None else []
         where += [f"byte offset {offset}"] if offset is not None else []
-        super().__init__(f"{message} [{', '.join(where)}]" if where else message)
+        super().__init__(f"{', '.join(where)}: {message}" if where else message)
 
     def at(
         self, *, path: str | None = None, record: int | None = None, offset: int | None = None

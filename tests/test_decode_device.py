@@ -68,7 +68,7 @@ def test_without_its_library_an_engine_names_the_extra(
     store: Path, monkeypatch: Any, engine: str
 ) -> None:
     monkeypatch.setitem(sys.modules, f"nvidia.{engine}", None)
-    with pytest.raises(MissingDependencyError, match=rf"pip install fastload\[{engine}\]"):
+    with pytest.raises(MissingDependencyError, match=rf"pip install 'torch-fastload\[{engine}\]'"):
         FastLoader(store, engine=engine)
 
 

@@ -505,7 +505,7 @@ def test_png_and_gray_and_odd_files_arrive_in_the_same_batch(tmp_path):
 
 
 def test_misuse_is_told_at_once(photos, store):
-    with pytest.raises(UsageError, match="engine must be one of"):
+    with pytest.raises(UsageError, match="engine: expected one of"):
         FastLoader(store, engine="turbo")
     with pytest.raises(UsageError, match="check_crc"):
         FastLoader(store, check_crc="sometimes")
@@ -617,3 +617,34 @@ def test_without_the_core_results_are_the_same_and_the_warning_is_loud(store, mo
     assert "engine: python" in loader.explain()
     with pytest.raises(fastload.MissingDependencyError, match="native core is needed"):
         FastLoader(store, batch_size=4, transform=TRAIN, engine="native")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"seed": "1"}, "seed: expected an integer or None, got '1'"),
+        ({"seed": 1.5}, "seed: expected an integer"),
+        ({"transform": 5}, "transform: expected something to call with an image.* got 5"),
+        ({"transform": [EVAL, "x"]}, "transform: expected something to call.* got 'x'"),
+        ({"transform": []}, "transform: expected a transform for each view"),
+        ({"target_transform": {}}, "target_transform: expected something to call with a label"),
+        ({"num_workers": "4"}, "num_workers: expected an integer of at least 0 or 'auto', got '4'"),
+        ({"num_workers": 1.5}, "num_workers: expected an integer of at least 0 or 'auto'"),
+        ({"dtype": "float31"}, "dtype: expected one of torch's, such as 'float16', got 'float31'"),
+        ({"dtype": "float64"}, "dtype: expected one of .*float16.*got torch.float64"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_refused_at_once(store, arguments, message):
+    with pytest.raises(UsageError, match=message):
+        FastLoader(store, **arguments)
+    own = {name: arguments[name] for name in arguments if name not in ("num_workers", "dtype")}
+    if own:
+        with pytest.raises(UsageError, match=message):
+            PackedDataset(store, **own)
+
+
+def test_a_dtype_may_be_given_by_its_name(store):
+    for name in ("float16", "torch.float16"):
+        loader = FastLoader(store, transform=EVAL, dtype=name)
+        assert loader.dtype is torch.float16
+        assert next(iter(loader))[0].dtype is torch.float16

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 import fastload
-from fastload import _native
+from fastload import _native, errors
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -156,8 +156,25 @@ print(before == (dict(os.environ), list(warnings.filters)))
 
 
 def test_the_version_is_the_installed_one() -> None:
-    assert fastload.__version__ == importlib.metadata.version("fastload")
+    assert fastload.__version__ == importlib.metadata.version("torch-fastload")
     assert re.fullmatch(r"\d+\.\d+\.\d+((a|b|rc)\d+)?(\.dev\d+)?", fastload.__version__)
+
+
+def test_the_distribution_has_the_name_that_messages_tell_to_install() -> None:
+    about = importlib.metadata.metadata("torch-fastload")
+    assert errors.install("dali") == "pip install 'torch-fastload[dali]'"
+    assert "dali" in (about.get_all("Provides-Extra") or [])
+    assert about["Keywords"] and about["License"] and about["Summary"]
+    commands = importlib.metadata.entry_points(group="console_scripts", name="fastload")
+    assert {command.value for command in commands} == {"fastload.cli:main"}
+
+
+def test_no_message_and_no_document_names_the_distribution_of_another_project() -> None:
+    texts = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    texts += [*ROOT.glob("fastload/**/*.py"), *ROOT.glob("converters/*.py")]
+    wrong = re.compile(r"pip install[^#\n]*[ '\"]fastload\b|(?<!torch-)fastload\[\w")
+    found = [path.name for path in texts if wrong.search(path.read_text(encoding="utf-8"))]
+    assert found == []
 
 
 def test_the_changelog_has_an_entry_for_this_version() -> None:

@@ -51,14 +51,14 @@ class _Foreign(_Fastload):
 class FastloadDali(_Foreign):
     summary = "FastLoader on LMDB, decoded by DALI on the GPU"
     needs = ("fastload", "torchvision", "nvidia.dali")
-    install = "fastload[dali] or fastload[dali-cuda13]"
+    install = "torch-fastload[dali] or torch-fastload[dali-cuda13]"
     decodes = {"engine": "dali"}
 
 
 class FastloadNvimgcodec(_Foreign):
     summary = "FastLoader on LMDB, decoded by nvImageCodec on the GPU and resized there by torch"
     needs = ("fastload", "torchvision", "nvidia.nvimgcodec")
-    install = "fastload[nvimgcodec] or fastload[nvimgcodec-cuda13]"
+    install = "torch-fastload[nvimgcodec] or torch-fastload[nvimgcodec-cuda13]"
     decodes = {"engine": "nvimgcodec"}
 
 

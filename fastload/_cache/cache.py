@@ -87,7 +87,7 @@ class Cache:
             return None
         if cache not in KINDS:
             names = ", ".join(map(repr, KINDS))
-            raise UsageError(f"cache must be one of {names} or None, got {cache!r}")
+            raise UsageError(f"cache: expected one of {names} or None, got {cache!r}")
         if engine == "workers":
             raise UsageError(
                 f"cache={cache!r} is for fastload's own engines, and engine='workers' reads by the "

@@ -80,7 +80,7 @@ def examine(
     """
     script = os.path.abspath(os.fspath(script))
     if not os.path.isfile(script):
-        raise UsageError(f"expected a Python script, found none at {script!r}")
+        raise UsageError(f"{script!r}: expected a Python script, found none")
     seen = _run(script, arguments, steps, timeout_s, replace=False)
     applied = _run(script, arguments, steps, timeout_s, replace=True) if apply else None
     return Diagnosis(seen=seen, findings=tuple(findings(seen)), applied=applied)

@@ -31,7 +31,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from fastload._device.cuda import on_stream
-from fastload.errors import MissingDependencyError, UsageError
+from fastload.errors import MissingDependencyError, UsageError, install
 
 DEPTH = 2
 """Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
@@ -238,8 +238,8 @@ def absent() -> str | None:
 def missing() -> MissingDependencyError:
     """The error for what cannot be done without DALI."""
     return MissingDependencyError(
-        f"engine='dali' needs NVIDIA DALI: {absent()}; pip install fastload[dali] (CUDA 12) or "
-        "fastload[dali-cuda13]"
+        f"engine='dali' needs NVIDIA DALI: {absent()}; {install('dali')} (CUDA 12) or "
+        f"{install('dali-cuda13')}"
     )
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from fastload._device.cuda import on_stream
-from fastload.errors import MissingDependencyError, UsageError
+from fastload.errors import MissingDependencyError, UsageError, install
 
 _MARGIN = 2
 """Pixels around a box; NVIDIA names one that may be wrong."""
@@ -46,8 +46,8 @@ def absent() -> str | None:
 def missing() -> MissingDependencyError:
     """The error for what cannot be done without it."""
     return MissingDependencyError(
-        f"engine='nvimgcodec' needs nvImageCodec: {absent()}; pip install fastload[nvimgcodec] "
-        "(CUDA 12) or fastload[nvimgcodec-cuda13]"
+        f"engine='nvimgcodec' needs nvImageCodec: {absent()}; {install('nvimgcodec')} (CUDA 12) or "
+        f"{install('nvimgcodec-cuda13')}"
     )
 
 

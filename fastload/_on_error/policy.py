@@ -38,13 +38,14 @@ def check(on_error: Any, max_errors: Any) -> None:
     """Raise UsageError for arguments that cannot work."""
     if not callable(on_error) and on_error not in get_args(OnErrorName):
         raise UsageError(
-            f"on_error must be 'raise', 'skip', 'replace', 'refill' or a callable, got {on_error!r}"
+            "on_error: expected 'raise', 'skip', 'replace', 'refill' or a callable, got "
+            f"{on_error!r}"
         )
     whole = isinstance(max_errors, int) and not isinstance(max_errors, bool) and max_errors >= 0
     if not whole and not (isinstance(max_errors, float) and 0 <= max_errors <= 1):
         raise UsageError(
-            "max_errors must be a number of samples (an int) or a share of an epoch (a float from "
-            f"0 to 1), got {max_errors!r}"
+            "max_errors: expected a number of samples (an int) or a share of an epoch (a float "
+            f"from 0 to 1), got {max_errors!r}"
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastload.errors import MissingDependencyError
+from fastload.errors import MissingDependencyError, install
 
 from .result import Tuning
 
@@ -117,7 +117,7 @@ def write_png(tuning: Tuning, path: str | os.PathLike[str]) -> None:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
-            "the heat map as a picture needs matplotlib: pip install 'fastload[plot]'"
+            f"the heat map as a picture needs matplotlib: {install('plot')}"
         ) from error
     found = cells(tuning)
     workers = sorted({place[0] for place in found})

@@ -8,10 +8,12 @@ ends it.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import io
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -53,6 +55,28 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it, with the commands that a mistyped one may have meant."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0].lower(), COMMANDS, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(COMMANDS)}"
+            ctx.fail(f"no command {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
+
+    def _as_typed(self, message: str, given: Sequence[str]) -> str:
+        """``message`` of the library with its arguments named as this command's options are."""
+        command = self.get_command(click.Context(self), given[0]) if given else None
+        for option in command.params if command is not None else ():
+            if not isinstance(option, click.Option) or option.name is None:
+                continue
+            name, typed = option.name, option.opts[-1]
+            message = re.sub(rf"\b{name}=(?:'([^']*)'|(?=[\w.]))", rf"{typed} \1", message)
+            # A name that is also a word, such as split, is one only where a message begins with it.
+            message = re.sub(rf"\b{name}\b" if "_" in name else rf"^{name}(?=:)", typed, message)
+        return message
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
@@ -76,21 +100,24 @@ class _Group(click.Group):
         terminated: list[int] = []
         handler = _as_ctrl_c(terminated)
         others = warnings.formatwarning
-        warnings.formatwarning = _format_warning
+        warnings.formatwarning = lambda message, category, *place, **more: self._as_typed(
+            _format_warning(message, category), given
+        )
         try:
             status = super().main(*args, **kwargs)
             sys.exit(status if isinstance(status, int) else 0)
         except click.ClickException as error:
             error.show()
             _fail(error, error.format_message(), error.exit_code, given)
-        except (click.Abort, KeyboardInterrupt):
-            click.echo("fastload: stopped", err=True)
+        except (click.Abort, KeyboardInterrupt) as error:
+            stop = error.__cause__ or error  # click makes its own of a KeyboardInterrupt
+            click.echo(": ".join(["fastload: stopped", *map(str, stop.args)]), err=True)
             sys.exit(128 + signal.SIGTERM if terminated else 130)
         except BrokenPipeError:  # the reader of our output, such as `head`, has gone
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except (FastloadError, OSError) as error:
-            message = _message(error)
+            message = self._as_typed(_message(error), given)
             click.echo(f"fastload: error: {message}", err=True)
             _fail(error, message, 2 if isinstance(error, UsageError) else 1, given)
         except Exception as error:  # of the user's dataset or transform, or a bug of ours
@@ -124,8 +151,12 @@ def _as_ctrl_c(terminated: list[int]) -> Any:
 def _message(error: Exception) -> str:
     """Of an error of ours, or the system's, whose number helps nobody."""
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
-        return printable(str(error), keep="\n")
-    return f"{error.strerror}: {error.filename!r}" if error.filename else error.strerror
+        return printable(
+            str(error),
+            keep="\
+",
+        )
+    return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
 
 
 def _asks_for_json(given: Sequence[str]) -> bool:
@@ -141,9 +172,7 @@ def _fail(error: Exception, message: str, status: int, given: Sequence[str]) -> 
     sys.exit(status)
 
 
-def _format_warning(
-    message: Warning | str, category: type[Warning], *place: Any, **more: Any
-) -> str:
+def _format_warning(message: Warning | str, category: type[Warning]) -> str:
     """A line that looks like an error's; where in our code it comes from helps nobody."""
     name = "" if category in (UserWarning, RuntimeWarning) else f" ({category.__name__})"
     return f"fastload: warning{name}: {printable(str(message), keep=chr(10))}\n"

@@ -35,12 +35,13 @@ def linked(source: str, folder: Path, most: int) -> int:
     """
     root = Path(source)
     if not root.is_dir():
-        raise UsageError(f"expected a folder of images, got {source!r}, which is not a folder")
+        raise UsageError(f"{source!r}: expected a folder of images, found no folder")
     found = list(_images(root))
     if not found:
         raise UsageError(
-            f"expected images in {source!r}, found none with the suffixes {', '.join(_SUFFIXES)}: "
-            "give a folder with one folder per class, or leave out --images to have some made"
+            f"{source!r}: expected images in this folder, found none with the suffixes "
+            f"{', '.join(_SUFFIXES)}: give a folder with one folder per class, or leave out "
+            "--images to have some made"
         )
     chosen = _evenly(found, most)
     for label, path in chosen:

@@ -8,7 +8,6 @@ import click
 
 from fastload.hints import Encoding, OnPackError
 
-from ._progress import ProgressBar
 from ._stdout import kept_for_json
 from .pack import show
 
@@ -39,6 +38,8 @@ Examples:
     show_default=True,
     help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
 )
+@click.option("--image-column", metavar="NAME", help="As for pack.")
+@click.option("--label-column", metavar="NAME", help="As for pack.")
 @click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -50,6 +51,8 @@ def command(
     resize: str | None,
     quality: int,
     on_error: OnPackError,
+    image_column: str | None,
+    label_column: str | None,
     exif: bool,
     workers: int | None,
     as_json: bool,
@@ -62,7 +65,7 @@ def command(
     """
     from fastload.converters import append
 
-    with kept_for_json(as_json), ProgressBar("appending", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json):
         report = append(
             path,
             source,
@@ -70,8 +73,10 @@ def command(
             resize=resize,
             quality=quality,
             on_error=on_error,
+            image_column=image_column,
+            label_column=label_column,
             exif=exif,
             workers=workers,
-            progress=bar,
+            progress=not (quiet or as_json),
         )
     show(report, quiet=quiet, as_json=as_json)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fastload._bar import bar
 from fastload._named import named
 from fastload.errors import UsageError
 
@@ -45,7 +45,7 @@ Examples:
     help="Keep this batch size: another one trains differently.",
 )  # fmt: skip
 @click.option(
-    "--memory", "memory", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
+    "--memory", "memory_limit", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
@@ -65,7 +65,7 @@ def command(
     step: str | None,
     budget_s: float,
     batch_size: int | None,
-    memory: str | None,
+    memory_limit: str | None,
     output: str,
     approximate: bool,
     html: str | None,
@@ -82,14 +82,14 @@ def command(
 
     with kept_for_json(as_json):
         found = source if os.path.exists(source) or ":" not in source else named(source)
-        with _Spent(quiet=quiet) as progress:
+        with _spent(quiet=quiet) as progress:
             tuning = autotune(
                 found,
                 transform=named(transform) if transform else None,
                 step=named(step) if step else None,
                 batch_size=batch_size,
                 budget_s=budget_s,
-                memory_limit=None if memory is None else _nbytes(memory),
+                memory_limit=None if memory_limit is None else _nbytes(memory_limit),
                 approximate=approximate,
                 progress=progress,
             )
@@ -139,25 +139,17 @@ def _nbytes(text: str) -> int:
         raise UsageError(f"expected a size such as 4GB or 500MiB, got {text!r}") from error
 
 
-class _Spent:
-    """A bar of the seconds spent, on a terminal."""
+@contextlib.contextmanager
+def _spent(*, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
+    """A bar of the seconds spent."""
+    if quiet:
+        yield None
+        return
+    with bar("starting", unit="s", total=None) as shown:
 
-    def __init__(self, *, quiet: bool) -> None:
-        self._bar = Progress(
-            BarColumn(),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            disable=quiet or not sys.stderr.isatty(),
-            transient=True,
-        )
-        self._task = self._bar.add_task("starting", total=None)
+        def report(spent: float, budget: float, what: str) -> None:
+            shown.total = budget
+            shown.set_description(what, refresh=False)
+            shown.update(spent - shown.n)
 
-    def __enter__(self) -> Callable[[float, float, str], None]:
-        self._bar.start()
-        return lambda spent, budget, what: self._bar.update(
-            self._task, completed=spent, total=budget, description=what
-        )
-
-    def __exit__(self, *error: object) -> None:
-        self._bar.stop()
+        yield report

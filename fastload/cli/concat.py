@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ._progress import ProgressBar
 from .pack import show, size_of
 
 
@@ -19,7 +18,7 @@ Examples:
 @click.argument("destination", type=click.Path())
 @click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
 @click.option(
-    "--shard-size", callback=size_of, metavar="SIZE",
+    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -28,7 +27,7 @@ def command(
     sources: tuple[str, ...],
     destination: str,
     shards: int | None,
-    shard_size: int | None,
+    shard_nbytes: int | None,
     as_json: bool,
     quiet: bool,
 ) -> None:
@@ -40,6 +39,11 @@ def command(
     """
     from fastload.converters import concat
 
-    with ProgressBar("copying", quiet=quiet or as_json) as bar:
-        report = concat(sources, destination, shards=shards, shard_nbytes=shard_size, progress=bar)
+    report = concat(
+        sources,
+        destination,
+        shards=shards,
+        shard_nbytes=shard_nbytes,
+        progress=not (quiet or as_json),
+    )
     show(report, quiet=quiet, as_json=as_json)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from fastload._bar import human, reporting
 from fastload._machine.cpu import available
 from fastload.errors import DataError, MissingDependencyError
 
 from . import _demo_images
-from ._progress import ProgressBar, human
 
 if TYPE_CHECKING:
     import torch
@@ -63,8 +63,9 @@ def _gather(images: str | None, folder: Path, count: int) -> int:
         number = _demo_images.linked(images, folder, _MOST)
         click.echo(f"{number:,} images of {images}")
         return number
-    with ProgressBar("making pictures") as bar:
-        number = _demo_images.made(folder, count, bar)
+    with reporting("making pictures", True) as report:
+        assert report is not None  # True asks for one
+        number = _demo_images.made(folder, count, report)
     nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
     click.echo(f"made {number:,} photo-like pictures, {human(nbytes / number)} each")
     return number
@@ -74,8 +75,7 @@ def _pack(folder: Path, store: Path, number: int) -> int:
     """Pack; take files that are no images out of the contest; return the number left."""
     from fastload import pack
 
-    with ProgressBar("packing") as bar:
-        report = pack(folder, store, on_error="skip", progress=bar)
+    report = pack(folder, store, on_error="skip", progress=True)
     for skipped in report.skipped:
         click.echo(f"left out {Path(skipped.path).name}: {skipped.reason}", err=True)
         (folder / skipped.path).unlink()

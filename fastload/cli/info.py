@@ -11,14 +11,12 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
+from fastload import _picture
+from fastload._bar import human
 from fastload._shown import printable
-from fastload._whole_file import whole_file
-from fastload.errors import MissingDependencyError
 from fastload.storage import DCT, RAW, Store, open_store
 from fastload.storage._read import read_records
-from fastload.storage.summary import Spread, Summary, summarise
-
-from ._progress import human
+from fastload.storage.summary import Spread, Summary, in_words, summarise
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -38,9 +36,13 @@ Examples:
 )
 @click.argument("path", type=click.Path())
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here, as PNG.")
+@click.option(
+    "--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here: sheet.png."
+)
 def command(path: str, as_json: bool, grid: str | None) -> None:
     """Show what is inside the store PATH (or the folder of images)."""
+    if grid is not None:
+        _picture.format_of(grid)  # before the work
     with open_store(path) as store:
         summary = summarise(store)
         if as_json:
@@ -54,8 +56,9 @@ def command(path: str, as_json: bool, grid: str | None) -> None:
 
 
 def _text(summary: Summary) -> str:
+    labels = in_words(len(summary.classes), summary.labels)
     lines = [
-        printable(summary.path),
+        f"{printable(summary.path)}: {summary.records:,} records, {labels}",
         f"  format      {summary.format}",
         f"  records     {summary.records:,}",
         f"  bytes       {human(summary.nbytes)} in records, {human(summary.file_nbytes)} in files",
@@ -100,10 +103,8 @@ def _encodings(summary: Summary) -> str:
 
 def _contact_sheet(store: Store, path: str) -> int:
     """Draw records spread evenly over the store; those that cannot be decoded are grey."""
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise MissingDependencyError("--grid needs Pillow: pip install Pillow") from error
+    from PIL import Image
+
     count = min(len(store), _COLUMNS * _ROWS)
     indices = np.linspace(0, len(store) - 1, count).astype(np.int64) if count else np.empty(0, int)
     columns = max(1, min(_COLUMNS, count))
@@ -111,15 +112,14 @@ def _contact_sheet(store: Store, path: str) -> int:
     sheet = Image.new("RGB", (columns * _TILE, rows * _TILE), "white")
     kinds, sizes = store.kinds(indices), store.sizes(indices)
     for at, data in enumerate(read_records(store, indices)):
-        tile = _picture(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
+        tile = _tile(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
         x, y = at % columns * _TILE, at // columns * _TILE
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-    with whole_file(path) as file:
-        sheet.save(file, "PNG")
+    _picture.save(sheet, path)
     return count
 
 
-def _picture(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
+def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
     from PIL import Image
 
     try:

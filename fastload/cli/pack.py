@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
+from fastload._bar import human
 from fastload._shown import printable
 from fastload.hints import Compression, Encoding, OnPackError
 
-from ._progress import ProgressBar, human
 from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
@@ -46,8 +46,11 @@ def size_of(
 Examples:
   fastload pack ./imgs imgs.lmdb
   fastload pack ./imgs imgs.lmdb --encode dct
+  fastload pack ./imgs imgs.lmdb --overwrite
   fastload pack ./imgs imgs.lmdb --dry-run
   fastload pack ./imgs imgs.lmdb --split val=0.1
+  fastload pack ./imagenet train.lmdb --split train
+  fastload pack list.csv imgs.lmdb --label-column species
   fastload pack ./imgs small.lmdb --resize 256 --quality 90
   fastload pack ./imgs pixels.h5 --resize crop:224 --encode raw
   fastload pack list.csv imgs.tfrecord --shard-size 256MB
@@ -78,9 +81,18 @@ Examples:
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option(
     "--split",
-    metavar="NAME=SHARE",
-    help="val=0.1 puts a tenth into DESTINATION-val, chosen by the names of the images.",
+    metavar="NAME[=SHARE]",
+    help="val=0.1 puts a tenth into DESTINATION-val, chosen by the names of the images. "
+    "train takes the folder train of a SOURCE that has one folder for each split.",
 )
+@click.option(
+    "--image-column", metavar="NAME",
+    help="Of a list: the column of paths. [default: path, filename, image ...]",
+)  # fmt: skip
+@click.option(
+    "--label-column", metavar="NAME",
+    help="Of a list, a dataset, a store's fields. [default: label, class, target ...]",
+)  # fmt: skip
 @click.option(
     "--on-error",
     type=click.Choice(get_args(OnPackError)),
@@ -95,7 +107,7 @@ Examples:
 )  # fmt: skip
 @click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
 @click.option(
-    "--shard-size", callback=size_of, metavar="SIZE",
+    "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
 @click.option(
@@ -110,6 +122,10 @@ Examples:
     type=click.Choice(get_args(Compression)),
     help="Of an .h5 store: smaller, and several times slower to load.",
 )
+@click.option(
+    "--overwrite", is_flag=True,
+    help="Replace the store DESTINATION, which stays until the new one is complete.",
+)  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     source: str,
@@ -119,23 +135,26 @@ def command(
     quality: int,
     workers: int | None,
     split: str | None,
+    image_column: str | None,
+    label_column: str | None,
     on_error: OnPackError,
     check: bool,
     shards: int | None,
-    shard_size: int | None,
+    shard_nbytes: int | None,
     dry_run: bool,
     as_json: bool,
     exif: bool,
     compression: Compression | None,
+    overwrite: bool,
     quiet: bool,
 ) -> None:
     """Pack the images of SOURCE into the store DESTINATION.
 
     SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or with images
-    and no folders; a CSV, TSV or JSONL list with a column path, and label and others if you like; a
-    store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's files as they
-    are downloaded; or a Dataset as module:object. The suffix of DESTINATION names the format:
-    .lmdb, .h5, .tfrecord ...
+    and no folders; a CSV, TSV or JSONL list with a column of paths, and labels and others if you
+    like; a store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's files
+    as they are downloaded; or a Dataset as module:object. The suffix of DESTINATION names the
+    format: .lmdb, .h5, .tfrecord ...
 
     DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
     lies in DESTINATION.partial, and the same command goes on from there. (A single .h5 or .pth
@@ -146,11 +165,19 @@ def command(
     if dry_run:
         with kept_for_json(as_json):
             estimates = estimate(
-                source, destination, encode=encode, resize=resize, quality=quality, workers=workers
+                source,
+                destination,
+                encode=encode,
+                resize=resize,
+                quality=quality,
+                workers=workers,
+                split=split,
+                image_column=image_column,
+                label_column=label_column,
             )
         _show_estimates(estimates, as_json=as_json)
         return
-    with kept_for_json(as_json), ProgressBar("packing", quiet=quiet or as_json) as bar:
+    with kept_for_json(as_json):
         report = pack(
             source,
             destination,
@@ -163,9 +190,12 @@ def command(
             exif=exif,
             check=check,
             shards=shards,
-            shard_nbytes=shard_size,
+            shard_nbytes=shard_nbytes,
             compression=compression,
-            progress=bar,
+            overwrite=overwrite,
+            image_column=image_column,
+            label_column=label_column,
+            progress=not (quiet or as_json),
         )
     show(report, quiet=quiet, as_json=as_json)
 
@@ -195,10 +225,15 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:
         return
+    from fastload.storage.summary import in_words  # not for --help
+
     for part in report.parts:
         resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
-        shown = printable(part.path)
-        click.echo(f"{shown}: {part.records:,} records, {human(part.nbytes)}{resumed}")
+        labels = in_words(part.classes, part.labels)
+        click.echo(
+            f"{printable(part.path)}: {part.records:,} records, {labels}, "
+            f"{human(part.nbytes)}{resumed}"
+        )
     for reason, count in list(report.kept.items())[:_SHOWN]:
         click.echo(printable(f"kept as they are: {count:,}, {reason}"))
     others = sum(list(report.kept.values())[_SHOWN:])

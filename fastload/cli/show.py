@@ -26,7 +26,7 @@ Examples:
 @click.option("--transform", metavar="MODULE:OBJECT", help="Without one: the images as they are.")
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
-    help="The picture, as PNG.",
+    help="The picture; the suffix says of which format: .png, .jpg, .webp ...",
 )  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), default=8, show_default=True, metavar="N")
 @click.option("--index", "indices", type=int, multiple=True, help="Of a sample; any number.")

@@ -7,7 +7,7 @@ import json
 
 import click
 
-from ._progress import ProgressBar, human
+from fastload._bar import human
 
 
 @click.command(
@@ -30,8 +30,7 @@ def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: b
     """
     from fastload.storage.unpack import LIST, unpack
 
-    with ProgressBar("unpacking", quiet=quiet or as_json) as bar:
-        report = unpack(path, folder, workers=workers, progress=bar)
+    report = unpack(path, folder, workers=workers, progress=not (quiet or as_json))
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
     elif not quiet:

@@ -7,9 +7,8 @@ import json
 
 import click
 
+from fastload._bar import human
 from fastload._shown import printable
-
-from ._progress import ProgressBar, human
 
 _SHOWN = 50  # damaged records that are listed
 
@@ -34,8 +33,7 @@ def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: 
     """
     from fastload.storage.verify import verify
 
-    with ProgressBar("verifying", quiet=quiet or as_json) as bar:
-        report = verify(path, decode=decode, workers=workers, progress=bar)
+    report = verify(path, decode=decode, workers=workers, progress=not (quiet or as_json))
     known = report.columns in ("right", "no checksum")
     status = 0 if known and not report.damaged else 1
     if as_json:

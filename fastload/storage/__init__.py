@@ -253,7 +253,7 @@ def open_writer(
     name = format_of(path)
     if name is None:
         known = ", ".join(suffix for f in FORMATS.values() if f.writer for suffix in f.suffixes)
-        raise UsageError(f"expected a file name ending in {known}, got {path!r}")
+        raise UsageError(f"{path!r}: expected a file name ending in {known}")
     given = {"shards": shards, "shard_nbytes": shard_nbytes, "compression": compression}
     options: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     for option in options:

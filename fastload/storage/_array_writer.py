@@ -83,8 +83,8 @@ class ArrayWriter(PartialWriter):
         size = self._one_size(columns) if raw else None
         if not raw and (self.only_raw or self._raw):
             raise UsageError(
-                f"expected raw pixels for {self.path!r}, found image files: pack with encode='raw' "
-                "(--encode raw)" + ("" if self.only_raw else ", or image files only")
+                f"{self.path!r}: expected raw pixels, found image files: pack with encode='raw'"
+                + ("" if self.only_raw else ", or image files only")
             )
         if raw and self._raw is False:
             raise UsageError("expected image files only, or raw pixels only, found both")
@@ -166,8 +166,8 @@ def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> st
     """The message for images that differ in size."""
     return (
         f"expected images of one size for the raw pixels of {os.path.basename(path)!r}, found "
-        f"{first[0]} x {first[1]} and {other[0]} x {other[1]} pixels: give --resize WIDTHxHEIGHT "
-        "(resize='224x224'), or pack into .lmdb, which holds any sizes"
+        f"{first[0]} x {first[1]} and {other[0]} x {other[1]} pixels: give "
+        "resize='224x224', or pack into .lmdb, which holds any sizes"
     )
 
 

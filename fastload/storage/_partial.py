@@ -58,7 +58,7 @@ class Partial:
         parent = os.path.dirname(path)
         if not os.path.isdir(parent):
             raise UsageError(
-                f"expected an existing folder for {path!r}, found none: create {parent!r}"
+                f"{path!r}: expected an existing folder for it, found none: create {parent!r}"
             )
         with contextlib.suppress(FileExistsError):
             os.mkdir(self.folder)
@@ -115,7 +115,7 @@ class Partial:
         except OSError as error:
             os.close(lock)
             raise UsageError(
-                f"another process is writing {self.path!r}: wait for it, or end it and run again"
+                f"{self.path!r}: another process is writing it: wait for it, or end it"
             ) from error
         _held.add(key)
         self._key = key

@@ -36,16 +36,20 @@ class Sharding:
     total: int | None = None
 
     def __post_init__(self) -> None:
-        if self.shards is not None and (
-            self.shards < 1 or self.total is None or self.shard_nbytes is not None
-        ):
+        if self.shards is not None and self.shard_nbytes is not None:
             raise UsageError(
-                "expected shards of at least 1, with the total of records (which an iterable "
-                "source does not know) and without shard_nbytes; got "
-                f"shards={self.shards}, total={self.total}, shard_nbytes={self.shard_nbytes}"
+                f"shards: expected no shard_nbytes beside it, got shards={self.shards} and "
+                f"shard_nbytes={self.shard_nbytes}"
+            )
+        if self.shards is not None and self.shards < 1:
+            raise UsageError(f"shards: expected at least 1, got {self.shards}")
+        if self.shards is not None and self.total is None:
+            raise UsageError(
+                f"shards: expected a known number of records, got shards={self.shards} of a source "
+                "that does not say how many it has: give shard_nbytes"
             )
         if self.shard_nbytes is not None and self.shard_nbytes < 1:
-            raise UsageError(f"expected shard_nbytes of at least 1, got {self.shard_nbytes}")
+            raise UsageError(f"shard_nbytes: expected at least 1, got {self.shard_nbytes}")
 
     @property
     def wanted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from ._mapped import map_file
 from ._table import Table
 from ._tar_members import Members, members
 from .base import DCT, ENCODED, RAW
+from .folder import SPLITS
 
 FORMAT = "tar"
 KINDS = {b"rgb": RAW, b"dct": DCT}  # the endings of what no one else reads
@@ -66,6 +68,9 @@ class Scan:
         self.extras = self._others(images, used)
         if labels is None:
             labels = self._described_labels()
+        classes: list[str] = []
+        if labels is None and not self.extras:
+            classes, labels = self._class_folders(images)
         kinds = self._kinds(images)
         self.table = Table(
             format=FORMAT,
@@ -77,6 +82,7 @@ class Scan:
             labels=labels,
             sizes=self._sizes(kinds),
             kinds=kinds,
+            classes=classes,
         )
 
     def _with(self, extension: bytes) -> np.ndarray:
@@ -143,6 +149,26 @@ class Scan:
             return np.array([int(text) for text in self._read(chosen)], np.int64)
         except (ValueError, OverflowError):
             return None  # names, not numbers: they stay a field
+
+    def _class_folders(self, images: np.ndarray) -> tuple[list[str], np.ndarray | None]:
+        """Classes and labels of an archive of class folders, numbered as ImageFolder does it.
+
+        What lies above all images is no class. Where there is an image beside the folders, or where
+        these are those of a split dataset, there are no labels.
+        """
+        folders = [name.split(b"/")[:-1] for name in self._names.take(images)]
+        if not folders:
+            return [], None
+        ends = zip(min(folders), max(folders))  # what these share, all share
+        depth = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
+        if min(map(len, folders)) <= depth:
+            return [], None
+        names = np.array([folder[depth] for folder in folders])
+        found, labels = np.unique(names, return_inverse=True)
+        classes = [name.decode("utf-8", "surrogateescape") for name in found.tolist()]
+        if all(name.lower() in SPLITS for name in classes):
+            return [], None
+        return classes, labels.reshape(-1).astype(np.int64)
 
     def _others(
         self, images: np.ndarray, used: set[bytes]

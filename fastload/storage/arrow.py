@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fastload import _native
-from fastload.errors import MissingDependencyError, StoreError, UsageError
+from fastload.errors import MissingDependencyError, StoreError, UsageError, install
 
 from ._arrow_columns import images_of, numbers_of
 from ._probe import THREADS, UNKNOWN, UNREADABLE
@@ -136,6 +136,11 @@ class ArrowStore(Store):
                 self.classes = list(features[name].names or []) if name in classes else []
                 return name
         return None
+
+    def class_names(self, name: str) -> list[str]:
+        """Those of a column that is a ClassLabel, else none."""
+        feature = self._dataset.features[name]
+        return list(feature.names or []) if _is(feature, "ClassLabel") else []
 
     def _field(self, name: str, pictures: Sequence[str]) -> Field:
         values = self._numbers.get(name)
@@ -317,7 +322,7 @@ def open_saved(path: str) -> ArrowStore:
     except ImportError as error:
         raise MissingDependencyError(
             f"{path!r} holds a Hugging Face dataset; reading it needs datasets: "
-            "pip install 'fastload[datasets]'"
+            f"{install('datasets')}"
         ) from error
     return ArrowStore(datasets.load_from_disk(path))
 

@@ -258,8 +258,8 @@ class Store(abc.ABC):
     def _no_field(self, name: str, kind: str) -> UsageError:
         known = ", ".join(f"{field.name} ({field.kind})" for field in self.fields.values())
         return UsageError(
-            f"expected a field of kind {kind} named {name!r} in {self.path!r}; "
-            f"it has {known or 'no fields'}"
+            f"{self.path!r}: expected a field of kind {kind} named {name!r}, found "
+            f"{known or 'no fields'}"
         )
 
     @abc.abstractmethod

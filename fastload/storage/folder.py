@@ -9,7 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError
+from fastload.errors import StoreError, StoreNotFoundError, UsageError
 
 from . import format_of
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
@@ -17,6 +17,10 @@ from .base import Spans, Store
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+# Folders of these names alone, with folders in them, are no classes, as ImageNet's are not.
+SPLITS = frozenset(
+    ("train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval")
+)
 
 
 class PathList(Sequence[str]):
@@ -70,6 +74,7 @@ class FolderStore(Store):
 
     Raises:
         StoreNotFoundError: no such folder, no images in it, or class folders without any.
+        UsageError: the folders are those of a split dataset, each with its own class folders.
     """
 
     format = "folder"
@@ -89,6 +94,13 @@ class FolderStore(Store):
             for entry in os.scandir(self.path)
             if entry.is_file() and _is_image(entry.name)
         )
+        splits = [name for name in names if name.lower() in SPLITS]
+        if splits and splits == names and any(map(self._has_folders, splits)):
+            raise UsageError(
+                f"{self.path!r}: expected class folders, found those of a split dataset "
+                f"({', '.join(splits)}): give one of them, {os.path.join(self.path, splits[0])!r}, "
+                f"or pack one with split={splits[0]!r}"
+            )
         if not names:
             if not loose:
                 raise StoreNotFoundError(
@@ -150,6 +162,10 @@ class FolderStore(Store):
         if self._labels is not None:
             self._labels.flags.writeable = False
         self._sizes = np.full((len(paths), 2), UNKNOWN, np.int32)
+
+    def _has_folders(self, name: str) -> bool:
+        with os.scandir(os.path.join(self.path, name)) as entries:
+            return any(entry.is_dir() for entry in entries)
 
     def __len__(self) -> int:
         return len(self._paths)

@@ -136,7 +136,7 @@ class Hdf5Writer(ArrayWriter):
     ) -> None:
         if compression is not None and compression not in COMPRESSIONS:
             raise UsageError(
-                f"expected a compression out of {', '.join(COMPRESSIONS)}, got {compression!r}"
+                f"compression: expected one of {', '.join(COMPRESSIONS)}, got {compression!r}"
             )
         library()
         self._compression = compression

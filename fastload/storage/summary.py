@@ -121,7 +121,7 @@ def summarise(store: Store) -> Summary:
         width=Spread.of(known[:, 0]),
         height=Spread.of(known[:, 1]),
         record_nbytes=Spread.of(nbytes),
-        labels=None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:]),
+        labels=labels_of(store),
         fields={
             name: field.kind if field.dtype is None else _type(field.dtype, field.shape)
             for name, field in store.fields.items()
@@ -132,6 +132,20 @@ def summarise(store: Store) -> Summary:
         checksums=store.checksums(everything[:1]) is not None,
         metadata=store.metadata,
     )
+
+
+def labels_of(store: Store) -> str | None:
+    """What the labels of a store are, such as "int64" or "float32 (40)"; None without labels."""
+    return None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:])
+
+
+def in_words(classes: int, labels: str | None) -> str:
+    """How many classes there are, else what the labels are (``labels_of``): "10 classes"."""
+    if labels is None:
+        return "no labels"
+    if not classes:
+        return f"labels {labels}"
+    return "1 class" if classes == 1 else f"{classes:,} classes"
 
 
 def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:

@@ -9,12 +9,12 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from fastload._bar import Progress, reporting
 from fastload._machine.cpu import available
 from fastload.errors import ChecksumError, DecodeError, StoreError, UsageError
 
@@ -28,8 +28,6 @@ from .folder import IMAGE_SUFFIXES
 
 LIST = "records.jsonl"  # beside the images: labels and fields
 _CHUNK = 64  # records that a thread writes at a time
-
-Progress = Callable[[int, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -54,7 +52,7 @@ def unpack(
     folder: str | os.PathLike[str],
     *,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> UnpackReport:
     """Write the records of a store as image files, in class folders where it has classes.
 
@@ -70,7 +68,7 @@ def unpack(
         store: path of a store, or an open one.
         folder: appears when all is written; nothing, or an empty folder, may be there.
         workers: threads; None: as many as CPUs.
-        progress: called with (records done, records in all, bytes written).
+        progress: as for ``pack``.
 
     Raises:
         UsageError: the folder is not empty.
@@ -82,7 +80,7 @@ def unpack(
     if os.path.islink(target) or (
         os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target))
     ):
-        raise UsageError(f"expected a new or an empty folder, found {target!r}: choose another")
+        raise UsageError(f"{target!r}: expected a new or an empty folder: choose another")
     partial = target + ".partial"
     try:
         os.mkdir(partial)
@@ -91,7 +89,8 @@ def unpack(
             f"{partial!r} was left by an interrupted run, or another one is at work: delete it"
         ) from None
     try:
-        report = _write(opened, partial, workers or available(), progress)
+        with reporting("unpacking", progress) as told:
+            report = _write(opened, partial, workers or available(), told)
         os.rename(partial, target)
         sync_folder(os.path.dirname(target))
     except BaseException:
@@ -125,6 +124,8 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
         if progress is not None:
             progress(len(names), len(store), nbytes)
 
+    if progress is not None:
+        progress(0, len(store), 0)
     try:
         for start in starts:
             part = np.arange(start, min(start + _CHUNK, len(store)))

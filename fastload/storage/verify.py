@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import os
@@ -12,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
+from fastload._bar import Progress, reporting
 from fastload._machine.cpu import available
 from fastload.errors import DataError, StoreError, sample_error
 
@@ -22,8 +24,6 @@ from .base import Store
 # Read at a time: enough for a disk to be at its full speed, small against memory.
 _READ_NBYTES = 8 << 20
 _READ_RECORDS = 4096
-
-Progress = Callable[[int, int, int], None]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def verify(
     *,
     decode: bool = False,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> VerifyReport:
     """Read a store, and compare every record, labels, names and fields with their checksums.
 
@@ -86,7 +86,7 @@ def verify(
         store: path of a store, or an open one.
         decode: also decode every image, as loading would.
         workers: threads; None: as many as CPUs.
-        progress: called with (records done, records in all, bytes read).
+        progress: as for ``pack``; bytes are those that were read.
 
     Raises:
         StoreNotFoundError: nothing there.
@@ -106,16 +106,18 @@ def verify(
     pool = ThreadPoolExecutor(threads, thread_name_prefix="fastload-verify")
     ahead: collections.deque[tuple[int, Future[tuple[int, list[Damage]]]]] = collections.deque()
     parts = _parts(opened, order, 64 if decode else _READ_RECORDS)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+        report = stack.enter_context(reporting("verifying", progress))
+        if report is not None:
+            report(0, len(order), 0)
         for part in parts:
             ahead.append((len(part), pool.submit(check, part)))
             if len(ahead) < 2 * threads:
                 continue
-            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), progress)
+            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), report)
         while ahead:
-            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), progress)
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+            done, nbytes = _take(ahead, damaged, done, nbytes, len(order), report)
     return VerifyReport(
         path=opened.path,
         format=opened.format,

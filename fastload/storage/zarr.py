@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError
+from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError, install
 
 from ._array_table import (
     arrays_of,
@@ -186,7 +186,7 @@ def _by_library(path: str, name: str) -> Any:
     except ImportError as error:
         raise MissingDependencyError(
             f"{path!r} is compressed or in another form than fastload writes, and needs the zarr "
-            "library: pip install 'fastload[zarr]'"
+            f"library: {install('zarr')}"
         ) from error
     try:
         return zarr.open_array(os.path.join(path, name), mode="r")

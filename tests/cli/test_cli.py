@@ -138,10 +138,21 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
         (["info", "/nowhere/x.lmdb"], 1, "found nothing"),
         (["pack", "/nowhere", "x.lmdb"], 1, "found nothing"),
         (["pack", "IMAGES", "x.xyz"], 2, "ending in .lmdb"),
-        (["pack", "IMAGES", "x.lmdb", "--resize", "big"], 2, "expected resize"),
+        (["pack", "IMAGES", "x.lmdb", "--resize", "big"], 2, "--resize: expected a side"),
         (["pack", "IMAGES", "x.lmdb", "--encode", "gif"], 2, "'gif' is not one of"),
         (["pack", "IMAGES"], 2, "Missing argument"),
-        (["paint"], 2, "No such command"),
+        (["pakc", "IMAGES"], 2, "no command 'pakc': did you mean pack"),
+        (["pack", "IMAGES", "x.lmdb", "--encod", "dct"], 2, "--encode"),
+        (["pack", "IMAGES", "x.pth", "--encode", "png"], 2, "got --encode png: give --encode raw"),
+        (["pack", "IMAGES", "x.lmdb", "--split", "val"], 2, "error: --split: expected NAME=SHARE"),
+        (
+            ["pack", "IMAGES", "x.lmdb", "--shard-size", "1MB"],
+            2,
+            "no shards, got --shard-size 1000",
+        ),
+        (["show", "IMAGES", "--out", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
+        (["info", "IMAGES", "--grid", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
+        (["paint"], 2, "no command 'paint': one of pack, append"),
     ],
 )
 def test_errors_are_one_message_and_a_status(
@@ -191,7 +202,7 @@ def test_json_of_info_is_one_document_though_its_picture_fails(
     missing = tmp_path / "none" / "sheet.png"
     result = run("info", images, "--json", "--grid", missing)
     assert result.exit_code == 1 and "error" in json.loads(result.stdout)
-    assert result.stderr.startswith("fastload: error: No such file or directory: ")
+    assert result.stderr.startswith(f"fastload: error: '{missing}")
 
 
 def test_names_that_are_no_text_are_shown(tmp_path: Path) -> None:
@@ -215,7 +226,8 @@ def test_damaged_record_of_a_source_is_named_with_its_offset(images: Path, tmp_p
     data[offset + 300] ^= 1
     path.write_bytes(data)
     result = run("pack", path, tmp_path / "b.tar")
-    assert result.exit_code == 1 and f"record 7, byte offset {offset}]" in result.stderr
+    assert result.exit_code == 1
+    assert f"fastload: error: {str(path)!r}, record 7, byte offset {offset}: " in result.stderr
     result = run("pack", path, tmp_path / "c.tar", "--on-error", "skip")
     assert result.exit_code == 0 and "a.lmdb (record 7): " in result.stderr
 
@@ -271,7 +283,7 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
 ) -> None:
     waiting = tmp_path / "waiting"
     (tmp_path / "waits.py").write_text(WAITS)
-    arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb")]
+    arguments = ["pack", "waits:Pictures", str(tmp_path / "x.lmdb"), "--workers", "1"]
     environment = {**os.environ, "WAITING": str(waiting)}
     child = subprocess.Popen(
         [sys.executable, "-m", "fastload", *arguments], cwd=tmp_path, env=environment,
@@ -282,7 +294,9 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
     child.send_signal(number)
     _, errors = child.communicate(timeout=150)
     assert child.returncode == status, errors
-    assert errors.strip().endswith("fastload: stopped") and "Traceback" not in errors
+    kept = str(tmp_path / "x.lmdb.partial")
+    said = f"fastload: stopped: {kept!r} has what is done: run the same again to go on from there"
+    assert errors.strip().endswith(said) and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
     done = shell(*arguments, cwd=tmp_path, env=environment)
     assert done.returncode == 0, done.stderr
@@ -323,23 +337,19 @@ def _runs(process: int) -> bool:
     return state != "Z"
 
 
-def test_progress_has_rate_and_time_left_in_plain_lines(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("command", ["pack", "verify", "unpack"])
+def test_progress_goes_to_stderr_with_a_last_line_but_not_beside_json(
+    images: Path, tmp_path: Path, command: str
 ) -> None:
-    from fastload.cli import _progress
-
-    monkeypatch.setattr(_progress, "_LINE_EVERY_S", 0.0)
-    with _progress.ProgressBar("packing") as bar:
-        bar(1000, 5000, 3 << 20)
-    assert capsys.readouterr().err.startswith("packing: 1,000 of 5,000, ")
-
-
-def test_sizes_are_shown_in_a_unit_that_fits() -> None:
-    from fastload.cli._progress import human
-
-    assert [human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
-    ]  # fmt: skip
+    pack(images, tmp_path / "a.lmdb")
+    source = images if command == "pack" else tmp_path / "a.lmdb"
+    target = [] if command == "verify" else [tmp_path / "new.lmdb"]
+    done = run(command, source, *target)
+    last = rf"{command}ing: 20 of 20, [\d.]+ images/s, [\d.]+ KiB, 00:00 left\n"
+    assert done.exit_code == 0 and re.search(f"{last}$", done.stderr)
+    assert re.fullmatch(r"[^\x00-\x09\x0b-\x1f\x7f]*", done.stderr)
+    target = [] if command == "verify" else [tmp_path / "json.lmdb"]
+    assert run(command, source, *target, "--json").stderr == ""
 
 
 def test_verify_names_the_damage_and_its_status_is_1(images: Path, tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_folder_without_images_is_a_clear_error(
 def test_a_folder_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     done = demo("--images", tmp_path / "nowhere")
     assert done.exit_code == 2
-    assert "is not a folder" in done.output
+    assert "expected a folder of images" in done.output
 
 
 def test_only_broken_images_is_a_clear_error(tmp_path: Path, scratch: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ transform = v1.Compose([
 ])
 odd = v1.Compose([v1.Resize((20, 30)), lambda image: image.rotate(9), v1.ToTensor()])
 number = v1.Compose([v1.Resize((20, 30)), lambda image: 7])
+value = 7
+def fails(image): raise RuntimeError("broken")
 """
 
 
@@ -210,3 +213,41 @@ def test_text_says_where_and_how(photos: Path, tmp_path: Path) -> None:
     done = run(photos, "--samples", 2)
     assert done.exit_code == 0, done.output
     assert "grid.png: 2 samples, each before and after" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "format"), [("a.png", "PNG"), ("a.JPG", "JPEG"), ("a.webp", "WEBP")]
+)
+def test_the_picture_has_the_format_of_its_suffix(photos: Path, name: str, format: str) -> None:
+    assert run(photos, "--out", name, "--samples", 2).exit_code == 0
+    with Image.open(name) as picture:
+        assert picture.format == format
+    assert CliRunner().invoke(main, ["info", str(photos), "--grid", f"sheet-{name}"]).exit_code == 0
+    with Image.open(f"sheet-{name}") as picture:
+        assert picture.format == format
+
+
+@pytest.mark.parametrize(
+    ("transform", "message"),
+    [
+        ("mine:value", "--transform: expected something to call with an image"),
+        ("mine:fails", r"the transform fails on sample 0: RuntimeError: broken \(.*mine.py, line"),
+        ("mine:none", "cannot find 'mine:none': module 'mine' has no attribute 'none'"),
+        ("mine.py:transform", "without .py, mine:transform"),
+        ("./mine.py:transform", "expected MODULE:OBJECT"),
+        (".mine:transform", "expected MODULE:OBJECT"),
+        ("mine", "expected MODULE:OBJECT"),
+        ("divides:x", r"cannot import 'divides': ZeroDivisionError: .*divides.py, line 2\)"),
+        ("garbled:x", r"cannot import 'garbled': SyntaxError: .*garbled.py, line 1\)"),
+        ("parses:x", "cannot import 'parses': SystemExit: 3 "),
+    ],
+)
+def test_a_transform_that_cannot_be_had_is_one_line(
+    photos: Path, tmp_path: Path, transform: str, message: str
+) -> None:
+    (tmp_path / "divides.py").write_text("zero = 0\n1 / zero\n")
+    (tmp_path / "garbled.py").write_text("def f(:\n")
+    (tmp_path / "parses.py").write_text("import sys\nsys.exit(3)\n")
+    done = run(photos, "--transform", transform)
+    (line,) = done.stderr.splitlines()
+    assert done.exit_code == 2 and re.search(f"^fastload: error: .*{message}", line)

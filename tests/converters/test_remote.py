@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fastload.converters import pack
-from fastload.errors import MissingDependencyError, StoreNotFoundError, UsageError
+from fastload.errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import open_store
 from storage.formats import picture
 
@@ -118,6 +118,30 @@ def test_urls_that_lead_nowhere_say_so(memory: Any, tmp_path: Path, images: Path
         pack("memory://b/none.lmdb", tmp_path / "a.lmdb")
     with pytest.raises((UsageError, MissingDependencyError), match="nosuch"):
         pack("nosuch://b/none.lmdb", tmp_path / "a.lmdb")
+
+
+class NoCredentials(Exception):
+    """botocore's errors are of no type that Python has."""
+
+
+def test_whatever_a_file_system_raises_is_an_error_with_the_url(
+    memory: Any, images: Path, tmp_path: Path, staging: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise NoCredentials("Unable to locate credentials")
+
+    for name in ("isdir", "exists", "put_file"):
+        with monkeypatch.context() as patch:
+            patch.setattr(type(memory), name, refuse)
+            with pytest.raises(
+                StoreError, match=r"NoCredentials: Unable to .* credentials"
+            ) as found:
+                if name == "isdir":
+                    pack("memory://b/imgs", tmp_path / "a.lmdb")
+                else:
+                    pack(images, "memory://b/a.lmdb")
+        assert found.value.path in ("memory://b/imgs", "memory://b/a.lmdb")
+        assert isinstance(found.value.__cause__, NoCredentials)
 
 
 @pytest.mark.long

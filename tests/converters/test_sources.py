@@ -144,7 +144,7 @@ def test_lists_that_are_wrong_say_where(
 
 def test_missing_file_of_a_list_is_named_or_skipped(images: Path, tmp_path: Path) -> None:
     (images / "l.csv").write_text("path,n\nbild 1.jpg,1\nno.jpg,2\nbild 2.jpg,3\n")
-    with pytest.raises(DecodeError, match=r"cannot be read.*no\.jpg"):
+    with pytest.raises(DecodeError, match=r"no\.jpg.*cannot be read"):
         pack(images / "l.csv", tmp_path / "a.lmdb")
     report = pack(images / "l.csv", tmp_path / "b.lmdb", on_error="skip")
     assert [os.path.basename(one.path) for one in report.skipped] == ["no.jpg"]
@@ -244,7 +244,7 @@ def test_damaged_record_of_a_store_is_not_copied(tmp_path: Path) -> None:
 def test_raw_formats_say_before_writing_that_sizes_differ(tmp_path: Path) -> None:
     path = write(tmp_path / "a.lmdb")
     for suffix in (".zarr", ".n5", ".pth"):
-        with pytest.raises(UsageError, match=r"pixels of one size only, found .* crop:224"):
+        with pytest.raises(UsageError, match=r"pixels of one size only, found .*crop:224"):
             pack(path, tmp_path / f"b{suffix}")
         with pytest.raises(UsageError, match="hold raw pixels only"):
             pack(path, tmp_path / f"b{suffix}", encode="jpeg")
@@ -706,7 +706,7 @@ def test_iterable_dataset_by_name_and_what_cannot_be_done_with_it(tmp_path: Path
     pack(Stream(), tmp_path / "b.tar", shard_nbytes=20_000)
     assert len(open_store(tmp_path / "b.tar").files) > 2
     for options in ({"split": "val=0.5"}, {"shards": 2}):
-        with pytest.raises(UsageError, match=r"split by|total of records"):
+        with pytest.raises(UsageError, match=r"split by|a known number of records"):
             pack(Stream(), tmp_path / "c.tar", **options)
     with pytest.raises(UsageError, match="--dry-run"):
         estimate(Stream(), tmp_path / "c.tar")

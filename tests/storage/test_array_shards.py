@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused(suffix: str, tmp_path: Path) -> None:
     write(tmp_path / f"b{suffix}", given(suffix, 1))
     with pytest.raises(UsageError, match="exists"):
         open_writer(tmp_path / f"b{suffix}", shards=2, total=3)
-    with pytest.raises(UsageError, match="expected shards"):
+    with pytest.raises(UsageError, match="shards: expected a known number"):
         open_writer(tmp_path / f"c{suffix}", shards=2)
     with pytest.raises(UsageError, match=r"compress single files|no compression"):
         open_writer(tmp_path / f"c{suffix}", shards=2, total=3, compression="gzip")

@@ -99,7 +99,7 @@ def test_views_and_gray_images_are_read(tmp_path: Path) -> None:
 
 def test_image_files_are_refused_before_anything_is_kept(tmp_path: Path) -> None:
     writer = open_writer(tmp_path / "a.pth", classes=CLASSES)
-    with pytest.raises(ValueError, match="--encode raw"):
+    with pytest.raises(ValueError, match="encode='raw'"):
         writer.append(records(3))
     writer.abort()
     assert os.listdir(tmp_path) == []

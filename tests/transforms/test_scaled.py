@@ -131,7 +131,7 @@ def test_it_is_an_attribute_like_every_argument(mixed: Path) -> None:
 
 def test_what_cannot_be_is_refused(mixed: Path) -> None:
     dataset = ImageFolder(mixed, TRAIN)
-    with pytest.raises(UsageError, match="decode must be one of 'exact', 'scaled'"):
+    with pytest.raises(UsageError, match="decode: expected one of 'exact', 'scaled'"):
         FastLoader(dataset, decode="half")
     with pytest.raises(UsageError, match="cache='decoded' keeps images of their whole size"):
         FastLoader(dataset, decode="scaled", cache="decoded")

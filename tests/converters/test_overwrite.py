@@ -1,0 +1,150 @@
+"""``overwrite=True``: the old store stays until the new one is complete; nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fastload.converters import _overwrite, _run, pack
+from fastload.errors import UsageError
+from fastload.storage import open_store
+from storage.formats import picture
+
+SUFFIXES = (".lmdb", ".tfrecord", ".rec", ".tar", ".h5", ".zarr", ".n5", ".pth")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    root = tmp_path / "imgs"
+    for index in range(12):
+        path = root / f"c{index % 2}" / f"{index:02d}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture(index, 16, 16))
+    return root
+
+
+@pytest.fixture
+def fewer(images: Path, tmp_path: Path) -> Path:
+    """The images of one class only."""
+    root = tmp_path / "fewer"
+    root.mkdir()
+    (root / "c1").symlink_to(images / "c1")
+    return root
+
+
+def keys(path: Path) -> list[str]:
+    with open_store(path) as store:
+        return store.keys(np.arange(len(store)))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_the_new_store_takes_the_place_of_the_old_one(
+    images: Path, fewer: Path, tmp_path: Path, suffix: str
+) -> None:
+    folder, alone = tmp_path / "out", tmp_path / "alone"
+    folder.mkdir()
+    alone.mkdir()
+    path = folder / f"a{suffix}"
+    pack(images, path)
+    with pytest.raises(UsageError, match="exists"):
+        pack(fewer, path)
+    report = pack(fewer, path, overwrite=True)
+    assert report.parts[0].path == str(path) and report.records == 6
+    pack(fewer, alone / f"a{suffix}")
+    assert keys(path) == keys(alone / f"a{suffix}")
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(alone))
+
+
+@pytest.mark.parametrize("suffix", [".tfrecord", ".rec", ".tar", ".h5"])
+@pytest.mark.parametrize(("before", "after"), [(4, None), (None, 3), (5, 2)])
+def test_no_file_of_an_old_set_of_shards_is_left(
+    images: Path, tmp_path: Path, suffix: str, before: int | None, after: int | None
+) -> None:
+    folder, alone = tmp_path / "out", tmp_path / "alone"
+    folder.mkdir()
+    alone.mkdir()
+    pack(images, folder / f"a{suffix}", shards=before)
+    pack(images, folder / f"a{suffix}", shards=after, overwrite=True)
+    pack(images, alone / f"a{suffix}", shards=after)
+    assert sorted(os.listdir(folder)) == sorted(os.listdir(alone))
+    assert len(open_store(folder / f"a{suffix}")) == 12
+
+
+def test_where_nothing_is_it_packs_as_without(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb", overwrite=True)
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "imgs"]
+
+
+def test_the_parts_of_a_split_are_replaced_together(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb", split="val=0.3")
+    parts = pack(images, tmp_path / "a.lmdb", split="val=0.3", encode="png", overwrite=True).parts
+    assert [Path(part.path).name for part in parts] == ["a.lmdb", "a-val.lmdb"]
+    assert sum(len(open_store(part.path)) for part in parts) == 12
+    assert sorted(os.listdir(tmp_path)) == ["a-val.lmdb", "a.lmdb", "imgs"]
+
+
+def test_an_interrupted_run_leaves_the_old_store_and_is_resumed(
+    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_run, "_CHUNK", 2)
+    monkeypatch.setattr(_run, "_CHUNK_MOST", 2)
+    pack(fewer, tmp_path / "a.lmdb")
+
+    def stop(done: int, total: int | None, nbytes: int) -> None:
+        if done >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"a\.lmdb\.partial' has what is done: run the"):
+        pack(images, tmp_path / "a.lmdb", overwrite=True, progress=stop)
+    assert len(open_store(tmp_path / "a.lmdb")) == 6
+    (part,) = pack(images, tmp_path / "a.lmdb", overwrite=True).parts
+    assert part.resumed >= 6 and len(open_store(tmp_path / "a.lmdb")) == 12
+    assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "fewer", "imgs"]
+
+
+@pytest.mark.parametrize("suffix", [".lmdb", ".tar", ".zarr"])
+def test_a_run_that_was_killed_before_the_swap_completes_it(
+    images: Path, fewer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    def kill(folder: str) -> Any:
+        raise Killed
+
+    path = tmp_path / f"a{suffix}"
+    pack(fewer, path)
+    with monkeypatch.context() as patch:
+        patch.setattr(_overwrite, "in_order", kill)
+        with pytest.raises(Killed):
+            pack(images, path, overwrite=True)
+    assert len(open_store(path)) == 6
+    assert pack(images, path, overwrite=True).parts[0].resumed == 12
+    assert len(open_store(path)) == 12
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_a_folder_that_is_no_store_is_not_lost(images: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "a.zarr"
+    mine.mkdir()
+    (mine / "thesis.tex").write_text("years")
+    with pytest.raises(UsageError, match=r"a\.zarr' is a folder and no store"):
+        pack(images, mine, overwrite=True)
+    assert os.listdir(mine) == ["thesis.tex"]
+    assert sorted(os.listdir(tmp_path)) == ["a.zarr", "imgs"]
+
+
+def test_the_source_is_not_overwritten(images: Path, tmp_path: Path) -> None:
+    pack(images, tmp_path / "a.lmdb")
+    with pytest.raises(UsageError, match="is the source, too"):
+        pack(tmp_path / "a.lmdb", tmp_path / "a.lmdb", encode="png", overwrite=True)
+    assert len(open_store(tmp_path / "a.lmdb")) == 12
+
+
+def test_a_url_is_not_overwritten(images: Path) -> None:
+    with pytest.raises(UsageError, match="expected a destination on this machine"):
+        pack(images, "memory://b/a.lmdb", overwrite=True)
