@@ -9,6 +9,7 @@
     │   ├── TooManyErrors                          more bad samples than max_errors lets pass
     │   └── StoreError                             a store that is corrupt or unfinished
     │       └── StoreNotFoundError (also FileNotFoundError)
+    ├── ScriptError                                a script doctor runs fails or trains nothing
     └── InternalError                              a bug in fastload: please report it
 
 A message says what was expected, what came, and what to do.
@@ -27,6 +28,18 @@ class UsageError(FastloadError, ValueError):
 
 class MissingDependencyError(FastloadError, ImportError):
     """An optional package or the native core is needed and absent; the message has the remedy."""
+
+
+class ScriptError(FastloadError):
+    """A training script that ``fastload doctor`` runs failed, or trains nothing that it can see.
+
+    Attributes:
+        where: ``file:line`` of the script's own code at which it failed, or "".
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.where = where
+        super().__init__(message)
 
 
 class DataError(FastloadError):
