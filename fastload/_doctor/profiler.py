@@ -118,9 +118,11 @@ def _transform(frame: FrameType, code: CodeType) -> str:
 
 
 def _name(frame: FrameType) -> str:
+    if sys.version_info >= (3, 11):
+        return frame.f_code.co_qualname
     own = frame.f_locals.get("self")
-    code = frame.f_code
-    return code.co_name if own is None else f"{type(own).__name__}.{code.co_name}"
+    name = frame.f_code.co_name
+    return name if own is None else f"{type(own).__name__}.{name}"
 
 
 def functions(folder: Path) -> Iterator[FunctionSeen]:

@@ -62,18 +62,20 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
         ),
     ]
     if tuning.busy:
-        rows.append(
-            (
-                "the machine was busy",
-                f"other programs took {tuning.others:.0%} of its CPUs: figures are too low and "
-                "ratios uncertain; measure again when it is quiet",
-            )
-        )
+        rows.insert(0, ("the machine was busy", busy(tuning)))
     if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
         rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
         rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
     rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
     return rows
+
+
+def busy(tuning: Tuning) -> str:
+    """What the figures are worth on a machine that others used meanwhile."""
+    return (
+        f"other programs took {tuning.others:.0%} of its CPUs: images/s are too low and ratios "
+        "not reliable; measure again when it is quiet"
+    )
 
 
 def _filling(tuning: Tuning) -> str:

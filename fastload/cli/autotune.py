@@ -116,6 +116,8 @@ def command(
 def _show(tuning: Tuning) -> None:
     from fastload._tuning import page
 
+    if tuning.busy:
+        click.echo(f"fastload: warning: the machine was busy: {page.busy(tuning)}", err=True)
     console = Console(highlight=False)
     console.print(f"{tuning.source}: images/s, {page.EPOCH}", soft_wrap=True)
     table = Table()

@@ -228,7 +228,7 @@ def test_a_stack_is_charged_to_the_user_s_function_or_torchvision_s_transform() 
 
     T.Compose([Look()])(torch.zeros(3, 4, 4))
     (key, line) = seen.pop() or (("", "", False), "")
-    assert key[1:] == ("Look.__call__", False)
+    assert key[1].endswith("Look.__call__") and not key[2]
     assert "test_rules.py" in key[0] and "test_rules.py" in line
 
     frames: list[Any] = []

@@ -138,7 +138,7 @@ def test_the_batch_size_in_use_comes_first_and_stays_in_the_file(
     names = [name for name, _ in page.summary(found)]
     words = dict(page.summary(found))
     best = "best for batch_size=128, the one in use"
-    assert names.index(best) == 0 < names.index("best of all")
+    assert names.index(best) < names.index("smallest within 3 %") < names.index("best of all")
     assert "batch_size=16" in words["best of all"]
     assert "8 times as many steps" in words["best of all"]
     assert "times 0.125" in words["best of all"]
@@ -174,7 +174,8 @@ def test_a_busy_machine_is_said(tuning: Tuning) -> None:
     quiet = dataclasses.replace(tuning, others=0.05)
     assert "the machine was busy" not in dict(page.summary(quiet))
     busy = dataclasses.replace(tuning, others=0.6)
-    assert "60%" in dict(page.summary(busy))["the machine was busy"]
+    assert page.summary(busy)[0][0] == "the machine was busy"
+    assert "60%" in page.summary(busy)[0][1]
 
 
 def test_the_table_has_each_num_workers_and_batch_size_once_the_fastest_first(
