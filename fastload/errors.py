@@ -9,6 +9,7 @@
     │   ├── TooManyErrors                          more bad samples than max_errors lets pass
     │   └── StoreError                             a store that is corrupt or unfinished
     │       └── StoreNotFoundError (also FileNotFoundError)
+    ├── ScriptError                                a script doctor runs fails or trains nothing
     └── InternalError                              a bug in fastload: please report it
 
 A message says where it is (file, record, byte offset; or the argument), what was expected and what
@@ -36,6 +37,18 @@ class MissingDependencyError(FastloadError, ImportError):
 def install(extra: str) -> str:
     """The command that installs what an extra of fastload names, for a message."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+class ScriptError(FastloadError):
+    """A training script that ``fastload doctor`` runs failed, or trains nothing that it can see.
+
+    Attributes:
+        where: ``file:line`` of the script's own code at which it failed, or "".
+    """
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        self.where = where
+        super().__init__(message)
 
 
 class DataError(FastloadError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -13,7 +14,13 @@ from pathlib import Path
 from fastload._machine import cpu, memory
 
 from .counters import Counters
+from .observation import Observation
+from .places import Places
+from .profiler import Profiler, functions
+from .rules import PART
 from .sampler import Sampler
+from .sources import cuda_only
+from .trial import trial
 from .watch import Enough, Watch
 
 
@@ -21,31 +28,31 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     """Run ``script`` for ``steps`` steps of training, and write what was seen to ``output``."""
     import torch
 
-    replacement = None
-    if replace:
-        from fastload import FastLoader
+    import fastload
 
-        replacement = FastLoader
     memory_nbytes = memory.available()
-    watch, counters, sampler = Watch(steps), Counters(), Sampler()
+    places = Places(script)
+    profiler = Profiler(places, Path(output).parent)
+    watch, counters = Watch(steps, places), Counters(profiler)
+    sampler = Sampler(lambda: counters.total("batches"))
     counters.install()
-    watch.install(replacement)
+    watch.install()
     sampler.start()
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
-    error = ""
-    try:
-        runpy.run_path(script, run_name="__main__")
-    except Enough:
-        pass
-    except SystemExit as left:
-        error = "" if left.code in (0, None) else f"the script exited with {left.code}"
-    except BaseException:  # noqa: BLE001 - the script's; reported
-        error = traceback.format_exc(limit=-4)
-    seen = watch.seen
+    seen, error = watch.seen, ""
+    with fastload.patched() if replace else contextlib.nullcontext():
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except Enough:
+            pass
+        except SystemExit as left:
+            error = "" if left.code in (0, None) else f"the script exited with {left.code}"
+        except BaseException as raised:  # noqa: BLE001 - the script's; reported
+            error = traceback.format_exc(limit=-4)
+            seen.error_where = places.raising(raised)
     seen.running = sampler.stop()
-    batches = sum(len(loader.steps_s) for loader in seen.loaders if loader.num_workers)
-    seen.growth_nbytes = sampler.growth(batches)
+    seen.growth_nbytes = sampler.growth()
     seen.process_threads = int(counters.most("threads"))
     for name in (
         "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes",
@@ -53,13 +60,30 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     ):  # fmt: skip
         kind = type(getattr(seen, name))
         setattr(seen, name, kind(counters.total(name)))
+    profiler.write()
+    seen.functions = list(functions(profiler.folder))
     seen.cpus, seen.memory_nbytes = cpu.available(), memory_nbytes
     seen.cuda = torch.cuda.is_available()
     seen.benchmark = torch.backends.cudnn.benchmark
+    seen.cuda_only = cuda_only({script, *places.files()})
     seen.error = error
-    Path(output).write_text(json.dumps(dataclasses.asdict(seen)), encoding="utf-8")
+    _write(seen, output)
+    loop = None if error or replace else watch.training()
+    if loop is not None and loop[0].waiting >= PART:
+        # The examination is written already: it stands, whatever comes of this.
+        watch.end()
+        training, given = loop
+        training.fast = trial(given)
+        _write(seen, output)
     sys.stdout.flush()
     os._exit(0)  # not by way of the script's exit handlers: it was ended in its midst
+
+
+def _write(seen: Observation, output: str) -> None:
+    """Whole or not at all."""
+    partial = f"{output}.partial"
+    Path(partial).write_text(json.dumps(dataclasses.asdict(seen)), encoding="utf-8")
+    os.replace(partial, output)
 
 
 if __name__ == "__main__":

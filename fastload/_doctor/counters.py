@@ -17,17 +17,24 @@ import numpy as np
 
 from fastload._machine import cpu
 
+from .profiler import Profiler
+
 _ROWS = 256
 _NAMES = (
     "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes", "resize_s",
-    "opens", "open_nbytes", "threads",
+    "opens", "open_nbytes", "threads", "batches",
 )  # fmt: skip
 
 
 class Counters:
-    """Patches torch, Pillow and ``open`` to count within datasets' code."""
+    """Patches torch, Pillow and ``open`` to count within datasets' code.
 
-    def __init__(self) -> None:
+    Args:
+        profiler: told when the code of a dataset runs.
+    """
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
         memory = mmap.mmap(-1, _ROWS * len(_NAMES) * 8)
         self._table = np.frombuffer(memory, np.float64).reshape(_ROWS, len(_NAMES))
         self._row = 0
@@ -74,10 +81,13 @@ class Counters:
 
             begin, begin_cpu = time.perf_counter(), cpu.wanted()
             self._inside += 1
+            self._profiler.enter()
             try:
                 return fetch(fetcher, indices)
             finally:
                 self._inside -= 1
+                self._profiler.leave()
+                self.add("batches")
                 self.add("fetch_s", time.perf_counter() - begin)
                 self.add("fetch_cpu_s", cpu.wanted() - begin_cpu)
                 self.add("fetched", len(indices) if hasattr(indices, "__len__") else 1)

@@ -6,19 +6,70 @@ import dataclasses
 import statistics
 from typing import Any
 
+_WARM_UP = 2  # batches of a run: memory is taken and kernels are chosen for the first time
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FastSeen:
+    """What FastLoader would do in a loader's place.
+
+    Attributes:
+        native: whether it reads the dataset by itself.
+        reason: why not.
+        batch_s: how long it needs for a batch, with nothing else to do.
+        error: standard error of that, relative to it.
+        ahead: whether it makes batches while the step runs.
+    """
+
+    native: bool
+    reason: str = ""
+    batch_s: float = 0.0
+    error: float = 0.0
+    ahead: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FunctionSeen:
+    """A function in which the dataset's code spends time.
+
+    Attributes:
+        name: of the function, with its class; or of the torchvision transform.
+        where: ``file:line`` of its definition, of a torchvision transform of the call.
+        torchvision: whether it is a transform of torchvision's.
+        line: of the line in it that ran most often.
+        looks: how often the profiler looked at the dataset's code.
+        share: of these looks, in this function.
+        line_share: of these looks in the function, at that line.
+    """
+
+    name: str
+    where: str
+    torchvision: bool
+    line: str
+    looks: int
+    share: float
+    line_share: float
+
 
 @dataclasses.dataclass(kw_only=True)
 class LoaderSeen:
     """One DataLoader of the script, and the loop over it.
 
     Attributes:
+        kind: class name of the loader.
+        made: ``file:line`` in the user's code where it was made; "" unknown; of the loop over it
+        looped: where it begins, called: where the model is called.
         dataset: class name of its dataset.
+        batches: of an epoch; 0 where it is not known.
+        epochs: the epoch that its sampler was told, at the start of each epoch of the loop; empty
+            for a sampler that need not be told, or does not shuffle.
         samples: length of the dataset; 0 where it has none.
         num_workers, batch_size, pin_memory, persistent_workers: as the loader has them.
         shuffled: whether the order is random.
         waits_s: how long the loop waited for each batch.
         steps_s: how long it took between two batches.
         starts_s: how long it waited for the first batch of each epoch; these are not in waits_s.
+        laps_s: wait and step together, for each batch but the first of an epoch.
         images: samples in all batches together.
         batch_nbytes: of the tensors in a batch.
         image_shape, image_dtype: of the first tensor with four dimensions; empty without one.
@@ -27,11 +78,19 @@ class LoaderSeen:
         forwards: calls of the outermost module in the loop; of these
         grad, train_mode, autocast, channels_last: with gradients, in training mode, under autocast,
             with channels_last images.
-        items: calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the loop.
+        items: calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the loop, by
+            place; not those of torch itself, such as an optimiser's.
         held: Python objects of the dataset that workers come to copy, in words; or "".
+        fast: FastLoader in its place; None where that was not tried.
     """
 
+    kind: str = ""
+    made: str = ""
+    looped: str = ""
+    called: str = ""
     dataset: str = ""
+    batches: int = 0
+    epochs: list[int] = dataclasses.field(default_factory=list)
     samples: int = 0
     num_workers: int = 0
     batch_size: int = 1
@@ -41,6 +100,7 @@ class LoaderSeen:
     waits_s: list[float] = dataclasses.field(default_factory=list)
     steps_s: list[float] = dataclasses.field(default_factory=list)
     starts_s: list[float] = dataclasses.field(default_factory=list)
+    laps_s: list[float] = dataclasses.field(default_factory=list)
     images: int = 0
     batch_nbytes: int = 0
     image_shape: list[int] = dataclasses.field(default_factory=list)
@@ -52,8 +112,9 @@ class LoaderSeen:
     train_mode: int = 0
     autocast: int = 0
     channels_last: int = 0
-    items: int = 0
+    items: dict[str, int] = dataclasses.field(default_factory=dict)
     held: str = ""
+    fast: FastSeen | None = None
 
     @property
     def wait_s(self) -> float:
@@ -76,6 +137,31 @@ class LoaderSeen:
         """Whether this is a training loop: most of its steps go backward."""
         return self.backwards * 2 > len(self.steps_s)
 
+    @property
+    def start_s(self) -> float:
+        """How much longer than any other the first batch of an epoch lets the loop wait.
+
+        Of the later epochs where there were some: loading libraries is not part of an epoch.
+        """
+        starts = self.starts_s[1:] or self.starts_s
+        return max(0.0, statistics.median(starts) - self.wait_s) if starts else 0.0
+
+    def rates(self, blocks: int = 1) -> list[float]:
+        """Images/s of a whole epoch, once from each of some blocks of the batches that were seen.
+
+        The start of an epoch counts for as much of it as it has in a whole one: a run that is ended
+        after some steps has seen a start, but only few of the steps that follow it.
+        """
+        laps = self.laps_s[_WARM_UP:] or self.laps_s
+        if not laps:  # epochs of one batch
+            seconds = sum(self.starts_s) + sum(self.steps_s)
+            return [self.images / seconds] if seconds else []
+        seen = len(self.steps_s)
+        start = self.start_s / (self.batches or seen)
+        size = max(1, -(-len(laps) // blocks))
+        parts = [laps[begin : begin + size] for begin in range(0, len(laps), size)]
+        return [self.images / seen / (statistics.fmean(part) + start) for part in parts]
+
 
 @dataclasses.dataclass(kw_only=True)
 class Observation:
@@ -90,14 +176,17 @@ class Observation:
         convolutions: whether the model has some.
         running: threads of the script that were running at a time, on average.
         process_threads: torch's threads within an operation, in the worker processes.
-        growth_nbytes: by which the worker processes together grew with each batch, once they ran.
+        growth_nbytes: by which the worker processes together grew with each batch, once they ran
+            for long enough to tell.
         fetch_s: time in the dataset's code, added up over processes; of that
         fetch_cpu_s: computing, or waiting for a free CPU.
         fetched: samples.
         loads, load_s, load_pixels: images that Pillow decoded, its time, their pixels.
         resizes, resize_s: images that were resized whole to one and the same size, and the time.
         opens, open_nbytes: files the dataset opened for reading, and their size.
-        error: how the script failed, or "".
+        functions: in which the dataset's code spends its time, longest first.
+        cuda_only: settings that the script's text makes where there is CUDA, see ``sources.py``.
+        error: how the script failed, or ""; error_where: at which ``file:line`` of its own code.
     """
 
     loaders: list[LoaderSeen] = dataclasses.field(default_factory=list)
@@ -119,7 +208,10 @@ class Observation:
     resize_s: float = 0.0
     opens: int = 0
     open_nbytes: int = 0
+    functions: list[FunctionSeen] = dataclasses.field(default_factory=list)
+    cuda_only: list[str] = dataclasses.field(default_factory=list)
     error: str = ""
+    error_where: str = ""
 
     @property
     def training(self) -> LoaderSeen | None:
@@ -135,5 +227,9 @@ class Observation:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Observation:
         """What ``dataclasses.asdict`` gave."""
-        loaders = [LoaderSeen(**loader) for loader in content.pop("loaders")]
-        return cls(loaders=loaders, **content)
+        loaders = []
+        for loader in content.pop("loaders"):
+            fast = loader.pop("fast")
+            loaders.append(LoaderSeen(**loader, fast=FastSeen(**fast) if fast else None))
+        functions = [FunctionSeen(**function) for function in content.pop("functions")]
+        return cls(loaders=loaders, functions=functions, **content)

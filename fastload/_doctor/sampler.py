@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _EVERY_S = 0.05
+_STARTING = 0.25  # of the batches, in which a worker imports, opens and copies what it needs
+_TELLING = 32  # batches after that: in fewer nothing can be told from the noise
+_STEADY = 0.5  # growth that goes on is at the end at least this much of what it was
 
 
 class Sampler(threading.Thread):
-    """Counts running threads of this process and its children, and what the children hold."""
+    """Counts running threads of this process and its children, and what the children hold.
 
-    def __init__(self) -> None:
+    Args:
+        batches: how many batches all children together have made.
+    """
+
+    def __init__(self, batches: Callable[[], float]) -> None:
         super().__init__(name="fastload-doctor", daemon=True)
         self._stopped = threading.Event()
         self._running: list[int] = []
-        self.held: dict[str, list[int]] = {}
-        """Private bytes of each child, one value a look."""
+        self._batches = batches
+        self.held: dict[str, list[tuple[float, int]]] = {}
+        """Of each child, at each look: batches of all children until then, its private bytes."""
 
     def run(self) -> None:
         """Look until ``stop``."""
@@ -26,7 +36,7 @@ class Sampler(threading.Thread):
             self._running.append(sum(map(_running, [str(os.getpid()), *children])))
             if len(self._running) % 4 == 0:
                 for child in children:
-                    self.held.setdefault(child, []).append(_private(child))
+                    self.held.setdefault(child, []).append((self._batches(), _private(child)))
 
     def stop(self) -> float:
         """End; returns the threads that were running on average."""
@@ -35,14 +45,36 @@ class Sampler(threading.Thread):
         # One of them is this thread, which runs whenever it looks.
         return max(0.0, sum(self._running) / len(self._running) - 1) if self._running else 0.0
 
-    def growth(self, batches: int) -> float:
+    def growth(self) -> float:
         """Bytes by which the children together grew with each batch, their start left out."""
-        grown = 0
-        for values in self.held.values():
-            later = values[len(values) // 3 :]
-            if len(later) >= 4 and later[-1] > later[len(later) // 2] > later[0]:
-                grown += later[-1] - later[0]
-        return 1.5 * grown / batches if batches else 0.0
+        return sum(map(growth, self.held.values()))
+
+
+def growth(looks: Sequence[tuple[float, int]]) -> float:
+    """Bytes by which one process grew with each batch of all; 0.0 where that cannot be told.
+
+    A process that begins grows, too: it imports, allocates, and comes to own pages that it shared.
+    That ebbs away. What is counted goes on: over each third of the run that follows the start, at
+    the end about as fast as at first.
+
+    Args:
+        looks: (batches of all processes until then, private bytes of this one).
+    """
+    if not looks:
+        return 0.0
+    first = looks[0][0] + _STARTING * (looks[-1][0] - looks[0][0])
+    later = [look for look in looks if look[0] >= first]
+    batches = later[-1][0] - later[0][0]
+    if batches < _TELLING or len(later) < 4:
+        return 0.0
+    at = [later[round(part * (len(later) - 1) / 3)] for part in range(4)]
+    rates = [
+        (after[1] - before[1]) / max(1.0, after[0] - before[0])
+        for before, after in itertools.pairwise(at)
+    ]
+    if min(rates) <= 0 or rates[-1] < _STEADY * max(rates):
+        return 0.0
+    return (later[-1][1] - later[0][1]) / batches
 
 
 def _children() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import statistics
 import time
@@ -28,12 +29,15 @@ class Trial:
     Attributes:
         point: the setting.
         rates: images/s, one value per block of some batches.
+        filling: images/s of an epoch in which its cache was filled, once a visit; without a cache
+            there are none.
         visits: how often it was measured.
         reason: why it was not measured, or failed; "" where it was.
     """
 
     point: Point
     rates: list[float] = dataclasses.field(default_factory=list)
+    filling: list[float] = dataclasses.field(default_factory=list)
     visits: int = 0
     reason: str = ""
 
@@ -96,20 +100,34 @@ class Meter:
         trial = self.trials.setdefault(point, Trial(point))
         loader = self.target.loader(point)
         try:
-            # A cache is worth what it brings once it is full.
-            fill = -(-len(self.target) // point.batch_size) if point.cache else 0
-            trial.rates += rates_of(loader, self.step, point, seconds, fill=fill)
+            if point.cache:  # it is worth what it brings once it is full
+                batches = -(-len(self.target) // point.batch_size)
+                trial.filling.append(rate_of_filling(loader, self.step, batches))
+            trial.rates += rates_of(loader, self.step, point, seconds)
         except (RuntimeError, MemoryError, OSError) as error:
             # Too many processes, too little shared memory: a fact about this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
         trial.visits += 1
         return trial
 
-    def torch_rate(self, batch_size: int, seconds: float) -> float:
-        """Images/s of torch's DataLoader with its defaults, with the same step."""
-        loader = self.target.torch_loader(batch_size)
-        point = Point(num_workers=0, batch_size=batch_size)
-        return statistics.median(rates_of(loader, self.step, point, seconds, most_warm=1))
+    def beside_torch(
+        self, point: Point, seconds: float, *, torch_first: bool
+    ) -> tuple[float, float]:
+        """Images/s of a setting, and of torch's DataLoader with its defaults, one after the other.
+
+        The batch size, the step and the order are the same for both, and what they read was read
+        before: both are measured as in an epoch that is not the first one.
+        """
+        rates: dict[bool, float] = {}
+        for torchs in (torch_first, not torch_first):
+            if torchs:
+                loader: Any = self.target.torch_loader(point.batch_size)
+                defaults = Point(num_workers=0, batch_size=point.batch_size)
+                found = rates_of(loader, self.step, defaults, seconds, most_warm=1)
+            else:
+                found = rates_of(self.target.loader(point), self.step, point, seconds)
+            rates[torchs] = statistics.median(found)
+        return rates[False], rates[True]
 
     def step_rate(self, batch_size: int, seconds: float) -> float:
         """Images/s of the step alone, on one batch again and again: the ceiling of the loop."""
@@ -140,11 +158,10 @@ def rates_of(
     point: Point,
     seconds: float,
     most_warm: int | None = None,
-    fill: int = 0,
 ) -> list[float]:
     """Images/s of some blocks that last about ``seconds`` together, after the warm-up.
 
-    That is what is ahead when the clock starts, or ``most_warm`` batches, but at least ``fill``.
+    That is what is ahead when the clock starts, or ``most_warm`` batches.
     """
     batches = _again_and_again(loader)
     # What is ahead was made before the clock ran: it must be used up first.
@@ -156,8 +173,7 @@ def rates_of(
         for done, batch in enumerate(batches):
             if step is not None:
                 step(batch)
-            late = time.perf_counter() - begun > 2 * seconds
-            if done + 1 >= max(warm, fill) or (late and done + 1 >= fill):
+            if done + 1 >= warm or time.perf_counter() - begun > 2 * seconds:
                 break
         _synchronise()
         begin, images = time.perf_counter(), 0
@@ -177,6 +193,20 @@ def rates_of(
     finally:
         batches.close()
     return rates
+
+
+def rate_of_filling(loader: Any, step: Callable[[Any], Any] | None, batches: int) -> float:
+    """Images/s of a loader's first ``batches``, with its start: an epoch that fills a cache."""
+    images, begin = 0, time.perf_counter()
+    running = _again_and_again(loader)
+    for batch in itertools.islice(running, batches):
+        if step is not None:
+            step(batch)
+        images += batch_length(batch)
+    _synchronise()
+    seconds = time.perf_counter() - begin
+    running.close()
+    return images / seconds
 
 
 def _again_and_again(loader: Any) -> Generator[Any, None, None]:

@@ -10,7 +10,10 @@ from typing import Any
 
 from fastload.errors import MissingDependencyError, install
 
-from .result import Tuning
+from .result import TIED, Tried, Tuning
+
+EPOCH = "in an epoch that is not the first: what is read was read before"
+"""Of which kind of epoch the figures are, all of them."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
@@ -22,34 +25,80 @@ th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-ali
 """
 
 
+def places(tuning: Tuning) -> list[Tried]:
+    """The fastest that was measured for each num_workers and batch_size, the fastest first."""
+    found: dict[tuple[int, int], Tried] = {}
+    # Of two alike, the one that is known better comes first.
+    for tried in sorted(
+        tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5))
+    ):
+        if tried.images_per_s:
+            found.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
+    return list(found.values())
+
+
 def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
     """(num_workers, batch_size) -> images/s: the fastest of what was measured there."""
-    found: dict[tuple[int, int], float] = {}
-    for tried in tuning.tried:
-        place = tried.point.num_workers, tried.point.batch_size
-        if tried.images_per_s:
-            found[place] = max(found.get(place, 0.0), tried.images_per_s)
-    return found
+    return {
+        (tried.point.num_workers, tried.point.batch_size): tried.images_per_s
+        for tried in places(tuning)
+    }
 
 
 def summary(tuning: Tuning) -> list[tuple[str, str]]:
     """What was found, as (name, words)."""
+    best = f"best for batch_size={tuning.batch_size}, the one in use"
     rows = [
-        ("best", f"{tuning.best}: {tuning.images_per_s:,.0f} images/s"),
+        (best, f"{tuning.best}: {tuning.images_per_s:,.0f} images/s{_filling(tuning)}"),
         ("smallest within 3 %", str(tuning.smallest)),
         ("chosen", str(tuning.chosen)),
+        ("best of all", _fastest(tuning)),
         (
             "against torch's defaults",
-            f"{tuning.gain:.1f} x ({tuning.torch_images_per_s:,.0f} images/s at this batch size)",
+            f"{tuning.gain:.1f} x ({min(tuning.ratios):.1f} to {max(tuning.ratios):.1f} in "
+            f"{len(tuning.ratios)} rounds): {tuning.uncached_images_per_s:,.0f} images/s "
+            f"({tuning.uncached}) against {tuning.torch_images_per_s:,.0f} (num_workers=0); both "
+            f"without a cache, in turn, {EPOCH}",
         ),
     ]
-    if tuning.best.cache:
-        rows.append(("with the cache", "images/s from the second epoch on"))
+    if tuning.busy:
+        rows.insert(0, ("the machine was busy", busy(tuning)))
     if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
         rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
         rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
     rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
     return rows
+
+
+def busy(tuning: Tuning) -> str:
+    """What the figures are worth on a machine that others used meanwhile."""
+    return (
+        f"other programs took {tuning.others:.0%} of its CPUs: images/s are too low and ratios "
+        "not reliable; measure again when it is quiet"
+    )
+
+
+def _filling(tuning: Tuning) -> str:
+    filling = next(one for one in tuning.tried if one.point == tuning.best).filling_images_per_s
+    if filling is None:
+        return ""
+    return f" once the cache is full, {filling:,.0f} in the epoch that fills it"
+
+
+def _fastest(tuning: Tuning) -> str:
+    """The fastest setting, and what another batch size means for training."""
+    gain = tuning.fastest_images_per_s / tuning.images_per_s
+    if tuning.fastest.batch_size == tuning.batch_size or gain < 1 + TIED:
+        return "the same: no other batch size is clearly faster"
+    ratio = tuning.fastest.batch_size / tuning.batch_size
+    steps = f"{ratio:.3g} times fewer" if ratio > 1 else f"{1 / ratio:.3g} times as many"
+    return (
+        f"{tuning.fastest}: {tuning.fastest_images_per_s:,.0f} images/s, "
+        f"{gain:.2f} x; but it trains differently: "
+        f"{steps} steps in an epoch, gradients averaged over {tuning.fastest.batch_size} samples; "
+        f"the learning rate has to follow (times {ratio:.3g} by the linear rule), and what is "
+        "counted in steps, such as its schedule"
+    )
 
 
 def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
@@ -61,7 +110,12 @@ def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
             f'<tr><th class="left">{html.escape(name)}</th>'
             f'<td class="left">{html.escape(words)}</td></tr>'
         )
-    body += ["</table>", "<h2>images/s</h2>", *_heat_map(tuning), "<h2>every setting</h2>"]
+    body += [
+        "</table>",
+        f"<h2>images/s, {EPOCH}</h2>",
+        *_heat_map(tuning),
+        "<h2>every setting</h2>",
+    ]
     body += ["<table>", "<tr><th>setting</th><th>images/s</th><th>&plusmn;</th></tr>"]
     for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
         if tried.reason:

@@ -9,6 +9,9 @@ from typing import Any
 PREFETCH = 2
 """torch's own default, where the search begins."""
 
+BATCH_SIZE = 64
+"""What is taken for the batch size in use where nobody says it: the middle of those tried."""
+
 _MOST_PREFETCH = 8
 _CACHES = (None, "dct", "decoded")
 
@@ -50,12 +53,16 @@ class Point:
         return arguments
 
     def __str__(self) -> str:
-        text = f"num_workers={self.num_workers}, batch_size={self.batch_size}"
-        if self.num_workers:
-            text += f", prefetch_factor={self.prefetch_factor}"
-        text += f", cache={self.cache!r}" if self.cache else ""
-        text += ", pin_memory=True" if self.pin_memory else ""
-        return text + (f", decode={self.decode!r}" if self.decode != "exact" else "")
+        first = [f"num_workers={self.num_workers}", f"batch_size={self.batch_size}"]
+        return ", ".join([*first, *self.others()])
+
+    def others(self) -> list[str]:
+        """What it has beside num_workers and batch_size, as one writes it."""
+        return [
+            f"{name}={value!r}"
+            for name, value in self.arguments().items()
+            if name not in ("num_workers", "batch_size")
+        ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,7 +91,8 @@ class Grid:
         cls,
         *,
         cpus: int,
-        batch_size: int | None,
+        batch_size: int,
+        fixed: bool,
         samples: int,
         caches: bool,
         pinning: bool,
@@ -96,14 +104,14 @@ class Grid:
         gain from them.
         """
         workers = sorted({0, 1, max(1, cpus // 2), cpus, 2 * cpus, 4 * cpus})
-        sizes = (batch_size,) if batch_size else (16, 64, 256)
+        sizes = {batch_size} if fixed else {batch_size, 16, BATCH_SIZE, 256}
         # A batch beyond the whole dataset says nothing about training on it.
-        fitting = tuple(size for size in sizes if size <= samples) or (max(1, samples),)
+        fitting = {min(size, max(1, samples)) for size in sizes}
         return cls(
             workers=tuple(workers),
-            batches=fitting,
+            batches=tuple(sorted(fitting)),
             most_workers=8 * cpus,
-            fixed_batch=batch_size is not None,
+            fixed_batch=fixed,
             caches=caches,
             pinning=pinning,
             scaling=scaling,

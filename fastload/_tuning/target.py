@@ -55,6 +55,7 @@ class Target:
         plain: what torch's DataLoader gets, for comparison: no code of fastload.
         options: further arguments of both loaders.
         shuffled: whether the order is random.
+        batch_size: of the loader that was given; None without one.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Target:
     plain: Dataset[Any]
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     shuffled: bool = True
+    batch_size: int | None = None
 
     @property
     def iterable(self) -> bool:
@@ -208,6 +210,7 @@ def _of_object(source: Any) -> Target:
             dataset=source.dataset,
             plain=source.dataset,
             options=options,
+            batch_size=source.batch_size or getattr(source.batch_sampler, "batch_size", None),
             shuffled=isinstance(sampler, RandomSampler)
             or type(sampler).__name__ == "SeededSampler",
         )

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
@@ -18,7 +18,8 @@ from fastload.errors import UsageError
 
 from ._stdout import kept_for_json
 
-_SHOWN = 10  # settings in the table
+if TYPE_CHECKING:
+    from fastload._tuning import Tuning
 
 
 @click.command(
@@ -41,8 +42,12 @@ Examples:
     help="Seconds that the search may take.",
 )  # fmt: skip
 @click.option(
-    "--fix-batch-size", "batch_size", type=click.IntRange(min=1), metavar="N",
-    help="Keep this batch size: another one trains differently.",
+    "--batch-size", type=click.IntRange(min=1), metavar="N",
+    help="The batch size you train with; others are tried too.  [default: the loader's, else 64]",
+)  # fmt: skip
+@click.option(
+    "--fix-batch-size", type=click.IntRange(min=1), metavar="N",
+    help="The same, and try no other: another one trains differently.",
 )  # fmt: skip
 @click.option(
     "--memory", "memory_limit", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
@@ -65,6 +70,7 @@ def command(
     step: str | None,
     budget_s: float,
     batch_size: int | None,
+    fix_batch_size: int | None,
     memory_limit: str | None,
     output: str,
     approximate: bool,
@@ -88,6 +94,7 @@ def command(
                 transform=named(transform) if transform else None,
                 step=named(step) if step else None,
                 batch_size=batch_size,
+                fix_batch_size=fix_batch_size,
                 budget_s=budget_s,
                 memory_limit=None if memory_limit is None else _nbytes(memory_limit),
                 approximate=approximate,
@@ -103,27 +110,30 @@ def command(
         return
     _show(tuning)
     click.echo(f"written: {', '.join(name for name in (output, html, png) if name)}")
-    click.echo(f'use it: FastLoader(..., batch_size={tuning.best.batch_size}, tuned="{output}")')
-    if batch_size is None:
-        click.echo(
-            "Another batch size trains differently: the learning rate usually has to follow it "
-            "(--fix-batch-size N keeps it)."
-        )
+    click.echo(f'use it: FastLoader(..., batch_size={tuning.batch_size}, tuned="{output}")')
 
 
-def _show(tuning: Any) -> None:
+def _show(tuning: Tuning) -> None:
     from fastload._tuning import page
 
+    if tuning.busy:
+        click.echo(f"fastload: warning: the machine was busy: {page.busy(tuning)}", err=True)
     console = Console(highlight=False)
-    table = Table(title=f"the fastest settings for {tuning.source}", title_justify="left")
-    for heading in ("setting", "images/s", "±"):
-        table.add_column(heading, justify="left" if heading == "setting" else "right")
-    # Of two alike, the one that is known better comes first.
-    tuned = sorted(tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5)))
-    for tried in tuned[:_SHOWN]:
-        error = "" if tried.error is None else f"{tried.error:.1%}"
-        table.add_row(str(tried.point), f"{tried.images_per_s:,.0f}", error)
+    console.print(f"{tuning.source}: images/s, {page.EPOCH}", soft_wrap=True)
+    table = Table()
+    for heading in ("num_workers", "batch_size", "with", "images/s", "±"):
+        table.add_column(heading, justify="left" if heading == "with" else "right")
+    for tried in page.places(tuning):
+        point = tried.point
+        table.add_row(
+            str(point.num_workers),
+            f"{point.batch_size}{' *' if point.batch_size == tuning.batch_size else '  '}",
+            ", ".join(point.others()),
+            f"{tried.images_per_s:,.0f}",
+            "" if tried.error is None else f"{tried.error:.1%}",
+        )
     console.print(table)
+    console.print("* the batch size in use; ±: standard error")
     for name, words in page.summary(tuning):
         console.print(f"[bold]{name}[/bold]: {words}", soft_wrap=True)
 

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
+import textwrap
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
+
+if TYPE_CHECKING:
+    from fastload._doctor import Diagnosis, Finding
 
 
 @click.command(
@@ -17,14 +22,17 @@ Examples:
   fastload doctor --steps 200 --apply train.py
   fastload doctor --json train.py | jq '.findings[0]'
 
-Exit status: 0 nothing to change, 1 the script failed, 3 there are findings.
+Exit status: 0 nothing to change, 1 the script failed or does not train,
+2 the command line is wrong, 3 there are findings.
 """,
 )
 @click.option(
     "--steps", type=click.IntRange(min=4), default=100, show_default=True,
     help="Training steps after which the script is ended.",
 )  # fmt: skip
-@click.option("--apply", is_flag=True, help="Run it with FastLoader in place of DataLoader too.")
+@click.option(
+    "--apply", is_flag=True, help="Then compare it with FastLoader in place: four more runs."
+)
 @click.option(
     "--timeout", "timeout_s", type=float, default=600, show_default=True, help="Seconds for a run."
 )
@@ -41,39 +49,92 @@ def command(
 ) -> int:
     """Run SCRIPT, somebody's training script, for some steps and say what holds it up.
 
-    The script is not changed; what comes after its name are its own arguments.
+    The script is not changed; what comes after its name are its own arguments, also where doctor
+    has an option of that name.
     """
+    from fastload._doctor import apply as applied
     from fastload._doctor import examine
 
-    found = examine(script, arguments, steps=steps, apply=apply, timeout_s=timeout_s)
+    _warn_of_own(script, arguments)
+    found = examine(script, arguments, steps=steps, timeout_s=timeout_s)
+    if not as_json:
+        _show(found)
+    if apply:
+        # After the findings were shown: whatever comes of it, they are there.
+        known = len(found.findings)
+        found = applied(found, script, arguments, steps=steps, timeout_s=timeout_s)
+        if not as_json:
+            _show_findings(found.findings[known:], 1 + _shown(found.findings[:known]))
+            if found.applied is not None:
+                _say(f"with {_IMPORT}: {found.applied.words()}")
     if as_json:
         click.echo(json.dumps(found.as_json(), indent=1))
-        return 3 if found.findings else 0
-    console = Console(highlight=False)
+    return 3 if found.findings else 0
+
+
+_IMPORT = "`from fastload import FastLoader as DataLoader`"
+
+
+def _warn_of_own(script: str, arguments: Sequence[str]) -> None:
+    """Say which options of doctor's go to the script, as they come after its name."""
+    context = click.get_current_context()
+    own = {name for option in context.command.params for name in option.opts}
+    taken = [word for word in arguments if word.partition("=")[0] in own]
+    if taken:
+        words = ", ".join(taken)
+        click.echo(
+            f"fastload: warning: {words}: comes after {script}, so it is the script's; doctor's "
+            f"options come before: fastload doctor {' '.join(taken)} {script}",
+            err=True,
+        )
+
+
+def _show(found: Diagnosis) -> None:
     loader = found.seen.training
     assert loader is not None  # examine raises without one
-    console.print(
+    _say(
         f"{len(loader.steps_s)} steps at {found.images_per_s:,.0f} images/s; the loop waits for "
-        f"data {loader.waiting:.0%} of its time",
-        soft_wrap=True,
+        f"data {loader.waiting:.0%} of its time"
     )
     if not found.findings:
-        console.print("nothing to change was found")
-    else:
-        table = Table(show_lines=True)
-        for heading in ("", "what was seen", "what to change", "gain"):
-            table.add_column(heading)
-        for number, finding in enumerate(found.findings, 1):
-            gain = f"{finding.gain:.1f} x" if finding.gain >= 1.05 else "small"
-            if not finding.verified:
-                gain = "unverified: there is no GPU here"
-            table.add_row(str(number), finding.what, finding.change, gain)
-        console.print(table)
-    if found.applied is not None:
-        ratio = found.applied_images_per_s / found.images_per_s
-        console.print(
-            "with `from fastload import FastLoader as DataLoader`: "
-            f"{found.applied_images_per_s:,.0f} images/s, {ratio:.2f} x",
-            soft_wrap=True,
+        _say("nothing to change was found")
+    _show_findings(found.findings)
+
+
+def _shown(findings: Sequence[Finding]) -> int:
+    """How many of them have a number."""
+    return sum(finding.verified for finding in findings)
+
+
+def _show_findings(findings: Sequence[Finding], first: int = 1) -> None:
+    """Print them with numbers; those that only a GPU could show on one line."""
+    verified = [finding for finding in findings if finding.verified]
+    for number, finding in enumerate(verified, first):
+        click.echo()
+        _say(finding.name + f", at {finding.where}" * bool(finding.where), f"{number}. ")
+        _say(finding.what, "   seen:   ")
+        _say(finding.change, "   change: ")
+        if finding.gain > 1.0:
+            _say(f"{finding.gain:.1f} x" if finding.gain >= 1.05 else "small", "   gain:   ")
+    hints = [
+        finding.name + f" ({finding.where})" * bool(finding.where)
+        for finding in findings
+        if not finding.verified
+    ]
+    if hints:
+        click.echo()
+        _say(f"only a GPU could show what these cost, and there is none here: {', '.join(hints)}")
+
+
+def _say(text: str, heading: str = "") -> None:
+    """A paragraph as wide as the terminal; long names and paths stay whole."""
+    click.echo(
+        textwrap.fill(
+            text,
+            shutil.get_terminal_size().columns,
+            initial_indent=heading,
+            subsequent_indent=" " * len(heading),
+            break_long_words=False,
+            break_on_hyphens=False,
         )
-    return 3 if found.findings else 0
+    )

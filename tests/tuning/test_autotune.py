@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -23,6 +24,8 @@ from fake_time import FakeTime, spends
 from fastload import FastLoader
 from fastload._tuning import Tuning, page
 from fastload._tuning.point import Grid, Point
+from fastload._tuning.result import Tried
+from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError
 
 CHAIN = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
@@ -69,7 +72,7 @@ def test_a_slow_disk_asks_for_more_workers_than_cpus(
 ) -> None:
     monkeypatch.setattr("fastload._tuning.search.cpus", lambda: 2)
     rates(clock, monkeypatch, most=4, each=100)
-    found = fastload.autotune(Slow(clock.waits, 0.01), batch_size=8, budget_s=8)
+    found = fastload.autotune(Slow(clock.waits, 0.01), fix_batch_size=8, budget_s=8)
     assert found.bound == "reading", found.why
     assert found.best.num_workers >= 4
     assert found.smallest.num_workers == 4
@@ -81,20 +84,122 @@ def test_a_slow_decode_is_the_dataset_s_own_code(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rates(clock, monkeypatch, most=2, each=300)
-    found = fastload.autotune(Slow(clock.computes, 0.01), batch_size=8, budget_s=6)
+    found = fastload.autotune(Slow(clock.computes, 0.01), fix_batch_size=8, budget_s=6)
     assert found.bound == "python", found.why
     assert found.smallest.num_workers == 2
 
 
 def test_a_heavy_step_needs_no_workers(clock: FakeTime) -> None:
     data = TensorDataset(torch.zeros(500, 3, 8, 8))
-    found = fastload.autotune(data, step=spends(clock.waits, 0.03), batch_size=16, budget_s=5)
+    found = fastload.autotune(data, step=spends(clock.waits, 0.03), fix_batch_size=16, budget_s=5)
     assert found.bound == "compute", found.why
     assert found.chosen == found.smallest
     assert found.smallest.num_workers <= 1
     assert found.step_images_per_s is not None
     assert found.loader_images_per_s is not None
     assert found.step_images_per_s < found.loader_images_per_s
+
+
+class Fast:
+    """Stands for measuring: smaller batches and caches are faster; it writes down who came when.
+
+    A cache brings a hundred times the images/s, filling it takes half of them.
+    """
+
+    def __init__(self, clock: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.clock = clock
+        self.measured: list[tuple[str, Point]] = []
+        monkeypatch.setattr("fastload._tuning.meter.rates_of", self.rates_of)
+        monkeypatch.setattr(
+            "fastload._tuning.meter.rate_of_filling", lambda loader, step, batches: 50.0
+        )
+
+    def rates_of(
+        self, loader: Any, step: Any, point: Point, seconds: float, **named: int
+    ) -> list[float]:
+        self.clock.waits(seconds)
+        self.measured.append((type(loader).__name__, point))
+        if type(loader) is DataLoader:
+            return [20.0 + len(self.measured) % 2] * 4
+        return [100.0 * (256 / point.batch_size) * (100 if point.cache else 1)] * 4
+
+
+def test_the_batch_size_in_use_comes_first_and_stays_in_the_file(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    Fast(clock, monkeypatch)
+    loader = DataLoader(Own(torch.zeros(4000, 3)), batch_size=128)
+    found = fastload.autotune(loader, budget_s=20)
+    assert found.batch_size == 128
+    for point in (found.best, found.smallest, found.chosen, found.uncached):
+        assert point.batch_size == 128
+    assert found.fastest.batch_size == 16
+    assert found.fastest_images_per_s > found.images_per_s
+    names = [name for name, _ in page.summary(found)]
+    words = dict(page.summary(found))
+    best = "best for batch_size=128, the one in use"
+    assert names.index(best) < names.index("smallest within 3 %") < names.index("best of all")
+    assert "batch_size=16" in words["best of all"]
+    assert "8 times as many steps" in words["best of all"]
+    assert "times 0.125" in words["best of all"]
+    given = fastload.autotune(loader, batch_size=32, budget_s=20)
+    assert given.batch_size == given.best.batch_size == 32
+    fixed = fastload.autotune(loader, fix_batch_size=32, budget_s=20)
+    assert {tried.point.batch_size for tried in fixed.tried} == {32}
+    assert "no other batch size" in dict(page.summary(fixed))["best of all"]
+    with pytest.raises(UsageError, match="one of them"):
+        fastload.autotune(loader, batch_size=32, fix_batch_size=32)
+
+
+def test_torch_is_measured_in_turn_with_what_keeps_no_more_than_torch(
+    clock: FakeTime, monkeypatch: pytest.MonkeyPatch, store: Path
+) -> None:
+    fast = Fast(clock, monkeypatch)
+    found = fastload.autotune(store, transform=CHAIN, batch_size=8, budget_s=60)
+    assert found.best.cache and found.images_per_s > 1000
+    assert not found.uncached.cache
+    assert found.gain == pytest.approx(found.uncached_images_per_s / 20.5, rel=0.1)
+    assert len(found.ratios) == 5 and len(set(found.ratios)) > 1
+    pairs = fast.measured[-10:]
+    assert {point.cache for _, point in pairs} == {""}
+    kinds = [kind for kind, _ in pairs]
+    assert kinds == ["DataLoader", "FastLoader", "FastLoader", "DataLoader"] * 2 + kinds[:2]
+    words = dict(page.summary(found))
+    assert "in 5 rounds" in words["against torch's defaults"]
+    assert page.EPOCH in words["against torch's defaults"]
+    assert "50 in the epoch that fills it" in words["best for batch_size=8, the one in use"]
+
+
+def test_a_busy_machine_is_said(tuning: Tuning) -> None:
+    quiet = dataclasses.replace(tuning, others=0.05)
+    assert "the machine was busy" not in dict(page.summary(quiet))
+    busy = dataclasses.replace(tuning, others=0.6)
+    assert page.summary(busy)[0][0] == "the machine was busy"
+    assert "60%" in page.summary(busy)[0][1]
+
+
+def test_the_table_has_each_num_workers_and_batch_size_once_the_fastest_first(
+    tuning: Tuning, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    points = [
+        Point(num_workers=w, batch_size=b, prefetch_factor=p)
+        for w in (1, 2)
+        for b in (16, 64)
+        for p in (2, 4)
+    ]
+    tried = tuple(
+        Tried(point=point, images_per_s=float(1000 + number), error=0.01)
+        for number, point in enumerate(points)
+    )
+    _show(dataclasses.replace(tuning, tried=tried, batch_size=64, best=points[-1]))
+    printed = capsys.readouterr().out
+    rows = [line.split("│")[1:-1] for line in printed.splitlines() if line.startswith("│")]
+    shown = [(int(row[0]), row[1].strip(), row[3].strip()) for row in rows]
+    assert shown == [
+        (2, "64 *", "1,007"), (2, "16", "1,005"), (1, "64 *", "1,003"), (1, "16", "1,001")
+    ]  # fmt: skip
+    assert page.EPOCH in printed
 
 
 class Own(TensorDataset):
@@ -148,7 +253,7 @@ def test_a_loader_and_an_iterable_dataset_are_tuned_as_they_are() -> None:
 
     seen: list[torch.Tensor] = []
     loader = DataLoader(Stream(), batch_size=4, collate_fn=collate)
-    found = fastload.autotune(lambda: loader, step=seen.append, batch_size=4, budget_s=1)
+    found = fastload.autotune(lambda: loader, step=seen.append, fix_batch_size=4, budget_s=1)
     assert found.best.batch_size == 4
     assert all((batch == 1).all() for batch in seen)
 
@@ -175,7 +280,7 @@ def test_other_pixels_are_only_tried_when_asked_for(
 ) -> None:
     assert {tried.point.decode for tried in tuning.tried} == {"exact"}
     found = fastload.autotune(
-        str(large), transform=CHAIN, batch_size=4, budget_s=2, approximate=True
+        str(large), transform=CHAIN, fix_batch_size=4, budget_s=2, approximate=True
     )
     assert {tried.point.decode for tried in found.tried} == {"exact", "scaled"}
     path = tmp_path / "fastload.tune.json"
@@ -301,7 +406,16 @@ def test_names_that_cannot_be_found_are_said(tmp_path: Path) -> None:
 
 
 def test_the_grid_has_neighbours_on_every_side() -> None:
-    grid = Grid.of(cpus=4, batch_size=None, samples=1000, caches=True, pinning=True, scaling=True)
+    grid = Grid.of(
+        cpus=4,
+        batch_size=100,
+        fixed=False,
+        samples=1000,
+        caches=True,
+        pinning=True,
+        scaling=True,
+    )
+    assert {point.batch_size for point in grid.coarse()} == {16, 64, 100, 256}
     assert {point.num_workers for point in grid.coarse()} == {0, 1, 2, 4, 8, 16}
     near = list(grid.near(Point(num_workers=4, batch_size=64)))
     assert {point.num_workers for point in near} >= {3, 5, 8}
@@ -314,6 +428,14 @@ def test_the_grid_has_neighbours_on_every_side() -> None:
         assert all(
             not (two.cache == "decoded" and two.decode == "scaled") for two in grid.near(one)
         )
-    fixed = Grid.of(cpus=4, batch_size=10, samples=1000, caches=False, pinning=False, scaling=False)
+    fixed = Grid.of(
+        cpus=4,
+        batch_size=10,
+        fixed=True,
+        samples=1000,
+        caches=False,
+        pinning=False,
+        scaling=False,
+    )
     assert {point.decode for point in fixed.near(Point(num_workers=4, batch_size=10))} == {"exact"}
     assert {point.batch_size for point in fixed.near(Point(num_workers=4, batch_size=10))} == {10}

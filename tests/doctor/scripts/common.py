@@ -32,7 +32,8 @@ class Ready(Dataset[Any]):
         end = time.thread_time() + self.busy_s
         while time.thread_time() < end:
             pass
-        time.sleep(self.wait_s)
+        if self.wait_s:
+            time.sleep(self.wait_s)
         return self.images[index % 8], index % 10
 
 

@@ -7,7 +7,7 @@ from common import Ready, loader, train
 
 class Remembering(Ready):
     def __init__(self) -> None:
-        super().__init__(4096)
+        super().__init__(8192)
         self.seen: list[Any] = []
 
     def __getitem__(self, index: int) -> Any:

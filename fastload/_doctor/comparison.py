@@ -1,0 +1,79 @@
+"""DataLoader and FastLoader in the same script: is one faster, or is that noise?"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Sequence
+
+from .observation import LoaderSeen
+
+_BLOCKS = 8  # of a run
+_SURE = 2.0  # standard errors
+_NOTHING = 0.03  # a smaller difference is none, however sure
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Runs of a script with FastLoader against runs as it is.
+
+    Attributes:
+        before, after: images/s as it is, and with FastLoader.
+        ratio: of these.
+        low, high: what the ratio lies between, by the spread within and between the runs.
+        kind: class of the loader that the loop ran over.
+    """
+
+    before: float
+    after: float
+    ratio: float
+    low: float
+    high: float
+    kind: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether it is more than noise."""
+        return not self.low <= 1.0 <= self.high and abs(self.ratio - 1.0) >= _NOTHING
+
+    def words(self) -> str:
+        """One sentence."""
+        figures = f"{self.after:,.0f} images/s against {self.before:,.0f}"
+        spread = f"{self.low:.2f} to {self.high:.2f}"
+        text = f"{self.ratio:.2f} x ({spread}): {figures}"
+        if not self.differs:
+            text = f"no difference: {figures}, {self.ratio:.2f} x ({spread})"
+        if self.kind != "FastLoader":
+            text += f"; but the loop ran over {self.kind}, not over FastLoader"
+        return text
+
+
+def compare(before: Sequence[LoaderSeen], after: Sequence[LoaderSeen]) -> Comparison:
+    """Compare the training loops of runs as the script is, and with FastLoader in place."""
+    rates = [[loader.rates(_BLOCKS) for loader in runs] for runs in (before, after)]
+    middle = [statistics.median(rate for run in side for rate in run) for side in rates]
+    ratio = middle[1] / middle[0]
+    error = math.hypot(*map(_error, rates))
+    return Comparison(
+        before=middle[0],
+        after=middle[1],
+        ratio=ratio,
+        low=ratio * math.exp(-_SURE * error),
+        high=ratio * math.exp(_SURE * error),
+        kind=after[0].kind,
+    )
+
+
+def _error(runs: Sequence[Sequence[float]]) -> float:
+    """Standard error of the logarithm of the rate: of the blocks, or of the runs where that is
+    more, as something may disturb a whole run."""
+    found = 0.0
+    logarithms = [[math.log(rate) for rate in run] for run in runs]
+    for values in (
+        [one for run in logarithms for one in run],
+        list(map(statistics.fmean, logarithms)),
+    ):
+        if len(values) > 1:
+            found = max(found, statistics.stdev(values) / math.sqrt(len(values)))
+    return found

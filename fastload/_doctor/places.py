@@ -1,0 +1,82 @@
+"""Where in the user's own code something is done: file and line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import traceback
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+_INSTALLED = ("site-packages", "dist-packages")
+_OTHERS = tuple(
+    os.path.join(os.path.realpath(folder), "")
+    for folder in (
+        sysconfig.get_path("stdlib"),
+        os.path.dirname(torch.__file__),
+        Path(__file__).resolve().parents[1],  # fastload
+    )
+)
+
+
+class Places:
+    """Tells the user's code from that of libraries.
+
+    Args:
+        script: path of the script; what lies in its folder is the user's, wherever that is.
+    """
+
+    def __init__(self, script: str) -> None:
+        self._folder = os.path.join(os.path.dirname(os.path.abspath(script)), "")
+        self._known: dict[str, bool] = {}
+
+    def mine(self, filename: str) -> bool:
+        """Whether a file of code is the user's own."""
+        if filename not in self._known:
+            self._known[filename] = self._is_mine(filename)
+        return self._known[filename]
+
+    def _is_mine(self, filename: str) -> bool:
+        if filename.startswith("<"):
+            return False
+        if filename.startswith(self._folder):
+            filename = filename[len(self._folder) :]
+        elif os.path.realpath(filename).startswith(_OTHERS):
+            return False
+        return not any(name in Path(filename).parts for name in _INSTALLED)
+
+    def of(self, frame: FrameType | None) -> str:
+        """``file:line`` of the innermost frame that is the user's, ``frame`` or one that called it;
+        "" without one."""
+        while frame is not None:
+            if self.mine(frame.f_code.co_filename):
+                return place(frame.f_code.co_filename, frame.f_lineno)
+            frame = frame.f_back
+        return ""
+
+    def calling(self) -> str:
+        """The same of the code that called the caller."""
+        return self.of(sys._getframe(2))
+
+    def raising(self, error: BaseException) -> str:
+        """``file:line`` of the user's innermost code that an exception came through; or ""."""
+        found = [
+            place(frame.f_code.co_filename, line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+            if self.mine(frame.f_code.co_filename)
+        ]
+        return found[-1] if found else ""
+
+    def files(self) -> list[str]:
+        """The user's modules that have been imported, their files; without the script."""
+        names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+        return [name for name in names if isinstance(name, str) and self.mine(name)]
+
+
+def place(filename: str, line: int) -> str:
+    """``file:line``, the file as it is called from the working directory where it lies below."""
+    below = os.path.relpath(filename)
+    return f"{filename if below.startswith(os.pardir) else below}:{line}"

@@ -1,0 +1,147 @@
+"""Samples what a dataset's code is doing: in the script's process and in the workers it forks.
+
+A thread of each process looks a hundred times a second at the thread that makes samples. Each look
+counts for one function: the user's innermost one, or the torchvision transform that it called.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+from torch.utils.data._utils import fetch
+
+from .observation import FunctionSeen
+from .places import Places, place
+
+_EVERY_S = 0.01
+_WRITTEN_EVERY = 20  # looks; a worker is ended without a word
+
+_Key = tuple[str, str, bool]  # place and name of a function; whether it is torchvision's
+
+
+@dataclasses.dataclass
+class Profiler:
+    """Looks at one thread of this process at a time, and of each process forked later.
+
+    Args:
+        places: tells which code is the user's.
+        folder: where each process writes what it saw.
+    """
+
+    places: Places
+    folder: Path
+    _pid: int = 0
+    _thread: int = 0
+    _depth: int = 0
+    _looks: int = 0
+    _lines: dict[_Key, Counter[str]] = dataclasses.field(default_factory=dict)
+
+    def enter(self) -> None:
+        """The calling thread begins to make samples."""
+        if (
+            self._pid != os.getpid()
+        ):  # threads do not survive a fork, and the counts are the parent's
+            self._pid, self._looks, self._lines, self._depth = os.getpid(), 0, {}, 0
+            threading.Thread(target=self._run, name="fastload-profiler", daemon=True).start()
+        self._thread = threading.get_ident()
+        self._depth += 1
+
+    def leave(self) -> None:
+        """It has made them."""
+        self._depth -= 1
+
+    def _run(self) -> None:
+        pause = threading.Event()
+        while not pause.wait(_EVERY_S):
+            if self._depth <= 0:
+                continue
+            self._look(sys._current_frames().get(self._thread))
+            if self._looks % _WRITTEN_EVERY == 0:
+                self.write()
+
+    def _look(self, frame: FrameType | None) -> None:
+        self._looks += 1
+        found = attributed(frame, self.places)
+        if found is not None:
+            key, line = found
+            self._lines.setdefault(key, Counter())[line] += 1
+
+    def write(self) -> None:
+        """Write what this process saw until now."""
+        if self._pid != os.getpid():
+            return
+        partial = self.folder / f"{self._pid}.partial"
+        rows = [[*key, dict(lines)] for key, lines in list(self._lines.items())]
+        partial.write_text(json.dumps({"looks": self._looks, "rows": rows}), encoding="utf-8")
+        partial.rename(partial.with_suffix(".profile"))
+
+
+def attributed(frame: FrameType | None, places: Places) -> tuple[_Key, str] | None:
+    """The function that a stack is charged to, and the line that runs in it.
+
+    A torchvision transform is charged with what it calls, a function of the user's with what is not
+    in one. None where no such function runs, or Pillow decodes an image, which is counted apart.
+    """
+    transform = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == fetch.__file__:
+            break  # what is above are torch's loader and the user's training loop
+        if places.mine(code.co_filename):
+            line = place(code.co_filename, frame.f_lineno)
+            if transform:
+                return (line, transform, True), line
+            return (place(code.co_filename, code.co_firstlineno), _name(frame), False), line
+        if code.co_name == "load" and code.co_filename.endswith("ImageFile.py"):
+            return None
+        if not transform:
+            transform = _transform(frame, code)
+        frame = frame.f_back
+    return (("", transform, True), "") if transform else None
+
+
+def _transform(frame: FrameType, code: CodeType) -> str:
+    """The class of the torchvision transform that a frame is of, or ""."""
+    if "torchvision/transforms" not in code.co_filename.replace(os.sep, "/"):
+        return ""
+    own = frame.f_locals.get("self")
+    name = type(own).__name__
+    return "" if own is None or name in ("Compose", "RandomApply", "Sequential") else name
+
+
+def _name(frame: FrameType) -> str:
+    if sys.version_info >= (3, 11):
+        return frame.f_code.co_qualname
+    own = frame.f_locals.get("self")
+    name = frame.f_code.co_name
+    return name if own is None else f"{type(own).__name__}.{name}"
+
+
+def functions(folder: Path) -> Iterator[FunctionSeen]:
+    """The functions that all processes saw, each with its share of the time; longest first."""
+    looks = 0
+    lines: dict[_Key, Counter[str]] = {}
+    for path in sorted(folder.glob("*.profile")):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        looks += content["looks"]
+        for where, name, theirs, counts in content["rows"]:
+            lines.setdefault((where, name, theirs), Counter()).update(counts)
+    for (where, name, theirs), counts in sorted(lines.items(), key=lambda item: -item[1].total()):
+        line, most = counts.most_common(1)[0]
+        yield FunctionSeen(
+            name=name,
+            where=where,
+            torchvision=theirs,
+            line=line,
+            looks=looks,
+            share=counts.total() / looks,
+            line_share=most / counts.total(),
+        )
