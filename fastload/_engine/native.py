@@ -10,7 +10,7 @@ import concurrent.futures
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,6 +23,9 @@ from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .entries import table_of
+
+if TYPE_CHECKING:
+    from .processes import Processes
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -40,9 +43,60 @@ def _pass_order() -> int:
 
 def _by_pillow(decoder: Decoder, batch: Batch, which: np.ndarray) -> Ticket:
     """The samples ``which`` of a batch, which the core has left to Pillow."""
-    from .python import PythonTicket  # most loops never need it
+    from .python import by_pillow  # most loops never need it
 
-    return PythonTicket(decoder, batch, which)
+    return by_pillow(decoder, batch, which)
+
+
+def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
+    """Which of ``records`` (int64) the core does not decode: bool (n,).
+
+    It is asked for one pixel of each. What cannot be read at all counts as decoded: the batch says
+    what is wrong with it.
+    """
+    core = _native.load()
+    if core is None:
+        raise _native.missing()
+    found = store.locate(records)
+    known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
+    n, spans = len(known), found.spans
+    status = np.zeros(n, np.int32)
+    corner = np.tile(np.array([0, 0, 1, 1], np.int32), (n, 1))
+    paths, ends = store.file_table()
+    files = core.Files(paths, ends, store.mapped_files(), None, dict(store.memory()))
+    try:
+        job = core.submit(
+            files,
+            spans.file[known],
+            spans.offset[known],
+            spans.nbytes[known],
+            found.kinds[known],
+            found.sizes[known],
+            None,
+            None,
+            corner,
+            np.ones((n, 2), np.int32),
+            np.zeros((n, 2), np.int32),
+            np.zeros(n, np.uint8),
+            np.empty(3 * n, np.uint8),
+            None,
+            out_h=1,
+            out_w=1,
+            dtype=_DTYPES[torch.uint8],
+            channels_last=False,
+            filter=0,
+            order=_pass_order(),
+            fill=(0, 0, 0),
+            status=status,
+            detail=np.zeros(n, np.int32),
+            threads=threads,
+        )
+        job.wait()
+    finally:
+        files.close()
+    left = np.zeros(len(records), bool)
+    left[known] = status == _native.UNSUPPORTED
+    return left
 
 
 class NativeDecoder(Decoder):
@@ -81,8 +135,16 @@ class NativeDecoder(Decoder):
         for part in np.array_split(np.arange(len(file)), parts):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
+    def employ(self, processes: Processes | None) -> None:
+        """As in the contract."""
+        super().employ(processes)
+        self.early = self.early and processes is None
+
     def _start(self, batch: Batch) -> Ticket:
-        return self._begin(batch)
+        ticket = self._begin(batch)
+        if self.processes is not None:
+            ticket.leave_to_pillow()
+        return ticket
 
     def _start_early(self, batch: Batch) -> Ticket:
         from .early import EarlyTicket  # for large batches only
@@ -114,7 +176,11 @@ class NativeDecoder(Decoder):
         first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
         for ticket in followers:
             ticket.job = _Led(ticket.job, first.job)
-        return [first, *followers]
+        tickets = [first, *followers]
+        if self.processes is not None:
+            for ticket in tickets:
+                ticket.leave_to_pillow()
+        return [*tickets]
 
     def _begin(self, batch: Batch, **how: Any) -> NativeTicket:
         n = len(batch.records)
@@ -230,16 +296,23 @@ class NativeTicket(Ticket):
         self._rest: Ticket | None = None
         self._cancelled = False
 
+    def leave_to_pillow(self) -> None:
+        """Wait for the core, and have others begin with what it leaves, before ``result``."""
+        self.job.wait()
+        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
+        if len(left) and not self._cancelled:
+            self._rest = _by_pillow(self._decoder, self._batch, left)
+
     def result(self) -> torch.Tensor:
         self.job.wait()
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
         if len(failed):
             raise self._error(int(failed[0]))
-        left = np.flatnonzero(self._status)
         if self._cancelled:
             raise concurrent.futures.CancelledError("the batch was cancelled")
-        if len(left):
-            self._rest = _by_pillow(self._decoder, self._batch, left)
+        if self._rest is None:
+            self.leave_to_pillow()
+        if self._rest is not None:
             self._rest.result()
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -250,9 +323,9 @@ class NativeTicket(Ticket):
             raise concurrent.futures.CancelledError("the batch was cancelled")
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
         errors = {i: self._error(i) for i in failed}
-        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
-        if len(left):
-            self._rest = _by_pillow(self._decoder, self._batch, left)
+        if self._rest is None:
+            self.leave_to_pillow()
+        if self._rest is not None:
             errors |= self._rest.settle()[1]
         if not errors:
             self._decoder.checked(self._batch)

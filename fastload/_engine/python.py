@@ -47,10 +47,22 @@ class PythonDecoder(Decoder):
     name = "python"
 
     def _start(self, batch: Batch) -> Ticket:
-        return PythonTicket(self, batch, np.arange(len(batch.records)))
+        return by_pillow(self, batch, np.arange(len(batch.records)))
 
 
-_Spent = tuple[int, int]  # nanoseconds: until the image was decoded, and from then on
+def by_pillow(decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> Ticket:
+    """Begin to decode samples ``which`` of ``batch`` with Pillow: in processes, where there are."""
+    if decoder.processes is not None:
+        from .processes import ProcessTicket
+
+        jobs = decoder.processes.submit(decoder.view, batch, which)
+        if jobs is not None:
+            return ProcessTicket(decoder, batch, which, jobs)
+    return PythonTicket(decoder, batch, which)
+
+
+Spent = tuple[int, int]
+"""What a sample took in nanoseconds: until the image was decoded, and from then on."""
 
 
 class PythonTicket(Ticket):
@@ -64,16 +76,16 @@ class PythonTicket(Ticket):
         self._batch = batch
         self.times = batch.times
         self._which: list[int] = which.tolist()
-        self._out = _as_array(decoder, batch)
-        self._spent: list[_Spent] = []
-        self._tasks: list[concurrent.futures.Future[_Spent]] = []
+        self._out = as_array(decoder, batch)
+        self._spent: list[Spent] = []
+        self._tasks: list[concurrent.futures.Future[Spent]] = []
         self._data: list[bytes | None] | None = None
         if decoder.origin.indirect is not None:
-            self._data = _read_indirect(decoder.origin, batch)
+            self._data = read_indirect(decoder.origin, batch)
         if decoder.threads and len(self._which) > 1:
             pool = decoder.pool()
             self._tasks = [
-                pool.submit(_fill_one, decoder, batch, i, self._out, self._data)
+                pool.submit(fill_one, decoder, batch, i, self._out, self._data)
                 for i in self._which
             ]
 
@@ -86,7 +98,7 @@ class PythonTicket(Ticket):
                 raise
         else:
             self._spent = [
-                _fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
+                fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
             ]
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -99,7 +111,7 @@ class PythonTicket(Ticket):
                     self._spent.append(self._tasks[n].result())
                 else:
                     self._spent.append(
-                        _fill_one(self._decoder, self._batch, i, self._out, self._data)
+                        fill_one(self._decoder, self._batch, i, self._out, self._data)
                     )
             except DataError as error:
                 errors[i] = error
@@ -138,7 +150,7 @@ def decode_record(store: Store, record: int) -> Image.Image:
     return _decode(data, int(kinds[0]), (width, height), **where).image
 
 
-def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
+def as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     """The batch's memory as (n, channels, h, w) of ``plan.stored``, with the strides it has."""
     n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
     channels = decoder.plan.channels
@@ -148,9 +160,9 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     return np.reshape(flat, (n, channels, h, w))
 
 
-def _fill_one(
+def fill_one(
     decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes | None] | None
-) -> _Spent:
+) -> Spent:
     """Read, check, decode and fill one sample; returns what it took.
 
     ``known`` are the bytes of the batch's records where they need not be read.
@@ -250,7 +262,7 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     return data
 
 
-def _read_indirect(store: Store, batch: Batch) -> list[bytes | None]:
+def read_indirect(store: Store, batch: Batch) -> list[bytes | None]:
     """The bytes of a batch's records, all at once: a chunk is unpacked once for them.
 
     None for those that are in a cache.
