@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ._cache.store import PIXELS, CachedStore
 from ._datasets.source import Source
 from ._engine import chosen
 from ._transforms.plan import Plan
@@ -114,7 +113,7 @@ def _why_threads(loader: Any, store: Store) -> str:
     if multiprocessing.current_process().daemon:
         return "this is a worker process itself, which may have none"
     if not hasattr(os, "memfd_create"):
-        return "the system has no memory files (memfd_create)"
+        return "the system has no memory files (memfd_create)"  # Linux has them, and fork
     if loader._cache is None:
         return ""
     if _context(loader).get_start_method() != "fork":
@@ -133,15 +132,11 @@ def _context(loader: Any) -> Any:
     given = loader.multiprocessing_context
     if given is not None:
         return given
-    method = multiprocessing.get_start_method(allow_none=True)
-    if method is None and "fork" in multiprocessing.get_all_start_methods():
-        method = "fork"
-    return multiprocessing.get_context(method)
+    chosen_for_all = multiprocessing.get_start_method(allow_none=True)
+    return multiprocessing.get_context(chosen_for_all or "fork")
 
 
-def processes(
-    loader: Any, source: Source, store: Store, plan: Plan | Views
-) -> Processes | None:
+def processes(loader: Any, source: Source, store: Store, plan: Plan | Views) -> Processes | None:
     """The processes that ``loader`` needs for ``plan`` over ``store``, not begun; None: none."""
     found = division(loader, source)
     if found is None or not found.processes:
@@ -161,12 +156,6 @@ def processes(
         for one in (plan.each if isinstance(plan, Views) else [plan])
     ]
     return Processes(decoders, _context(loader), persistent=loader.persistent_workers)
-
-
-def complete(store: Store) -> bool:
-    """Whether all that Pillow had to decode lies in a cache, as pixels."""
-    cached = isinstance(store, CachedStore) and store.form == PIXELS
-    return cached and store.arena.count >= len(store)
 
 
 def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:

@@ -7,6 +7,7 @@ decodes those samples into their places in the same batch.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import errno
 import os
 from collections.abc import Mapping, Sequence
@@ -18,9 +19,16 @@ import torch
 from .. import _native
 from .._geometry import Geometry
 from .._transforms.recognise import Plan
-from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
+from ..errors import (
+    ChecksumError,
+    DataError,
+    DecodeError,
+    InternalError,
+    StoreError,
+    StoreNotFoundError,
+)
 from ..storage._read import NOT_REGULAR
-from ..storage.base import DCT, ENCODED, Spans, Store
+from ..storage.base import DCT, ENCODED, RAW, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .entries import table_of
 
@@ -188,11 +196,60 @@ class NativeDecoder(Decoder):
         detail = np.zeros(n, np.int32)
         return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
 
-    def job(self, batch: Batch, status: np.ndarray, detail: np.ndarray, **how: Any) -> Any:
-        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample."""
+    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray | None]) -> None:
+        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3).
+
+        None leaves a sample as it is.
+        """
+        n = len(pixels)
+        known = [np.empty(0, np.uint8) if one is None else one.reshape(-1) for one in pixels]
+        files = self._core.Files(
+            b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(known))
+        )
+        box = np.zeros((n, 4), np.int32)
+        for i, one in enumerate(pixels):
+            if one is not None:
+                box[i, 2:] = one.shape[1::-1]
+        part = dataclasses.replace(
+            batch,
+            spans=Spans(
+                file=np.arange(n, dtype=np.int32),
+                offset=np.zeros(n, np.int64),
+                nbytes=np.array([len(one) for one in known], np.int64),
+            ),
+            kinds=np.full(n, RAW, np.uint8),
+            sizes=np.ascontiguousarray(box[:, 2:]),
+            geometry=dataclasses.replace(batch.geometry, box=box),
+            checksums=None,
+            check=None,
+            times=None,
+            keep=None,
+        )
+        status, detail = np.zeros(n, np.int32), np.zeros(n, np.int32)
+        try:
+            self.job(part, status, detail, files=files).wait()
+        finally:
+            files.close()
+        wrong = [i for i in np.flatnonzero(status).tolist() if pixels[i] is not None]
+        if wrong:
+            raise InternalError(f"the core refused pixels of Pillow's: status {status[wrong[0]]}")
+
+    def job(
+        self,
+        batch: Batch,
+        status: np.ndarray,
+        detail: np.ndarray,
+        *,
+        files: Any = None,
+        **how: Any,
+    ) -> Any:
+        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample.
+
+        ``files`` are what its spans refer to, where not to the store's.
+        """
         geometry, recipe = batch.geometry, batch.recipe
         return self._core.submit(
-            self._files,
+            self._files if files is None else files,
             batch.spans.file,
             batch.spans.offset,
             batch.spans.nbytes,

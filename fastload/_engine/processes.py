@@ -25,27 +25,32 @@ import collections
 import concurrent.futures
 import contextlib
 import dataclasses
-import multiprocessing
 import os
 import pickle
 import queue
 import select
 import signal
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch._utils import ExceptionWrapper
 
+from .. import _native
 from .._machine import cpu
 from .._workers.shared import Mapped, SharedRing, Slot
 from ..errors import DataError
 from .decoder import Batch, Decoder, Ticket
 from .python import PythonDecoder, Spent, as_array, fill_one, read_indirect
+
+if TYPE_CHECKING:
+    from .native import NativeDecoder
 
 # Parts that a process has at a time: the one it works on, and the next one.
 _PARTS = 2
@@ -58,6 +63,9 @@ _LOOK_MS = 5000
 
 # How long a process may take for the sample that it is at when it is told to end.
 _END_S = 5.0
+
+# Decoded images that wait for the core to go on with them: as many as a processor's cache holds.
+_WAITING_NBYTES = 1 << 21
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -121,6 +129,9 @@ class Processes:
         self._persistent = persistent
         self._users = set[int]()
         self._team: _Team | None = None
+        # An iterator that was let go ends in its own thread while the next one begins. Re-entrant:
+        # the collector may close an abandoned one in between.
+        self._lock = threading.RLock()
         self.ring = SharedRing(_SLABS * len(self._decoders))
 
     @property
@@ -130,19 +141,21 @@ class Processes:
 
     def acquire(self, user: object, count: int) -> None:
         """``user`` iterates, until ``release``; there are ``count`` processes, if none are yet."""
-        team = self._team
-        if team is not None and (not team.whole() or (not self._users and self.count != count)):
-            self._stop()
-        self._users.add(id(user))
-        if self._team is None:
-            self._team = _Team(self._context, self._decoders, count)
-            self._end = weakref.finalize(self, self._team.stop)
+        with self._lock:
+            self._users.add(id(user))  # first: see _lock
+            team, alone = self._team, len(self._users) == 1
+            if team is not None and (not team.whole() or (alone and self.count != count)):
+                self._stop()
+            if self._team is None:
+                self._team = _Team(self._context, self._decoders, count)
+                self._end = weakref.finalize(self, self._team.stop)
 
     def release(self, user: object) -> None:
         """End of one ``acquire``. Another call does nothing."""
-        self._users.discard(id(user))
-        if not self._users and not self._persistent:
-            self._stop()
+        with self._lock:
+            self._users.discard(id(user))
+            if not self._users and not self._persistent:
+                self._stop()
 
     def submit(self, view: int, batch: Batch, which: np.ndarray) -> list[_Job] | None:
         """Begin to fill samples ``which`` of ``batch``, in parts; None: there is no slab."""
@@ -236,8 +249,9 @@ class _Team:
         self._stopped = True
         with contextlib.suppress(OSError):  # it is closed
             self._tell.send_bytes(b"end")
+        for _ in self._threads:
+            self.jobs.put(None)  # whichever thread takes it
         for thread in self._threads:
-            self.jobs.put(None)
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
         for process in self.members:
@@ -368,15 +382,13 @@ class ProcessTicket(Ticket):
 # --- in the processes -----------------------------------------------------------------------------
 
 
-def serve(
-    connection: Connection, told: Connection, decoders: Sequence[PythonDecoder]
-) -> None:
+def serve(connection: Connection, told: Connection, decoders: Sequence[PythonDecoder]) -> None:
     """Fill parts until told to end: the main function of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C ends its processes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     cpu.one_thread()
-    parent, mapped = os.getppid(), Mapped()
+    parent, filler = os.getppid(), _Filler(decoders)
     ending, asked = select.poll(), select.poll()
     for wanted in (ending, asked):
         wanted.register(told, select.POLLIN)
@@ -393,40 +405,107 @@ def serve(
         if ended():
             return
         try:
-            part: _Part = pickle.loads(connection.recv_bytes())
-            answer = _fill(part, decoders[part.view], mapped, ended)
+            answer = filler.fill(pickle.loads(connection.recv_bytes()), ended)
             if answer is not None:
                 connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except (EOFError, ConnectionError):
             return
 
 
-def _fill(part: _Part, decoder: PythonDecoder, mapped: Mapped, ended: Any) -> _Answer | None:
-    """Fill a part; None: told to end meanwhile."""
-    errors: dict[int, DataError] = {}
-    decoding, rest = 0, 0
-    try:
-        slab = mapped.memory(part.slot)
-        if slab is None:
-            raise OSError("the slab of shared memory cannot be opened")  # noqa: TRY301
-        memory = slab[part.offset : part.offset + part.nbytes]
-        batch = dataclasses.replace(part.batch, memory=memory)
-        out = as_array(decoder, batch)
-        data = None if decoder.origin.indirect is None else read_indirect(decoder.origin, batch)
-        for i in range(len(batch.records)):
-            if ended():
-                return None
-            try:
-                spent = fill_one(decoder, batch, i, out, data)
-            except DataError as error:
-                errors[i] = error
-            else:
-                decoding, rest = decoding + spent[0], rest + spent[1]
-    except Exception:  # noqa: BLE001 - raised in the training process
-        where = f"in worker process {os.getpid()}, which decodes with Pillow"
-        failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-        return _Answer({}, (0, 0), None, failure)
-    return _Answer(errors, (decoding, rest), batch.times)
+class _Filler:
+    """Fills parts in this process."""
+
+    def __init__(self, decoders: Sequence[PythonDecoder]) -> None:
+        self._decoders = decoders
+        self._mapped = Mapped()
+        self._natives: dict[int, NativeDecoder] = {}
+
+    def fill(self, part: _Part, ended: Callable[[], bool]) -> _Answer | None:
+        """What became of ``part``; None: ``ended`` became true meanwhile."""
+        errors: dict[int, DataError] = {}
+        decoding, rest = 0, 0
+        decoder = self._decoders[part.view]
+        try:
+            slab = self._mapped.memory(part.slot)
+            if slab is None:
+                raise OSError("the slab of shared memory cannot be opened")
+            memory = slab[part.offset : part.offset + part.nbytes]
+            batch = dataclasses.replace(part.batch, memory=memory)
+            out = as_array(decoder, batch)
+            data = None if decoder.origin.indirect is None else read_indirect(decoder.origin, batch)
+            behind = self._behind(part.view, batch)
+            for i in range(len(batch.records)):
+                if ended():
+                    return None
+                try:
+                    later = None if behind is None else behind.take
+                    spent = fill_one(decoder, batch, i, out, data, later)
+                except DataError as error:
+                    errors[i] = error
+                else:
+                    decoding, rest = decoding + spent[0], rest + spent[1]
+            if behind is not None:
+                behind.fill()
+                rest += behind.nanoseconds
+        except Exception:  # noqa: BLE001 - raised in the training process
+            where = f"in worker process {os.getpid()}, which decodes with Pillow"
+            failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
+            return _Answer({}, (0, 0), None, failure)
+        return _Answer(errors, (decoding, rest), batch.times)
+
+    def _behind(self, view: int, batch: Batch) -> _Behind | None:
+        """What makes samples of decoded images; None where there is no core, and Pillow does."""
+        if _native.load() is None:
+            return None
+        if view not in self._natives:
+            from .native import NativeDecoder
+
+            decoder = self._decoders[view]
+            self._natives[view] = NativeDecoder(
+                decoder.origin,
+                decoder.plan,
+                channels_last=decoder.channels_last,
+                threads=0,
+                check_crc="never",
+                ring=None,
+            )
+        return _Behind(self._natives[view], batch)
+
+
+class _Behind:
+    """Lets the core do with decoded images what comes behind decoding, some at a time."""
+
+    def __init__(self, decoder: NativeDecoder, batch: Batch) -> None:
+        self._decoder = decoder
+        self._batch = batch
+        self._begin = self._end = 0  # of the samples that are waiting
+        self._pixels: dict[int, np.ndarray] = {}
+        self._nbytes = 0
+        self.nanoseconds = 0
+
+    def take(self, i: int, image: Image.Image) -> None:
+        """The next sample: just what its box shows of ``image``."""
+        x, y, w, h = self._batch.geometry.box[i].tolist()
+        if (w, h) != image.size:
+            image = image.crop((x, y, x + w, y + h))
+        self._pixels[i] = pixels = np.asarray(image)
+        self._end = i + 1
+        self._nbytes += pixels.nbytes
+        if self._nbytes > _WAITING_NBYTES:
+            self.fill()
+
+    def fill(self) -> None:
+        """Fill the samples that are waiting."""
+        if self._pixels:
+            begin_ns = time.perf_counter_ns()
+            rows = slice(self._begin, self._end)
+            nbytes = len(self._batch.memory) // len(self._batch.records)
+            memory = self._batch.memory[nbytes * self._begin : nbytes * self._end]
+            pixels = [self._pixels.get(i) for i in range(self._begin, self._end)]
+            self._decoder.of_pixels(self._batch.part(rows, memory), pixels)
+            self.nanoseconds += time.perf_counter_ns() - begin_ns
+        self._begin, self._nbytes = self._end, 0
+        self._pixels = {}
 
 
 # --- pipes and forks ------------------------------------------------------------------------------

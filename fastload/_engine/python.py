@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,8 +85,7 @@ class PythonTicket(Ticket):
         if decoder.threads and len(self._which) > 1:
             pool = decoder.pool()
             self._tasks = [
-                pool.submit(fill_one, decoder, batch, i, self._out, self._data)
-                for i in self._which
+                pool.submit(fill_one, decoder, batch, i, self._out, self._data) for i in self._which
             ]
 
     def result(self) -> torch.Tensor:
@@ -161,11 +160,17 @@ def as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
 
 
 def fill_one(
-    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[bytes | None] | None
+    decoder: Decoder,
+    batch: Batch,
+    i: int,
+    out: npt.NDArray[Any],
+    known: list[bytes | None] | None,
+    later: Callable[[int, Image.Image], None] | None = None,
 ) -> Spent:
     """Read, check, decode and fill one sample; returns what it took.
 
-    ``known`` are the bytes of the batch's records where they need not be read.
+    ``known`` are the bytes of the batch's records where they need not be read. ``later`` takes
+    images of their whole size instead of having them filled.
     """
     begin = time.perf_counter_ns()
     store, record = decoder.store, int(batch.records[i])
@@ -202,7 +207,10 @@ def fill_one(
     keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
     if keep is not None and keep.placed is not None:
         image = begun(image, i, keep.placed, plan)
-    fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
+    if later is not None and scale == 1:
+        later(i, image)
+    else:
+        fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
     if keep is not None and decoder.cache is not None:
         arena, kind = decoder.cache.arena, int(batch.kinds[i])
         if keep.placed is None:

@@ -58,7 +58,8 @@ class ViewsDecoder(Decoder):
         return _ViewsTicket(list(map(Decoder.counted, tickets, batches)))
 
     def employ(self, processes: Processes | None) -> None:
-        """As in the contract: one for all views."""
+        """As in the contract: the same for all views."""
+        super().employ(processes)
         for view, decoder in enumerate(self._each):
             decoder.employ(processes)
             decoder.view = view
