@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import _decode_device, _runs
+from . import _decode_device, _division, _runs
 from ._datasets.source import Source, begun
 from ._device import delivery
 from ._engine import chosen, entries
@@ -61,6 +61,9 @@ def _native(loader: Any, source: Source) -> list[str]:
     known = entries.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
+    divided = _division.division(loader, source)
+    if divided is not None:
+        lines += divided.explain(source, loader.num_workers)
     lines += scaled.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")

@@ -259,6 +259,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self.decode_device = decode_device
         self._cache = Cache.of(cache, cache_limit, engine)
         self._made: tuple[object, Decoder] | None = None
+        self._division: tuple[Any, ...] | None = None
         self._stamps = Stamps()
         self._bad = BadSamples(max_errors, None)
         self._padding = 0

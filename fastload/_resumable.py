@@ -104,6 +104,7 @@ class Resumable:
         # Files, threads, processes, shared memory, streams: another process makes its own.
         alive = (
             "_made",
+            "_division",
             "_iterator",
             "_inner",
             "_ring",

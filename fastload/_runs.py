@@ -20,7 +20,7 @@ from torch.utils.data import (
 )
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from . import _decode_device, _sampler
+from . import _decode_device, _division, _sampler
 from ._buffers import SlabRing
 from ._collate import annotations_of, batch_of, collate, samples_of
 from ._datasets.source import Source
@@ -86,11 +86,15 @@ def adjust(loader: Any, last: Stamps) -> None:
         loader._inner = None  # persistent workers, of the number there was
 
 
-def _batches_ahead(loader: Any) -> int:
+def _batches_ahead(loader: Any, source: Source) -> int:
     """Batches that an engine of ours keeps ahead of the consumer."""
     if loader._governor is not None:
         return int(loader._governor.setting.prefetch)
-    return loader.prefetch_factor or _PREFETCH
+    ahead = loader.prefetch_factor or _PREFETCH
+    divided = _division.division(loader, source)
+    if divided is None or not divided.processes:
+        return ahead
+    return _division.ahead(ahead, loader.num_workers, loader.batch_size)
 
 
 # --- torch's own iterator -------------------------------------------------------------------------
@@ -142,7 +146,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
             _pinned(loader),
             delivery.rest(loader, source) is not None,
         ),
-        prefetch=_batches_ahead(loader) if loader.num_workers else 0,
+        prefetch=_batches_ahead(loader, source) if loader.num_workers else 0,
         timeout_s=loader.timeout,
         seed=seed,
         epoch=number,
@@ -196,10 +200,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             return decoder  # type: ignore[no-any-return]
     pinned = loader.pin_memory and not delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
-    ahead = _batches_ahead(loader) if adjusted is None else adjusted.most.prefetch
-    # Not where others count: flights hold on to slabs, libraries of GPUs have batches in flight of
-    # their own, and the governor tries what batches ahead are worth.
-    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
+    ahead = _batches_ahead(loader, source) if adjusted is None else adjusted.most.prefetch
     store = source.store
     if loader._cache is not None and loader._cache.serves(store):
         store = loader._cache.before(
@@ -209,6 +210,12 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             engine=chosen(loader.engine, store),
             checked=loader.check_crc != "never",
         )
+    processes = None
+    if decoding.engine not in FOREIGN:
+        processes = _division.processes(loader, source, store, plan)
+    # Not where others count: flights hold on to slabs, libraries of GPUs and processes have batches
+    # in flight of their own, and the governor tries what batches ahead are worth.
+    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
     decoder = make_decoder(
         decoding.engine,
         store,
@@ -220,7 +227,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         else SlabRing(
             ahead + 1 + delivery.slabs_held(loader),
             _PATIENCE_S if loader.num_workers else 0,
-            few=_FEW if few else None,
+            few=_FEW if few and processes is None else None,
         ),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,
@@ -228,6 +235,7 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         hw_decoder_load=decoding.hw_decoder_load,
     )
     decoder.rest = rest
+    decoder.employ(processes)
     loader._made = key, decoder
     return decoder
 

@@ -61,6 +61,15 @@ class Placed:
     resized: np.ndarray
     window: np.ndarray
 
+    def part(self, which: slice | np.ndarray) -> Placed:
+        """Of some of the images."""
+        return Placed(
+            source=self.source[which],
+            box=self.box[which],
+            resized=self.resized[which],
+            window=self.window[which],
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prefix:

@@ -39,6 +39,11 @@ class Keep:
     wanted: np.ndarray
     placed: Placed | None
 
+    def part(self, which: slice | np.ndarray) -> Keep:
+        """Of some of the samples."""
+        placed = None if self.placed is None else self.placed.part(which)
+        return Keep(wanted=self.wanted[which], placed=placed)
+
 
 class CachedStore(Store):
     """``inner`` with records in memory. See the module.

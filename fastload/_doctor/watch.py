@@ -137,7 +137,7 @@ class Watch:
             workers = 0 if getattr(loader, "_native", False) else loader.num_workers
             objects = held(loader.dataset, workers) if workers else None
             seen = LoaderSeen(
-                kind=type(loader).__name__,
+                kind="FastLoader" if isinstance(loader, FastLoader) else type(loader).__name__,
                 made=self._made[loader].where if loader in self._made else "",
                 dataset=type(loader.dataset).__name__,
                 batches=_length(loader),

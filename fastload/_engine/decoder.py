@@ -6,7 +6,7 @@ import abc
 import concurrent.futures
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -25,6 +25,9 @@ from .._transforms.recognise import Plan
 from .._transforms.views import Views
 from ..errors import DataError, DecodeError, InternalError
 from ..storage.base import UNSIZED, Located, Spans, Store
+
+if TYPE_CHECKING:
+    from .processes import Processes
 
 Images = torch.Tensor | list[torch.Tensor]
 """The images of a batch, (n, 3, h, w), or those of each view of it."""
@@ -83,9 +86,9 @@ class Batch:
     kept: np.ndarray | None
     keep: Keep | None
 
-    def part(self, which: slice, memory: np.ndarray) -> Batch:
-        """Some of its samples, to be filled into ``memory``; without recipe, times and cache."""
-        spans, at = self.spans, self.geometry
+    def part(self, which: slice | np.ndarray, memory: np.ndarray) -> Batch:
+        """Some of its samples, to be filled into ``memory``."""
+        spans, at, keep = self.spans, self.geometry, self.keep
         return dataclasses.replace(
             self,
             records=self.records[which],
@@ -103,8 +106,16 @@ class Batch:
                 window=at.window[which],
                 flip=at.flip[which],
             ),
+            recipe=None if self.recipe is None else self.recipe.part(which),
             memory=memory,
+            times=None if self.times is None else self.times[which],
+            kept=None if self.kept is None else self.kept[which],
+            keep=None if keep is None else keep.part(which),
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process fills memory of its own.
+        return {**self.__dict__, "images": None, "memory": None}
 
     def source_size(self, i: int) -> tuple[int, int]:
         """Width and height that the store says sample ``i`` has."""
@@ -175,6 +186,8 @@ class Decoder(abc.ABC):
     """
 
     name: str
+    processes: Processes | None = None  # that decode what Pillow has to
+    view = 0  # which of these processes' decoders stands for it
     keeps = True  # what it reads, where it has a cache
     early = False  # whether it can begin a batch before there is memory for it
 
@@ -389,13 +402,21 @@ class Decoder(abc.ABC):
             )
         return self._pool
 
+    def employ(self, processes: Processes | None) -> None:
+        """Let ``processes`` decode what Pillow has to; None: threads of this process do."""
+        self.processes = processes
+
     def acquire(self, user: object) -> None:
         """``user`` iterates with this decoder, until ``release``."""
         self._users.add(id(user))
+        if self.processes is not None:
+            self.processes.acquire(user, self.threads)
 
     def release(self, user: object) -> None:
         """End of one ``acquire``; the last one ends the threads. Another call does nothing."""
         self._users.discard(id(user))  # sets change atomically
+        if self.processes is not None:
+            self.processes.release(user)
         if not self._users:
             pool, self._pool = self._pool, None
             if pool is not None:

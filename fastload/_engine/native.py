@@ -7,10 +7,11 @@ decodes those samples into their places in the same batch.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +19,21 @@ import torch
 from .. import _native
 from .._geometry import Geometry
 from .._transforms.recognise import Plan
-from ..errors import ChecksumError, DataError, DecodeError, StoreError, StoreNotFoundError
+from ..errors import (
+    ChecksumError,
+    DataError,
+    DecodeError,
+    InternalError,
+    StoreError,
+    StoreNotFoundError,
+)
 from ..storage._read import NOT_REGULAR
-from ..storage.base import DCT, ENCODED, Spans, Store
+from ..storage.base import DCT, ENCODED, RAW, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .entries import table_of
+
+if TYPE_CHECKING:
+    from .processes import Processes
 
 # resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -40,9 +51,60 @@ def _pass_order() -> int:
 
 def _by_pillow(decoder: Decoder, batch: Batch, which: np.ndarray) -> Ticket:
     """The samples ``which`` of a batch, which the core has left to Pillow."""
-    from .python import PythonTicket  # most loops never need it
+    from .python import by_pillow  # most loops never need it
 
-    return PythonTicket(decoder, batch, which)
+    return by_pillow(decoder, batch, which)
+
+
+def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
+    """Which of ``records`` (int64) the core does not decode: bool (n,).
+
+    It is asked for one pixel of each. What cannot be read at all counts as decoded: the batch says
+    what is wrong with it.
+    """
+    core = _native.load()
+    if core is None:
+        raise _native.missing()
+    found = store.locate(records)
+    known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
+    n, spans = len(known), found.spans
+    status = np.zeros(n, np.int32)
+    corner = np.tile(np.array([0, 0, 1, 1], np.int32), (n, 1))
+    paths, ends = store.file_table()
+    files = core.Files(paths, ends, store.mapped_files(), None, dict(store.memory()))
+    try:
+        job = core.submit(
+            files,
+            spans.file[known],
+            spans.offset[known],
+            spans.nbytes[known],
+            found.kinds[known],
+            found.sizes[known],
+            None,
+            None,
+            corner,
+            np.ones((n, 2), np.int32),
+            np.zeros((n, 2), np.int32),
+            np.zeros(n, np.uint8),
+            np.empty(3 * n, np.uint8),
+            None,
+            out_h=1,
+            out_w=1,
+            dtype=_DTYPES[torch.uint8],
+            channels_last=False,
+            filter=0,
+            order=_pass_order(),
+            fill=(0, 0, 0),
+            status=status,
+            detail=np.zeros(n, np.int32),
+            threads=threads,
+        )
+        job.wait()
+    finally:
+        files.close()
+    left = np.zeros(len(records), bool)
+    left[known] = status == _native.UNSUPPORTED
+    return left
 
 
 class NativeDecoder(Decoder):
@@ -81,8 +143,16 @@ class NativeDecoder(Decoder):
         for part in np.array_split(np.arange(len(file)), parts):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
+    def employ(self, processes: Processes | None) -> None:
+        """As in the contract."""
+        super().employ(processes)
+        self.early = self.early and processes is None
+
     def _start(self, batch: Batch) -> Ticket:
-        return self._begin(batch)
+        ticket = self._begin(batch)
+        if self.processes is not None:
+            ticket.leave_to_pillow()
+        return ticket
 
     def _start_early(self, batch: Batch) -> Ticket:
         from .early import EarlyTicket  # for large batches only
@@ -114,7 +184,11 @@ class NativeDecoder(Decoder):
         first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
         for ticket in followers:
             ticket.job = _Led(ticket.job, first.job)
-        return [first, *followers]
+        tickets = [first, *followers]
+        if self.processes is not None:
+            for ticket in tickets:
+                ticket.leave_to_pillow()
+        return [*tickets]
 
     def _begin(self, batch: Batch, **how: Any) -> NativeTicket:
         n = len(batch.records)
@@ -122,11 +196,60 @@ class NativeDecoder(Decoder):
         detail = np.zeros(n, np.int32)
         return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
 
-    def job(self, batch: Batch, status: np.ndarray, detail: np.ndarray, **how: Any) -> Any:
-        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample."""
+    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray | None]) -> None:
+        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3).
+
+        None leaves a sample as it is.
+        """
+        n = len(pixels)
+        known = [np.empty(0, np.uint8) if one is None else one.reshape(-1) for one in pixels]
+        files = self._core.Files(
+            b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(known))
+        )
+        box = np.zeros((n, 4), np.int32)
+        for i, one in enumerate(pixels):
+            if one is not None:
+                box[i, 2:] = one.shape[1::-1]
+        part = dataclasses.replace(
+            batch,
+            spans=Spans(
+                file=np.arange(n, dtype=np.int32),
+                offset=np.zeros(n, np.int64),
+                nbytes=np.array([len(one) for one in known], np.int64),
+            ),
+            kinds=np.full(n, RAW, np.uint8),
+            sizes=np.ascontiguousarray(box[:, 2:]),
+            geometry=dataclasses.replace(batch.geometry, box=box),
+            checksums=None,
+            check=None,
+            times=None,
+            keep=None,
+        )
+        status, detail = np.zeros(n, np.int32), np.zeros(n, np.int32)
+        try:
+            self.job(part, status, detail, files=files).wait()
+        finally:
+            files.close()
+        wrong = [i for i in np.flatnonzero(status).tolist() if pixels[i] is not None]
+        if wrong:
+            raise InternalError(f"the core refused pixels of Pillow's: status {status[wrong[0]]}")
+
+    def job(
+        self,
+        batch: Batch,
+        status: np.ndarray,
+        detail: np.ndarray,
+        *,
+        files: Any = None,
+        **how: Any,
+    ) -> Any:
+        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample.
+
+        ``files`` are what its spans refer to, where not to the store's.
+        """
         geometry, recipe = batch.geometry, batch.recipe
         return self._core.submit(
-            self._files,
+            self._files if files is None else files,
             batch.spans.file,
             batch.spans.offset,
             batch.spans.nbytes,
@@ -230,16 +353,23 @@ class NativeTicket(Ticket):
         self._rest: Ticket | None = None
         self._cancelled = False
 
+    def leave_to_pillow(self) -> None:
+        """Wait for the core, and have others begin with what it leaves, before ``result``."""
+        self.job.wait()
+        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
+        if len(left) and not self._cancelled:
+            self._rest = _by_pillow(self._decoder, self._batch, left)
+
     def result(self) -> torch.Tensor:
         self.job.wait()
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
         if len(failed):
             raise self._error(int(failed[0]))
-        left = np.flatnonzero(self._status)
         if self._cancelled:
             raise concurrent.futures.CancelledError("the batch was cancelled")
-        if len(left):
-            self._rest = _by_pillow(self._decoder, self._batch, left)
+        if self._rest is None:
+            self.leave_to_pillow()
+        if self._rest is not None:
             self._rest.result()
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -250,9 +380,9 @@ class NativeTicket(Ticket):
             raise concurrent.futures.CancelledError("the batch was cancelled")
         failed = np.flatnonzero(self._status > _native.UNSUPPORTED).tolist()
         errors = {i: self._error(i) for i in failed}
-        left = np.flatnonzero(self._status == _native.UNSUPPORTED)
-        if len(left):
-            self._rest = _by_pillow(self._decoder, self._batch, left)
+        if self._rest is None:
+            self.leave_to_pillow()
+        if self._rest is not None:
             errors |= self._rest.settle()[1]
         if not errors:
             self._decoder.checked(self._batch)

@@ -12,7 +12,7 @@ import concurrent.futures
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,11 +48,25 @@ class PythonDecoder(Decoder):
     name = "python"
 
     def _start(self, batch: Batch) -> Ticket:
-        return PythonTicket(self, batch, np.arange(len(batch.records)))
+        return by_pillow(self, batch, np.arange(len(batch.records)))
 
 
-_Known = bytes | DataError | None  # of a record: its bytes, or why there are none, if it was read
-_Spent = tuple[int, int]  # nanoseconds: until the image was decoded, and from then on
+def by_pillow(decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> Ticket:
+    """Begin to decode samples ``which`` of ``batch`` with Pillow: in processes, where there are."""
+    if decoder.processes is not None:
+        from .processes import ProcessTicket
+
+        jobs = decoder.processes.submit(decoder.view, batch, which)
+        if jobs is not None:
+            return ProcessTicket(decoder, batch, which, jobs)
+    return PythonTicket(decoder, batch, which)
+
+
+Known = bytes | DataError | None
+"""Of a record: its bytes, or why there are none, if it was read."""
+
+Spent = tuple[int, int]
+"""What a sample took in nanoseconds: until the image was decoded, and from then on."""
 
 
 class PythonTicket(Ticket):
@@ -66,17 +80,16 @@ class PythonTicket(Ticket):
         self._batch = batch
         self.times = batch.times
         self._which: list[int] = which.tolist()
-        self._out = _as_array(decoder, batch)
-        self._spent: list[_Spent] = []
-        self._tasks: list[concurrent.futures.Future[_Spent]] = []
-        self._data: list[_Known] | None = None
+        self._out = as_array(decoder, batch)
+        self._spent: list[Spent] = []
+        self._tasks: list[concurrent.futures.Future[Spent]] = []
+        self._data: list[Known] | None = None
         if decoder.origin.indirect is not None:
-            self._data = _read_indirect(decoder.origin, batch)
+            self._data = read_indirect(decoder.origin, batch)
         if decoder.threads and len(self._which) > 1:
             pool = decoder.pool()
             self._tasks = [
-                pool.submit(_fill_one, decoder, batch, i, self._out, self._data)
-                for i in self._which
+                pool.submit(fill_one, decoder, batch, i, self._out, self._data) for i in self._which
             ]
 
     def result(self) -> torch.Tensor:
@@ -88,7 +101,7 @@ class PythonTicket(Ticket):
                 raise
         else:
             self._spent = [
-                _fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
+                fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
             ]
         self._decoder.checked(self._batch)
         return self._batch.images
@@ -101,7 +114,7 @@ class PythonTicket(Ticket):
                     self._spent.append(self._tasks[n].result())
                 else:
                     self._spent.append(
-                        _fill_one(self._decoder, self._batch, i, self._out, self._data)
+                        fill_one(self._decoder, self._batch, i, self._out, self._data)
                     )
             except DataError as error:
                 errors[i] = error
@@ -140,7 +153,7 @@ def decode_record(store: Store, record: int) -> Image.Image:
     return _decode(data, int(kinds[0]), (width, height), **where).image
 
 
-def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
+def as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     """The batch's memory as (n, channels, h, w) of ``plan.stored``, with the strides it has."""
     n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
     channels = decoder.plan.channels
@@ -150,19 +163,25 @@ def _as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
     return np.reshape(flat, (n, channels, h, w))
 
 
-def _fill_one(
-    decoder: Decoder, batch: Batch, i: int, out: npt.NDArray[Any], known: list[_Known] | None
-) -> _Spent:
+def fill_one(
+    decoder: Decoder,
+    batch: Batch,
+    i: int,
+    out: npt.NDArray[Any],
+    known: list[Known] | None,
+    later: Callable[[int, Image.Image], None] | None = None,
+) -> Spent:
     """Read, check, decode and fill one sample; returns what it took.
 
-    ``known`` are the bytes of the batch's records where they need not be read. Raises DataError.
+    ``known`` are the bytes of the batch's records where they need not be read. ``later`` takes
+    images of their whole size instead of having them filled. Raises DataError.
     """
     store, record = decoder.store, int(batch.records[i])
     # Of a record in a cache errors name the place in the store behind.
     plain = decoder.cache is None
     where = _where(store, batch.spans, i, record) if plain else decoder.where(record)
     try:
-        return _filled(decoder, batch, i, out, known, where)
+        return _filled(decoder, batch, i, out, known, later, where)
     except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
         raise sample_error(error, **where)
 
@@ -172,9 +191,10 @@ def _filled(
     batch: Batch,
     i: int,
     out: npt.NDArray[Any],
-    known: list[_Known] | None,
+    known: list[Known] | None,
+    later: Callable[[int, Image.Image], None] | None,
     where: dict[str, Any],
-) -> _Spent:
+) -> Spent:
     begin = time.perf_counter_ns()
     store, record = decoder.store, int(batch.records[i])
     data = None if known is None else known[i]
@@ -209,7 +229,10 @@ def _filled(
     keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
     if keep is not None and keep.placed is not None:
         image = begun(image, i, keep.placed, plan)
-    fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
+    if later is not None and scale == 1:
+        later(i, image)
+    else:
+        fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
     if keep is not None and decoder.cache is not None:
         arena, kind = decoder.cache.arena, int(batch.kinds[i])
         if keep.placed is None:
@@ -269,15 +292,15 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     return data
 
 
-def _read_indirect(store: Store, batch: Batch) -> list[_Known]:
+def read_indirect(store: Store, batch: Batch) -> list[Known]:
     """The bytes of a batch's records, all at once: a chunk is unpacked once for them.
 
     None for those that are in a cache; for those that cannot be read, why.
     """
-    found: list[_Known] = [None] * len(batch.records)
+    found: list[Known] = [None] * len(batch.records)
     left = np.arange(len(found)) if batch.kept is None else np.flatnonzero(~batch.kept)
     try:
-        together: list[_Known] = list(store.read(batch.records[left]))
+        together: list[Known] = list(store.read(batch.records[left]))
     except DataError:  # one by one, to find those at fault
         together = [_one_read(store, batch.records[i : i + 1]) for i in left.tolist()]
     for i, data in zip(left.tolist(), together, strict=True):

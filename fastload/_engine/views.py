@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,6 +16,9 @@ from ..errors import DataError, InternalError
 from ..storage.base import Spans
 from .decoder import Batch, Decoder, Draws, Images, Ticket
 from .native import NativeDecoder
+
+if TYPE_CHECKING:
+    from .processes import Processes
 
 
 class ViewsDecoder(Decoder):
@@ -52,6 +56,13 @@ class ViewsDecoder(Decoder):
             else [decoder._start(batch) for decoder, batch in zip(self._each, batches, strict=True)]
         )
         return _ViewsTicket(list(map(Decoder.counted, tickets, batches)))
+
+    def employ(self, processes: Processes | None) -> None:
+        """As in the contract: the same for all views."""
+        super().employ(processes)
+        for view, decoder in enumerate(self._each):
+            decoder.employ(processes)
+            decoder.view = view
 
     def makes(self, plan: Plan | Views) -> bool:
         """As in the contract."""

@@ -51,6 +51,11 @@ class Recipe:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
+    def part(self, which: slice | npt.NDArray[np.int64]) -> Recipe:
+        """Of some of the samples."""
+        names = ("first_size", "codes", "values", "frames", "boxes", "keys")
+        return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
+
     def stages(self) -> tuple[npt.NDArray[Any], ...] | None:
         """``stages`` of the core's submit; None where a sample is the first frame."""
         if not len(self.settings):
