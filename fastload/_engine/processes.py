@@ -279,7 +279,7 @@ def _attend(connection: Connection, jobs: queue.SimpleQueue[_Job | None], pid: i
                     sent.append(job)
                     connection.send_bytes(job.message)
                 job = None
-            answer: _Answer = pickle.loads(connection.recv_bytes())
+            answer: _Answer = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our process
             _settle(sent.popleft().future, answer)
             del answer
     except (EOFError, OSError):
@@ -405,7 +405,7 @@ def serve(connection: Connection, told: Connection, decoders: Sequence[PythonDec
         if ended():
             return
         try:
-            answer = filler.fill(pickle.loads(connection.recv_bytes()), ended)
+            answer = filler.fill(pickle.loads(connection.recv_bytes()), ended)  # noqa: S301 - of our process
             if answer is not None:
                 connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except (EOFError, ConnectionError):

@@ -183,7 +183,7 @@ def fill_one(
     try:
         return _filled(decoder, batch, i, out, known, later, where)
     except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-        raise sample_error(error, **where)
+        raise sample_error(error, **where)  # noqa: B904 - it chains them
 
 
 def _filled(
