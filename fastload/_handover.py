@@ -23,16 +23,14 @@ import sys
 import warnings
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data import BatchSampler, IterableDataset
 
 from ._torch import DataLoader
 
-if TYPE_CHECKING:
-    from ._loader import FastLoader
-
 _ADAPTERS = "accelerate.data_loader"
+_ASKED = "_is_accelerate_prepared"  # the attribute that accelerate asks for
 
 # Arguments of ours that are in the dataset already, or in what a file said.
 _APPLIED = frozenset(("transform", "target_transform", "fields", "joint", "tuned", "trace"))
@@ -53,7 +51,7 @@ class Carrier:
         self,
         collate_fn: Callable[[Any], Any],
         batch_transform: Callable[[Any], Any] | None,
-        loader: FastLoader[Any] | None = None,
+        loader: Any | None = None,
     ) -> None:
         self.collate_fn = collate_fn
         self._batch_transform = batch_transform
@@ -64,7 +62,7 @@ class Carrier:
         return batch if self._batch_transform is None else self._batch_transform(batch)
 
     @property
-    def loader(self) -> FastLoader[Any] | None:
+    def loader(self) -> Any | None:
         """The loader, if it still exists."""
         return None if self._loader is None else self._loader()
 
@@ -88,13 +86,13 @@ class Asked:
     No property, as accelerate may set it.
     """
 
-    def __get__(self, loader: FastLoader[Any] | None, kind: type) -> bool:
+    def __get__(self, loader: Any | None, kind: type) -> bool:
         if loader is not None:
             _carry(loader)
         return False
 
 
-def _carry(loader: FastLoader[Any]) -> None:
+def _carry(loader: Any) -> None:
     """Let ``loader``'s collate_fn carry what accelerate, which is about to read it, leaves out."""
     module = sys.modules.get(_ADAPTERS)
     if module is None:  # somebody else who asks
@@ -175,11 +173,10 @@ class Settled:
         return type(self), (self._adapter(),)
 
 
-def _again(loader: FastLoader[Any], plain: DataLoader[Any]) -> FastLoader[Any]:
+def _again(loader: Any, plain: DataLoader[Any]) -> Any:
     """A loader like ``loader`` over the dataset and the batches of ``plain``."""
-    from ._loader import FastLoader
-
-    ours = inspect.signature(FastLoader.__init__).parameters.keys()
+    kind: Any = next(kind for kind in type(loader).__mro__ if _ASKED in vars(kind))
+    ours = inspect.signature(kind.__init__).parameters.keys()
     torchs = inspect.signature(DataLoader.__init__).parameters.keys()
     arguments = {name: getattr(loader, name) for name in ours - torchs - _APPLIED}
     order = ("batch_size", "shuffle", "sampler", "batch_sampler", "drop_last")
@@ -192,8 +189,8 @@ def _again(loader: FastLoader[Any], plain: DataLoader[Any]) -> FastLoader[Any]:
         arguments["num_workers"] = "auto"
     if arguments["on_error"] == "refill" and "batch_sampler" in arguments:
         arguments["on_error"] = "replace"  # ranks need equal numbers of batches
-    made: FastLoader[Any] = type(loader).__new__(type(loader))
-    FastLoader.__init__(made, plain.dataset, **arguments)
+    made: Any = type(loader).__new__(type(loader))
+    kind.__init__(made, plain.dataset, **arguments)
     for name in _APPLIED | {"_timeline"}:
         setattr(made, name, getattr(loader, name))
     for name, value in loader.__getstate__().items():  # a state, and what is of a user's class
@@ -217,7 +214,7 @@ def _order(plain: DataLoader[Any]) -> dict[str, Any]:
     return arguments
 
 
-def follow(loader: FastLoader[Any]) -> None:
+def follow(loader: Any) -> None:
     """Tell ``loader`` the epoch that accelerate is about to iterate over, where it prepared it."""
     adapter = _adapter(loader)
     if adapter is None:
@@ -234,12 +231,12 @@ def resume(loader: Any, epoch: int) -> None:
         adapter.iteration = epoch
 
 
-def prepared(loader: FastLoader[Any]) -> bool:
+def prepared(loader: Any) -> bool:
     """Whether it is accelerate that says which epoch comes."""
     return _adapter(loader) is not None
 
 
-def _adapter(loader: FastLoader[Any]) -> Any:
+def _adapter(loader: Any) -> Any:
     """accelerate's adapter around ``loader``, or None."""
     adapter = None if loader._adapter is None else loader._adapter()
     return adapter if adapter is not None and "iteration" in vars(adapter) else None

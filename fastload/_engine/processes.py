@@ -189,7 +189,7 @@ class Processes:
 
 
 class _Team:
-    """Processes and the threads that serve them. Nobody's ``self`` but the threads' refers to it."""
+    """Processes and the threads that serve them; no thread holds on to it."""
 
     def __init__(self, context: Any, decoders: Sequence[PythonDecoder], count: int) -> None:
         self._pid = os.getpid()
