@@ -196,7 +196,7 @@ setup(
     ],
     extras_require={
         "dali": ["nvidia-dali-cuda120"],
-        # nvJPEG before 13.2 refuses boxes of images (_engine/dali_graph.py)
+        # nvJPEG before 13.2 refuses boxes of images (_engine/nvidia/dali_graph.py)
         "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
         "nvimgcodec": ["nvidia-nvimgcodec-cu12[nvjpeg]>=0.9"],
         "nvimgcodec-cuda13": ["nvidia-nvimgcodec-cu13[nvjpeg]>=0.9"],

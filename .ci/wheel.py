@@ -100,7 +100,7 @@ def use(wheel: Path, folder: Path) -> None:
         raise SystemExit(
             f"wheel: expected `fastload --version` to name the native core, got\n{said}"
         )
-    make = "from fastload._synthetic import make_images; make_images('photos', 20, classes=2)"
+    make = "from fastload._tools.synthetic import make_images; make_images('photos', 20, classes=2)"
     run(python, "-I", "-c", make, cwd=folder)
     run(command, "pack", "photos", "photos.lmdb", cwd=folder)
     run(command, "info", "photos.lmdb", cwd=folder)

@@ -12,21 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from fastload._bar import Progress
-from fastload.errors import StoreError, UsageError
-from fastload.storage import Store, format_of, open_store
-from fastload.storage._local import local_path
-from fastload.storage._partial import sync_folder
-from fastload.storage._sidecar import (
-    SUFFIX,
-    next_sidecar_of,
-    read_sidecar,
-    sidecar_of,
-    write_sidecar,
-)
-from fastload.storage._writer import KEPT
-from fastload.storage.concat import ConcatStore
-
+from .._base.progress_bar import Progress
+from ..errors import StoreError, UsageError
+from ..storage import Store, format_of, open_store
+from ..storage._local import local_path
+from ..storage._partial import sync_folder
+from ..storage._sidecar import SUFFIX, next_sidecar_of, read_sidecar, sidecar_of, write_sidecar
+from ..storage._writer import KEPT
+from ..storage.concat import ConcatStore
 from ._pack import pack
 from ._report import PackReport
 from ._store_source import StoreSource

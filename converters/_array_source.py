@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import DataError, StoreError, StoreNotFoundError
-
+from ..errors import DataError, StoreError, StoreNotFoundError
 from ._dataset_source import raw_sample
 from ._source import Annotations, Sample, Source
 

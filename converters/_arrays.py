@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fastload.errors import UsageError
-from fastload.hints import Encoding
-from fastload.storage import FORMATS, format_of
-
+from ..errors import UsageError
+from ..hints import Encoding
+from ..storage import FORMATS, format_of
 from ._resize import Resize
 from ._source import Source
 

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastload.errors import DataError, DecodeError, sample_error
-from fastload.storage import DCT, ENCODED, RAW
-from fastload.storage._crc import crc32c
-
+from ..errors import DataError, DecodeError, sample_error
+from ..storage import DCT, ENCODED, RAW
+from ..storage._crc import crc32c
 from ._encoders import Encoded, Encoder, examine
 from ._gather import Gatherer
 from ._source import Annotations, Sample, Source
@@ -191,7 +190,7 @@ def _pixels(data: bytes, size: tuple[int, int] | None) -> Image.Image:
 
 
 def _jpeg(record: bytes) -> bytes:
-    from fastload._engine.jpeg import dct_to_jpeg
+    from .._engine.jpeg import dct_to_jpeg
 
     try:
         return dct_to_jpeg(record)

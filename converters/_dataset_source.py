@@ -10,11 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from fastload._named import named
-from fastload.errors import DataError, DecodeError, UsageError
-from fastload.storage import RAW
-from fastload.storage._fields import gather_fields, label_column
-
+from .._base.import_object import named
+from ..errors import DataError, DecodeError, UsageError
+from ..storage import RAW
+from ..storage._fields import gather_fields, label_column
 from ._labels import Chosen, warn_of_others
 from ._source import Annotations, Sample, Source
 

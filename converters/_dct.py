@@ -8,10 +8,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from fastload import _native
-from fastload.errors import MissingDependencyError
-from fastload.storage import DCT
-
+from .. import _native
+from ..errors import MissingDependencyError
+from ..storage import DCT
 from ._encoders import Encoded
 
 

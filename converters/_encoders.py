@@ -11,10 +11,9 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, get_args
 
-from fastload.errors import DecodeError, UsageError
-from fastload.hints import Encoding
-from fastload.storage import DCT, ENCODED, RAW
-
+from ..errors import DecodeError, UsageError
+from ..hints import Encoding
+from ..storage import DCT, ENCODED, RAW
 from ._headers import image_size, jpeg_ends, refuse_bomb
 from ._resize import Resize
 

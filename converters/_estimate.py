@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from fastload._machine.cpu import available
-from fastload.errors import DecodeError, MissingDependencyError, UsageError
-from fastload.hints import Encoding
-from fastload.storage import Batch, open_store, open_writer
-
+from .._base.machine.cpu import available
+from ..errors import DecodeError, MissingDependencyError, UsageError
+from ..hints import Encoding
+from ..storage import Batch, open_store, open_writer
 from . import _arrays, _split
 from ._chunk import Chunk, read_chunk
 from ._encoders import ENCODINGS, make_encoder
@@ -125,9 +124,9 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
     """Images per second that the engine makes out of the records of ``chunk``."""
     from torchvision.transforms import v2
 
-    from fastload._buffers import SlabRing
-    from fastload._engine import make_decoder
-    from fastload._transforms.recognise import Plan, recognise
+    from .._base.slabs import SlabRing
+    from .._engine import make_decoder
+    from .._transforms.recognise import Plan, recognise
 
     side = int(min(_SIDE, chunk.sizes.min()))
     steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload import _native
+from .. import _native
 
 MEMORY_NBYTES = 8 << 20  # of one piece of memory; a larger file gets one of its own
 CHUNK_NBYTES = 32 << 20  # of the pieces of one call; a larger file comes alone

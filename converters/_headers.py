@@ -7,7 +7,7 @@ import struct
 import warnings
 from collections.abc import Iterator
 
-from fastload.errors import DecodeError
+from ..errors import DecodeError
 
 # Frame headers of a JPEG: SOF0 to SOF15 without DHT (C4), JPG (C8) and DAC (CC).
 # Source: ITU-T T.81, table B.1.

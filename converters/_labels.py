@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import UsageError
-from fastload.storage._fields import encode_text, label_column
+from ..errors import UsageError
+from ..storage._fields import encode_text, label_column
 
 # Names of columns as they are found in lists, the likeliest first; however they are written.
 _IMAGES = ("path", "file_name", "filename", "file", "filepath", "file_path", "image", "img",

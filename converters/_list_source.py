@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, UsageError
-from fastload.storage._fields import gather_fields
-from fastload.storage.folder import FolderStore
-
+from ..errors import StoreError, UsageError
+from ..storage._fields import gather_fields
+from ..storage.folder import FolderStore
 from ._labels import Chosen, called_like_images, numbered, warn_of_others
 from ._source import Annotations, Sample
 from ._store_source import FolderSource, unique

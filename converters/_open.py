@@ -6,13 +6,12 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastload._datasets import huggingface
-from fastload.errors import UsageError
-from fastload.storage import Store, open_store
-from fastload.storage._local import is_url
-from fastload.storage.arrow import ArrowStore
-from fastload.storage.folder import FolderStore
-
+from .._sources import huggingface
+from ..errors import UsageError
+from ..storage import Store, open_store
+from ..storage._local import is_url
+from ..storage.arrow import ArrowStore
+from ..storage.folder import FolderStore
 from ._array_source import array_source
 from ._dataset_source import dataset_source, is_object_name, named_object
 from ._labels import Chosen

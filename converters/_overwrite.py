@@ -13,11 +13,10 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 
-from fastload.errors import StoreError, UsageError
-from fastload.storage import format_of, open_store
-from fastload.storage._partial import sync_folder
-from fastload.storage._sidecar import SUFFIX as SIDECAR
-
+from ..errors import StoreError, UsageError
+from ..storage import format_of, open_store
+from ..storage._partial import sync_folder
+from ..storage._sidecar import SUFFIX as SIDECAR
 from ._remote import in_order
 from ._report import PackReport
 

@@ -18,15 +18,14 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fastload._bar import Progress, reporting
-from fastload._machine.cpu import available
-from fastload._version import __version__
-from fastload.errors import DecodeError, StoreError, UsageError
-from fastload.hints import Compression, Encoding, OnPackError
-from fastload.storage import Store, Writer, open_store, open_writer
-from fastload.storage._local import is_url
-from fastload.storage.summary import labels_of
-
+from .._base.machine.cpu import available
+from .._base.progress_bar import Progress, reporting
+from .._tools.summary import labels_of
+from .._version import __version__
+from ..errors import DecodeError, StoreError, UsageError
+from ..hints import Compression, Encoding, OnPackError
+from ..storage import Store, Writer, open_store, open_writer
+from ..storage._local import is_url
 from . import _arrays, _overwrite, _remote, _split
 from ._encoders import make_encoder
 from ._labels import Chosen

@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fastload.errors import (
+from ..errors import (
     FastloadError,
     MissingDependencyError,
     StoreError,
@@ -24,8 +24,7 @@ from fastload.errors import (
     UsageError,
     install,
 )
-from fastload.storage._sidecar import SUFFIX as SIDECAR
-
+from ..storage._sidecar import SUFFIX as SIDECAR
 from ._labels import Chosen
 from ._list_source import SUFFIXES, listed_files
 from ._open import open_source

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from fastload.errors import UsageError
+from ..errors import UsageError
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -11,10 +11,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 
-from fastload._bar import Progress
-from fastload.errors import DataError, DecodeError, UsageError
-from fastload.storage import Batch, Writer
-
+from .._base.progress_bar import Progress
+from ..errors import DataError, DecodeError, UsageError
+from ..storage import Batch, Writer
 from ._chunk import Chunk, read_chunk
 from ._encoders import Encoder
 from ._report import Skipped

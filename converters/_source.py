@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastload.errors import DataError
-from fastload.hints import Encoding
-from fastload.storage import ENCODED
+from ..errors import DataError
+from ..hints import Encoding
+from ..storage import ENCODED
 
 if TYPE_CHECKING:
     from PIL import Image

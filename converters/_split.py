@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastload.errors import UsageError
+from ..errors import UsageError
 
 
 def parse(split: str) -> dict[str, float]:

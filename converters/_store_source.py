@@ -10,14 +10,13 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fastload import _native
-from fastload.errors import ChecksumError, DataError, StoreError, UsageError
-from fastload.storage import Store
-from fastload.storage._crc import crc32c
-from fastload.storage.arrow import ArrowStore
-from fastload.storage.base import TURNED
-from fastload.storage.folder import FolderStore
-
+from .. import _native
+from ..errors import ChecksumError, DataError, StoreError, UsageError
+from ..storage import Store
+from ..storage._crc import crc32c
+from ..storage.arrow import ArrowStore
+from ..storage.base import TURNED
+from ..storage.folder import FolderStore
 from ._gather import Gatherer
 from ._labels import Chosen, numbered, warn_of_others
 from ._source import Annotations, Sample, Source
@@ -156,7 +155,7 @@ class TableSource(StoreSource):
             try:
                 if int(self.store.kinds(one)[0]) == TURNED:
                     # imports torch: 1 s, and little of what is packed is turned
-                    from fastload._engine.python import decode_record
+                    from .._engine.python import decode_record
 
                     yield Sample(decode_record(self.store, index))
                 else:

@@ -25,18 +25,18 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from ._dataset import PackedDataset
+    from ._base.timeline import trace
     from ._loader import FastLoader
-    from ._replacement import install, patched, uninstall
-    from ._show import show
-    from ._timeline import trace
-    from ._tuning import autotune
-    from ._watch import watch
+    from ._sources.packed import PackedDataset
+    from ._tools.replacement import install, patched, uninstall
+    from ._tools.show import show
+    from ._tools.summary import info
+    from ._tools.tuning import autotune
+    from ._tools.unpack import unpack
+    from ._tools.verify import verify
+    from ._tools.watch import watch
     from .converters import append, concat, pack
     from .storage import open_store, open_writer
-    from .storage.summary import info
-    from .storage.unpack import unpack
-    from .storage.verify import verify
 
 __all__ = [
     "ChecksumError",
@@ -73,22 +73,22 @@ __all__ = [
 # import torch to print its help.
 _LAZY = {
     "FastLoader": "fastload._loader",
-    "PackedDataset": "fastload._dataset",
+    "PackedDataset": "fastload._sources.packed",
     "open_store": "fastload.storage",
     "open_writer": "fastload.storage",
     "append": "fastload.converters",
-    "autotune": "fastload._tuning",
+    "autotune": "fastload._tools.tuning",
     "concat": "fastload.converters",
-    "info": "fastload.storage.summary",
-    "install": "fastload._replacement",
+    "info": "fastload._tools.summary",
+    "install": "fastload._tools.replacement",
     "pack": "fastload.converters",
-    "patched": "fastload._replacement",
-    "show": "fastload._show",
-    "trace": "fastload._timeline",
-    "uninstall": "fastload._replacement",
-    "unpack": "fastload.storage.unpack",
-    "verify": "fastload.storage.verify",
-    "watch": "fastload._watch",
+    "patched": "fastload._tools.replacement",
+    "show": "fastload._tools.show",
+    "trace": "fastload._base.timeline",
+    "uninstall": "fastload._tools.replacement",
+    "unpack": "fastload._tools.unpack",
+    "verify": "fastload._tools.verify",
+    "watch": "fastload._tools.watch",
 }
 
 

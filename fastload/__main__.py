@@ -1,6 +1,6 @@
 """``python -m fastload``: the command line."""
 
-from fastload.cli import main
+from .cli import main
 
 if __name__ == "__main__":
     main(prog_name="fastload")

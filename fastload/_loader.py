@@ -11,40 +11,35 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from . import _arguments, _decode_device, _epoch, _handover, _runs, _shard
-from ._arguments import Sample
-from ._cache.cache import Cache
-from ._collate import collate
-from ._dataset import open_dataset
-from ._datasets.source import Source, nested, resolve, several_sizes
-from ._datasets.tensors import of_rows
-from ._device import delivery
+from ._base.machine import cpu
+from ._base.timeline import Timeline, active, lasting
+from ._base.torch_loader import DataLoader
+from ._base.trace import Observed, Stamps
 from ._engine import FOREIGN, chosen
+from ._engine.cache.cache import Cache
 from ._engine.decoder import Decoder
-from ._machine import cpu
-from ._on_error.policy import BadSamples
-from ._reports import Reports
-from ._resumable import Resumable
-from ._retold import Retold
-from ._sampler import of_loader
-from ._shard import Shard
-from ._timeline import Timeline, active, lasting
-from ._torch import DataLoader
-from ._trace import Observed, Stamps
+from ._run import accelerate, runs
+from ._run import arguments as _arguments
+from ._run import decode_device as _decode_device
+from ._run import epoch as _epoch
+from ._run import shard as _shard
+from ._run.arguments import Sample
+from ._run.bad_samples.policy import BadSamples
+from ._run.delivery import delivery
+from ._run.order import of_loader
+from ._run.reports import Reports
+from ._run.resumable import Resumable
+from ._run.retold import Retold
+from ._run.shard import Shard
+from ._sources.collate import collate
+from ._sources.packed import open_dataset
+from ._sources.source import Source, nested, resolve, several_sizes
+from ._sources.tensors import of_rows
 from .errors import UsageError
-from .hints import (
-    CacheKind,
-    CheckCrc,
-    Decode,
-    DecodeDevice,
-    Engine,
-    JointKind,
-    NumWorkers,
-    OnError,
-)
+from .hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, JointKind, NumWorkers, OnError
 
 if TYPE_CHECKING:  # what not every loader needs
-    from ._governor import Governor
+    from ._run.governor import Governor
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
@@ -169,7 +164,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     shard = False
     _threads = False
 
-    _is_accelerate_prepared = _handover.Asked()
+    _is_accelerate_prepared = accelerate.Asked()
     _adapter: weakref.ref[Any] | None = None  # accelerate's, around this loader
     _left_out = 0  # batches at the beginning of each epoch that accelerate skips
 
@@ -275,7 +270,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self._threads = not isinstance(source, str) and not source.tensors
         self._governor: Governor | None = None
         if isinstance(num_workers, str):
-            self._governor = _runs.governor(source, opened, batch_size)
+            self._governor = runs.governor(source, opened, batch_size)
             num_workers = 1 if self._governor is None else self._governor.setting.workers
         if num_workers is None:
             # Rows of tensors are copied when asked for, so that the next batch has changed ones.
@@ -383,7 +378,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         return _shard.resolve(self.rank, self.world_size)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        _handover.follow(self)
+        accelerate.follow(self)
         # As in torch: workers that persist have one iterator, which begins anew.
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
@@ -412,7 +407,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         last, self._stamps = self._stamps, Stamps(self._observer())
         source = self._source()
         self._native = not isinstance(source, str)
-        _runs.adjust(self, last)
+        runs.adjust(self, last)
         epoch = _epoch.begin(self, number, resume, shard)
         self._progress = epoch.progress
         self._padding = epoch.padding
@@ -420,19 +415,19 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         with epoch.drawing():
             inner: Iterator[Any]
             if not isinstance(source, str):
-                inner = _runs.native(self, source, epoch)
-            elif _runs.plain(self):
-                _runs.leave_to_torch(self, epoch)
+                inner = runs.native(self, source, epoch)
+            elif runs.plain(self):
+                runs.leave_to_torch(self, epoch)
                 inner = Observed(self._torchs(), self._stamps)
             else:
-                from ._workers import run
+                from ._run.workers import run
 
                 inner = run.iterator(self, epoch)
             return delivery.deliver(self, source, epoch, inner)
 
     @property
     def _collate(self) -> Callable[[list[Any]], Any]:
-        collate_fn: Callable[[list[Any]], Any] = _handover.collate_of(self.collate_fn)
+        collate_fn: Callable[[list[Any]], Any] = accelerate.collate_of(self.collate_fn)
         return collate_fn
 
     def _torchs(self) -> Any:

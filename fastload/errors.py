@@ -18,7 +18,7 @@ came, and at its end what to do.
 
 from __future__ import annotations
 
-from ._shown import printable
+from ._printable import printable
 from ._version import DISTRIBUTION
 
 

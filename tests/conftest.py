@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)  # of pytest-xdist: what `-n auto` means
 def pytest_xdist_auto_num_workers() -> int:
-    from fastload._machine import cpu
+    from fastload._base.machine import cpu
 
     return min(cpu.available(), MOST_PROCESSES)
 
@@ -97,9 +97,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """24 photo-like JPEGs (about 470 x 400, 110 KB) in class0, class1 and class2. Read only."""
-    from fastload import _synthetic
+    from fastload._tools import synthetic
 
-    return _synthetic.make_images(tmp_path_factory.mktemp("photos"), 24, classes=3, seed=7)
+    return synthetic.make_images(tmp_path_factory.mktemp("photos"), 24, classes=3, seed=7)
 
 
 @pytest.fixture(scope="session")

@@ -19,8 +19,8 @@ import pytest
 import torch
 
 from fake_device import raw
-from fastload._buffers import SlabRing
-from fastload._device import accelerator, cuda
+from fastload._base.devices import accelerator, cuda
+from fastload._base.slabs import SlabRing
 
 
 class FakeCuda:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 
 Operation = Callable[[], bool]  # False: not yet
 

@@ -29,7 +29,7 @@ class FakeTime:
         )
         for name in modules:
             patched.setattr(importlib.import_module(f"fastload.{name}"), "time", told)
-        patched.setattr("fastload._machine.cpu.wanted", lambda: self.busy_s)
+        patched.setattr("fastload._base.machine.cpu.wanted", lambda: self.busy_s)
 
     def _now(self) -> float:
         self.wall_s += self._read_s

@@ -11,7 +11,7 @@ from PIL import Image
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload import _philox
+from fastload._base import philox
 
 COLOURS = ("ColorJitter", "RandomGrayscale", "GaussianBlur", "RandomErasing")
 
@@ -25,7 +25,7 @@ def sample(chain: Any, given: dict[str, Any], index: int, seed: int, epoch: int)
     steps, position, pixel = [], 0, torchvision_oracle.PIXELS
 
     def numbers(at: int, count: int) -> list[float]:
-        return _philox.uniform(seed, epoch, np.array([index]), at, count)[0].tolist()
+        return philox.uniform(seed, epoch, np.array([index]), at, count)[0].tolist()
 
     for leaf in torchvision_oracle.leaves(chain):
         name = type(leaf).__name__

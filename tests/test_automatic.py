@@ -12,7 +12,7 @@ from torchvision import transforms as T
 
 from fake_time import FakeTime
 from fastload import FastLoader
-from fastload._governor import Governor, Setting
+from fastload._run.governor import Governor, Setting
 from fastload.errors import UsageError
 
 CHAIN = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
@@ -33,7 +33,7 @@ def test_threads_and_batches_ahead_change_in_mid_epoch_without_changing_a_batch(
     store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = iter(Setting(workers=1 + k % 5, prefetch=1 + k % 4) for k in range(10**6))
-    monkeypatch.setattr("fastload._governor.Pace.batch", lambda self: next(settings))
+    monkeypatch.setattr("fastload._run.governor.Pace.batch", lambda self: next(settings))
     used = list(range(24)) * 8
 
     def loader(workers: Any) -> FastLoader:
@@ -111,8 +111,8 @@ class Own(TensorDataset):
 
 
 def test_little_memory_bounds_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload._machine.memory.available", lambda: 200 << 20)
-    monkeypatch.setattr("fastload._machine.cpu.available", lambda: 8)
+    monkeypatch.setattr("fastload._base.machine.memory.available", lambda: 200 << 20)
+    monkeypatch.setattr("fastload._base.machine.cpu.available", lambda: 8)
     loader = FastLoader(Own(torch.arange(4)), num_workers="auto")
     assert loader.num_workers == 1
     assert isinstance(loader._governor, Governor)

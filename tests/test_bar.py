@@ -17,9 +17,10 @@ from typing import Any
 import pytest
 
 import fastload
-from fastload import _bar, pack
-from fastload.storage.unpack import unpack
-from fastload.storage.verify import verify
+from fastload import pack
+from fastload._base import progress_bar
+from fastload._tools.unpack import unpack
+from fastload._tools.verify import verify
 from storage.formats import picture
 
 
@@ -42,8 +43,8 @@ def images(tmp_path: Path) -> Path:
 def test_in_a_log_a_line_comes_now_and_then_and_at_the_end(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_bar, "_LINE_EVERY_S", 0.0)
-    with _bar.reporting("packing", True) as report:
+    monkeypatch.setattr(progress_bar, "_LINE_EVERY_S", 0.0)
+    with progress_bar.reporting("packing", True) as report:
         assert report is not None
         for done in (0, 1000, 5000):
             report(done, 5000, done << 10)
@@ -53,7 +54,7 @@ def test_in_a_log_a_line_comes_now_and_then_and_at_the_end(
 
 
 def test_most_updates_are_not_worth_a_line_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
-    with _bar.reporting("packing", True) as report:
+    with progress_bar.reporting("packing", True) as report:
         assert report is not None
         for done in range(1000):
             report(done, None, 0)
@@ -62,7 +63,7 @@ def test_most_updates_are_not_worth_a_line_in_a_log(capsys: pytest.CaptureFixtur
 
 
 def test_what_was_done_before_is_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    with _bar.reporting("packing", True) as report:
+    with progress_bar.reporting("packing", True) as report:
         assert report is not None
         report(10**15, 10**15, 0)
         report(10**15 + 1, 10**15 + 1, 0)
@@ -105,7 +106,7 @@ def test_a_bar_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     before = threading.active_count()
-    with _bar.bar("packing", unit="images", total=3) as shown:
+    with progress_bar.bar("packing", unit="images", total=3) as shown:
         shown.update(3)
         assert threading.active_count() == before
     assert "3/3" in terminal.getvalue()
@@ -127,8 +128,8 @@ def test_in_a_notebook_it_is_the_form_that_tqdm_chooses_there(
     ipython = SimpleNamespace(get_ipython=lambda: shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)  # type: ignore[arg-type]
     monkeypatch.setattr(tqdm.auto, "tqdm", Widget)
-    assert _bar.wanted(None) and not _bar.wanted(False)
-    with _bar.bar("epoch", unit="batches", total=3) as shown:
+    assert progress_bar.wanted(None) and not progress_bar.wanted(False)
+    with progress_bar.bar("epoch", unit="batches", total=3) as shown:
         shown.update(3)
     assert "3/3" in capsys.readouterr().err
     (options,) = made
@@ -147,6 +148,6 @@ def test_a_terminal_that_does_not_know_its_width_has_a_bar(images: Path, tmp_pat
 
 
 def test_sizes_are_shown_in_a_unit_that_fits() -> None:
-    assert [_bar.human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
+    assert [progress_bar.human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
         "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
     ]  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 
 SHAPE, STRIDES = (4, 3, 8, 8), (192, 64, 8, 1)
 

@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from batches import EVAL, TRAIN, same
 from fastload import FastLoader, PackedDataset, pack
-from fastload._collate import ReadyBatch, collate
+from fastload._sources.collate import ReadyBatch, collate
 
 
 @pytest.fixture(scope="module")

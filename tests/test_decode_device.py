@@ -17,15 +17,17 @@ from torchvision import transforms
 
 from batches import TRAIN, same
 from fake_device import FakeDevice
-from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError, _decode_device
-from fastload._buffers import SlabRing
-from fastload._datasets.source import resolve
-from fastload._decode_device import Choice, choice_of, measure, rate, state_of
-from fastload._device import accelerator
-from fastload._engine import chosen, dali_graph, nvimages
-from fastload._tuning import result
-from fastload._tuning.point import Point
-from fastload._tuning.target import Target
+from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError
+from fastload._base.devices import accelerator
+from fastload._base.slabs import SlabRing
+from fastload._engine import chosen
+from fastload._engine.nvidia import dali_graph, nvimages
+from fastload._run import decode_device as _decode_device
+from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
+from fastload._sources.source import resolve
+from fastload._tools.tuning import result
+from fastload._tools.tuning.point import Point
+from fastload._tools.tuning.target import Target
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 

@@ -17,7 +17,8 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import functional as F
 
-from fastload import FastLoader, PackedDataset, _geometry, pack
+from fastload import FastLoader, PackedDataset, pack
+from fastload._transforms.geometry import draws
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
 
@@ -37,7 +38,7 @@ def reference(
 ) -> tuple[list[torch.Tensor], list[tuple[int, ...]]]:
     """What torchvision makes of the images with the boxes and flips that fastload draws."""
     images = [Image.open(path).convert("RGB") for path in paths]
-    geometry = _geometry.draw(
+    geometry = draws.draw(
         recognise(chain).ops,
         np.array([image.size for image in images], np.int32),
         seed=SEED,

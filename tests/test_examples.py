@@ -27,7 +27,8 @@ import torch
 from PIL import Image
 
 import warm
-from fastload import _synthetic, open_writer, pack
+from fastload import open_writer, pack
+from fastload._tools import synthetic
 from fastload.storage import Record
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,7 +117,7 @@ class MyDataset(torch.utils.data.Dataset):
 
 def images(folder: Path) -> None:
     """16 photos of cats and dogs, whose names begin with that of the folder."""
-    _synthetic.make_images(folder, 16, classes=2, seed=1)
+    synthetic.make_images(folder, 16, classes=2, seed=1)
     for number, name in enumerate(("cat", "dog")):
         (folder / f"class{number}").rename(folder / name)
         for file in (folder / name).iterdir():
@@ -168,7 +169,7 @@ def annotated(path: Path, fields: dict[str, Any]) -> None:
 
 
 def photo(path: Path) -> None:
-    _synthetic.make_images(path.parent / "one", 1, classes=1)
+    synthetic.make_images(path.parent / "one", 1, classes=1)
     (found,) = (path.parent / "one").rglob("*.jpg")
     Image.open(found).resize((640, 480)).save(path)
 

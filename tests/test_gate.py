@@ -10,9 +10,10 @@ from torch.utils.data import ConcatDataset
 from torchvision import transforms as tv
 from torchvision.datasets import ImageFolder
 
-from fastload import FastLoader, _gate
-from fastload._buffers import LARGE_NBYTES, SlabRing
+from fastload import FastLoader
+from fastload._base.slabs import LARGE_NBYTES, SlabRing
 from fastload._engine import early
+from fastload._run import backpressure
 
 SHAPE = (LARGE_NBYTES,)
 
@@ -79,7 +80,7 @@ def test_of_several_who_wait_each_is_told_until_it_ends():
 
 def test_the_gate_opens_for_who_waits_while_nothing_is_being_filled():
     ring = SlabRing(keep=3, few=2)
-    gate = _gate.Gate([ring], print)
+    gate = backpressure.Gate([ring], print)
     held = [lease(ring), lease(ring)]
     gate.begun()
     assert gate.ask()
@@ -94,11 +95,11 @@ def test_the_gate_opens_for_who_waits_while_nothing_is_being_filled():
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_slab_more_is_taken_where_threads_lose_time_that_the_loop_waits_for(monkeypatch, waits):
     now = [0]
-    monkeypatch.setattr(_gate.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(backpressure.time, "perf_counter_ns", lambda: now[0])
     ring = SlabRing(keep=3, few=2)
-    gate = _gate.Gate([ring], print)
+    gate = backpressure.Gate([ring], print)
     held = [lease(ring), lease(ring)]
-    for _ in range(2 * _gate._BATCHES):
+    for _ in range(2 * backpressure._BATCHES):
         if waits:
             gate.ask()
         now[0] += 100  # the batch before was let go so long after it was taken
@@ -117,11 +118,11 @@ def test_a_slab_more_is_taken_where_threads_lose_time_that_the_loop_waits_for(mo
 )
 def test_idle_threads_lose_what_the_loop_waits_for(monkeypatch, share, asked, more):
     now = [0]
-    monkeypatch.setattr(_gate.time, "perf_counter_ns", lambda: now[0])
+    monkeypatch.setattr(backpressure.time, "perf_counter_ns", lambda: now[0])
     ring = SlabRing(keep=3, few=2)
-    gate = _gate.Gate([ring], print)
+    gate = backpressure.Gate([ring], print)
     held = [lease(ring), lease(ring)]
-    for _ in range(2 * _gate._BATCHES):
+    for _ in range(2 * backpressure._BATCHES):
         gate.begun()
         now[0] += asked
         gate.ask()
@@ -133,7 +134,7 @@ def test_idle_threads_lose_what_the_loop_waits_for(monkeypatch, share, asked, mo
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    from fastload._synthetic import PHOTO, make_images
+    from fastload._tools.synthetic import PHOTO, make_images
 
     folder = tmp_path_factory.mktemp("gate") / "images"
     make_images(folder, 24, kind=PHOTO)
@@ -141,7 +142,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_loop_takes_two_large_slabs(folder, monkeypatch):
-    monkeypatch.setattr(_gate, "_LOSS", 2.0)  # however busy the machine is
+    monkeypatch.setattr(backpressure, "_LOSS", 2.0)  # however busy the machine is
     loader = FastLoader(folder, batch_size=8, num_workers=2, prefetch_factor=4, seed=0)
     for _ in range(4):
         for images, _ in loader:
@@ -154,7 +155,7 @@ def test_a_loop_takes_two_large_slabs(folder, monkeypatch):
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 def test_what_is_begun_early_is_the_same(folder, monkeypatch, on_error, memory_format):
-    monkeypatch.setattr(_gate, "_LOSS", 2.0)
+    monkeypatch.setattr(backpressure, "_LOSS", 2.0)
     begun, go_on = [], early.EarlyTicket.go_on
     monkeypatch.setattr(
         early.EarlyTicket, "go_on", lambda ticket: (begun.append(ticket.begun), go_on(ticket))[1]

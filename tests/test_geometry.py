@@ -13,8 +13,8 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import functional as F
 
-from fastload import _geometry as geometry
-from fastload._geometry import (
+from fastload._transforms.geometry import draws as geometry
+from fastload._transforms.geometry.draws import (
     CenterCrop,
     Geometry,
     RandomCrop,

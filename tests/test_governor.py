@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from fastload._governor import WORKER_NBYTES, Governor, Setting, after_epoch, for_processes
-from fastload._trace import Snapshot
+from fastload._base.trace import Snapshot
+from fastload._run.governor import WORKER_NBYTES, Governor, Setting, after_epoch, for_processes
 
 MOST = 32
 

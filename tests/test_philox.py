@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from fastload import _philox
+from fastload._base import philox
 
 # Random123's known answers for philox4x32 with ten rounds: counter, key, result.
 KNOWN = [
@@ -22,7 +22,7 @@ KNOWN = [
 
 def one_block(counter: list[int], key: list[int]) -> list[int]:
     index = np.array([counter[1] | counter[2] << 32], np.uint64).view(np.int64)
-    words = _philox.words(key[0] | key[1] << 32, counter[3], index, [counter[0]])
+    words = philox.words(key[0] | key[1] << 32, counter[3], index, [counter[0]])
     return [int(word) for word in words.reshape(4)]
 
 
@@ -55,8 +55,8 @@ def test_gives_what_the_plain_definition_gives() -> None:
 
 def test_uniform_takes_the_words_of_consecutive_blocks_in_order() -> None:
     index = 5 + (7 << 32)
-    numbers = _philox.uniform(11 + (13 << 32), 17, np.array([index]), position=3, count=6)
-    stream = 3 * _philox.BLOCKS_PER_POSITION
+    numbers = philox.uniform(11 + (13 << 32), 17, np.array([index]), position=3, count=6)
+    stream = 3 * philox.BLOCKS_PER_POSITION
     words = plain_philox([stream, 5, 7, 17], [11, 13]) + plain_philox(
         [stream + 1, 5, 7, 17], [11, 13]
     )
@@ -65,9 +65,9 @@ def test_uniform_takes_the_words_of_consecutive_blocks_in_order() -> None:
 
 def test_numbers_do_not_depend_on_the_batch_they_are_drawn_in() -> None:
     indices = np.array([9, 3, 10**12, 0, 3], np.int64)
-    together = _philox.uniform(1, 2, indices, 4, 10)
+    together = philox.uniform(1, 2, indices, 4, 10)
     for row, index in enumerate(indices):
-        alone = _philox.uniform(1, 2, np.array([index]), 4, 3)
+        alone = philox.uniform(1, 2, np.array([index]), 4, 3)
         assert together[row, :3].tolist() == alone[0].tolist()
 
 
@@ -80,9 +80,9 @@ def test_the_core_and_numpy_give_the_same_words(
     streams = np.array([0, 65536, 2**32 - 1, 2**32, 2**35 + 7], np.uint64)
     # every other one: arrays need not be contiguous
     given = (-3, 2**32 + 9, np.repeat(indices, 2)[::2], np.repeat(streams, 2)[::2])
-    one = _philox.words(*given)
+    one = philox.words(*given)
     monkeypatch.setenv("FASTLOAD_NO_NATIVE", "1")
-    other = _philox.words(*given)
+    other = philox.words(*given)
     assert one.shape == other.shape == (2, 2, 5, count)
     assert one.dtype == other.dtype == np.uint64
     assert np.array_equal(one, other)
@@ -94,7 +94,7 @@ def test_every_argument_changes_the_numbers(change: str) -> None:
 
     def draw() -> list[float]:
         indices = np.array([arguments["index"]])
-        drawn = _philox.uniform(
+        drawn = philox.uniform(
             arguments["seed"], arguments["epoch"], indices, arguments["position"], 8
         )
         return drawn[0].tolist()
@@ -107,15 +107,15 @@ def test_every_argument_changes_the_numbers(change: str) -> None:
 def test_any_integer_is_a_seed_and_an_epoch() -> None:
     index = np.array([1])
     assert (
-        _philox.uniform(-1, -1, index, 0, 4) == _philox.uniform(2**64 - 1, 2**32 - 1, index, 0, 4)
+        philox.uniform(-1, -1, index, 0, 4) == philox.uniform(2**64 - 1, 2**32 - 1, index, 0, 4)
     ).all()
     assert (
-        _philox.uniform(2**64 + 5, 2**32 + 6, index, 0, 4) == _philox.uniform(5, 6, index, 0, 4)
+        philox.uniform(2**64 + 5, 2**32 + 6, index, 0, 4) == philox.uniform(5, 6, index, 0, 4)
     ).all()
 
 
 def test_numbers_are_uniform_in_the_half_open_unit_interval() -> None:
-    numbers = _philox.uniform(0, 0, np.arange(5000), 0, 40)
+    numbers = philox.uniform(0, 0, np.arange(5000), 0, 40)
     assert numbers.dtype == np.float64
     assert 0 <= numbers.min() and numbers.max() < 1
     counts, _ = np.histogram(numbers, bins=100, range=(0, 1))
@@ -126,5 +126,5 @@ def test_numbers_are_uniform_in_the_half_open_unit_interval() -> None:
 
 
 def test_no_count_and_no_indices_give_empty_arrays() -> None:
-    assert _philox.uniform(0, 0, np.arange(3), 0, 0).shape == (3, 0)
-    assert _philox.uniform(0, 0, np.empty(0, np.int64), 0, 5).shape == (0, 5)
+    assert philox.uniform(0, 0, np.arange(3), 0, 0).shape == (3, 0)
+    assert philox.uniform(0, 0, np.empty(0, np.int64), 0, 5).shape == (0, 5)

@@ -12,9 +12,10 @@ from torch.utils.data import RandomSampler
 from torchvision.datasets import ImageFolder
 
 from batches import TRAIN, same
-from fastload import FastLoader, StoreError, _readahead
-from fastload._readahead import ReadAhead
-from fastload._sampler import Batches, index_batches
+from fastload import FastLoader, StoreError
+from fastload._run import readahead as _readahead
+from fastload._run.order import Batches, index_batches
+from fastload._run.readahead import ReadAhead
 from fastload.storage.base import Spans
 
 TABLES = -77  # where they lie here

@@ -19,7 +19,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload._sampler import Batches, SeededSampler, index_batches, index_lists
+from fastload._run.order import Batches, SeededSampler, index_batches, index_lists
 
 
 def torch_batches(batch_sampler):

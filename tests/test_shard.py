@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from batches import EVAL
-from fastload import FastLoader, UsageError, _shard
-from fastload._shard import Shard
+from fastload import FastLoader, UsageError
+from fastload._run import shard
+from fastload._run.shard import Shard
 from sides import assert_same
 
 
@@ -108,13 +109,13 @@ def test_an_iterable_dataset_is_not_divided():
 
 
 def test_ranks_that_all_read_everything_are_warned_once(monkeypatch):
-    monkeypatch.setattr(_shard, "_warned", False)
-    monkeypatch.setattr(_shard, "distributed", lambda: Shard(1, 2))
+    monkeypatch.setattr(shard, "_warned", False)
+    monkeypatch.setattr(shard, "distributed", lambda: Shard(1, 2))
     with pytest.warns(UserWarning, match="each of 2 ranks reads every sample") as caught:
         list(FastLoader(range(9)))
     assert caught[0].filename == __file__
     list(FastLoader(range(9)))
-    monkeypatch.setattr(_shard, "_warned", False)
+    monkeypatch.setattr(shard, "_warned", False)
     list(FastLoader(range(9), shard=True))
     list(FastLoader(range(9), sampler=DistributedSampler(range(9), 2, 0)))
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from fastload import UsageError
-from fastload._synthetic import PHOTO, SMALL, jpeg, make_images
+from fastload._tools.synthetic import PHOTO, SMALL, jpeg, make_images
 
 
 def _files(folder: Path) -> dict[str, bytes]:

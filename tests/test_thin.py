@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 import torchvision_oracle as oracle
 from fastload import DataError, FastLoader
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import make_decoder
 from fastload._engine import pillow as reference
 from fastload._transforms.plan import Plan
@@ -96,7 +96,7 @@ def test_what_is_made_of_a_large_resize_is_a_part_of_the_whole(
     plan = recognise(chain)
     assert isinstance(plan, Plan)
     monkeypatch.setattr(reference, "_WHOLE", 700)
-    from fastload._transforms.recipe import draw
+    from fastload._transforms.sample_params import draw
 
     geometry, _ = draw(plan, np.array([size], np.int32), seed=0, epoch=0, indices=np.array([3]))
     out = np.zeros((1, 3, 50, 50), np.uint8)

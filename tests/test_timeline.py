@@ -18,7 +18,7 @@ from torchvision import transforms as T
 import fastload
 import warm
 from fastload import FastLoader
-from fastload._timeline import Timeline
+from fastload._base.timeline import Timeline
 from fastload.errors import DataError, UsageError
 
 CHAIN = T.Compose([T.RandomResizedCrop(64), T.ToTensor()])

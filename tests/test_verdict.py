@@ -17,9 +17,9 @@ from torchvision import transforms as T
 import fastload
 from fake_time import FakeTime
 from fastload import FastLoader, open_store
-from fastload._trace import Snapshot
-from fastload._verdict import verdict
-from fastload._watch import line, scalars
+from fastload._base.trace import Snapshot
+from fastload._run.bottleneck import verdict
+from fastload._tools.watch import line, scalars
 
 CHAIN = T.Compose([T.RandomResizedCrop(64), T.ToTensor()])
 

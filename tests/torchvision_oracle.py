@@ -17,15 +17,15 @@ from torchvision.transforms import autoaugment
 from torchvision.transforms import functional as F1
 from torchvision.transforms.v2 import functional as F2
 
-from fastload import _philox
-from fastload._transforms import augmix, erasing
+from fastload._base import philox
+from fastload._transforms.pixels import augmix, erasing
 
 GEOMETRIC = "RandomResizedCrop Resize CenterCrop RandomCrop RandomHorizontalFlip Pad".split()
 PLAIN = (
     "ToTensor PILToTensor ToImage ToDtype ConvertImageDtype Normalize ToPureTensor Identity RGB "
     "ImageClassification"
 ).split()
-PIXELS, ERASING = 4096, 8192  # positions of the random numbers, see _transforms/recipe.py
+PIXELS, ERASING = 4096, 8192  # positions of the random numbers, see _transforms/sample_params.py
 
 
 def picture(width: int, height: int, seed: int = 0) -> Image.Image:
@@ -54,7 +54,7 @@ def sample(transform: Any, image: Image.Image, index: int, seed: int = 0, epoch:
     geometry, pixels, erased = 0, PIXELS, ERASING
 
     def numbers(position: int, count: int) -> list[float]:
-        return _philox.uniform(seed, epoch, np.array([index]), position, count)[0].tolist()
+        return philox.uniform(seed, epoch, np.array([index]), position, count)[0].tolist()
 
     for leaf in leaves(transform):
         name = type(leaf).__name__
@@ -64,7 +64,7 @@ def sample(transform: Any, image: Image.Image, index: int, seed: int = 0, epoch:
         elif name in PLAIN:
             result = leaf(result)
         elif name == "RandomErasing":
-            key = _philox.words(seed, epoch, np.array([index]), [erased * 65536 + 65535]).reshape(4)
+            key = philox.words(seed, epoch, np.array([index]), [erased * 65536 + 65535]).reshape(4)
             result = erase(leaf, result, numbers(erased, 41), int(key[0]) | int(key[1]) << 32)
             erased += 1
         else:

@@ -36,7 +36,7 @@ _IMPORTED = [
     "PIL.Image",
     "fastload._loader",
     "fastload.converters",
-    "fastload._doctor",
+    "fastload._tools.doctor",
 ]
 _server: socket.socket | None = None
 

@@ -14,8 +14,8 @@ from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.tuning import described, packed
 from fastload import FastLoader, _native
-from fastload._trace import Stamps
-from fastload._tuning.target import target_of
+from fastload._base.trace import Stamps
+from fastload._tools.tuning.target import target_of
 
 _PAIRS = 100
 

@@ -12,7 +12,7 @@ from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from bench.suites.tuning import described, packed
 from fastload import FastLoader
-from fastload._tuning.target import target_of
+from fastload._tools.tuning.target import target_of
 
 _EPOCHS = 20
 

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from .. import _native
-from .._buffers import SlabRing
-from .._datasets.tensors import gathers
+from .._base.slabs import SlabRing
+from .._sources.tensors import gathers
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..errors import UsageError
@@ -24,7 +24,7 @@ from ..storage.base import Store
 from .decoder import Decoder, Ticket
 
 if TYPE_CHECKING:
-    from .foreign import ForeignDecoder
+    from .nvidia.foreign import ForeignDecoder
 
 
 FOREIGN = ("dali", "nvimgcodec")
@@ -91,7 +91,7 @@ def make_decoder(
             ]
         )
     if engine in FOREIGN:
-        from .foreign import HW_DECODER_LOAD
+        from .nvidia.foreign import HW_DECODER_LOAD
 
         return _foreign(engine)(
             store,
@@ -116,10 +116,10 @@ def make_decoder(
 
 def _foreign(engine: str) -> type[ForeignDecoder]:
     if engine == "dali":
-        from .dali import DaliDecoder
+        from .nvidia.dali import DaliDecoder
 
         return DaliDecoder
-    from .nvimgcodec import NvimgcodecDecoder
+    from .nvidia.nvimgcodec import NvimgcodecDecoder
 
     return NvimgcodecDecoder
 
@@ -145,7 +145,7 @@ def load(store: Store) -> None:
     Then they share what is remembered of its JPEGs, too.
     """
     if _kind(chosen("auto", store)).name == "native":
-        from .entries import table_of
+        from .entry_points import table_of
 
         table_of(store)
 

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._buffers import SlabRing
-from .._cache.prefix import merged
-from .._cache.store import CachedStore, Keep
-from .._geometry import Geometry
-from .._timeline import TIMES
-from .._transforms import recipe
-from .._transforms.frame import Refused
-from .._transforms.joint import Moving
-from .._transforms.moves import Moves
-from .._transforms.recipe import Recipe
+from .._base.slabs import SlabRing
+from .._base.timeline import TIMES
+from .._transforms import sample_params as recipe
+from .._transforms.geometry.crop_geometry import Refused
+from .._transforms.geometry.draws import Geometry
+from .._transforms.geometry.geometry_log import Moves
 from .._transforms.recognise import Plan
+from .._transforms.sample_params import Recipe
+from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..errors import DataError, DecodeError, InternalError
 from ..storage.base import UNSIZED, Located, Spans, Store
+from .cache.prefix import merged
+from .cache.store import CachedStore, Keep
 
 if TYPE_CHECKING:
     from .processes import Processes

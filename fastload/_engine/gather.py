@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._datasets.tensors import Rows
+from .._sources.tensors import Rows
 from .._transforms.plan import Plan
 from ..errors import DataError, InternalError
 from ..storage.base import Store

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from .. import _native
-from .._geometry import Geometry
+from .._transforms.geometry.draws import Geometry
 from .._transforms.recognise import Plan
 from ..errors import (
     ChecksumError,
@@ -30,7 +30,7 @@ from ..errors import (
 from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
-from .entries import table_of
+from .entry_points import table_of
 
 if TYPE_CHECKING:
     from .processes import Processes

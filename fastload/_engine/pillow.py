@@ -11,14 +11,13 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from PIL.JpegImagePlugin import JpegImageFile
 
-from fastload._cache.prefix import Placed
-from fastload._geometry import Geometry
-from fastload._transforms.erasing import erase
-from fastload._transforms.plan import Plan
-from fastload._transforms.recipe import Recipe
-from fastload.errors import DataError, DecodeError
-
+from .._transforms.geometry.draws import Geometry
+from .._transforms.pixels.erasing import erase
+from .._transforms.plan import Plan
+from .._transforms.sample_params import Recipe
+from ..errors import DataError, DecodeError
 from . import pixels
+from .cache.prefix import Placed
 from .tensors import Mix
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
 
-from fastload._transforms import pixels
-
+from .._transforms.pixels import operations
 from .tensors import Mix
 from .tensors import apply as on_tensors
 
@@ -26,12 +25,12 @@ def apply(
 
     ``mix``: the same for all operations of an image, where there may be MIX_BEGIN and MIX_ADD.
     """
-    if code == pixels.NONE:
+    if code == operations.NONE:
         return image
-    if code in (pixels.MIX_BEGIN, pixels.MIX_ADD):
+    if code in (operations.MIX_BEGIN, operations.MIX_ADD):
         assert mix is not None, "a sum has no place to be kept"
         return mix.apply(image, code, values)
-    if pixels.TORCH_BRIGHTNESS <= code <= pixels.TORCH_AFFINE:
+    if operations.TORCH_BRIGHTNESS <= code <= operations.TORCH_AFFINE:
         return on_tensors(image, code, values)
     return _OPERATIONS[code](image, values)
 
@@ -92,26 +91,26 @@ def _transpose(how: Image.Transpose) -> _Operation:
 
 
 _OPERATIONS: dict[int, _Operation] = {
-    pixels.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
-    pixels.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
-    pixels.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
-    pixels.HUE: _hue,
-    pixels.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),
-    pixels.GRAYSCALE: _grayscale,
-    pixels.INVERT: lambda image, v: ImageOps.invert(image),
-    pixels.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
-    pixels.SOLARIZE_ADD: lambda image, v: image.point(
+    operations.BRIGHTNESS: lambda image, v: ImageEnhance.Brightness(image).enhance(v[0]),
+    operations.CONTRAST: lambda image, v: ImageEnhance.Contrast(image).enhance(v[0]),
+    operations.SATURATION: lambda image, v: ImageEnhance.Color(image).enhance(v[0]),
+    operations.HUE: _hue,
+    operations.SHARPNESS: lambda image, v: ImageEnhance.Sharpness(image).enhance(v[0]),
+    operations.GRAYSCALE: _grayscale,
+    operations.INVERT: lambda image, v: ImageOps.invert(image),
+    operations.SOLARIZE: lambda image, v: ImageOps.solarize(image, v[0]),  # type: ignore[arg-type]
+    operations.SOLARIZE_ADD: lambda image, v: image.point(
         [min(255, i + int(v[0])) if i < 128 else i for i in range(256)] * 3
     ),
-    pixels.POSTERIZE: _posterize,
-    pixels.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
-    pixels.EQUALIZE: lambda image, v: ImageOps.equalize(image),
-    pixels.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
-    pixels.UPSIDE_DOWN: _transpose(Image.Transpose.FLIP_TOP_BOTTOM),
-    pixels.ROTATE_180: _transpose(Image.Transpose.ROTATE_180),
-    pixels.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
-    pixels.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
-    pixels.AFFINE: _affine,
-    pixels.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
-    pixels.BLUR: _blur,
+    operations.POSTERIZE: _posterize,
+    operations.AUTOCONTRAST: lambda image, v: ImageOps.autocontrast(image),
+    operations.EQUALIZE: lambda image, v: ImageOps.equalize(image),
+    operations.MIRROR: _transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+    operations.UPSIDE_DOWN: _transpose(Image.Transpose.FLIP_TOP_BOTTOM),
+    operations.ROTATE_180: _transpose(Image.Transpose.ROTATE_180),
+    operations.ROTATE_90: _transpose(Image.Transpose.ROTATE_90),
+    operations.ROTATE_270: _transpose(Image.Transpose.ROTATE_270),
+    operations.AFFINE: _affine,
+    operations.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
+    operations.BLUR: _blur,
 }

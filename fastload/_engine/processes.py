@@ -43,8 +43,8 @@ from PIL import Image
 from torch._utils import ExceptionWrapper
 
 from .. import _native
-from .._machine import cpu
-from .._workers.shared import Mapped, SharedRing, Slot
+from .._base.machine import cpu
+from .._base.shared_slabs import Mapped, SharedRing, Slot
 from ..errors import DataError
 from .decoder import Batch, Decoder, Ticket
 from .python import PythonDecoder, Spent, as_array, fill_one, read_indirect

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from fastload._transforms import scaled
-from fastload.errors import (
+from .._transforms import scaled
+from ..errors import (
     ChecksumError,
     DataError,
     DecodeError,
@@ -28,10 +28,9 @@ from fastload.errors import (
     StoreNotFoundError,
     sample_error,
 )
-from fastload.storage._crc import crc32c
-from fastload.storage._read import bytes_of, open_regular
-from fastload.storage.base import DCT, RAW, TURNED, Spans, Store
-
+from ..storage._crc import crc32c
+from ..storage._read import bytes_of, open_regular
+from ..storage.base import DCT, RAW, TURNED, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .jpeg import dct_to_jpeg
 from .pillow import Decoded, begun, decode, decode_scaled, fill, from_pixels

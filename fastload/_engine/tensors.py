@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from PIL import Image
 
-from fastload._transforms import pixels
+from .._transforms.pixels import operations
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -31,7 +31,7 @@ class Mix:
     def apply(self, image: Image.Image, code: int, values: list[float]) -> Image.Image:
         """The image to go on with."""
         weighted = np.asarray(image) * _F(values[0])
-        if code == pixels.MIX_BEGIN:
+        if code == operations.MIX_BEGIN:
             self._kept, self._sum = image, weighted
             return image
         assert self._kept is not None, "MIX_ADD behind no MIX_BEGIN"
@@ -42,11 +42,11 @@ class Mix:
 def apply(image: Image.Image, code: int, values: list[float]) -> Image.Image:
     """The RGB image after one operation."""
     levels = np.asarray(image)
-    if code == pixels.TORCH_AFFINE:
+    if code == operations.TORCH_AFFINE:
         return Image.fromarray(_affine(levels, values))
-    if code == pixels.TORCH_AUTOCONTRAST:
+    if code == operations.TORCH_AUTOCONTRAST:
         return Image.fromarray(_autocontrast(levels, bool(values[0])))
-    if code == pixels.TORCH_BRIGHTNESS:
+    if code == operations.TORCH_BRIGHTNESS:
         return Image.fromarray(_cut(levels * _F(values[0])))
     return Image.fromarray(_BLENDS[code](levels, values[0], bool(values[1])))
 
@@ -165,7 +165,7 @@ def _taken(levels: Levels, x: Floats, y: Floats) -> tuple[Floats, Floats]:
 
 
 _BLENDS = {
-    pixels.TORCH_CONTRAST: _contrast,
-    pixels.TORCH_SATURATION: _saturation,
-    pixels.TORCH_SHARPNESS: _sharpness,
+    operations.TORCH_CONTRAST: _contrast,
+    operations.TORCH_SATURATION: _saturation,
+    operations.TORCH_SHARPNESS: _sharpness,
 }

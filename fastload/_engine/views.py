@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .._buffers import SlabRing
+from .._base.slabs import SlabRing
 from .._transforms.plan import Plan
 from .._transforms.views import Views, seed_of
 from ..errors import DataError, InternalError

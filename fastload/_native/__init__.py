@@ -11,7 +11,7 @@ import os
 import warnings
 from types import ModuleType
 
-from fastload.errors import MissingDependencyError
+from ..errors import MissingDependencyError
 
 PENDING = -1
 """Not looked at: the job was cancelled first."""

@@ -70,7 +70,7 @@ class Files:
     def __len__(self) -> int: ...
 
 class Arena:
-    """Records in a memory file, see _cache/memory.py (its protocol) and arena.h.
+    """Records in a memory file, see _engine/cache/memory.py (its protocol) and arena.h.
 
     fd: of the memory file; it may be closed afterwards.
     lock: keep what this object puts there from being swapped out, as far as the system allows.

@@ -1,9 +1,10 @@
 // Records kept in one memory file, which threads, forked children and other processes fill together.
 //
 // The file: a header of kHeader bytes, a table of kEntry bytes a record, then data. It was made by
-// fastload/_cache/memory.py, sealed against truncation, and is mapped whole; pages come into being when they
-// are written. Nothing is ever moved, overwritten or dropped, so that a place once published stays valid, and
-// there is no lock: room is taken and entries are published with atomics that work across processes.
+// fastload/_engine/cache/memory.py, sealed against truncation, and is mapped whole; pages come into being
+// when they are written. Nothing is ever moved, overwritten or dropped, so that a place once published stays
+// valid, and there is no lock: room is taken and entries are published with atomics that work across
+// processes.
 //
 // success   claim() -> put(): the record can be found from then on, by everybody
 // failure   claim() -> release(): somebody else may try

@@ -1,4 +1,4 @@
-// Random numbers that are a function of what they are for: Philox4x32-10, see _philox.py.
+// Random numbers that are a function of what they are for: Philox4x32-10, see _base/philox.py.
 #pragma once
 
 #include <cstddef>

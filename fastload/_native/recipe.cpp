@@ -94,7 +94,7 @@ int element_size(Dtype dtype) {
   return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
 }
 
-// Philox4x32-10 of the counter (0, index, 0) as _philox.py has it: index in words 1 and 2.
+// Philox4x32-10 of the counter (0, index, 0) as _base/philox.py has it: index in words 1 and 2.
 struct Block {
   uint32_t words[4];
   Block(uint64_t key, uint64_t index) {

@@ -1,6 +1,6 @@
 // Walks through record files that others wrote: where the features of tf.train.Example and the fields of
-// Caffe's Datum lie, and the members of a tar archive. What fastload/storage/_example.py, _datum.py and
-// _tar_members.py do in Python, with equal results.
+// Caffe's Datum lie, and the members of a tar archive. What fastload/storage/formats/_example.py, _datum.py
+// and _tar_members.py do in Python, with equal results.
 #pragma once
 
 #include <cstddef>

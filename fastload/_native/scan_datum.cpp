@@ -1,4 +1,4 @@
-// Caffe's Datum in protobuf's wire format; the fields are in fastload/storage/_datum.py.
+// Caffe's Datum in protobuf's wire format; the fields are in fastload/storage/formats/_datum.py.
 #include "scan.h"
 #include "wire.h"
 

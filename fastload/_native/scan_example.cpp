@@ -1,4 +1,4 @@
-// tf.train.Example in protobuf's wire format; the layout is in fastload/storage/_example.py.
+// tf.train.Example in protobuf's wire format; the layout is in fastload/storage/formats/_example.py.
 #include <cstring>
 
 #include "scan.h"

@@ -1,4 +1,4 @@
-// The members of a tar archive; the layout is in fastload/storage/_tar_members.py.
+// The members of a tar archive; the layout is in fastload/storage/formats/_tar_members.py.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-// Protobuf's wire format, read with every bound checked; fastload/storage/_example.py describes it.
+// Protobuf's wire format, read with every bound checked; fastload/storage/formats/_example.py describes it.
 #pragma once
 
 #include <cstddef>

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fastload._geometry import Op
-from fastload._transforms.erasing import Erase
-from fastload._transforms.joint import Joint
-from fastload._transforms.pixels import PixelOp, resizes
-from fastload.errors import UsageError
+from ..errors import UsageError
+from .geometry.draws import Op
+from .pixels.erasing import Erase
+from .pixels.operations import PixelOp, resizes
+from .targets.joint import Joint
 
 if TYPE_CHECKING:
     import numpy.typing as npt  # 20 ms

@@ -21,25 +21,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from fastload import _geometry
-from fastload._geometry import Op
-from fastload._transforms import erasing
-from fastload._transforms.augmentations import (
-    UNREADABLE,
-    V2,
-    Stop,
-    filter_of,
-    is_of,
-    kind_of,
-    name_of,
-    pixel_op,
-)
-from fastload._transforms.boxes import FORMATS
-from fastload._transforms.crops import GEOMETRY
-from fastload._transforms.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
-from fastload._transforms.joint import Fellows, Joint, Sanitize
-from fastload._transforms.pixels import PixelOp, resizes
-from fastload._transforms.plan import BILINEAR, STORED, Plan, Stage, as_numpy
+from .geometry import draws
+from .geometry.crops import GEOMETRY
+from .geometry.draws import Op
+from .pixels import erasing
+from .pixels.augmentations import UNREADABLE, V2, Stop, filter_of, is_of, kind_of, name_of, pixel_op
+from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
+from .pixels.operations import PixelOp, resizes
+from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
+from .targets.boxes import FORMATS
+from .targets.joint import Fellows, Joint, Sanitize
 
 # resample.h's Filter by torchvision's names
 _FILTERS = {
@@ -69,11 +60,11 @@ class _Frame:
     @property
     def size(self) -> tuple[int, int] | None:
         """(h, w) behind it, where it is known."""
-        return _geometry.fit(self.ops, self.start).size
+        return draws.fit(self.ops, self.start).size
 
     def settings(self) -> dict[str, Any]:
         """What a Plan and a Stage have of it. Raises Unfit and Stop."""
-        fit = _geometry.fit(self.ops, self.start)
+        fit = draws.fit(self.ops, self.start)
         return {
             "ops": tuple(self.ops),
             "filter": BILINEAR if self.filter is None else self.filter,
@@ -113,7 +104,7 @@ class Reader:
         """Take in one transform. Raises Stop where it is not one of those below."""
         try:
             self._read(transform)
-        except _geometry.Unfit:  # a ValueError too, which knows better
+        except draws.Unfit:  # a ValueError too, which knows better
             raise
         except UNREADABLE as error:
             raise Stop(f"{name_of(transform)}: a setting cannot be read ({error})") from error
@@ -168,14 +159,14 @@ class Reader:
         op = GEOMETRY[kind](transform)
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
-        resizes = isinstance(op, (_geometry.Resize, _geometry.RandomResizedCrop))
+        resizes = isinstance(op, (draws.Resize, draws.RandomResizedCrop))
         if resizes:
             filter = self._tensor_filter(kind, transform) if self._is_tensor else None
         ramp = self._ramp.clone() if self._is_tensor else self._ramp
         if self._frame.ops or self._pixels[-1]:
             try:
-                _geometry.fit([*self._frame.ops, op], self._frame.start)
-            except _geometry.Unfit:
+                draws.fit([*self._frame.ops, op], self._frame.start)
+            except draws.Unfit:
                 self._next_frame()  # which raises it again if no frame can do it
         self._frame.ops.append(op)
         self._frame.fills.append(lambda: fill_level(kind, transform, ramp))
@@ -242,7 +233,7 @@ class Reader:
         if op is None:
             raise Stop(f"{kind} is not a transform fastload knows")
         if self._joint is not None:
-            from fastload._transforms import warps
+            from .geometry import warps
 
             if warps.moves(op):
                 raise Stop(

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from fastload import _geometry
-from fastload._transforms.augmentations import UNREADABLE, Stop, kind_of, name_of
-from fastload._transforms.joint import Joint
-from fastload._transforms.plan import Plan
-from fastload._transforms.reader import Reader
-from fastload._transforms.settings import remember, remembered, settings_of
-from fastload._transforms.tail import Part, Parts, Tail
-from fastload._transforms.views import Views
+from .geometry import draws
+from .pixels.augmentations import UNREADABLE, Stop, kind_of, name_of
+from .plan import Plan
+from .python_suffix import Part, Parts, Tail
+from .reader import Reader
+from .settings import remember, remembered, settings_of
+from .targets.joint import Joint
+from .views import Views
 
 __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 
@@ -109,7 +109,7 @@ def _chain(transform: Any, mode: str, joint: Joint | None = None) -> Plan | Unre
             reader.read(leaf)
             read += 1
         return reader.plan()
-    except (Stop, _geometry.Unfit) as stop:
+    except (Stop, draws.Unfit) as stop:
         return Unrecognised(str(stop), _begun(leaves, read))
 
 
@@ -123,7 +123,7 @@ def _begun(leaves: list[Any], most: int) -> Parts:
                 reader.read(leaf)
             part = Part(reader.plan(whole=False), Tail(tuple(leaves[count:]), reader.tensor))
             break
-        except (Stop, _geometry.Unfit):  # a frame that does not end, a dtype that nobody writes
+        except (Stop, draws.Unfit):  # a frame that does not end, a dtype that nobody writes
             continue
     return Parts((part,), views=False)
 

@@ -14,13 +14,13 @@ import numpy as np
 
 from ..errors import DataError, UsageError
 from ..storage.base import RAW
-from . import recipe
+from . import sample_params
 from .views import Views
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .._datasets.source import Source
+    from .._sources.source import Source
     from .plan import Plan
 
 _LOOKED_AT = 64  # images whose headers explain() reads
@@ -77,7 +77,7 @@ def _share(source: Source) -> float | None:
     for plan in _plans(source):
         drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
         try:
-            geometry, _ = recipe.draw(plan, sizes[known], **drawn)
+            geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
         except (DataError, UsageError):  # the loop will say so
             return None
         shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from fastload._device.nested import plain
-from fastload._transforms.changed import METHODS
-from fastload._transforms.plan import Plan
+from .._base.nested import plain
+from .override_check import METHODS
+from .plan import Plan
 
 # Classes that keep all they know in ``__dict__``; other objects of torch have it in C++.
 _MODULES = ("torchvision.transforms.", "timm.data.", "torch.nn.modules.")

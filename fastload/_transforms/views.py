@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .. import _philox
+from .._base import philox
 from .plan import Plan
 
 _KEY = 0x7669_6577  # stream of the views' keys, apart from the order's and every transform's
@@ -61,5 +61,5 @@ def seed_of(seed: int, view: int) -> int:
     """The seed that a view's random numbers are drawn with."""
     if view == 0:
         return seed
-    words = _philox.words(seed, 0, np.array([view], np.int64), [_KEY])[:, :, 0, 0]
+    words = philox.words(seed, 0, np.array([view], np.int64), [_KEY])[:, :, 0, 0]
     return int(words[0, 0]) << 32 | int(words[0, 1])

@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 import click
 
-from fastload._shown import printable
-from fastload._version import __version__
-from fastload.errors import FastloadError, UsageError
+from .._printable import printable
+from .._version import __version__
+from ..errors import FastloadError, UsageError
 
 # Name -> (module, whose click command is named `command`; one line for the list).
 COMMANDS = {
@@ -181,7 +181,7 @@ def _format_warning(message: Warning | str, category: type[Warning]) -> str:
 def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if not value or ctx.resilient_parsing:
         return
-    from fastload import _native
+    from .. import _native
 
     core = _native.load()
     click.echo(f"fastload {__version__}")

@@ -6,8 +6,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fastload._synthetic import make_images
-from fastload.errors import UsageError
+from .._tools.synthetic import make_images
+from ..errors import UsageError
 
 # What torchvision's ImageFolder takes for an image.
 _SUFFIXES = (

@@ -6,8 +6,7 @@ from typing import get_args
 
 import click
 
-from fastload.hints import Encoding, OnPackError
-
+from ..hints import Encoding, OnPackError
 from ._stdout import kept_for_json
 from .pack import show
 
@@ -63,7 +62,7 @@ def command(
     The store is written anew beside the old one, which it then replaces: it takes the time and the
     room of a copy, and running loaders go on with the old one. SOURCE is what pack takes.
     """
-    from fastload.converters import append
+    from ..converters import append
 
     with kept_for_json(as_json):
         report = append(

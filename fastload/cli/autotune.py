@@ -12,14 +12,13 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from fastload._bar import bar
-from fastload._named import named
-from fastload.errors import UsageError
-
+from .._base.import_object import named
+from .._base.progress_bar import bar
+from ..errors import UsageError
 from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
-    from fastload._tuning import Tuning
+    from .._tools.tuning import Tuning
 
 
 @click.command(
@@ -84,7 +83,7 @@ def command(
     SOURCE is a store, a folder of class folders, or MODULE:OBJECT: a Dataset, a DataLoader, or a
     function that returns one. The module is looked for in this folder too.
     """
-    from fastload._tuning import autotune, page
+    from .._tools.tuning import autotune, page
 
     with kept_for_json(as_json):
         found = source if os.path.exists(source) or ":" not in source else named(source)
@@ -114,7 +113,7 @@ def command(
 
 
 def _show(tuning: Tuning) -> None:
-    from fastload._tuning import page
+    from .._tools.tuning import page
 
     if tuning.busy:
         click.echo(f"fastload: warning: the machine was busy: {page.busy(tuning)}", err=True)

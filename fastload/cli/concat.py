@@ -37,7 +37,7 @@ def command(
     checksums were compared. To read several stores as one, nothing need be copied: give FastLoader
     a list of them.
     """
-    from fastload.converters import concat
+    from ..converters import concat
 
     report = concat(
         sources,

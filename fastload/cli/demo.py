@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fastload._bar import human, reporting
-from fastload._machine.cpu import available
-from fastload.errors import DataError, MissingDependencyError
-
+from .._base.machine.cpu import available
+from .._base.progress_bar import human, reporting
+from ..errors import DataError, MissingDependencyError
 from . import _demo_images
 
 if TYPE_CHECKING:
@@ -73,7 +72,7 @@ def _gather(images: str | None, folder: Path, count: int) -> int:
 
 def _pack(folder: Path, store: Path, number: int) -> int:
     """Pack; take files that are no images out of the contest; return the number left."""
-    from fastload import pack
+    from .. import pack
 
     report = pack(folder, store, on_error="skip", progress=True)
     for skipped in report.skipped:
@@ -119,8 +118,8 @@ def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
 
 def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Iterator[Made]:
     """The three contestants, made when their turn comes."""
-    from fastload import FastLoader
-    from fastload._torch import DataLoader
+    from .. import FastLoader
+    from .._base.torch_loader import DataLoader
 
     try:
         from torchvision.datasets import ImageFolder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fastload._doctor import Diagnosis, Finding
+    from .._tools.doctor import Diagnosis, Finding
 
 
 @click.command(
@@ -52,8 +52,8 @@ def command(
     The script is not changed; what comes after its name are its own arguments, also where doctor
     has an option of that name.
     """
-    from fastload._doctor import apply as applied
-    from fastload._doctor import examine
+    from .._tools.doctor import apply as applied
+    from .._tools.doctor import examine
 
     _warn_of_own(script, arguments)
     found = examine(script, arguments, steps=steps, timeout_s=timeout_s)

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 import numpy as np
 
-from fastload import _picture
-from fastload._bar import human
-from fastload._shown import printable
-from fastload.storage import DCT, RAW, Store, open_store
-from fastload.storage._read import read_records
-from fastload.storage.summary import Spread, Summary, in_words, summarise
+from .._base.progress_bar import human
+from .._printable import printable
+from .._tools import picture
+from .._tools.summary import Spread, Summary, in_words, summarise
+from ..storage import DCT, RAW, Store, open_store
+from ..storage._read import read_records
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -42,7 +42,7 @@ Examples:
 def command(path: str, as_json: bool, grid: str | None) -> None:
     """Show what is inside the store PATH (or the folder of images)."""
     if grid is not None:
-        _picture.format_of(grid)  # before the work
+        picture.format_of(grid)  # before the work
     with open_store(path) as store:
         summary = summarise(store)
         if as_json:
@@ -115,7 +115,7 @@ def _contact_sheet(store: Store, path: str) -> int:
         tile = _tile(data, int(kinds[at]), (int(sizes[at, 0]), int(sizes[at, 1])))
         x, y = at % columns * _TILE, at // columns * _TILE
         sheet.paste(tile, (x + (_TILE - tile.width) // 2, y + (_TILE - tile.height) // 2))
-    _picture.save(sheet, path)
+    picture.save(sheet, path)
     return count
 
 
@@ -129,7 +129,7 @@ def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
                 image = Image.frombytes("RGB", size, data)
             else:
                 if kind == DCT:
-                    from fastload._engine.jpeg import dct_to_jpeg
+                    from .._engine.jpeg import dct_to_jpeg
 
                     data = dct_to_jpeg(data)
                 image = Image.open(io.BytesIO(data)).convert("RGB")

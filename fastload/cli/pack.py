@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from fastload._bar import human
-from fastload._shown import printable
-from fastload.hints import Compression, Encoding, OnPackError
-
+from .._base.progress_bar import human
+from .._printable import printable
+from ..hints import Compression, Encoding, OnPackError
 from ._stdout import kept_for_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastload.converters import Estimate, PackReport
+    from ..converters import Estimate, PackReport
 
 _SHOWN = 10  # skipped files, and reasons, that are listed
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
@@ -160,7 +159,7 @@ def command(
     lies in DESTINATION.partial, and the same command goes on from there. (A single .h5 or .pth
     file, .n5, .zarr and what comes out of an iterable Dataset begin again.)
     """
-    from fastload.converters import estimate, pack
+    from ..converters import estimate, pack
 
     if dry_run:
         with kept_for_json(as_json):
@@ -225,7 +224,7 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:
         return
-    from fastload.storage.summary import in_words  # not for --help
+    from .._tools.summary import in_words  # not for --help
 
     for part in report.parts:
         resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""

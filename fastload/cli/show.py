@@ -8,9 +8,8 @@ from typing import get_args
 
 import click
 
-from fastload._named import named
-from fastload.hints import Decode
-
+from .._base.import_object import named
+from ..hints import Decode
 from ._stdout import kept_for_json
 
 
@@ -55,7 +54,7 @@ def command(
     A row is a sample: the image as it is stored, then what the transform makes of it. The same seed
     gives the same picture. The transform's module is looked for in this folder too.
     """
-    from fastload._show import show
+    from .._tools.show import show
 
     with kept_for_json(as_json):
         shown = show(

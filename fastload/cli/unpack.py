@@ -7,7 +7,7 @@ import json
 
 import click
 
-from fastload._bar import human
+from .._base.progress_bar import human
 
 
 @click.command(
@@ -28,7 +28,7 @@ def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: b
     FOLDER appears when it is complete. Labels that are no classes, and fields, go into
     records.jsonl in it. Nothing is ever written outside of FOLDER.
     """
-    from fastload.storage.unpack import LIST, unpack
+    from .._tools.unpack import LIST, unpack
 
     report = unpack(path, folder, workers=workers, progress=not (quiet or as_json))
     if as_json:

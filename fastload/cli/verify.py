@@ -7,8 +7,8 @@ import json
 
 import click
 
-from fastload._bar import human
-from fastload._shown import printable
+from .._base.progress_bar import human
+from .._printable import printable
 
 _SHOWN = 50  # damaged records that are listed
 
@@ -31,7 +31,7 @@ def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: 
 
     Names file, record and byte offset of what is damaged; the exit status is 1 then.
     """
-    from fastload.storage.verify import verify
+    from .._tools.verify import verify
 
     report = verify(path, decode=decode, workers=workers, progress=not (quiet or as_json))
     known = report.columns in ("right", "no checksum")

@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fastload._datasets import huggingface
-from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.hints import Compression
-
+from .._sources import huggingface
+from ..errors import StoreError, StoreNotFoundError, UsageError
+from ..hints import Compression
 from ._local import local_path
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 
@@ -79,14 +78,14 @@ class Format:
 
 FORMATS: dict[str, Format] = {
     "lmdb": Format(
-        module="fastload.storage.lmdb",
+        module="fastload.storage.formats.lmdb",
         store="open_lmdb",
         writer="LmdbWriter",
         suffixes=(".lmdb",),
         folders=True,
     ),
     "hdf5": Format(
-        module="fastload.storage.hdf5",
+        module="fastload.storage.formats.hdf5",
         store="Hdf5Store",
         writer="write_hdf5",
         suffixes=(".h5", ".hdf5"),
@@ -94,7 +93,7 @@ FORMATS: dict[str, Format] = {
         pixels="one size",
     ),
     "pth": Format(
-        module="fastload.storage.pth",
+        module="fastload.storage.formats.pth",
         store="PthStore",
         writer="write_pth",
         suffixes=(".pth",),
@@ -102,7 +101,7 @@ FORMATS: dict[str, Format] = {
         pixels="only",
     ),
     "n5": Format(
-        module="fastload.storage.n5",
+        module="fastload.storage.formats.n5",
         store="N5Store",
         writer="N5Writer",
         suffixes=(".n5",),
@@ -111,7 +110,7 @@ FORMATS: dict[str, Format] = {
         pixels="only",
     ),
     "zarr": Format(
-        module="fastload.storage.zarr",
+        module="fastload.storage.formats.zarr",
         store="ZarrStore",
         writer="ZarrWriter",
         suffixes=(".zarr",),
@@ -120,21 +119,21 @@ FORMATS: dict[str, Format] = {
         pixels="only",
     ),
     "tfrecord": Format(
-        module="fastload.storage.tfrecord",
+        module="fastload.storage.formats.tfrecord",
         store="TFRecordStore",
         writer="TFRecordWriter",
         suffixes=(".tfrecord", ".tfrecords"),
         options=frozenset({"shards"}),
     ),
     "recordio": Format(
-        module="fastload.storage.recordio",
+        module="fastload.storage.formats.recordio",
         store="RecordIOStore",
         writer="RecordIOWriter",
         suffixes=(".rec",),
         options=frozenset({"shards"}),
     ),
     "tar": Format(
-        module="fastload.storage.tar",
+        module="fastload.storage.formats.tar",
         store="TarStore",
         writer="TarWriter",
         suffixes=(".tar",),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import UsageError
+from ..errors import UsageError
 
 
 @dataclasses.dataclass(frozen=True)

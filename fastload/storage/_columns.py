@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import UsageError
-
+from ..errors import UsageError
 from ._fields import Blobs, Field, FieldColumn, encode_text, field_column, label_column
 from .base import Batch
 

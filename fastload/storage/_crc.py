@@ -6,12 +6,12 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from fastload.errors import MissingDependencyError
+from ..errors import MissingDependencyError
 
 
 @functools.cache
 def _function() -> Callable[[Any, int], int]:
-    from fastload import _native
+    from .. import _native
 
     core = _native.load()
     if core is not None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError, UsageError
+from ..errors import StoreError, StoreNotFoundError, UsageError
 
 KINDS = ("array", "bytes", "text", "json")
 RESERVED = ("image", "label", "key")  # the names under which samples hold something else

@@ -6,7 +6,7 @@ import os
 import re
 from typing import Any
 
-from fastload.errors import UsageError
+from ..errors import UsageError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 

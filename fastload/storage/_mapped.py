@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload import _native
-from fastload.errors import StoreError, StoreNotFoundError
-
+from .. import _native
+from ..errors import StoreError, StoreNotFoundError
 from ._read import open_regular
 
 _COMPRESSED = (

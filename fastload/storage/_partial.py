@@ -24,8 +24,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fastload.errors import StoreError, UsageError
-
+from ..errors import StoreError, UsageError
 from ._columns import Columns, pack_chunk, unpack_chunks
 
 _RENAMES = "renames.json"

@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError
-
+from ..errors import StoreError
 from ._read import open_regular, read_records
 from .base import ENCODED, Spans, Store
 
@@ -47,7 +46,7 @@ def probe_by_core(
     memory: Mapping[int, np.ndarray] = MappingProxyType({}),
 ) -> np.ndarray:
     """Fill ``sizes`` by the native core: bool (n,), where it found one; nowhere without a core."""
-    from fastload import _native
+    from .. import _native
 
     core = _native.load()
     count = len(sizes)

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from fastload.errors import StoreError
-
+from ..errors import StoreError
 from .base import Store
 
 NOT_REGULAR = "it is no regular file"

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError, UsageError
+from ..errors import StoreError, StoreNotFoundError, UsageError
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)(\.[^.]*)$")

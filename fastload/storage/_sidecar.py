@@ -19,9 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload._whole_file import whole_file
-from fastload.errors import StoreError
-
+from .._base.whole_file import whole_file
+from ..errors import StoreError
 from ._columns import field_arrays, fields_of
 from ._crc import crc32c
 from ._fields import Blobs, Field, is_text

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from fastload.errors import StoreError
-
+from ..errors import StoreError
 from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Blobs, FieldColumn, encode_text, little

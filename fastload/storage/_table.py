@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError
-
+from ..errors import StoreError, StoreNotFoundError
 from ._columns import Columns
 from ._crc import crc32c
 from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype

@@ -49,7 +49,7 @@ def by_core(files: Any, spans: Spans, sizes: np.ndarray, threads: int) -> np.nda
         sizes: width and height, written where True comes back.
         threads: of the core.
     """
-    from fastload import _native
+    from .. import _native
 
     core = _native.load()
     if core is None or files is None:

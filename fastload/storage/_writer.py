@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.errors import StoreError
-
+from ..errors import StoreError
 from ._columns import Columns, Schema, of_batch
 from ._fields import encode_text
 from ._partial import Partial

@@ -17,9 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from fastload import _native
-from fastload.errors import MissingDependencyError, StoreError, UsageError, install
-
+from .. import _native
+from ..errors import MissingDependencyError, StoreError, UsageError, install
 from ._arrow_columns import images_of, numbers_of
 from ._probe import THREADS, UNKNOWN, UNREADABLE
 from ._read import open_regular, read_records

@@ -19,8 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fastload.errors import StoreError, UsageError
-
+from ..errors import StoreError, UsageError
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
 

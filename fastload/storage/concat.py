@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastload.errors import UsageError
-
+from ..errors import UsageError
 from .base import Field, Spans, Store
 
 

@@ -9,8 +9,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from fastload.errors import StoreError, StoreNotFoundError, UsageError
-
+from ..errors import StoreError, StoreNotFoundError, UsageError
 from . import format_of
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store

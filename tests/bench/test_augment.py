@@ -11,10 +11,10 @@ pytest.importorskip("torchvision")
 from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
 from bench.suites import SUITES
 from bench.workload import Workload
-from fastload._transforms import mixing
-from fastload._transforms.joint import Joint
+from fastload._transforms.pixels import mixing
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
+from fastload._transforms.targets.joint import Joint
 
 
 def workload(variant: str, images: Path) -> Workload:

@@ -12,7 +12,7 @@ import torch
 from bench import check, reference
 from bench.loaders.base import Batch, Loader, Setting
 from bench.workload import Workload
-from fastload._synthetic import make_images
+from fastload._tools.synthetic import make_images
 
 pytest.importorskip("torchvision")
 

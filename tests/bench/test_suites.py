@@ -15,7 +15,7 @@ from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
 from bench_rows import rows_of, rows_of_any, run
-from fastload._engine import dali_graph, nvimages
+from fastload._engine.nvidia import dali_graph, nvimages
 
 pytest.importorskip("torchvision")
 

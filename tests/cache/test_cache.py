@@ -21,7 +21,7 @@ from torchvision.datasets import ImageFolder
 import leaks
 from batches import EVAL, MEAN, STD, TRAIN, same
 from fastload import ChecksumError, DecodeError, FastLoader, PackedDataset, UsageError, pack
-from fastload._cache.cache import KINDS, Cache
+from fastload._engine.cache.cache import KINDS, Cache
 from fastload.storage import open_store
 
 TAIL = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
@@ -429,7 +429,7 @@ def test_other_caches_are_refused() -> None:
 
 
 def test_the_default_is_half_of_the_available_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastload._machine.memory.available", lambda: 1000)
+    monkeypatch.setattr("fastload._base.machine.memory.available", lambda: 1000)
     for kind, ranks, nbytes in (("ram", "1", 500), ("ram", "4", 125), ("shm", "4", 500)):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         found = Cache.of(kind, None, "auto")

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from fastload import _native
-from fastload._cache.memory import Arena, PythonArena, create, fits
-from fastload._machine import memory
+from fastload._base.machine import memory
+from fastload._engine.cache.memory import Arena, PythonArena, create, fits
 
 RECORDS = 50
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fastload import FastLoader, PackedDataset
-from fastload._cache.memory import create, fits
-from fastload._cache.share import Shared, fingerprint
+from fastload._engine.cache.memory import create, fits
+from fastload._engine.cache.share import Shared, fingerprint
 from fastload.storage import open_store
 
 pytestmark = pytest.mark.timeout(90)
@@ -95,7 +95,7 @@ def names() -> list[str]:
 
 def nothing_left(store: Path) -> bool:
     """Whether nobody announces the store any more; other tests may run beside this one."""
-    from fastload._cache.memory import flavour
+    from fastload._engine.cache.memory import flavour
 
     with open_store(store) as opened:
         name = fingerprint([opened], flavour(), None)
@@ -193,7 +193,7 @@ def test_a_name_that_leads_nowhere_is_passed_over() -> None:
 
 
 def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastload._cache import share
+    from fastload._engine.cache import share
 
     monkeypatch.setattr(share, "_WAIT_S", 0.05)
     turn = share._turn(f"fastload-cache/{os.geteuid()}/{'ab' * 16}")
@@ -209,7 +209,7 @@ def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
 def test_names_that_another_user_holds_are_not_waited_for(
     held: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload._cache import share
+    from fastload._engine.cache import share
 
     prefix = f"\0fastload-cache/0/{'ab' * 16}"
     ready, tell = os.pipe()
@@ -252,7 +252,7 @@ def test_names_that_another_user_holds_are_not_waited_for(
 
 
 def test_without_any_name_processes_still_find_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fastload._cache import share
+    from fastload._engine.cache import share
 
     monkeypatch.setattr(share, "_listener", lambda name: os.geteuid() + 1)
     monkeypatch.setattr(share, "_WAIT_S", 3600.0)

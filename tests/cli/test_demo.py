@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from fastload._synthetic import make_images
+from fastload._tools.synthetic import make_images
 from fastload.cli import main
 
 pytest.importorskip("torchvision")

@@ -17,7 +17,8 @@ import pytest
 
 from fastload.converters import _run, append, pack
 from fastload.errors import StoreError
-from fastload.storage import _stream, lmdb, open_store
+from fastload.storage import open_store
+from fastload.storage.formats import _stream, lmdb
 from storage.formats import ROWS, picture, pixels
 
 COUNT = 60

@@ -733,7 +733,7 @@ def test_store_replaced_by_one_of_its_size_and_time_does_not_resume(tmp_path: Pa
 def test_split_whose_first_part_is_done_goes_on_with_the_second(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.storage.lmdb import LmdbWriter
+    from fastload.storage.formats.lmdb import LmdbWriter
 
     commit = LmdbWriter.commit
 
@@ -759,7 +759,7 @@ def test_split_whose_first_part_is_done_goes_on_with_the_second(
 CHILD = """
 import sys, time
 from fastload.converters import _pack, _run
-from fastload.storage import lmdb
+from fastload.storage.formats import lmdb
 lmdb._FLUSH_RECORDS, _run._CHUNK, _run._CHUNK_MOST = 20, 8, 8
 def progress(done, total, nbytes):
     print(done, flush=True)

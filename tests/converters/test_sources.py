@@ -24,11 +24,11 @@ import torch
 from PIL import Image
 from torchvision import datasets
 
+from fastload._tools.unpack import unpack
+from fastload._tools.verify import verify
 from fastload.converters import _append, append, concat, estimate, pack
 from fastload.errors import DecodeError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import DCT, RAW, Store, _sidecar, open_store, open_writer
-from fastload.storage.unpack import unpack
-from fastload.storage.verify import verify
 from storage.formats import CLASSES, ROWS, Row, picture, pixels, records
 
 
@@ -676,7 +676,7 @@ def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> N
         pack(Stream(), tmp_path / "b.lmdb")
     code = "import os, signal, sys\nsys.path[:0] = sys.argv[2:]\n" + dedent("""
         from fastload.converters import _run, pack
-        from fastload.storage import lmdb
+        from fastload.storage.formats import lmdb
         from test_sources import Stream
         lmdb._FLUSH_RECORDS = _run._CHUNK = 8
         def progress(done, total, nbytes):

@@ -15,8 +15,8 @@ import torch
 from torch.utils.data import Dataset
 
 from fastload import FastLoader
-from fastload._device import cuda
-from fastload._transfer import _Flights
+from fastload._base.devices import cuda
+from fastload._run.delivery.transfer import _Flights
 
 _emulated = ctypes.CDLL(None)
 Patch = Callable[[pytest.MonkeyPatch], None]

@@ -254,7 +254,7 @@ def test_labels_of_another_type_are_seen_though_they_are_equal() -> None:
 
 
 def test_nothing_is_copied() -> None:
-    from fastload._datasets.source import resolve
+    from fastload._sources.source import resolve
 
     dataset = cifar(TO_TENSOR)
     source = resolve(dataset)

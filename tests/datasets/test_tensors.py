@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 
 from fastload import FastLoader
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._transforms.plan import Plan
 from sides import side_by_side
 
@@ -318,8 +318,8 @@ def test_rows_are_copied_for_a_sampler_of_the_users_that_gives_ints_if_it_is_ask
 
 
 def test_another_default_device_changes_no_memory_of_batches() -> None:
-    from fastload._datasets.source import Source, resolve
     from fastload._engine.gather import GatherDecoder
+    from fastload._sources.source import Source, resolve
 
     source = resolve(dataset((3, 4), (), n=5))
     assert isinstance(source, Source) and isinstance(source.plan, Plan)

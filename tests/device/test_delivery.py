@@ -20,9 +20,9 @@ import fastload
 from batches import EVAL, MEAN, STD, TRAIN, same
 from fake_device import FakeDevice
 from fastload import FastLoader, UsageError
-from fastload._device import accelerator
-from fastload._trace import Snapshot
-from fastload._verdict import verdict
+from fastload._base.devices import accelerator
+from fastload._base.trace import Snapshot
+from fastload._run.bottleneck import verdict
 from sides import assert_same
 
 ERASED = v1.Compose([*TRAIN.transforms, v1.RandomErasing(0.8, value="random")])

@@ -9,13 +9,14 @@ from torchvision import transforms as v1
 
 from array_datasets import mnist
 from batches import MEAN, STD
-from fastload import _philox, open_store
-from fastload._buffers import SlabRing
-from fastload._datasets.arrays import arrays_of
-from fastload._device.stage import DeviceStage
-from fastload._device.stage import _philox as philox_on_device
+from fastload import open_store
+from fastload._base import philox
+from fastload._base.slabs import SlabRing
 from fastload._engine import make_decoder
-from fastload._transforms import recipe
+from fastload._engine.device_stage import DeviceStage
+from fastload._engine.device_stage import _philox as philox_on_device
+from fastload._sources.arrays import arrays_of
+from fastload._transforms import sample_params
 from fastload._transforms.recognise import Plan, recognise
 
 CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, en
     expected = images(plan)
     levels = images(plan.levels())
     assert levels.dtype == torch.uint8
-    drawn = recipe.rectangles(plan, 32, 32, indices=records, **drawing)
+    drawn = sample_params.rectangles(plan, 32, 32, indices=records, **drawing)
     assert (drawn.boxes[..., 2] > 0).any() == bool(plan.erasing)
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
     got = DeviceStage(plan, CPU, memory_format)(levels, drawn)
@@ -91,7 +92,7 @@ def test_gray_images_have_one_channel_there_too(channels_last, engine):
         return decoder.submit(records, seed=3, epoch=1).result()
 
     memory_format = torch.channels_last if channels_last else torch.contiguous_format
-    drawn = recipe.rectangles(plan, 28, 28, seed=3, epoch=1, indices=records)
+    drawn = sample_params.rectangles(plan, 28, 28, seed=3, epoch=1, indices=records)
     got = DeviceStage(plan, CPU, memory_format)(images(plan.levels()), drawn)
     assert got.shape == (6, 1, 28, 28)
     assert torch.equal(got, images(plan))
@@ -102,7 +103,9 @@ def test_gray_images_have_one_channel_there_too(channels_last, engine):
 def test_any_memory_format_comes_in_and_the_wanted_one_comes_out(given, wanted):
     plan = plan_of(CHAINS["noise"])
     levels = torch.randint(0, 256, (5, 3, 9, 7), dtype=torch.uint8)
-    drawn = recipe.rectangles(plan, 7, 9, seed=1, epoch=0, indices=np.arange(5, dtype=np.int64))
+    drawn = sample_params.rectangles(
+        plan, 7, 9, seed=1, epoch=0, indices=np.arange(5, dtype=np.int64)
+    )
     reference = DeviceStage(plan, CPU, torch.contiguous_format)(levels.clone(), drawn)
     got = DeviceStage(plan, CPU, wanted)(levels.to(memory_format=given), drawn, drawn.columns())
     assert got.is_contiguous(memory_format=wanted)
@@ -114,5 +117,5 @@ def test_noise_is_drawn_from_the_same_counters():
     blocks = np.array([0, 1, 2**31 + 5, 77], np.int64)
     got = philox_on_device(torch.from_numpy(keys.view(np.int64)), torch.from_numpy(blocks))
     for row, key, block in zip(got, keys.tolist(), blocks, strict=True):
-        expected = _philox.words(key, 0, block[None], [0]).reshape(-1)
+        expected = philox.words(key, 0, block[None], [0]).reshape(-1)
         assert row.tolist() == expected.tolist()

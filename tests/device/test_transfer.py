@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from deliveries import LARGE, Pageable, Plain, Slabs, delivery, in_order
 from fake_device import FakeDevice
-from fastload import UsageError, _transfer
-from fastload._device.mover import Mover
+from fastload import UsageError
+from fastload._run.delivery import transfer
+from fastload._run.delivery.mover import Mover
 
 
 def train(device, iterator, seen, lag=0):
@@ -134,7 +135,7 @@ def test_memory_that_cannot_be_pinned_is_copied_all_the_same(monkeypatch):
 @pytest.mark.parametrize("omitted", ["follow", "hand_over", "flights"])
 def test_without_its_events_batches_would_be_wrong(omitted, monkeypatch):
     if omitted == "flights":
-        monkeypatch.setattr(_transfer._Flights, "add", lambda *arguments: None)
+        monkeypatch.setattr(transfer._Flights, "add", lambda *arguments: None)
     else:
         monkeypatch.setattr(FakeDevice, omitted, lambda self, *arguments: None)
     wrong = 0

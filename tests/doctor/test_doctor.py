@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import warm
-from fastload import _synthetic
-from fastload._doctor import Diagnosis, examine
+from fastload._tools import synthetic
+from fastload._tools.doctor import Diagnosis, examine
 from fastload.cli import main
 from fastload.errors import ScriptError, UsageError
 
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from PIL import Image
 
     folder = tmp_path_factory.mktemp("doctor")
-    _synthetic.make_images(folder / "photos", 24, classes=2, seed=3)
+    synthetic.make_images(folder / "photos", 24, classes=2, seed=3)
     (folder / "large" / "class0").mkdir(parents=True)
     with Image.open(next((folder / "photos").rglob("*.jpg"))) as image:
         large = image.resize((1600, 1200))
@@ -67,7 +67,9 @@ def forked(monkeypatch: pytest.MonkeyPatch) -> None:
         return warm.run(command[1:], **options)
 
     there = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
-    module = importlib.import_module("fastload._doctor.examine")  # the name is a function's, too
+    module = importlib.import_module(
+        "fastload._tools.doctor.examine"
+    )  # the name is a function's, too
     monkeypatch.setattr(module, "subprocess", there)
 
 

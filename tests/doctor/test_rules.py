@@ -11,15 +11,15 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
 from torchvision import transforms as T
 
-from fastload._doctor.comparison import compare
-from fastload._doctor.observation import FastSeen, FunctionSeen, LoaderSeen, Observation
-from fastload._doctor.places import Places
-from fastload._doctor.profiler import Profiler, attributed, functions
-from fastload._doctor.rules import Finding, findings
-from fastload._doctor.sampler import growth
-from fastload._doctor.sources import cuda_only
-from fastload._doctor.trial import trial
-from fastload._doctor.watch import Watch
+from fastload._tools.doctor.comparison import compare
+from fastload._tools.doctor.observation import FastSeen, FunctionSeen, LoaderSeen, Observation
+from fastload._tools.doctor.places import Places
+from fastload._tools.doctor.profiler import Profiler, attributed, functions
+from fastload._tools.doctor.rules import Finding, findings
+from fastload._tools.doctor.sampler import growth
+from fastload._tools.doctor.sources import cuda_only
+from fastload._tools.doctor.trial import trial
+from fastload._tools.doctor.watch import Watch
 from fastload.cli.doctor import _show_findings
 
 MB = 1 << 20

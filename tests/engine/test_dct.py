@@ -15,7 +15,7 @@ from PIL import Image
 from torchvision import transforms as v1
 
 from fastload import DecodeError, _native
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import jpeg, make_decoder, python
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage import DCT, Record, open_store, open_writer

@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder
 import native_core
 from batches import MEAN, STD, same
 from fastload import DecodeError, FastLoader, PackedDataset, pack
-from fastload._engine import entries
+from fastload._engine import entry_points
 
 pytestmark = pytest.mark.native
 
@@ -106,7 +106,7 @@ def loader_of(dataset: Any, epoch: int = 0, **options: Any) -> FastLoader:
 def remembered(dataset: Any) -> int:
     source = FastLoader(dataset)._source()
     assert not isinstance(source, str)
-    return entries.nbytes(source.parts)
+    return entry_points.nbytes(source.parts)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
@@ -263,7 +263,7 @@ def test_it_is_bounded_and_tells_of_itself(made, monkeypatch):
     list(loader)
     assert f"entry points: of 10 JPEGs, {remembered(dataset):,} bytes" in loader.explain()
     assert loader.stats()["entry_points_nbytes"] == remembered(dataset)
-    monkeypatch.setattr("fastload._machine.memory.available", lambda: 3000 * 100)
+    monkeypatch.setattr("fastload._base.machine.memory.available", lambda: 3000 * 100)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     small = ImageFolder(str(made), transform=CROP)
     for epoch in range(3):

@@ -21,10 +21,10 @@ from torchvision.datasets import ImageFolder
 
 from batches import MEAN, STD
 from fastload import DecodeError, FastLoader, InternalError, UsageError, pack
-from fastload._decode_device import _NAMES, library
-from fastload._engine import dali_graph, nvimages
-from fastload._engine.windows import windows
-from fastload._transforms.frame import Geometry
+from fastload._engine.nvidia import dali_graph, nvimages
+from fastload._engine.nvidia.windows import windows
+from fastload._run.decode_device import _NAMES, library
+from fastload._transforms.geometry.crop_geometry import Geometry
 
 pytestmark = pytest.mark.native  # what they are compared with
 

@@ -15,9 +15,9 @@ import pytest
 from PIL import Image, ImageFile
 from torchvision.datasets import folder
 
-from fastload import _geometry
 from fastload._engine import pillow
-from fastload._geometry import Geometry
+from fastload._transforms.geometry import draws
+from fastload._transforms.geometry.draws import Geometry
 from fastload._transforms.plan import Plan
 from fastload.errors import DecodeError
 
@@ -210,7 +210,7 @@ def test_pixels_outside_of_the_resized_box_get_the_fill(corner: Any, flip: int) 
 
 def test_fill_writes_its_own_slice_and_no_other_in_either_layout() -> None:
     image, plan = picture(6, 5), Plan()
-    geometry = _geometry.draw((), np.array([[6, 5]] * 3), seed=0, epoch=0, indices=np.arange(3))
+    geometry = draws.draw((), np.array([[6, 5]] * 3), seed=0, epoch=0, indices=np.arange(3))
     planes = np.full((3, 3, 5, 6), 9, np.uint8)
     pixelwise = np.full((3, 5, 6, 3), 9, np.uint8)
     pillow.fill(image, 1, geometry, plan, planes)

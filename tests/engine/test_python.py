@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 from torchvision import transforms as v1
 
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import python as engine
 from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import ChecksumError, DecodeError, StoreError, StoreNotFoundError

@@ -16,8 +16,9 @@ import pytest
 from torchvision import transforms as v1
 
 import warm
-from fastload import FastLoader, _synthetic, pack
-from fastload._collate import annotations_of
+from fastload import FastLoader, pack
+from fastload._sources.collate import annotations_of
+from fastload._tools import synthetic
 from fastload.errors import StoreError
 from fastload.storage import open_store
 
@@ -29,7 +30,7 @@ HANGS_S = 150  # a process that has not ended by then hangs; it ends in a fracti
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
-    _synthetic.make_images(folder / "imgs", 64, kind=_synthetic.SMALL, classes=2, seed=1)
+    synthetic.make_images(folder / "imgs", 64, kind=synthetic.SMALL, classes=2, seed=1)
     pack(folder / "imgs", folder / "small.lmdb")
     return folder / "small.lmdb"
 

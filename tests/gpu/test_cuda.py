@@ -18,8 +18,8 @@ from torchvision import transforms as v1
 from batches import TRAIN
 from bench.gpu_report import ONE_DEVICE
 from fastload import FastLoader, UsageError
-from fastload._buffers import _allocate
-from fastload._device.cuda import Cuda
+from fastload._base.devices.cuda import Cuda
+from fastload._base.slabs import _allocate
 
 pytestmark = pytest.mark.gpu
 

@@ -12,7 +12,7 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastload import DecodeError, FastLoader
-from fastload._decode_device import _NAMES, library
+from fastload._run.decode_device import _NAMES, library
 
 pytestmark = [pytest.mark.gpu, pytest.mark.native]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 
-from fastload._machine import cpu
+from fastload._base.machine import cpu
 
 
 def test_quota_of_cgroup_version_2(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fastload._machine.load import Others
+from fastload._base.machine.load import Others
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -37,7 +37,7 @@ def test_others_are_what_is_busy_beside_us_on_our_cpus(
     own_s: float,
     share: float,
 ) -> None:
-    monkeypatch.setattr("fastload._machine.cpu.available", lambda: 2)
+    monkeypatch.setattr("fastload._base.machine.cpu.available", lambda: 2)
     stat, own, now = tmp_path / "stat", [7.0], [100.0]
     write(stat, busy_s=50, idle_s=50, cpus=cpus)
     others = Others(stat, lambda: own[0], lambda: now[0])

@@ -145,7 +145,7 @@ def test_values_to_erase_with_are_counted(files: Any) -> None:
 def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path: Path) -> None:
     from torchvision import transforms as v1
 
-    from fastload._buffers import SlabRing
+    from fastload._base.slabs import SlabRing
     from fastload._engine import make_decoder
     from fastload._transforms.recognise import recognise
     from fastload.storage.folder import FolderStore

@@ -17,9 +17,9 @@ import pytest
 import torch
 
 from fastload import FastLoader
+from fastload._tools.verify import verify
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 from fastload.storage import Record, open_store, open_writer
-from fastload.storage.verify import verify
 from storage.formats import CLASSES, pixels, records
 
 COUNT = 20

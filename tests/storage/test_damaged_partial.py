@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastload._tools.verify import verify
 from fastload.errors import FastloadError, StoreError
 from fastload.storage import Record, Writer, open_store, open_writer
 from fastload.storage._read import read_records
-from fastload.storage._stream import StreamWriter
-from fastload.storage.verify import verify
+from fastload.storage.formats._stream import StreamWriter
 from storage.formats import CLASSES, pixels, records
 
 COUNT, DONE = 12, 8  # records in all, and before the interruption

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tfrecord import example_pb2
 
 from fastload import _native
-from fastload.storage import _example
-from fastload.storage._example import BYTES, FLOAT, INT64
+from fastload.storage.formats import _example
+from fastload.storage.formats._example import BYTES, FLOAT, INT64
 
 NAMES = [b"image/encoded", b"label", b"weights", b"many", b"none", "größe".encode()]
 

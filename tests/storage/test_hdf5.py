@@ -19,9 +19,9 @@ import torch
 from PIL import Image
 
 from fastload import FastLoader, StoreError, StoreNotFoundError, UsageError
+from fastload._tools.summary import summarise
 from fastload.storage import RAW, Record, Store, open_store, open_writer
-from fastload.storage import hdf5 as module
-from fastload.storage.summary import summarise
+from fastload.storage.formats import hdf5 as module
 from storage.formats import CLASSES, pixels, records
 
 COUNT = 23

@@ -17,12 +17,12 @@ import torch
 from click.testing import CliRunner
 
 from fastload import FastLoader, open_store
-from fastload._shown import printable
+from fastload._printable import printable
+from fastload._tools.verify import verify
 from fastload.cli import main
 from fastload.errors import DataError, StoreError, UsageError
 from fastload.storage import Record, open_writer
-from fastload.storage._pickle_shape import check_shape
-from fastload.storage.verify import verify
+from fastload.storage.formats._pickle_shape import check_shape
 from storage.formats import pixels, records
 
 DEEP = 200_000  # levels; more than any parser's stack
@@ -298,7 +298,7 @@ def test_a_link_inside_of_work_in_progress_is_not_followed(tmp_path: Path) -> No
 
 
 def test_links_in_the_place_of_temporary_files_are_replaced(tmp_path: Path) -> None:
-    from fastload._whole_file import whole_file
+    from fastload._base.whole_file import whole_file
 
     (tmp_path / "precious").write_text("mine")
     (tmp_path / f"a.png.{os.getpid()}.partial").symlink_to(tmp_path / "precious")

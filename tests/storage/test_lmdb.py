@@ -18,10 +18,10 @@ import pytest
 
 from fastload.errors import FastloadError, StoreError, StoreNotFoundError, UsageError
 from fastload.storage import RAW, Record, open_store, open_writer
-from fastload.storage import lmdb as module
 from fastload.storage._read import read_records
 from fastload.storage.concat import ConcatStore
-from fastload.storage.lmdb import LmdbStore, LmdbWriter
+from fastload.storage.formats import lmdb as module
+from fastload.storage.formats.lmdb import LmdbStore, LmdbWriter
 from storage.formats import CLASSES, digest, records
 
 

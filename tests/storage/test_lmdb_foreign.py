@@ -17,7 +17,8 @@ from PIL import Image
 
 from fastload import FastLoader, PackedDataset, _native
 from fastload.errors import StoreError
-from fastload.storage import RAW, _datum, open_store
+from fastload.storage import RAW, open_store
+from fastload.storage.formats import _datum
 from storage.formats import picture
 
 lmdb = pytest.importorskip("lmdb")

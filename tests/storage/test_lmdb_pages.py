@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fastload.errors import StoreError
-from fastload.storage._lmdb_pages import Pages
+from fastload.storage.formats._lmdb_pages import Pages
 
 
 def make(path: Path, items: dict[bytes, bytes], name: bytes | None = b"tree") -> None:

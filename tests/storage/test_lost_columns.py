@@ -18,8 +18,8 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fastload import FastLoader, StoreError, open_store, pack
+from fastload._tools.verify import verify
 from fastload.cli import main
-from fastload.storage.verify import verify
 
 COUNT = 6
 
@@ -169,7 +169,7 @@ def test_class_names_that_are_missing_are_an_error(tmp_path: Path, suffix: str) 
 def test_an_older_store_without_a_list_of_columns_has_checksums_of_its_records(
     tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fastload.storage._array_writer import ArrayWriter
+    from fastload.storage.formats._array_writer import ArrayWriter
 
     header = ArrayWriter.header
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from fastload import open_writer
-from fastload.storage._array_table import _digits, numbered, same
 from fastload.storage._crc import crc32c
 from fastload.storage.base import RAW, Batch
+from fastload.storage.formats._array_table import _digits, numbered, same
 
 SIDE = 4  # pixels; what a record holds does not matter here
 

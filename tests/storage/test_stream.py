@@ -15,17 +15,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fastload._tools.verify import verify
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
-from fastload.storage import Batch, Record, _partial, _stream, open_store, open_writer
+from fastload.storage import Batch, Record, _partial, open_store, open_writer
 from fastload.storage._columns import Columns
 from fastload.storage._crc import crc32c
 from fastload.storage._fields import Blobs
 from fastload.storage._read import read_records
 from fastload.storage._shards import data_files
 from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
-from fastload.storage._stream import StreamWriter
 from fastload.storage._table import Table, TableStore
-from fastload.storage.verify import verify
+from fastload.storage.formats import _stream
+from fastload.storage.formats._stream import StreamWriter
 from storage.formats import CLASSES, picture, records
 
 

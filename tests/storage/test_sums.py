@@ -14,11 +14,11 @@ from click.testing import CliRunner
 from PIL import Image
 
 from fastload import FastLoader, StoreError, open_store, pack
+from fastload._tools.verify import verify
 from fastload.cli.verify import command
 from fastload.storage import _sums
-from fastload.storage._array_writer import ArrayWriter
 from fastload.storage.base import Store
-from fastload.storage.verify import verify
+from fastload.storage.formats._array_writer import ArrayWriter
 
 COUNT = 20
 FORMATS = ["lmdb", "h5", "n5"]

@@ -19,7 +19,7 @@ from fastload import FastLoader
 from fastload.errors import StoreError, StoreNotFoundError
 from fastload.storage import DCT, RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
-from fastload.storage._tfrecord_frames import frames, head, masked
+from fastload.storage.formats._tfrecord_frames import frames, head, masked
 from storage.formats import CLASSES, alone, picture, records
 
 

@@ -14,11 +14,11 @@ from PIL import Image
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader
+from fastload._tools.unpack import unpack
+from fastload._tools.verify import verify
 from fastload.converters import pack
 from fastload.errors import ChecksumError, StoreError, UsageError
 from fastload.storage import RAW, Record, open_store, open_writer
-from fastload.storage.unpack import unpack
-from fastload.storage.verify import verify
 from storage.formats import CLASSES, ROWS, Row, records
 
 COUNT = 30

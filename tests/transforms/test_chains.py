@@ -17,8 +17,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._engine.python import fill
-from fastload._transforms.recipe import draw
 from fastload._transforms.recognise import Plan, recognise
+from fastload._transforms.sample_params import draw
 
 CHAINS = 200
 PICTURES = [torchvision_oracle.picture(*size) for size in [(60, 45), (37, 64), (50, 50)]]
@@ -155,7 +155,7 @@ def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
 @pytest.mark.native
 @pytest.mark.parametrize("part", range(4))
 def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> None:
-    from fastload._buffers import SlabRing
+    from fastload._base.slabs import SlabRing
     from fastload._engine import make_decoder
     from fastload.storage.folder import FolderStore
 

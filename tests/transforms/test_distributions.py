@@ -18,9 +18,10 @@ import torch
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastload._transforms import erasing, pixels
-from fastload._transforms.recipe import Recipe, draw
+from fastload._transforms.pixels import erasing
+from fastload._transforms.pixels import operations as pixels
 from fastload._transforms.recognise import recognise
+from fastload._transforms.sample_params import Recipe, draw
 
 N = 3000
 W, H = 120, 90

@@ -16,7 +16,7 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import make_decoder
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
@@ -309,7 +309,7 @@ def test_sequences_of_frames(bitmaps: FolderStore) -> None:
 
 
 def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
-    from fastload._transforms import recipe
+    from fastload._transforms import sample_params
     from fastload.errors import DataError
 
     plan = recognise(
@@ -317,7 +317,7 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
     )
     sizes = np.array([[300, 200], [50000, 300]], np.int32)
     with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
-        recipe.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
+        sample_params.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
     assert info.value.record == 8
 
 
@@ -346,14 +346,14 @@ def test_turned_images_of_one_size_are_a_list_for_loaders_that_can_take_one(tmp_
 
 
 def test_crops_stay_when_colours_are_added() -> None:
-    from fastload._transforms import recipe
+    from fastload._transforms import sample_params
 
     crops = [v1.RandomResizedCrop(32), v1.RandomHorizontalFlip()]
     plain = recognise(v1.Compose([*crops, v1.ToTensor()]))
     colours = recognise(v1.Compose([crops[0], v1.ColorJitter(0.5), crops[1], v1.ToTensor()]))
     sizes = np.full((50, 2), 90, np.int32)
     draws = [
-        recipe.draw(plan, sizes, seed=3, epoch=1, indices=np.arange(50))
+        sample_params.draw(plan, sizes, seed=3, epoch=1, indices=np.arange(50))
         for plan in (plain, colours)
     ]
     assert np.array_equal(draws[0][0].box, draws[1][0].box)

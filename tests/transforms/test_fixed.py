@@ -11,7 +11,7 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import torchvision_oracle as oracle
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import make_decoder
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise

@@ -8,7 +8,7 @@ from torchvision.transforms import v2
 
 from batches import EVAL
 from fastload import FastLoader
-from fastload._transforms import mixing
+from fastload._transforms.pixels import mixing
 from native_core import core
 from sides import assert_same
 

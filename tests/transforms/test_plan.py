@@ -12,8 +12,8 @@ from PIL import Image
 from torchvision import transforms as v1
 from torchvision.transforms import v2
 
-from fastload import _geometry
 from fastload._engine import pillow
+from fastload._transforms.geometry import draws
 from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import UsageError
 
@@ -30,7 +30,7 @@ def plan_of(transform: Any) -> Plan:
 
 def result_of(plan: Plan) -> torch.Tensor:
     sizes = np.array([IMAGE.size], np.int32)
-    drawn = _geometry.draw(plan.ops, sizes, seed=0, epoch=0, indices=np.array([0]))
+    drawn = draws.draw(plan.ops, sizes, seed=0, epoch=0, indices=np.array([0]))
     out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
     pillow.fill(IMAGE, 0, drawn, plan, out)
     if plan.dtype == torch.bfloat16:

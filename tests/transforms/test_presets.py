@@ -11,8 +11,8 @@ from torchvision import models
 
 import torchvision_oracle
 from fastload._engine.python import fill
-from fastload._transforms.recipe import draw
 from fastload._transforms.recognise import Plan, recognise
+from fastload._transforms.sample_params import draw
 
 STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
 

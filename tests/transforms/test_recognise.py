@@ -19,7 +19,7 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._engine import pillow
-from fastload._transforms import recipe
+from fastload._transforms import sample_params
 from fastload._transforms.recognise import Plan, Unrecognised, recognise
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -44,7 +44,7 @@ def reason_of(transform: Any) -> str:
 def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
     """What the plan makes of sample ``index``, by the Pillow engine."""
     sizes = np.array([image.size], np.int32)
-    drawn, behind = recipe.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
+    drawn, behind = sample_params.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
     out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)
     pillow.fill(image, 0, drawn, plan, out, behind)
     if plan.dtype == torch.bfloat16:

@@ -12,7 +12,7 @@ from torchvision.transforms import InterpolationMode as Mode
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload._buffers import SlabRing
+from fastload._base.slabs import SlabRing
 from fastload._engine import make_decoder
 from fastload._transforms import reader
 from fastload._transforms.recognise import Plan, recognise

@@ -16,9 +16,9 @@ from torchvision import transforms as v1
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as F
 
-from fastload._transforms import pixels
-from fastload._transforms.recipe import draw
+from fastload._transforms.pixels import operations
 from fastload._transforms.recognise import Plan, Unrecognised, recognise
+from fastload._transforms.sample_params import draw
 
 MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
 
@@ -118,10 +118,10 @@ def test_rand_augment_is_drawn_as_timm_draws_it() -> None:
     _, recipe = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
     assert recipe is not None
     codes = collections.Counter(recipe.codes.reshape(-1).tolist())
-    assert abs(codes.pop(pixels.NONE) - 600) < 60  # of 1,200
-    affine = codes.pop(pixels.AFFINE)  # rotations and translations
+    assert abs(codes.pop(operations.NONE) - 600) < 60  # of 1,200
+    affine = codes.pop(operations.AFFINE)  # rotations and translations
     assert min(*codes.values(), affine / 2) > 60
-    factors = recipe.values[:, :, 0][recipe.codes == pixels.SATURATION]
+    factors = recipe.values[:, :, 0][recipe.codes == operations.SATURATION]
     assert 0.1 <= factors.min() < 0.25 and 1.75 < factors.max() <= 1.9
     assert 0.02 < np.abs(np.abs(factors - 1) - 0.81).std() < 0.06
 

@@ -11,10 +11,10 @@ import torch
 from torchvision import transforms as v1
 
 import torchvision_oracle
-from fastload import _philox
+from fastload._base import philox
 from fastload._engine.python import fill
-from fastload._transforms.recipe import draw
 from fastload._transforms.recognise import Plan, recognise
+from fastload._transforms.sample_params import draw
 
 pytestmark = pytest.mark.long
 
@@ -107,7 +107,7 @@ def test_rand_augment_is_timms(
     layers = transform.num_layers
     for index in range(60):
         image = torchvision_oracle.picture(60 + index % 7, 45, index)
-        numbers = _philox.uniform(1, 2, np.array([index]), 4096, 5 * layers)[0].reshape(layers, 5)
+        numbers = philox.uniform(1, 2, np.array([index]), 4096, 5 * layers)[0].reshape(layers, 5)
         given = Given(numbers.tolist())
         monkeypatch.setattr(auto_augment, "random", given)
         theirs = image

@@ -18,12 +18,12 @@ from torchvision import transforms as v1
 from torchvision.transforms import v2
 
 import torchvision_oracle
-from fastload import _geometry
-from fastload._transforms import augmix, pixels, policies, timm_policy
-from fastload._transforms.affine import Look
+from fastload._transforms.geometry import draws
+from fastload._transforms.geometry.affine import Look
+from fastload._transforms.pixels import augmix, operations, policies, timm_policy
 from fastload._transforms.plan import Plan
-from fastload._transforms.recipe import Recipe, draw
 from fastload._transforms.recognise import recognise
+from fastload._transforms.sample_params import Recipe, draw
 
 N = 100_000
 W, H = 120, 90
@@ -78,11 +78,11 @@ def even(whole: np.ndarray, low: int, high: int) -> None:
 
 def boxes(op: Any, size: tuple[int, int]) -> Any:
     sizes = np.tile(np.array([size], np.int32), (N, 1))
-    return _geometry.draw((op,), sizes, seed=6, epoch=1, indices=np.arange(N))
+    return draws.draw((op,), sizes, seed=6, epoch=1, indices=np.arange(N))
 
 
 def test_boxes_of_a_random_resized_crop() -> None:
-    op = _geometry.RandomResizedCrop((8, 8), (0.2, 0.5), (0.9, 1.1))  # the first try always fits
+    op = draws.RandomResizedCrop((8, 8), (0.2, 0.5), (0.9, 1.1))  # the first try always fits
     x, y, w, h = boxes(op, (6400, 6400)).box.T.astype(np.float64)
     uniform(np.clip(w * h / 6400**2, 0.2, 0.5), 0.2, 0.5)
     uniform(np.clip(np.log(w / h), math.log(0.9), math.log(1.1)), math.log(0.9), math.log(1.1))
@@ -91,19 +91,19 @@ def test_boxes_of_a_random_resized_crop() -> None:
 
 
 def test_places_reach_the_last_pixel() -> None:
-    op = _geometry.RandomResizedCrop((8, 8), (0.25, 0.25), (1.0, 1.0))
+    op = draws.RandomResizedCrop((8, 8), (0.25, 0.25), (1.0, 1.0))
     box = boxes(op, (16, 12)).box
     assert (box[:, 2:] == 7).all()
     even(box[:, 0], 0, 9)
     even(box[:, 1], 0, 5)
-    window = boxes(_geometry.RandomCrop((5, 7)), (16, 12)).window
+    window = boxes(draws.RandomCrop((5, 7)), (16, 12)).window
     even(window[:, 0], 0, 9)
     even(window[:, 1], 0, 7)
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_flips(p: float) -> None:
-    flips = boxes(_geometry.RandomHorizontalFlip(p), (4, 4)).flip
+    flips = boxes(draws.RandomHorizontalFlip(p), (4, 4)).flip
     likely(collections.Counter(flips.tolist()), {1: p, 0: 1 - p})
 
 
@@ -112,10 +112,10 @@ def test_flips(p: float) -> None:
 
 def test_factors_of_a_colour_jitter() -> None:
     recipe = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
-    uniform(values(recipe, pixels.BRIGHTNESS), 0.6, 1.4)
-    uniform(values(recipe, pixels.CONTRAST), 0.3, 1.5)
-    uniform(values(recipe, pixels.SATURATION), 0.1, 1.9)
-    shifts = values(recipe, pixels.HUE).astype(int)
+    uniform(values(recipe, operations.BRIGHTNESS), 0.6, 1.4)
+    uniform(values(recipe, operations.CONTRAST), 0.3, 1.5)
+    uniform(values(recipe, operations.SATURATION), 0.1, 1.9)
+    shifts = values(recipe, operations.HUE).astype(int)
     # torchvision's: the factor times 255, towards zero, as a byte
     edges = {s & 255: 1.0 for s in range(-24, 76)} | {231: 0.5, 76: 0.5, 0: 2.0}
     total = 0.4 * 255
@@ -127,15 +127,15 @@ def test_factors_of_a_colour_jitter() -> None:
 
 def test_chances_and_choices() -> None:
     for transform, code in (
-        (v1.RandomInvert(0.7), pixels.INVERT),
-        (v2.RandomGrayscale(0.5), pixels.GRAYSCALE),
-        (v1.RandomApply([v1.Grayscale(3)], p=0.9), pixels.GRAYSCALE),
+        (v1.RandomInvert(0.7), operations.INVERT),
+        (v2.RandomGrayscale(0.5), operations.GRAYSCALE),
+        (v1.RandomApply([v1.Grayscale(3)], p=0.9), operations.GRAYSCALE),
     ):
         there = (ours(transform).codes == code).reshape(-1)
         p = transform.p
         likely(collections.Counter(there.tolist()), {True: p, False: 1 - p})
     three = [v1.RandomInvert(1.0), v1.Grayscale(3), v1.RandomEqualize(1.0)]
-    names = [pixels.INVERT, pixels.GRAYSCALE, pixels.EQUALIZE]
+    names = [operations.INVERT, operations.GRAYSCALE, operations.EQUALIZE]
     chosen = collections.Counter(ours(v1.RandomChoice(three, p=[1, 2, 5])).codes[:, 0].tolist())
     likely(chosen, dict(zip(names, (1 / 8, 2 / 8, 5 / 8), strict=True)))
 
@@ -163,7 +163,7 @@ def test_angles_and_the_rest_of_a_map() -> None:
 
 def test_sigmas() -> None:
     recipe = ours(v1.GaussianBlur(9, (0.3, 3.0)))
-    ratio = values(recipe, pixels.BLUR, 3) / values(recipe, pixels.BLUR, 2)
+    ratio = values(recipe, operations.BLUR, 3) / values(recipe, operations.BLUR, 2)
     sigmas = np.sqrt(-0.5 / np.log(ratio))
     uniform(np.clip(sigmas, 0.3, 3.0), 0.3, 3.0)
 
@@ -177,11 +177,11 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[tuple[str, flo
 
     def slots(self: Any, magnitude: np.ndarray, w: Any, h: Any, look: Look) -> Any:
         seen.update((self.name, round(m, 4)) for m in magnitude.tolist())
-        return pixels.empty(len(magnitude), 1, policies.WIDTH)
+        return operations.empty(len(magnitude), 1, policies.WIDTH)
 
     def operation(self: Any, name: str, magnitude: np.ndarray, w: Any, h: Any) -> Any:
         seen.update((name, round(m, 4)) for m in magnitude.tolist())
-        return pixels.INVERT, np.zeros((len(magnitude), augmix.WIDTH))
+        return operations.INVERT, np.zeros((len(magnitude), augmix.WIDTH))
 
     monkeypatch.setattr(policies.Step, "slots", slots)
     monkeypatch.setattr(augmix.AugMix, "_operation", operation)
@@ -215,14 +215,17 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
     recipe = ours(policy)
     likely(seen, spread(space, dict.fromkeys(space, which)))
     if name == "AugMix":
-        depths = (recipe.codes == pixels.INVERT)[:, 1:4].sum(axis=1)
+        depths = (recipe.codes == operations.INVERT)[:, 1:4].sum(axis=1)
         even(depths, 1, 3)
 
 
 def test_operations_of_a_sample_are_chosen_apart() -> None:
     recipe = ours(v1.RandAugment(), N // 2)
     first, second = (recipe.codes[:, k].tolist() for k in range(2))
-    for pair in ((pixels.EQUALIZE, pixels.EQUALIZE), (pixels.EQUALIZE, pixels.POSTERIZE)):
+    for pair in (
+        (operations.EQUALIZE, operations.EQUALIZE),
+        (operations.EQUALIZE, operations.POSTERIZE),
+    ):
         there = collections.Counter(both == pair for both in zip(first, second, strict=True))
         likely(there, {True: 1 / 14**2, False: 1 - 1 / 14**2})
 
@@ -248,9 +251,9 @@ def test_operations_of_auto_augment(version: Any, monkeypatch: pytest.MonkeyPatc
 
 def test_shares_of_a_mixture() -> None:
     """Beta(1, 1) is uniform; Beta(3, 3) has this variance."""
-    own = values(ours(v1.AugMix(mixture_width=2, alpha=1.0)), pixels.MIX_BEGIN)
+    own = values(ours(v1.AugMix(mixture_width=2, alpha=1.0)), operations.MIX_BEGIN)
     uniform(own, 0, 1)
-    own = values(ours(v1.AugMix(mixture_width=2, alpha=3.0)), pixels.MIX_BEGIN)
+    own = values(ours(v1.AugMix(mixture_width=2, alpha=3.0)), operations.MIX_BEGIN)
     assert abs(own.var() / (1 / 28) - 1) < 0.015
     assert abs(own.mean() - 0.5) < 0.003
 
@@ -264,13 +267,13 @@ def timm(**given: Any) -> tuple[np.ndarray, np.ndarray]:
     op = timm_policy.Operation(**{"look": Look(), **settings, **given})
     u = np.random.default_rng(4).uniform(size=(5, 2 * N))
     sides = np.full(2 * N, 50.0)
-    codes, drawn_values = op.fill(*pixels.empty(2 * N, 1, policies.WIDTH), u, sides, sides)
+    codes, drawn_values = op.fill(*operations.empty(2 * N, 1, policies.WIDTH), u, sides, sides)
     return codes[:, 0], drawn_values[:, 0, 0]
 
 
 def test_operations_of_timm() -> None:
     codes, factors = timm(name="Brightness")
-    there = codes == pixels.BRIGHTNESS
+    there = codes == operations.BRIGHTNESS
     likely(collections.Counter(there.tolist()), {True: 0.5, False: 0.5})
     magnitudes = (factors[there] - 0.1) / 0.18
     assert abs(magnitudes.mean() - 5) < 0.01

@@ -190,7 +190,7 @@ def test_views_in_another_dtype_and_layout(store: Path) -> None:
 @pytest.mark.native
 def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None:
     from fastload._engine.native import shared_regions
-    from fastload._geometry import Geometry
+    from fastload._transforms.geometry.draws import Geometry
 
     class Drawn:
         def __init__(self, boxes: list[list[int]], kinds: list[int]) -> None:
@@ -210,7 +210,7 @@ def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None
 
 @pytest.mark.native
 def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
-    from fastload._buffers import SlabRing
+    from fastload._base.slabs import SlabRing
     from fastload._engine import make_decoder
     from fastload._engine.decoder import Draws
     from fastload._transforms.recognise import Plan, recognise

@@ -22,9 +22,9 @@ import fastload
 import warm
 from fake_time import FakeTime, spends
 from fastload import FastLoader
-from fastload._tuning import Tuning, page
-from fastload._tuning.point import Grid, Point
-from fastload._tuning.result import Tried
+from fastload._tools.tuning import Tuning, page
+from fastload._tools.tuning.point import Grid, Point
+from fastload._tools.tuning.result import Tried
 from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError
 
@@ -59,7 +59,7 @@ def rates(clock: FakeTime, monkeypatch: pytest.MonkeyPatch, most: int, each: flo
         clock.waits(seconds)
         return [each * min(most, max(1, point.num_workers))] * 4
 
-    monkeypatch.setattr("fastload._tuning.meter.rates_of", rates_of)
+    monkeypatch.setattr("fastload._tools.tuning.meter.rates_of", rates_of)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def tuning(store: Path) -> Tuning:
 def test_a_slow_disk_asks_for_more_workers_than_cpus(
     clock: FakeTime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastload._tuning.search.cpus", lambda: 2)
+    monkeypatch.setattr("fastload._tools.tuning.search.cpus", lambda: 2)
     rates(clock, monkeypatch, most=4, each=100)
     found = fastload.autotune(Slow(clock.waits, 0.01), fix_batch_size=8, budget_s=8)
     assert found.bound == "reading", found.why
@@ -109,9 +109,9 @@ class Fast:
     def __init__(self, clock: FakeTime, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = clock
         self.measured: list[tuple[str, Point]] = []
-        monkeypatch.setattr("fastload._tuning.meter.rates_of", self.rates_of)
+        monkeypatch.setattr("fastload._tools.tuning.meter.rates_of", self.rates_of)
         monkeypatch.setattr(
-            "fastload._tuning.meter.rate_of_filling", lambda loader, step, batches: 50.0
+            "fastload._tools.tuning.meter.rate_of_filling", lambda loader, step, batches: 50.0
         )
 
     def rates_of(

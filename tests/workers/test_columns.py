@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.utils.data import default_collate
 from torch.utils.data._utils.collate import collate_str_fn, default_collate_fn_map
 
-from fastload._workers.columns import Columns
+from fastload._run.workers.columns import Columns
 
 Point = namedtuple("Point", "x y")
 

@@ -20,7 +20,7 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload import FastLoader, PackedDataset, UsageError
-from fastload._workers.randomness import sample_seeds, seed_all
+from fastload._run.workers.randomness import sample_seeds, seed_all
 
 BEGIN = [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip()]
 

@@ -11,10 +11,10 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fastload import FastLoader
-from fastload._doctor.observation import LoaderSeen, Observation
-from fastload._doctor.rules import findings
-from fastload._doctor.sampler import _children, _private
-from fastload._workers.held import held
+from fastload._run.workers.copy_on_write import held
+from fastload._tools.doctor.observation import LoaderSeen, Observation
+from fastload._tools.doctor.rules import findings
+from fastload._tools.doctor.sampler import _children, _private
 
 
 class Listed(Dataset[Any]):

@@ -8,7 +8,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
 
 from fastload import FastLoader
-from fastload._machine import cpu
+from fastload._base.machine import cpu
 from sides import side_by_side
 
 

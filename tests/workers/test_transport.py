@@ -14,9 +14,9 @@ from torch.utils.data import Dataset
 from torch.utils.data._utils.collate import default_collate
 
 from fastload import FastLoader
-from fastload._workers import shared
-from fastload._workers.shared import Mapped, SharedRing
-from fastload._workers.transport import Packer, unpack
+from fastload._base import shared_slabs
+from fastload._base.shared_slabs import Mapped, SharedRing
+from fastload._run.workers.transport import Packer, unpack
 from sides import assert_same
 
 
@@ -153,7 +153,7 @@ def test_a_ring_at_the_end_of_the_interpreter_needs_nothing_of_its_module(monkey
     ring = SharedRing(2)
     with monkeypatch.context() as gone:
         for name in ("os", "sys", "threading"):
-            gone.setattr(shared, name, None)
+            gone.setattr(shared_slabs, name, None)
         ring.__del__(lambda: True)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import Dataset
 
 from fastload import FastLoader
-from fastload._machine import cpu
+from fastload._base.machine import cpu
 
 _OPENMP = set(cpu._OPENMP.findall(cpu._MAPS.read_text()))
 

@@ -1,0 +1,1 @@
+"""Devices that batches are moved to."""

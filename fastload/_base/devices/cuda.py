@@ -1,0 +1,267 @@
+"""CUDA for the transfer stage: a side stream, events both ways, memory that is registered once."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import mmap
+import os
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from ...errors import UsageError
+from .accelerator import Mark
+
+# torch publishes no types of these.
+Event: Any = torch.cuda.Event
+Stream: Any = torch.cuda.Stream
+cudart: Any = torch.cuda.cudart
+
+
+# Registered memory whose ``Cuda`` went while a graph was captured: as in ``Cuda._gone``.
+_left = collections.deque[tuple[int, Any]]()
+
+
+@contextlib.contextmanager
+def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
+    """Within it, work and memory are ``stream``'s, in this thread.
+
+    Its device comes first: leaving torch's context of a stream alone puts the device from before
+    back in a way that makes a context there (half a gigabyte), though nothing else may use it. A
+    thread begins with GPU 0, also in the process of another GPU.
+    """
+    with torch.cuda.device(stream.device), torch.cuda.stream(stream):
+        yield
+
+
+# torch has 32 streams and gives them out in turn: who has which. What is free in a stream's memory
+# is safe to use for its owner alone, who knows which streams still read it.
+_owners = weakref.WeakValueDictionary[tuple[int, int], Any]()
+_POOL = 32
+
+
+def stream_for(device: torch.device, owner: object) -> Any:
+    """A stream of ``device`` that nobody else has got here, as long as ``owner`` lives.
+
+    With 32 of them alive, one is shared. Streams of the program's own may be the same ones.
+    """
+    for _ in range(_POOL):
+        stream = Stream(device)
+        if _owners.setdefault((stream.device.index, stream.cuda_stream), owner) is owner:
+            break
+    return stream
+
+
+class _CudaMark:
+    def __init__(self, stream: torch.cuda.Stream, timed: bool, clock: _Clock) -> None:
+        # blocking: a host that waits leaves its core to the threads that decode
+        self.event = Event(enable_timing=timed, blocking=True)
+        self.event.record(stream)
+        self._clock = clock
+
+    def done(self) -> bool:
+        return bool(self.event.query())
+
+    def wait(self) -> None:
+        self.event.synchronize()
+
+    def since(self, earlier: Mark) -> int:
+        assert isinstance(earlier, _CudaMark)
+        return int(earlier.event.elapsed_time(self.event) * 1e6)
+
+    def at_ns(self) -> int:
+        return self._clock.at_ns(self.event)
+
+
+class _Clock:
+    """The time of events on the host's clock, from an event whose time is known."""
+
+    # Differences of events are float32 milliseconds: 4 us fine after a minute.
+    _LASTS_NS = 60_000_000_000
+
+    def __init__(self, stream: torch.cuda.Stream) -> None:
+        self._stream = stream
+        self._zero: Event | None = None
+        self._zero_ns = 0
+
+    def at_ns(self, event: Event) -> int:
+        if self._zero is None or time.perf_counter_ns() - self._zero_ns > self._LASTS_NS:
+            self._zero = Event(enable_timing=True)
+            self._zero.record(self._stream)
+            self._zero.synchronize()
+            self._zero_ns = time.perf_counter_ns()
+        # negative where the event came before
+        return self._zero_ns + int(self._zero.elapsed_time(event) * 1e6)
+
+
+class Cuda:
+    """A CUDA device: one side stream, made once.
+
+    Memory of batches comes out of torch's caching allocator, as the side stream's. It may be let go
+    of at any time, since whatever is put into the side stream later starts after what the caller's
+    stream held (``follow``), and so after his last use of it. ``Tensor.record_stream`` would do
+    that too, but memory would come back only as the device gets there, and grow while the host runs
+    ahead; it is called where batches go to another stream than the first one, and with an allocator
+    whose memory is no stream's.
+    """
+
+    overlaps = True
+
+    def __init__(self, device: torch.device) -> None:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        self.device = torch.device("cuda", index)
+        self._side = stream_for(self.device, self)
+        self._clock = _Clock(self._side)
+        # CUDA's own allocator gives memory that is free in one stream to any other.
+        self._shared = torch.cuda.get_allocator_backend() != "native"
+        self._home: Any = None  # the caller's first stream, of those that last
+        self._caller: torch.cuda.Stream | None = None  # his stream now
+        self._events: dict[int, Event] = {}
+        self._pins: dict[int, bool] = {}  # by address, whether it could be pinned
+        self._pinned_nbytes = 0
+        # To be unregistered: the address, and what keeps the memory mapped until then.
+        self._gone: collections.deque[tuple[int, Any]] = collections.deque()
+        self._pid = os.getpid()
+
+    def pin(self, memory: np.ndarray) -> bool:
+        """As in the contract: by ``cudaHostRegister``, which takes what it is given.
+
+        torch's own pinned memory comes in powers of two: up to twice as much for a batch.
+        """
+        address = memory.ctypes.data
+        if address not in self._pins:
+            # A fork would share these pages, and the first write after it would move them away
+            # from under a copy.
+            base: Any = memory.base
+            base = base.obj if isinstance(base, memoryview) else base
+            if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTFORK"):
+                base.madvise(mmap.MADV_DONTFORK)
+            with torch.cuda.device(self.device):
+                status: Any = cudart().cudaHostRegister(address, memory.nbytes, 1)
+            self._pins[address] = int(status) == 0
+            if not self._pins[address]:
+                self._forget_error()
+            self._pinned_nbytes += memory.nbytes * self._pins[address]
+            gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
+            gone.atexit = False  # the process's end is the end of it
+        return self._pins[address]
+
+    def _forget_error(self) -> None:
+        """The runtime would report its last error again, for the caller's next kernel."""
+        with contextlib.suppress(RuntimeError):
+            torch.empty(1, device=self.device).add_(1)  # a kernel of ours, which takes it along
+
+    def _unpin(self, address: int, nbytes: int, base: Any) -> None:
+        # In any thread, and CUDA is only called in the consumer's: ``follow`` does it.
+        if self._pins.pop(address) and os.getpid() == self._pid:
+            self._pinned_nbytes -= nbytes
+            self._gone.append((address, base))
+
+    def _unregister(self) -> None:
+        """Tell CUDA of the memory that is gone."""
+        for gone in (self._gone, _left):
+            while gone:
+                address, base = gone.popleft()
+                with torch.cuda.device(self.device):
+                    cudart().cudaHostUnregister(address)
+                del base  # not before
+
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        if ending() or os.getpid() != self._pid:
+            return
+        if self._gone and self.capturing():
+            _left.extend(self._gone)
+        else:
+            self._unregister()
+
+    def pinned(self, tensor: torch.Tensor) -> bool:
+        """As in the contract."""
+        return tensor.is_pinned()
+
+    def capturing(self) -> bool:
+        """As in the contract."""
+        with torch.cuda.device(self.device):
+            return bool(torch.cuda.is_current_stream_capturing())
+
+    def follow(self) -> None:
+        """As in the contract."""
+        if self.capturing():
+            raise UsageError(
+                "a batch was asked for while a CUDA graph is captured: take it before, and copy it "
+                "into the tensor that the graph reads"
+            )
+        self._unregister()
+        current = torch.cuda.current_stream(self.device)
+        if self._home is None:
+            # A stream that the program has made by itself (its number is its address, and even) may
+            # be destroyed; torch's never are.
+            lasts = current.stream_id == 0 or current.stream_id % 2
+            self._home = current if lasts else torch.cuda.default_stream(self.device)
+        self._caller = current
+        for stream in {self._home, current}:
+            event = self._events.get(stream.stream_id)
+            if event is None:
+                event = Event()
+                if stream.stream_id % 2 or stream == self._home:
+                    self._events[stream.stream_id] = event
+            event.record(stream)
+            self._side.wait_event(event)
+
+    def side(self) -> contextlib.AbstractContextManager[Any]:
+        """As in the contract."""
+        return on_stream(self._side)
+
+    def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
+        """As in the contract."""
+        return torch.empty_like(tensor, device=self.device, pin_memory=False)
+
+    def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
+        """As in the contract."""
+        target.copy_(source, non_blocking=True)
+
+    def adopt(self, tensor: torch.Tensor) -> None:
+        """As in the contract: what follows ``follow`` does not order its stream."""
+        tensor.record_stream(self._side)
+        if self._caller is not None:
+            self._side.wait_stream(self._caller)  # what made it may still be running there
+            tensor.record_stream(self._caller)
+
+    def mark(self, *, timed: bool = False) -> Mark:
+        """As in the contract."""
+        return _CudaMark(self._side, timed, self._clock)
+
+    def hand_over(self, mark: Mark, tensors: Any) -> None:
+        """As in the contract."""
+        assert isinstance(mark, _CudaMark)
+        current = torch.cuda.current_stream(self.device)
+        current.wait_event(mark.event)
+        if current != self._home or self._shared:
+            for tensor in tensors():
+                if tensor.device == self.device:
+                    tensor.record_stream(current)
+
+    def random_state(self) -> torch.Tensor:
+        """As in the contract."""
+        return torch.cuda.default_generators[self.device.index].get_state()
+
+    def set_random_state(self, state: torch.Tensor) -> None:
+        """As in the contract."""
+        torch.cuda.default_generators[self.device.index].set_state(state)
+
+    def seed(self, seed: int) -> None:
+        """As in the contract."""
+        torch.cuda.default_generators[self.device.index].manual_seed(seed)
+
+    def memory(self) -> dict[str, float]:
+        """As in the contract."""
+        return {
+            "gpu_MB": torch.cuda.memory_allocated(self.device) / 1e6,
+            "pinned_MB": self._pinned_nbytes / 1e6,
+        }

@@ -1,0 +1,114 @@
+"""Random numbers that are a pure function of what they are for: Philox4x32-10.
+
+A counter-based generator has no state. Its numbers are a keyed permutation of a 128-bit counter,
+and the counter says which number is wanted: the seed is the key; epoch, sample index and stream (an
+operation's position in the chain of transforms, and a block within it) are the counter. So a
+sample's augmentation does not depend on its batch, on the worker that made it, or on what was drawn
+before.
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11. The
+constants and the published known answers are Random123's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+from .. import _native
+
+MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two key words grow by from round to round
+ROUNDS = 10
+_MULTIPLIERS = np.array(MULTIPLIERS, dtype=np.uint64).reshape(2, 1, 1)
+_LOW = np.uint64(0xFFFFFFFF)
+_HALF = np.uint64(32)
+
+BLOCKS_PER_POSITION = 1 << 16
+"""A position's streams are ``position * BLOCKS_PER_POSITION + block``; four numbers a block."""
+
+
+@lru_cache(maxsize=64)
+def _round_keys(seed: int) -> list[npt.NDArray[np.uint64]]:
+    """The two key words of each round, for the 64-bit key ``seed`` (taken modulo 2**64)."""
+    low, high = seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF
+    keys = [
+        [(low + r * WEYL[0]) & 0xFFFFFFFF, (high + r * WEYL[1]) & 0xFFFFFFFF] for r in range(ROUNDS)
+    ]
+    return [np.array(key, dtype=np.uint64).reshape(2, 1, 1) for key in keys]
+
+
+def words(
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    streams: Sequence[int] | npt.NDArray[np.uint64],
+) -> npt.NDArray[np.uint64]:
+    """Four random 32-bit words for each stream and index.
+
+    Args:
+        seed: the key, modulo 2**64.
+        epoch: counter word 3, modulo 2**32.
+        indices: sample indices, int64 (n,): counter words 1 (low half) and 2 (high half).
+        streams: which block of numbers, each below 2**32, length b: counter word 0.
+
+    Returns:
+        uint64 (2, 2, b, n), values below 2**32. Word ``2 * i + j`` of the block is at ``[i, j]``.
+    """
+    core = _native.load()
+    if core is not None:
+        stream = np.ascontiguousarray(streams, dtype=np.uint64)
+        out = np.empty((4 * len(stream), len(indices)), np.uint64)
+        core.random_words(
+            int(seed) & 0xFFFFFFFFFFFFFFFF,
+            int(epoch) & 0xFFFFFFFF,
+            np.ascontiguousarray(indices, dtype=np.int64),
+            stream,
+            out,
+        )
+        return out.reshape(2, 2, len(stream), len(indices))
+    index = np.asarray(indices, dtype=np.int64).view(np.uint64)
+    stream = np.asarray(streams, dtype=np.uint64).reshape(-1, 1)
+    # even: counter words 0 and 2, the ones that are multiplied; odd: words 1 and 3.
+    shape = (2, stream.shape[0], index.shape[0])
+    even, odd = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
+    even[0], even[1] = stream, index >> _HALF
+    odd[0], odd[1] = index & _LOW, np.uint64(int(epoch) & 0xFFFFFFFF)
+    product, spare = np.empty(shape, np.uint64), np.empty(shape, np.uint64)
+    for key in _round_keys(int(seed) & 0xFFFFFFFFFFFFFFFF):
+        np.multiply(even, _MULTIPLIERS, out=product)
+        np.right_shift(product, _HALF, out=even)
+        np.bitwise_xor(even[::-1], odd, out=spare)
+        np.bitwise_xor(spare, key, out=spare)
+        np.bitwise_and(product[::-1], _LOW, out=odd)
+        even, spare = spare, even
+    return np.stack((even, odd), axis=1)
+
+
+def uniform(
+    seed: int, epoch: int, indices: npt.NDArray[np.int64], position: int, count: int
+) -> npt.NDArray[np.float64]:
+    """Numbers uniform in [0, 1), in steps of 2**-32, the same for the same arguments.
+
+    Args:
+        seed, epoch: any integers; they count modulo 2**64 and 2**32.
+        indices: sample indices, int64 (n,).
+        position: place in the chain of transforms, below 2**16.
+        count: how many numbers for each sample, at most 2**18.
+
+    Returns:
+        float64 (n, count).
+    """
+    blocks = -(-count // 4)
+    streams = np.arange(blocks, dtype=np.uint64) + np.uint64(position * BLOCKS_PER_POSITION)
+    drawn = words(seed, epoch, indices, streams)
+    n = drawn.shape[-1]
+    numbers = drawn.transpose(3, 2, 0, 1).reshape(n, 4 * blocks)[:, :count]
+    result: npt.NDArray[np.float64] = np.multiply(numbers, 2.0**-32)
+    return result

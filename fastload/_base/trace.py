@@ -1,0 +1,210 @@
+"""Stamps: where the time of a loader went, per stage, since its epoch began."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from .timeline import Timeline, active
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """What was measured so far.
+
+    Attributes:
+        images, batches: handed to the consumer.
+        elapsed_s: wall time from the start of the epoch to the last batch.
+        wait_s: time the consumer spent waiting for the next batch.
+        stages_s: seconds of work per stage, added up over threads.
+        cache_hits, cache_misses: images made of what a cache held, and of what it did not.
+        read_nbytes: of the records that were read.
+        workers_s: from the first task of each worker process to its last, added up; 0 without any.
+    """
+
+    images: int
+    batches: int
+    elapsed_s: float
+    wait_s: float
+    stages_s: Mapping[str, float]
+    cache_hits: int
+    cache_misses: int
+    read_nbytes: int
+    workers_s: float
+
+
+class Clock(NamedTuple):
+    """When a batch was made from a user's Dataset, on the system's clock (perf_counter_ns).
+
+    Attributes:
+        process: that made it.
+        begin_ns, fetched_ns, end_ns: its samples were asked for; were there; were collated.
+        blocked_ns: of the time until ``fetched_ns``, what was neither computing nor waiting for a
+            CPU.
+    """
+
+    process: int
+    begin_ns: int
+    fetched_ns: int
+    end_ns: int
+    blocked_ns: int
+
+
+class Stamps:
+    """Adds up the stages of one epoch.
+
+    Each stage is written by one thread at a time, and read by any: what is added needs no lock,
+    which would be a tenth of a percent of a batch of small images, several times over.
+
+    Args:
+        timeline: where each stage is written down as well, with its times; None: nowhere.
+    """
+
+    def __init__(self, timeline: Timeline | None = None) -> None:
+        self.timeline = timeline
+        self.held: list[int] | None = None
+        """Images of batches that were made but not handed over, where a delivery does that."""
+        self._stages_ns: dict[str, int] = {}
+        self._images = self._batches = self._wait_ns = 0
+        self._hits = self._misses = self._read_nbytes = 0
+        self._workers: dict[int, tuple[int, int]] = {}  # process: begin of its first task, end
+        self._begin = self._end = time.perf_counter_ns()
+
+    def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
+        return Stamps, ()  # a copy in another process begins with nothing
+
+    def stage(self, name: str, begin_ns: int) -> None:
+        """The calling thread did ``name`` from ``begin_ns`` until now."""
+        end_ns = time.perf_counter_ns()
+        stages = self._stages_ns
+        stages[name] = stages.get(name, 0) + end_ns - begin_ns
+        if self.timeline is not None:
+            self.timeline.span(name, begin_ns, end_ns)
+
+    def work(self, stages_ns: Mapping[str, int], times: np.ndarray | None = None) -> None:
+        """Add work per stage, in nanoseconds; ``times`` of its samples, for the timeline."""
+        stages = self._stages_ns
+        for name, nanoseconds in stages_ns.items():
+            stages[name] = stages.get(name, 0) + nanoseconds
+        if self.timeline is not None and times is not None:
+            self.timeline.samples(times)
+
+    def worker(self, clock: Clock) -> None:
+        """A batch was made from a user's Dataset, in a worker process or in this one."""
+        stages = self._stages_ns
+        fetch_ns, collate_ns = clock.fetched_ns - clock.begin_ns, clock.end_ns - clock.fetched_ns
+        stages["fetch"] = stages.get("fetch", 0) + fetch_ns
+        stages["blocked"] = stages.get("blocked", 0) + clock.blocked_ns
+        stages["collate"] = stages.get("collate", 0) + collate_ns
+        begin_ns, _ = self._workers.get(clock.process, (clock.begin_ns, 0))
+        self._workers[clock.process] = begin_ns, clock.end_ns
+        if self.timeline is not None:
+            self.timeline.worker(clock.process, "fetch", clock.begin_ns, clock.fetched_ns)
+            self.timeline.worker(clock.process, "collate", clock.fetched_ns, clock.end_ns)
+
+    def read(self, nbytes: int) -> None:
+        """Records of so many bytes were read."""
+        self._read_nbytes += nbytes
+
+    def batch(self, images: int, begin_ns: int) -> None:
+        """A batch of ``images`` is made; the consumer asked for it at ``begin_ns``."""
+        if self.held is None:
+            self.handed(images, begin_ns)
+        else:
+            self.held.append(images)
+
+    def handed(self, images: int, begin_ns: int) -> None:
+        """A batch of ``images`` is handed over; the consumer asked for it at ``begin_ns``."""
+        end_ns = time.perf_counter_ns()
+        self._mark(begin_ns, end_ns, images)
+        self._images += images
+        self._batches += 1
+        self._wait_ns += end_ns - begin_ns
+        self._end = end_ns
+
+    def ended(self, begin_ns: int) -> None:
+        """No more batches are made; the consumer asked for one at ``begin_ns``."""
+        if self.held is None:
+            self.exhausted(begin_ns)
+
+    def exhausted(self, begin_ns: int) -> None:
+        """The consumer asked for one more batch at ``begin_ns``, and there was none."""
+        self._mark(begin_ns, time.perf_counter_ns(), 0)
+        if self.timeline is not None and self.timeline is not active():
+            self.timeline.update()
+
+    def _mark(self, begin_ns: int, end_ns: int, images: int) -> None:
+        if self.timeline is not None:
+            name = "step" if self._batches else "start"
+            self.timeline.span(name, self._end, begin_ns)
+            self.timeline.span("wait", begin_ns, end_ns, {"images": images})
+
+    def count(self, **values: float) -> None:
+        """Counters of the timeline have these values from now on."""
+        if self.timeline is not None:
+            for name, value in values.items():
+                self.timeline.counter(name.replace("_", " "), value)
+
+    def cache(self, hits: int, misses: int) -> None:
+        """A batch was made of ``hits`` records out of a cache and ``misses`` others."""
+        self._hits += hits
+        self._misses += misses
+
+    def snapshot(self) -> Snapshot:
+        """The figures as they stand."""
+        return Snapshot(
+            images=self._images,
+            batches=self._batches,
+            elapsed_s=(self._end - self._begin) / 1e9,
+            wait_s=self._wait_ns / 1e9,
+            stages_s={name: ns / 1e9 for name, ns in self._stages_ns.copy().items()},
+            cache_hits=self._hits,
+            cache_misses=self._misses,
+            read_nbytes=self._read_nbytes,
+            workers_s=sum(end - begin for begin, end in self._workers.copy().values()) / 1e9,
+        )
+
+
+class Observed(Iterator[Any]):
+    """torch's own iterator, with the consumer's waiting measured."""
+
+    def __init__(self, iterator: Any, stamps: Stamps) -> None:
+        self._wrapped = iterator
+        self._stamps = stamps
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter_ns()
+        try:
+            batch = next(self._wrapped)
+        except StopIteration:
+            self._stamps.ended(begin)
+            raise
+        self._stamps.batch(batch_length(batch), begin)
+        return batch
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # a copy that is being made has none yet
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def __reduce__(self) -> Any:
+        return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+
+
+def batch_length(batch: Any) -> int:
+    """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
+    if isinstance(batch, torch.Tensor):
+        return len(batch) if batch.dim() else 1
+    if isinstance(batch, Mapping):
+        batch = list(batch.values())
+    if isinstance(batch, (list, tuple)) and batch:
+        return batch_length(batch[0])
+    return 1

@@ -1,1 +1,0 @@
-"""Batches on a device, and what is done there; ``_transfer.py`` copies them."""

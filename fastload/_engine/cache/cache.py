@@ -1,0 +1,185 @@
+"""``FastLoader(..., cache=...)``: what a loader keeps in memory between epochs.
+
+``store.py`` is the cache itself. Records are kept in the order in which they come until the
+limit is reached, and never dropped: an epoch reads each record once, so the record that was used
+longest ago is the one that comes next.
+
+Loaders over one dataset share a cache, and so do threads and forked children, which fill and read
+it together (``_native/arena.h``); with "shm" all processes of the user do (``share.py``).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import weakref
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from ... import _native
+from ..._base.machine import memory
+from ..._sources.tensors import gathers
+from ..._transforms.plan import Plan
+from ..._transforms.views import Views
+from ...errors import UsageError
+from ...hints import CacheKind
+from ...storage.base import Store
+from .prefix import Prefix
+from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
+
+KINDS = get_args(CacheKind)
+
+_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
+
+# Of the memory that is available when the cache begins: as much again is left for the training.
+_SHARE = 0.5
+
+_caches: weakref.WeakValueDictionary[tuple[Any, ...], CachedStore] = weakref.WeakValueDictionary()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """What a loader was asked to keep.
+
+    Attributes:
+        kind: as ``FastLoader(cache=...)``.
+        limit: bytes at most, the table of records included; None: half of what is available.
+    """
+
+    kind: CacheKind
+    limit: int | None
+
+    def nbytes(self) -> int:
+        """The limit, or the share of the memory that is available now.
+
+        Ranks on one machine divide it, unless they share the cache.
+        """
+        if self.limit is not None:
+            return self.limit
+        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
+        parts = int(ranks) if ranks.isdigit() and self.kind != "shm" else 1
+        return int(memory.available() * _SHARE) // max(1, parts)
+
+
+class Cache:
+    """One loader's cache: made when it first iterates, gone with the loaders that use it.
+
+    Not carried along when the loader is pickled.
+    """
+
+    def __init__(self, options: CacheOptions) -> None:
+        self._options = options
+        self._store: CachedStore | None = None
+
+    @classmethod
+    def of(
+        cls, cache: CacheKind | None, cache_limit: int | str | None, engine: str
+    ) -> Cache | None:
+        """What these arguments of FastLoader mean; None: no cache.
+
+        Raises UsageError for arguments that cannot be.
+        """
+        if cache is None:
+            if cache_limit is not None:
+                raise UsageError(f"cache_limit={cache_limit!r} needs cache={'|'.join(KINDS)}")
+            return None
+        if cache not in KINDS:
+            names = ", ".join(map(repr, KINDS))
+            raise UsageError(f"cache: expected one of {names} or None, got {cache!r}")
+        if engine == "workers":
+            raise UsageError(
+                f"cache={cache!r} is for fastload's own engines, and engine='workers' reads by the "
+                "dataset's code: leave one of them out"
+            )
+        limit = None if cache_limit is None else _nbytes(cache_limit)
+        return cls(CacheOptions(kind=cache, limit=limit))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of records that it holds."""
+        return 0 if self._store is None else self._store.arena.used
+
+    def serves(self, store: Store) -> bool:
+        """Whether there is anything to keep of ``store``: not of pixels that are in memory."""
+        if gathers(store):
+            return False
+        pixels = [array for array in store.memory().values() if array.ndim > 1]
+        return self._options.kind == "decoded" or len(pixels) < len(store.files)
+
+    def before(
+        self,
+        store: Store,
+        parts: Sequence[Store],
+        plan: Plan | Views,
+        *,
+        engine: str,
+        checked: bool,
+    ) -> CachedStore:
+        """``store`` with the cache in front, which loaders over the same ``parts`` share.
+
+        Args:
+            store: to read.
+            parts: the stores that it consists of.
+            plan: what is made of each image.
+            engine: "native" or "python".
+            checked: whether checksums are verified before anything is kept.
+        """
+        form, prefix = _form(self._options.kind, engine), None
+        if form == PIXELS:
+            prefix = Prefix.of(plan)
+        key = (tuple(map(id, parts)), self._options, form, prefix, checked)
+        self._store = _caches.get(key)
+        if self._store is None:
+            kind, limit = self._options.kind, self._options.nbytes()
+            self._store = _caches[key] = CachedStore(
+                store, parts, kind, form, prefix, limit, self._options.limit
+            )
+        self._store.announce()
+        return self._store
+
+    def explain(self, engine: str | None, store: Store | None) -> str:
+        """What is kept and why, in words; ``engine`` None: torch's machinery runs."""
+        kind, limit = self._options.kind, self._options.limit
+        if engine is None or store is None:
+            return f"none; {kind!r} is for fastload's own engines"
+        if not self.serves(store):
+            return f"none; the dataset is in memory already, and {kind!r} would keep it twice"
+        if self._store is not None:
+            text = self._store.describe()
+        else:
+            most = "half of the available memory" if limit is None else f"{limit:,} bytes"
+            text = f"empty until the first epoch, at most {most}"
+        why = _why_no_dct(engine) if kind == "dct" else None
+        return f"{kind}, {text}" + (f"; bytes instead of DCT records, as {why}" if why else "")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_store": None}
+
+
+def _form(kind: str, engine: str) -> int:
+    """What an engine keeps for a cache of this kind."""
+    if kind == "decoded":
+        return PIXELS
+    return DCT_RECORDS if kind == "dct" and _why_no_dct(engine) is None else BYTES
+
+
+def _why_no_dct(engine: str) -> str | None:
+    """Why an engine cannot keep DCT records, or None."""
+    core = _native.load()
+    if engine != "native" or core is None:
+        return "only the native engine makes these"
+    if not core.dct_usable():
+        return "the libjpeg that is linked here does not decode these faster than JPEGs"
+    return None
+
+
+def _nbytes(limit: int | str) -> int:
+    """Bytes out of 8000000000, "8GB" or "7.5 GiB". Raises UsageError."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", str(limit).strip().upper())
+    if isinstance(limit, (bool, float)) or not match or not float(match[1]):
+        raise UsageError(
+            f"expected cache_limit in bytes or as a string such as '8GB' or '512MiB', got {limit!r}"
+        )
+    return int(float(match[1]) * _UNITS[match[2]])

@@ -1,0 +1,207 @@
+"""The memory file of a cache: a header, a table of the records kept, and their bytes.
+
+``_native/arena.h`` says who may write what and why no lock is needed there; this module makes the
+files, and has the same table for builds without the core, where a lock stands in for atomics. The
+two never share a file: ``flavour`` is part of its name.
+
+All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
+begins, size of the file; at 64, 128 and 192: where free room begins, whether a record found none,
+how many records are kept. The table's, 16 bytes a record: the place (0: nothing, 1: claimed, else
+the offset in the lower 48 bits, the kind in two bits above, then whether the bytes are not the
+store's own), 4 bytes of length, 2 of width, 2 of height.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+import threading
+from typing import Protocol
+
+import numpy as np
+
+from ... import _native
+from ...errors import UsageError
+
+_MAGIC = b"FLARENA1"
+_HEADER = 4096
+_ALIGNMENT = 64
+_USED, _FULL, _COUNT = 8, 16, 24  # positions in the header, in words
+_ENTRY = np.dtype([("place", "<u8"), ("nbytes", "<u4"), ("width", "<u2"), ("height", "<u2")])
+_CLAIMED = 1
+_OFFSET = np.uint64((1 << 48) - 1)
+
+
+class Arena(Protocol):
+    """Records in a memory file. The core's, or ``PythonArena``."""
+
+    @property
+    def full(self) -> bool:
+        """Whether a record found no room; nothing more is kept then."""
+
+    @property
+    def used(self) -> int:
+        """Bytes of data."""
+
+    @property
+    def count(self) -> int:
+        """Records kept."""
+
+    @property
+    def locked(self) -> int:
+        """Bytes that this process keeps from being swapped out."""
+
+    def find(
+        self,
+        records: np.ndarray,
+        offset: np.ndarray,
+        nbytes: np.ndarray,
+        kind: np.ndarray,
+        size: np.ndarray,
+        converted: np.ndarray,
+    ) -> int:
+        """Look up ``records`` (int64 (n,)); returns how many are kept.
+
+        Writes ``offset`` (int64, -1 where a record is not kept); where it is, also ``nbytes``
+        (int64), ``kind`` (uint8), ``size`` (int32 (n, 2), width and height) and ``converted``
+        (uint8: the bytes are not the store's own).
+        """
+
+    def put(
+        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
+    ) -> bool:
+        """Keep a record, unless it is kept already or there is no room."""
+
+
+def create(records: int, limit: int) -> int:
+    """The descriptor of a new memory file of at most ``limit`` bytes for a store of ``records``.
+
+    Its pages take memory only when they are written, the table's included. It has no name in any
+    file system and is gone with the last process that holds it.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise UsageError("cache= needs memory files (memfd_create), which Linux has; leave it out")
+    begin = _rounded(_HEADER + records * _ENTRY.itemsize, mmap.PAGESIZE)
+    size = max(limit // mmap.PAGESIZE * mmap.PAGESIZE, begin)
+    fd = os.memfd_create("fastload-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, size)
+        header = bytearray(_HEADER)
+        struct.pack_into("<8s3Q", header, 0, _MAGIC, records, begin, size)
+        struct.pack_into("<Q", header, 8 * _USED, begin)
+        struct.pack_into("<Q", header, 8 * _FULL, size == begin)
+        os.pwrite(fd, header, 0)
+        # A mapped file that somebody cut short would kill whoever reads it.
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def fits(fd: int, records: int) -> bool:
+    """Whether ``fd`` is a memory file of this user for a store of ``records``."""
+    state = os.fstat(fd)
+    if state.st_uid != os.geteuid() or state.st_size < _HEADER:
+        return False
+    magic, count, _, size = struct.unpack("<8s3Q", os.pread(fd, 32, 0))
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+    except OSError:
+        return False  # not a memory file
+    return bool(
+        (magic, count, size) == (_MAGIC, records, state.st_size) and seals & fcntl.F_SEAL_SHRINK
+    )
+
+
+def flavour() -> str:
+    """What can share a memory file with this process: "native" or "python"."""
+    return "python" if _native.load() is None else "native"
+
+
+def open_arena(fd: int, *, lock: bool) -> Arena:
+    """The arena in a memory file. ``lock``: keep what is put there from being swapped out."""
+    core = _native.load()
+    if core is None:
+        return PythonArena(fd)
+    arena: Arena = core.Arena(fd, lock=lock)
+    return arena
+
+
+class PythonArena:
+    """The arena of a build without the core."""
+
+    locked = 0
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._map = mmap.mmap(fd, os.fstat(fd).st_size)
+        self._words = np.frombuffer(self._map, "<u8", _HEADER // 8)
+        records = int(self._words[1])
+        self._table = np.frombuffer(self._map, _ENTRY, records, _HEADER)
+        self._lock = threading.Lock()
+
+    @property
+    def full(self) -> bool:
+        return bool(self._words[_FULL])
+
+    @property
+    def used(self) -> int:
+        return int(self._words[_USED] - self._words[2])
+
+    @property
+    def count(self) -> int:
+        return int(self._words[_COUNT])
+
+    def find(
+        self,
+        records: np.ndarray,
+        offset: np.ndarray,
+        nbytes: np.ndarray,
+        kind: np.ndarray,
+        size: np.ndarray,
+        converted: np.ndarray,
+    ) -> int:
+        place = self._table["place"][records]  # first: what it tells of was written before it
+        kept = self._table[records]
+        offset[:] = np.where(place > _CLAIMED, (place & _OFFSET).astype(np.int64), -1)
+        nbytes[:] = kept["nbytes"]
+        kind[:] = place >> np.uint64(48) & np.uint64(3)
+        converted[:] = place >> np.uint64(50) & np.uint64(1)
+        size[:, 0], size[:, 1] = kept["width"], kept["height"]
+        return int((place > _CLAIMED).sum())
+
+    def put(
+        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
+    ) -> bool:
+        with self._lock:
+            # Between processes; threads of one are not kept apart by it.
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            try:
+                return self._put(record, data, kind, width, height, converted)
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def _put(
+        self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
+    ) -> bool:
+        begin = int(self._words[_USED])
+        if self.full or self._table["place"][record] or max(width, height) > 0xFFFF:
+            return False
+        if begin + len(data) > len(self._map):
+            self._words[_FULL] = 1
+            return False
+        self._words[_USED] = _rounded(begin + len(data), _ALIGNMENT)
+        self._map[begin : begin + len(data)] = data
+        self._table["nbytes"][record] = len(data)
+        self._table["width"][record] = width
+        self._table["height"][record] = height
+        self._table["place"][record] = begin | kind << 48 | int(converted) << 50
+        self._words[_COUNT] += np.uint64(1)
+        return True
+
+
+def _rounded(nbytes: int, step: int) -> int:
+    return -(-nbytes // step) * step

@@ -1,0 +1,215 @@
+"""A store in front of a store, with the records that were seen in memory.
+
+A record's span leads into the store behind until the record is kept, and into the memory file from
+the next batch on; its kind says what was kept. Engines need no other path for it. They fill the
+cache while they decode: what they have read anyway is copied, or turned into DCT records or pixels,
+by the thread that decodes it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import overload
+
+import numpy as np
+
+from ...storage.base import Located, Spans, Store
+from . import memory
+from .prefix import Placed, Prefix
+from .share import Shared, fingerprint
+
+# What a record is kept as; keep.h numbers them so.
+BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
+
+_FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keep:
+    """What of a batch is to be kept.
+
+    Attributes:
+        wanted: uint8 (n,), 1 where a sample is.
+        placed: with PIXELS, what is kept of each sample (where it is not wanted: anything).
+    """
+
+    wanted: np.ndarray
+    placed: Placed | None
+
+    def part(self, which: slice | np.ndarray) -> Keep:
+        """Of some of the samples."""
+        placed = None if self.placed is None else self.placed.part(which)
+        return Keep(wanted=self.wanted[which], placed=placed)
+
+
+class CachedStore(Store):
+    """``inner`` with records in memory. See the module.
+
+    Attributes:
+        inner: the store behind, which errors name.
+        form: BYTES, DCT_RECORDS or PIXELS.
+        prefix: with PIXELS, what was done to them.
+        arena: the records.
+        limit: bytes at most; with "shm" whoever was first has set it.
+
+    Args:
+        asked: the limit that the user gave, if any: processes with another one do not share.
+    """
+
+    format = "cache"
+
+    def __init__(
+        self,
+        inner: Store,
+        parts: Sequence[Store],
+        kind: str,
+        form: int,
+        prefix: Prefix | None,
+        limit: int,
+        asked: int | None = None,
+    ) -> None:
+        self.inner = inner
+        self.path, self.classes, self.metadata = inner.path, inner.classes, inner.metadata
+        self.mapped, self.indirect = inner.mapped, inner.indirect
+        self.kind, self.form, self.prefix = kind, form, prefix
+        self._shared: Shared | None = None
+        if kind == "shm":
+            name = fingerprint(parts, memory.flavour(), asked)
+            self._shared = Shared(
+                name,
+                lambda: memory.create(len(inner), limit),
+                lambda fd: memory.fits(fd, len(inner)),
+            )
+            weakref.finalize(self, self._shared.close)
+            self._fd = self._shared.fd
+        else:
+            self._fd = memory.create(len(inner), limit)
+        weakref.finalize(self, os.close, self._fd)
+        self.limit = os.fstat(self._fd).st_size
+        self.arena = memory.open_arena(self._fd, lock=kind == "ram")
+        self._file = len(inner.files)
+
+    def announce(self) -> None:
+        """Let other processes find what they may share, in this process too if it was forked."""
+        if self._shared is not None:
+            self._shared.announce()
+
+    def __len__(self) -> int:
+        return len(self.inner)
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The store's, and the memory file as this process can open it."""
+        return _OneMore(self.inner.files, f"/proc/self/fd/{self._fd}")
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return self.inner.memory()
+
+    def locate(self, indices: np.ndarray) -> Located:
+        """As in the contract, at one moment: a record is kept for all of the answer or for none."""
+        n = len(indices)
+        indices = np.ascontiguousarray(indices, np.int64)
+        file = np.full(n, self._file, np.int32)
+        offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
+        kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
+        converted = np.zeros(n, np.uint8)
+        found = self.arena.find(indices, offset, nbytes, kinds, sizes, converted)
+        kept = offset >= 0
+        if found < n:
+            rest = np.flatnonzero(~kept)
+            behind = self.inner.locate(indices[rest])
+            file[rest], offset[rest] = behind.spans.file, behind.spans.offset
+            nbytes[rest], kinds[rest] = behind.spans.nbytes, behind.kinds
+            sizes[rest], converted[rest] = behind.sizes, 0
+        return Located(
+            spans=Spans(file=file, offset=offset, nbytes=nbytes),
+            kinds=kinds,
+            sizes=sizes,
+            kept=kept,
+            converted=converted.view(bool),
+        )
+
+    def to_keep(self, records: np.ndarray, found: Located) -> Keep | None:
+        """What of a batch is to be kept, or None where there is nothing or no room."""
+        if found.kept is None or found.kept.all() or self.arena.full:
+            return None
+        placed = None if self.prefix is None else self.prefix.place(found.sizes, records)
+        wanted = ~found.kept
+        if placed is not None:  # the table has 16 bits for a side
+            wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
+        return Keep(wanted=wanted.astype(np.uint8), placed=placed)
+
+    def describe(self) -> str:
+        """How full it is, for ``explain()``."""
+        text = (
+            f"{self.arena.count} of {len(self)} records kept as {_FORMS[self.form]}, "
+            f"{_in_words(self.arena.used)} of at most {_in_words(self.limit)}"
+        )
+        if self.kind == "ram" and self.arena.count:
+            locked = self.arena.locked
+            text += (
+                ", locked"
+                if locked >= self.arena.used - 64 * self.arena.count
+                else f", {_in_words(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
+            )
+        if self.arena.full:
+            text += "; the rest does not fit and is read as without a cache"
+        return text
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        return self.locate(indices).spans
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return self.locate(indices).kinds
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """Of what is kept, where it is."""
+        return self.locate(indices).sizes
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        return self.inner.labels
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        return self.inner.keys(indices)
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
+        """Of the store's own bytes."""
+        return self.inner.checksums(indices)
+
+    def check_whole(self) -> None:
+        self.inner.check_whole()
+
+    def tables(self) -> Spans:
+        return self.inner.tables()
+
+
+class _OneMore(Sequence[str]):
+    """A sequence and one item behind it, not copied."""
+
+    def __init__(self, items: Sequence[str], last: str) -> None:
+        self._items, self._last = items, last
+
+    def __len__(self) -> int:
+        return len(self._items) + 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        return self._last if index == len(self._items) else self._items[index]
+
+
+def _in_words(nbytes: int) -> str:
+    for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "KB")):
+        if nbytes >= 10**exponent:
+            return f"{nbytes / 10**exponent:.1f} {unit}"
+    return f"{nbytes} bytes"

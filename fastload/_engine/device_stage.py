@@ -1,0 +1,161 @@
+"""The device stage: what of a transform is done once a batch, where the batch is.
+
+An engine then gives levels (uint8), a quarter of the bytes of float32 on their way to the device.
+There the table, the cast, the memory format and the erased rectangles are done, in a few operations
+on the whole batch. The table is looked up, not computed as ``level * scale + offset``: a lookup is
+exact for every chain that a plan describes and for every dtype, so the result is the CPU's bit for
+bit, and with 768 values it is as cheap as the memory it reads and writes. Noise in rectangles comes
+from the same counters as in the engines (``erasing.noise``), so that it is the same too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from .._base.philox import MULTIPLIERS, ROUNDS, WEYL
+from .._transforms.pixels.erasing import Drawn
+from .._transforms.plan import Plan, as_torch
+
+_LOW = 0xFFFFFFFF
+
+
+class DeviceStage:
+    """Makes of levels what the engines make of them with ``plan``.
+
+    Example:
+        >>> stage = DeviceStage(plan, torch.device("cuda"), torch.channels_last)
+        >>> images = stage(levels, drawn)
+
+    Args:
+        plan: of the whole transform; ``plan.levels()`` is what the engine did.
+        device: where the levels are.
+        memory_format: of the result, contiguous or channels_last.
+    """
+
+    def __init__(
+        self, plan: Plan, device: torch.device, memory_format: torch.memory_format
+    ) -> None:
+        self._nhwc = memory_format == torch.channels_last
+        self._table: torch.Tensor | None = None
+        if plan.lut is not None:
+            self._table = as_torch(plan.lut, plan.dtype).reshape(-1).to(device)
+        offsets = 256 * torch.arange(plan.channels, dtype=torch.int32, device=device)
+        self._offsets = offsets if self._nhwc else offsets.view(-1, 1, 1)
+        self._fills = [as_torch(fill.values, plan.dtype).to(device) for fill in plan.erasing]
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        levels: torch.Tensor,
+        drawn: Drawn | None = None,
+        columns: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The finished images, (n, channels, h, w) in the plan's dtype, on the levels' device.
+
+        They are put into the current stream; the host waits for nothing.
+
+        Args:
+            levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
+                result is uint8 too.
+            drawn: rectangles of these images (``recipe.rectangles``); None where there are none.
+            columns: ``drawn.columns()``, if it is on the device already.
+        """
+        # Channels come where they lie in memory: then everything below is dense.
+        levels = levels.permute(0, 2, 3, 1) if self._nhwc else levels
+        images = levels = levels.contiguous()
+        if self._table is not None:
+            index = levels + self._offsets
+            images = self._table.index_select(0, index.view(-1)).view(levels.shape)
+        images = images.permute(0, 3, 1, 2) if self._nhwc else images
+        if drawn is not None and drawn.boxes.any():
+            if columns is None:
+                columns = drawn.columns().to(levels.device, non_blocking=True)
+            for e, values in enumerate(self._fills):
+                _erase(images, drawn.boxes[:, e], columns[e], values)
+        return images
+
+
+def _erase(
+    images: torch.Tensor, boxes: np.ndarray, columns: torch.Tensor, values: torch.Tensor
+) -> None:
+    """Erase one rectangle of each image, in place.
+
+    Args:
+        images: (n, channels, h, w), dense.
+        boxes: int32 (n, 4), on the host: how many values there are decides the tensors' shapes.
+        columns: int64 (5, n), on the device: x, y, width, height, key.
+        values: (3, 1), or (3, 65536) for noise.
+    """
+    channels = images.shape[1]
+    area = channels * boxes[:, 2].astype(np.int64) * boxes[:, 3]
+    total = int(area.sum())
+    if not total:
+        return
+    x, y, w, h, key = columns
+    areas = channels * w * h
+    # Every value of every rectangle: whose it is, and its number in it; channel by channel, row by
+    # row, as the engines count them.
+    image, i = _numbered(areas, total)
+    plane = (w * h)[image]
+    channel = torch.div(i, plane, rounding_mode="floor")
+    within = i - channel * plane
+    row = torch.div(within, w[image], rounding_mode="floor")
+    column = within - row * w[image]
+    stride = images.stride()
+    at = (
+        image * stride[0]
+        + channel * stride[1]
+        + (y[image] + row) * stride[2]
+        + (x[image] + column) * stride[3]
+    )
+    which = channel * values.shape[1]
+    if values.shape[1] > 1:
+        blocks = int((-(-area // 8)).sum())
+        which = which + _noise(key, areas, blocks, image, i)
+    flat = images.as_strided((images.numel(),), (1,))
+    flat.index_put_((at,), values.reshape(-1)[which])
+
+
+def _numbered(counts: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """For ``total`` things of which image k has ``counts[k]``: their image, their number in it."""
+    images = torch.arange(len(counts), device=counts.device)
+    image = torch.repeat_interleave(images, counts, output_size=total)
+    first = counts.cumsum(0) - counts
+    return image, torch.arange(total, device=counts.device) - first[image]
+
+
+def _noise(
+    key: torch.Tensor, areas: torch.Tensor, blocks: int, image: torch.Tensor, i: torch.Tensor
+) -> torch.Tensor:
+    """16 random bits for value ``i`` of the rectangle of ``image``: ``erasing.noise`` of its key.
+
+    Args:
+        key, areas: (n,): of each image's rectangle.
+        blocks: of eight values, of all rectangles.
+        image, i: of each value.
+    """
+    counts = torch.div(areas + 7, 8, rounding_mode="floor")
+    owner, block = _numbered(counts, blocks)
+    words = _philox(key[owner], block)
+    halves = torch.stack([words & 0xFFFF, words >> 16], dim=2).view(-1)
+    first = counts.cumsum(0) - counts
+    return halves[8 * first[image] + i]
+
+
+def _philox(key: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
+    """The four words (m, 4) of ``_philox.words`` for key, epoch 0, index ``block``, stream 0.
+
+    In int64, whose products wrap: the low 64 bits are right, whatever their sign.
+    """
+    low, high = key & _LOW, key >> 32 & _LOW
+    even = [torch.zeros_like(block), torch.zeros_like(block)]
+    odd = [block, torch.zeros_like(block)]
+    for r in range(ROUNDS):
+        product = [even[0] * MULTIPLIERS[0], even[1] * MULTIPLIERS[1]]
+        even = [
+            (product[1] >> 32 & _LOW) ^ odd[0] ^ (low + r * WEYL[0] & _LOW),
+            (product[0] >> 32 & _LOW) ^ odd[1] ^ (high + r * WEYL[1] & _LOW),
+        ]
+        odd = [product[1] & _LOW, product[0] & _LOW]
+    return torch.stack([even[0], odd[0], even[1], odd[1]], dim=1)

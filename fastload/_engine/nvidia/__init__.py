@@ -1,0 +1,1 @@
+"""Engines through libraries of NVIDIA."""

@@ -1,0 +1,341 @@
+"""DALI's pipeline: JPEG files and the geometry of each in, uint8 images out.
+
+The graph has no randomness of its own: crop, size, window and flip of each image are inputs, drawn
+by fastload, so that the crops are those of the other engines.
+
+Note [A spoiled pipeline]
+    DALI fails a batch as a whole: one broken image, and the outputs of its batch are lost and the
+    pipeline is of no use any more. Then it is closed, another one is built, and the batches that
+    were behind the broken one go in again. Their inputs are kept until their outputs are there,
+    which they must be anyway, since DALI reads them in place (``no_copy``).
+
+Note [Boxes that a GPU's decoder refuses]
+    With libjpeg's upsampling, nvImageCodec has nvJPEG before 13.2 decode no boxes of images whose
+    colours are subsampled (``enable_roi_fancy_upsampling``, which DALI does not pass on).
+    DALI then decodes them on the CPU without a word. All of CUDA 12 has such an nvJPEG: there whole
+    images are decoded, and cut on the GPU. For CUDA 13 our extra asks for one that is new enough.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import importlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.dlpack import from_dlpack
+
+from ..._base.devices.cuda import on_stream
+from ...errors import MissingDependencyError, UsageError, install
+
+DEPTH = 2
+"""Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
+the other is finished on the device."""
+
+# By resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
+FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
+
+# What DALI makes of the errors of its operators. Out of memory is one of them.
+_FAILURES = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
+
+# The process in which DALI runs: a fork has none of its threads, and DALI waits for them for ever,
+# when a pipeline is built there as when one of the parent's is closed.
+_process: int | None = None
+_of_the_parent: list[Any] = []
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Build:
+    """What a pipeline is built for.
+
+    Attributes:
+        device_id: of the GPU; None: DALI's CPU back end.
+        threads: of the host, at least 1.
+        filter: of the resize, one of ``FILTERS``; None: nothing is resized.
+        windowed: a window is cut out of what was resized.
+        fill: level of each channel where the window reaches outside.
+        hw_decoder_load: share of the images that the GPU's JPEG engine decodes, where it has one.
+        whole: images are decoded as a whole, then cut.
+    """
+
+    device_id: int | None
+    threads: int
+    filter: int | None
+    windowed: bool
+    fill: tuple[int, int, int]
+    hw_decoder_load: float
+    whole: bool = False
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What of ``Work.inputs`` goes in: DALI warns of what it does not use."""
+        resize, window = ("size",), ("window", "out")
+        return (
+            "encoded",
+            "corner",
+            "sides",
+            "flip",
+            *resize * (self.filter is not None),
+            *window * self.windowed,
+        )
+
+
+@dataclasses.dataclass(eq=False)
+class Work:
+    """One batch on its way through the pipeline.
+
+    Attributes:
+        inputs: "encoded", the files as n uint8 arrays; and of each image "corner" and "sides", x, y
+            and w, h of the box; "size", h, w that it is resized to; "window" and "out", x, y and
+            w, h of the window; "flip". int32, "size" float32. DALI reads them in place until the
+            images are complete.
+        images: uint8 (n, h, w, 3) in memory of DALI's, which is valid as long as the tensor lives.
+        found: int64 (n, 3), height, width and channels that each file has.
+        failure: why there are no images.
+        wanted: False lets the outputs go when they come.
+        done: nothing more will happen to it.
+    """
+
+    inputs: Mapping[str, Any]
+    images: torch.Tensor | None = None
+    found: np.ndarray | None = None
+    failure: BaseException | None = None
+    wanted: bool = True
+    done: bool = False
+
+
+class Graph:
+    """The pipeline, built when it is needed and built again when it is spoiled.
+
+    Safe to use from several threads; works come out in the order in which they were put in.
+
+    Args:
+        build: see ``Build``.
+        stream: where the outputs are used; None on the CPU.
+    """
+
+    def __init__(self, build: Build, stream: torch.cuda.Stream | None) -> None:
+        self._build = build
+        self._stream = stream
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._waiting: collections.deque[Work] = collections.deque()
+        self._running: collections.deque[Work] = collections.deque()
+        self._pipe: Any = None
+        self._most = 0  # images of a batch that the pipeline takes
+        self.builds = 0
+        """Pipelines built so far. Constant unless one was spoiled or a batch was larger."""
+
+    def put(self, work: Work) -> None:
+        """Begin ``work``, or let it wait for a place in the pipeline."""
+        with self._lock:
+            self._waiting.append(work)
+            self._schedule()
+
+    def take(self, work: Work) -> None:
+        """Wait until ``work`` is done."""
+        with self._lock:
+            while not work.done:
+                self._finish_first()
+                self._schedule()
+
+    def drop(self, work: Work) -> None:
+        """Nobody will take ``work``. From any thread, without waiting."""
+        work.wanted = False
+
+    def close(self) -> None:
+        """End the pipeline's threads and give back its memory; it is built again when needed."""
+        with self._lock:
+            self._waiting.clear()
+            self._running.clear()
+            self._shut()
+
+    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    def __del__(
+        self, getpid: Callable[[], int] = os.getpid, kept: list[Any] = _of_the_parent
+    ) -> None:
+        if self._pipe is not None and getpid() != self._pid:
+            kept.append(self._pipe)
+
+    def _shut(self) -> None:
+        pipe, self._pipe = self._pipe, None
+        del pipe  # its finalizer ends its threads
+
+    def _schedule(self) -> None:
+        """Let the pipeline begin what waits, as far as it has places."""
+        while self._waiting and len(self._running) < DEPTH:
+            if not self._waiting[0].wanted:
+                _settle(self._waiting.popleft())
+                continue
+            n = len(self._waiting[0].inputs["encoded"])
+            if self._pipe is not None and n > self._most:
+                if self._running:
+                    return  # its results first
+                self._shut()
+            if self._pipe is None:
+                self._most = max(n, self._most)
+                self._pipe = _pipeline(self._build, self._most, self._next)
+                self.builds += 1
+            # Takes from _next as many as it has places, then ends its "epoch"; reset begins another
+            self._pipe.schedule_run()
+            self._pipe.reset()
+
+    def _next(self) -> tuple[Any, ...]:
+        """The inputs of the next batch, when DALI asks for them."""
+        if not self._waiting or len(self._running) >= DEPTH:
+            raise StopIteration
+        work = self._waiting[0]
+        if not work.wanted or len(work.inputs["encoded"]) > self._most:
+            raise StopIteration
+        self._running.append(self._waiting.popleft())
+        return tuple([work.inputs[name] for name in self._build.inputs])
+
+    def _finish_first(self) -> None:
+        """Wait for the batch that was begun first."""
+        work = self._running.popleft()
+        try:
+            images, found = self._pipe.share_outputs(cuda_stream=self._stream)
+            if work.wanted:
+                work.images = self._as_tensor(images)
+                work.found = np.array(found.as_array())
+            self._pipe.release_outputs()
+        except _FAILURES as error:
+            work.failure = error
+            self._waiting.extendleft(reversed(self._running))
+            self._running.clear()
+            self._shut()
+        _settle(work)
+
+    def _as_tensor(self, images: Any) -> torch.Tensor:
+        if self._stream is None:
+            return from_dlpack(images.as_tensor())
+        with on_stream(self._stream):
+            return from_dlpack(images.as_tensor())
+
+
+def _settle(work: Work) -> None:
+    """Nothing more will happen to ``work`` on the host. On a GPU its images may still be made of
+    its files, so those stay as long as it does."""
+    if work.images is None:
+        work.inputs = {}
+    work.done = True
+
+
+def absent() -> str | None:
+    """Why DALI cannot be used here, or None."""
+    try:
+        importlib.import_module("nvidia.dali")
+    except ImportError as error:
+        return f"nvidia-dali is not installed ({error})"
+    return None
+
+
+def missing() -> MissingDependencyError:
+    """The error for what cannot be done without DALI."""
+    return MissingDependencyError(
+        f"engine='dali' needs NVIDIA DALI: {absent()}; {install('dali')} (CUDA 12) or "
+        f"{install('dali-cuda13')}"
+    )
+
+
+def version() -> str:
+    """Of the DALI that is installed."""
+    return str(importlib.import_module("nvidia.dali").__version__)
+
+
+def takes_boxes(device: torch.device) -> bool:
+    """Whether JPEG decoders of ``device`` take boxes. See Note [Boxes that a GPU's ...]."""
+    if device.type == "cpu":
+        return True
+    return int(str(importlib.import_module("nvidia.dali").__cuda_version__)[:2]) >= 13
+
+
+def _pipeline(build: Build, batch: int, source: Any) -> Any:
+    """A pipeline that asks ``source`` for its inputs.
+
+    Raises UsageError in a child of the process that uses DALI, and where none can be made here.
+    """
+    global _process
+    if _process not in (None, os.getpid()):
+        raise UsageError(
+            "DALI does not survive a fork: this process is a child of one that has used it; start "
+            "the child by 'spawn', or decode on the CPU there (engine='native')"
+        )
+    _process = os.getpid()
+    try:
+        return _built(build, batch, source)
+    except _FAILURES as error:
+        raise UsageError(
+            f"DALI {version()} makes no pipeline on {_place(build)} ({' '.join(str(error).split())}"
+            "): a GPU needs a driver that is new enough and free memory; or take "
+            "decode_device='cpu'"
+        ) from error
+
+
+def _place(build: Build) -> str:
+    return "the CPU" if build.device_id is None else f"cuda:{build.device_id}"
+
+
+def _built(build: Build, batch: int, source: Any) -> Any:
+    dali = importlib.import_module("nvidia.dali")
+    fn, types = dali.fn, dali.types
+    pipe = dali.Pipeline(
+        batch_size=batch,
+        num_threads=build.threads,
+        device_id=build.device_id,
+        seed=0,
+        prefetch_queue_depth=DEPTH,
+        exec_dynamic=True,
+    )
+    with pipe:
+        other = {"encoded": types.UINT8, "size": types.FLOAT}
+        given = {name: other.get(name, types.INT32) for name in build.inputs}
+        nodes = fn.external_source(
+            source=source,
+            num_outputs=len(given),
+            batch=True,
+            no_copy=True,
+            dtype=list(given.values()),
+            ndim=[0 if name == "flip" else 1 for name in given],
+        )
+        inputs = dict(zip(given, nodes))
+        encoded = inputs["encoded"]
+        found = fn.peek_image_shape(encoded, adjust_orientation=False, image_type=types.ANY_DATA)
+        box = {"start": inputs["corner"], "shape": inputs["sides"], "axis_names": "WH"}
+        how = {
+            "device": "cpu" if build.device_id is None else "mixed",
+            # Pillow's choices: neither is DALI's default.
+            "adjust_orientation": False,
+            "jpeg_fancy_upsampling": True,
+            "output_type": types.RGB,
+            "hw_decoder_load": build.hw_decoder_load,
+        }
+        if build.whole:
+            images = fn.slice(fn.decoders.image(encoded, **how), **box)
+        else:
+            images = fn.decoders.image_slice(encoded, **how, **box)
+        if build.filter is not None:
+            images = fn.resize(
+                images,
+                size=inputs["size"],
+                interp_type=getattr(types, FILTERS[build.filter]),
+                antialias=True,
+            )
+        if build.windowed:
+            images = fn.slice(
+                images,
+                start=inputs["window"],
+                shape=inputs["out"],
+                axis_names="WH",
+                out_of_bounds_policy="pad",
+                fill_values=[float(level) for level in build.fill],
+            )
+        images = fn.flip(images, horizontal=inputs["flip"])
+        pipe.set_outputs(images, found)
+    pipe.build()
+    return pipe

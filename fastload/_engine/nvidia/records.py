@@ -1,0 +1,107 @@
+"""The bytes of a batch's records in memory, for decoders that take buffers instead of files.
+
+What lies in a packed local file is mapped and not copied; loose and network files are read. The
+core does the same for itself (``_native/files.h``).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from ...storage._crc import crc32c
+from ...storage._read import open_regular
+from ...storage.base import ENCODED, Store
+from ..decoder import Batch
+
+# A JPEG file from its first byte to its last. What ends otherwise is cut short, or has something
+# behind it: a GPU's decoder may take that for an image, where Pillow raises.
+_BEGIN, _END = b"\xff\xd8\xff", b"\xff\xd9"
+
+
+class Records:
+    """The bytes of JPEG records of one store.
+
+    Args:
+        store: whose spans are given; its records must lie in its files as they are.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._files = store.files
+        self._mapped = store.mapped_files()
+        self._maps: dict[int, np.ndarray] = {}
+
+    def read(
+        self,
+        batch: Batch,
+        wanted: np.ndarray,
+        pool: Callable[[], concurrent.futures.Executor],
+        threads: int,
+    ) -> list[np.ndarray | None]:
+        """The bytes of each sample, uint8 (nbytes,), read-only.
+
+        None where the sample is not ``wanted`` (bool (n,)), is no whole JPEG file, cannot be read,
+        or does not match its checksum: whoever decodes it otherwise says what is wrong.
+
+        Args:
+            pool: gives the threads that read; ``threads`` says how many, 0: the caller's.
+        """
+        n = len(batch.records)
+        slow = (batch.check is not None and batch.check.any()) or not self._mapped.all()
+        parts = min(threads, n) if slow else 1
+        if parts <= 1:
+            return self._part(batch, wanted, range(n))
+        found: list[np.ndarray | None] = [None] * n
+        tasks = [
+            pool().submit(self._part, batch, wanted, range(first, n, parts))
+            for first in range(parts)
+        ]
+        for first, task in enumerate(tasks):
+            found[first::parts] = task.result()
+        return found
+
+    def _part(self, batch: Batch, wanted: np.ndarray, which: range) -> list[np.ndarray | None]:
+        return [self._one(batch, i) if wanted[i] else None for i in which]
+
+    def _one(self, batch: Batch, i: int) -> np.ndarray | None:
+        if batch.kinds[i] != ENCODED:
+            return None
+        spans = batch.spans
+        try:
+            data = self._bytes(int(spans.file[i]), int(spans.offset[i]), int(spans.nbytes[i]))
+        except OSError:
+            return None  # the engine that gets it next raises it, with path, record and offset
+        if data is None or bytes(data[:3]) != _BEGIN or bytes(data[-2:]) != _END:
+            return None
+        if batch.checksums is not None and batch.check is not None and batch.check[i]:
+            if crc32c(data.data) != int(batch.checksums[i]):
+                return None
+        return data
+
+    def _bytes(self, file: int, offset: int, nbytes: int) -> np.ndarray | None:
+        """The bytes of one span; None where it does not lie inside its file."""
+        if self._mapped[file]:
+            whole = self._maps.get(file)
+            if whole is None:
+                whole = self._maps[file] = _map(self._files[file])
+            end = len(whole) if nbytes < 0 else offset + nbytes
+            return whole[offset:end] if 0 <= offset < end <= len(whole) else None
+        descriptor = open_regular(self._files[file])
+        try:
+            size = os.fstat(descriptor).st_size
+            end = size if nbytes < 0 else offset + nbytes
+            if not 0 <= offset < end <= size:
+                return None
+            data = os.pread(descriptor, end - offset, offset)
+        finally:
+            os.close(descriptor)
+        return np.frombuffer(data, np.uint8) if len(data) == end - offset else None
+
+
+def _map(path: str) -> np.ndarray:
+    with open(path, "rb") as file:
+        return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)

@@ -1,0 +1,1 @@
+"""One epoch: its arguments, order, state, engine or workers, delivery."""

@@ -1,0 +1,89 @@
+"""The verdict on a running loop: what it waits for, from the stamps of its loader."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from .._base.trace import Snapshot
+from ..hints import Bound
+
+_WAITS = 0.05  # share of the time from which on the loop waits for data
+_BUSY = 0.7  # share of their time from which on workers are what is short
+_COPIES = 0.9  # share of the time from which on a device that copies can do no more
+_READING = ("read", "check")
+_DECODING = ("decode", "resize", "augment", "pillow", "fields", "dali", "nvimgcodec")
+_OURS = ("order", "prepare", "collate")
+_SAID = {"loader": "drawing order and parameters and handing batches over"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """What a loop is bound by.
+
+    Attributes:
+        bound: "compute" (the training step), "reading", "decoding", "python" (the dataset's own
+            code), "transport" (batches on their way from worker processes), "copy" (to the device)
+            or "loader" (drawing the order and handing batches over); "unknown" before the first
+            batches.
+        why: the figures behind it, in words.
+    """
+
+    bound: Bound
+    why: str
+
+
+def verdict(figures: Snapshot, *, native: bool) -> Verdict:
+    """Judge an epoch.
+
+    Args:
+        figures: of the epoch so far.
+        native: whether an engine of fastload ran.
+    """
+    if figures.batches < 2 or not figures.elapsed_s:
+        return Verdict(bound="unknown", why="too few batches so far")
+    waiting = figures.wait_s / figures.elapsed_s
+    copying = figures.stages_s.get("copy", 0.0) / figures.elapsed_s
+    if copying >= _COPIES:
+        return Verdict(bound="copy", why=f"copies to the device take {copying:.0%} of its time")
+    if waiting < _WAITS:
+        return Verdict(bound="compute", why=f"the loop waits for data {waiting:.0%} of its time")
+    stages = figures.stages_s
+    moving = (stages.get("staging", 0.0) + stages.get("move", 0.0)) / figures.wait_s
+    bound: Bound
+    if moving > 0.5:
+        bound, why = "copy", f"{moving:.0%} of that moves batches to the device"
+    elif native:
+        bound, why = _engine(stages)
+    else:
+        bound, why = _dataset(figures)
+    return Verdict(bound=bound, why=f"the loop waits {waiting:.0%} of its time; {why}")
+
+
+def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:
+    parts: dict[Bound, float] = {
+        "reading": sum(stages.get(name, 0.0) for name in _READING),
+        "decoding": sum(stages.get(name, 0.0) for name in _DECODING),
+        "loader": sum(stages.get(name, 0.0) for name in _OURS),
+    }
+    bound = max(parts, key=lambda name: parts[name])
+    share = parts[bound] / (sum(parts.values()) or 1.0)
+    why = f"{share:.0%} of the engine's work is {_SAID.get(bound, bound)}"
+    if bound == "decoding":
+        rest = {"resizing": stages.get("resize", 0.0), "augmenting": stages.get("augment", 0.0)}
+        told = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]
+        why += f" (of it {' and '.join(told)})" if told else ""
+    return bound, why
+
+
+def _dataset(figures: Snapshot) -> tuple[Bound, str]:
+    fetch_s = figures.stages_s.get("fetch", 0.0)
+    blocked_s = figures.stages_s.get("blocked", 0.0)
+    work_s = fetch_s + figures.stages_s.get("collate", 0.0)
+    busy = work_s / figures.workers_s if figures.workers_s else 1.0
+    if busy < _BUSY:
+        return "transport", f"the workers are busy only {busy:.0%} of their time"
+    share = blocked_s / fetch_s if fetch_s else 0.0
+    if share > 0.5:
+        return "reading", f"the dataset's code waits {share:.0%} of its time, as for a disk"
+    return "python", f"the dataset's code computes {1 - share:.0%} of its time"

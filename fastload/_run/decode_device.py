@@ -1,0 +1,373 @@
+"""Where images are decoded: ``decode_device``, and the engine that it comes to.
+
+A GPU's decoder rounds differently, and it is not always the faster one: a machine with many cores,
+small images or DCT records may decode more on the CPU. "auto" therefore decodes some of the user's
+own data both ways before the first batch of a loader, and takes the GPU where that is clearly
+faster. What it found holds for the life of the loader, travels in ``state_dict`` and, where
+``tuned`` names a file, is kept there: pixels never change in the middle of an epoch.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+import torch
+
+from .._base.slabs import SlabRing
+from .._engine import FOREIGN, chosen, make_decoder
+from .._engine.decoder import Decoder, Ticket
+from .._sources.source import Source
+from .._transforms.plan import Plan
+from ..errors import DataError, FastloadError, UsageError
+from ..hints import DecodeDevice
+
+if TYPE_CHECKING:
+    from .delivery.mover import Mover
+
+HW_DECODER_LOADS = (0.65, 0.85, 1.0)
+"""Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
+found best on an A100, and all."""
+
+_NAMES = {"dali": "DALI", "nvimgcodec": "nvImageCodec"}
+
+# The GPU has to win by so much: on the CPU levels are exact.
+_MARGIN = 1.1
+
+# Batches that a rate is taken over, behind the first ones, and the seconds that end it earlier.
+_BATCHES, _WARM_UP, _SECONDS = 16, 3, 2.0
+
+# Images of a batch where the loader's size is not known: a sampler of the user's makes the batches.
+_BATCH = 64
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Choice:
+    """What "auto" found.
+
+    Attributes:
+        device: "cpu" or "gpu".
+        cpu_images_per_s, gpu_images_per_s: decoded, and on the device.
+        hw_decoder_load: share of the images for the GPU's JPEG engine that was the fastest.
+    """
+
+    device: str
+    cpu_images_per_s: float
+    gpu_images_per_s: float
+    hw_decoder_load: float
+
+    def __str__(self) -> str:
+        return (
+            f"{self.cpu_images_per_s:,.0f} images/s decoded on the CPU, "
+            f"{self.gpu_images_per_s:,.0f} on the GPU"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Decoding:
+    """What a loader decodes with.
+
+    Attributes:
+        engine: "native", "python" or one of ``FOREIGN``.
+        device: where: a CUDA device or the CPU.
+        why: in words, for ``explain()``; "" where nothing else was asked for.
+        hw_decoder_load: of Choice, or None for the engine's default.
+    """
+
+    engine: str
+    device: torch.device
+    why: str = ""
+    hw_decoder_load: float | None = None
+
+
+def library(engine: str) -> Any:
+    """The module that knows the library of ``engine``, one of ``FOREIGN``."""
+    from .._engine.nvidia import dali_graph, nvimages
+
+    return {"dali": dali_graph, "nvimgcodec": nvimages}[engine]
+
+
+def check(loader: Any) -> None:
+    """Refuse arguments of ``loader`` that cannot be.
+
+    Raises:
+        UsageError: two of them contradict each other, or a device is not there.
+        MissingDependencyError: engine="dali" or "nvimgcodec" without that library.
+    """
+    where, engine = loader.decode_device, loader.engine
+    if where not in get_args(DecodeDevice):
+        names = ", ".join(map(repr, get_args(DecodeDevice)))
+        raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
+    if where != "cpu" and engine not in ("auto", *FOREIGN):
+        raise UsageError(
+            f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
+            "on the CPU: leave one of them out"
+        )
+    if (engine in FOREIGN or where == "gpu") and loader.cache is not None:
+        raise UsageError(
+            f"cache={loader.cache!r} is for images that are decoded on the CPU by fastload: leave "
+            f"it out, or engine={engine!r} and decode_device={where!r}"
+        )
+    if where == "gpu" and not torch.cuda.is_available():
+        raise UsageError(
+            "decode_device='gpu': expected a CUDA device, found none; use decode_device='auto', "
+            "which takes one where there is one"
+        )
+    if where == "gpu" and _cuda(loader) is None:
+        raise UsageError(
+            "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
+            f"it, got device={loader.device!r}"
+        )
+    if engine in FOREIGN and library(engine).absent():
+        raise library(engine).missing()
+
+
+def decoding(loader: Any, source: Source) -> Decoding:
+    """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
+    cuda, where = _cuda(loader), loader.decode_device
+    asked = loader.engine in FOREIGN
+    engine = chosen("auto" if asked else loader.engine, source.store)
+    on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
+    if not asked and where == "cpu":
+        return on_cpu
+    reason = ""
+    if not asked and where == "auto":
+        reason = _why_not_measured(loader, cuda)
+    found, reasons = _found(loader, source) if not reason else (None, reason)
+    if found is None:
+        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reasons}")
+    name = f"{_NAMES[found]} {library(found).version()}"
+    load, why = None, f"by {name} on {cuda or 'its CPU back end'}"
+    why += f", as {reasons}" if reasons else ""
+    if not asked and where == "auto":
+        choice = loader._choice
+        if choice is None:
+            return dataclasses.replace(on_cpu, why="measured before the first batch, CPU and GPU")
+        if choice.device == "cpu":
+            return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
+        load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
+    return Decoding(engine=found, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
+
+
+def settle(loader: Any, source: Source) -> None:
+    """Let "auto" choose, where ``loader`` is about to iterate and has not chosen yet."""
+    device = _cuda(loader)
+    if loader.decode_device != "auto" or loader.engine != "auto" or loader._choice is not None:
+        return
+    if device is None or _why_not_measured(loader, device):
+        return
+    found, _ = _found(loader, source)
+    if found is None:
+        return
+    from .._tools.tuning.result import decoding_in, keep_decoding  # which needs FastLoader
+
+    if loader.tuned is not None:
+        loader._choice = choice_of(decoding_in(loader.tuned, loader.dataset))
+        if loader._choice is not None:
+            return
+    assert isinstance(source.plan, Plan)  # views are not for DALI
+    levels = source.plan.levels()
+
+    def make(decoding: Decoding) -> Decoder:
+        return make_decoder(
+            decoding.engine,
+            source.store,
+            levels,
+            threads=loader.num_workers,
+            ring=SlabRing(3),
+            channels_last=True,
+            check_crc="never",  # the loop does it
+            device=decoding.device,
+            hw_decoder_load=decoding.hw_decoder_load,
+        )
+
+    loader._choice = measure(make, source, loader.batch_size or _BATCH, device, found)
+    if loader.tuned is not None:
+        keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
+
+
+def measure(
+    make: Callable[[Decoding], Decoder],
+    source: Source,
+    batch_size: int,
+    device: torch.device,
+    engine: str,
+) -> Choice:
+    """Decode some of the user's data on the CPU and on ``device``.
+
+    Args:
+        make: gives a decoder of ``source``.
+        batch_size: images that are decoded at a time.
+        device: where batches have to be in the end.
+        engine: what decodes there, one of ``FOREIGN``.
+    """
+    cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
+    on_cpu = rate(make(cpu), _some(source, batch_size), device)
+    best, best_load = 0.0, HW_DECODER_LOADS[0]
+    for load in HW_DECODER_LOADS:
+        gpu = Decoding(engine=engine, device=device, hw_decoder_load=load)
+        try:
+            found = rate(make(gpu), _some(source, batch_size), device)
+        except (RuntimeError, FastloadError) as error:
+            reason = " ".join(str(error).split())[:300]
+            warnings.warn(
+                f"decode_device='auto': {_NAMES[engine]} does not decode on {device}, so the CPU "
+                f"does: {reason}",
+                stacklevel=2,
+            )
+            break
+        if found > best:
+            best, best_load = found, load
+    return Choice(
+        device="gpu" if best > on_cpu * _MARGIN else "cpu",
+        cpu_images_per_s=on_cpu,
+        gpu_images_per_s=best,
+        hw_decoder_load=best_load,
+    )
+
+
+def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) -> float:
+    """Images a second of ``batches`` (record numbers) decoded and on ``device``.
+
+    The first ones are not counted (that is when slabs are pinned); two are in work at a time.
+    Samples that cannot be read count as any other: the loop that follows says what they are.
+    """
+    from .._base.devices import accelerator
+    from .delivery.mover import Mover
+
+    tickets: collections.deque[Ticket] = collections.deque()
+    target = accelerator.make(device)
+    mover = None if target is None else Mover(target, 1)
+    begin, count, taken = 0.0, 0, 0
+    user = object()
+    decoder.acquire(user)
+    try:
+        for ticket in _tickets(decoder, batches):
+            tickets.append(ticket)
+            if len(tickets) < 2:
+                continue
+            images, _ = tickets.popleft().settle()
+            if mover is not None:
+                mover.rings = decoder.rings
+                _moved(mover, images)
+            taken += 1
+            if taken == _WARM_UP:
+                begin = time.perf_counter()
+            elif taken > _WARM_UP:
+                count += len(images[0] if isinstance(images, list) else images)
+                if time.perf_counter() - begin > _SECONDS:
+                    break
+        elapsed = time.perf_counter() - begin
+    finally:
+        for ticket in tickets:
+            ticket.cancel()
+        decoder.release(user)
+    return count / elapsed if count else 0.0
+
+
+def _moved(mover: Mover, images: Any) -> None:
+    """Bring a batch to the device as the loop does, out of pinned slabs, and wait for it."""
+    target, held = mover.accelerator, list[Any]()
+    target.follow()
+    with target.side():
+        moved = mover.move(images, held)
+    target.mark().wait()
+    del moved, held  # not before
+
+
+def _tickets(decoder: Decoder, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:
+    for records in batches:
+        known = records[decoder.store.sizes(records).min(axis=1, initial=1) > 0]
+        try:
+            ticket = decoder.submit(known, seed=0, epoch=0)
+        except DataError:
+            continue  # such as an image too small for the crop: raised at its batch in the loop
+        yield ticket
+
+
+def _some(source: Source, batch_size: int) -> list[np.ndarray]:
+    """Records of a few batches, from all over the dataset."""
+    count = (_BATCHES + _WARM_UP + 1) * batch_size
+    indices = np.linspace(0, len(source) - 1, count).astype(np.int64)
+    # each batch of all parts of the dataset, which may lie sorted by class or by size
+    batches = indices.reshape(batch_size, -1).T
+    return [source.lookup(np.ascontiguousarray(batch)) for batch in batches]
+
+
+def state_of(choice: Choice | None) -> dict[str, Any] | None:
+    """``choice`` as ``state_dict`` and a tuning file hold it."""
+    return None if choice is None else dataclasses.asdict(choice)
+
+
+def choice_of(state: Mapping[str, Any] | None) -> Choice | None:
+    """What ``state_of`` was given. Raises UsageError where it is something else."""
+    if state is None:
+        return None
+    try:
+        choice = Choice(**state)
+        if choice.device not in ("cpu", "gpu"):
+            raise ValueError(f"device {choice.device!r}")
+    except (TypeError, ValueError) as error:
+        raise UsageError(
+            "expected what FastLoader wrote down about decoding, got something else "
+            f"({error}): measure again"
+        ) from error
+    return choice
+
+
+def resume(loader: Any, state: Mapping[str, Any] | None) -> None:
+    """Go on with the choice of a ``state_dict``, and say so where that cannot be."""
+    if loader.decode_device != "auto" or state is None:
+        return
+    loader._choice = choice_of(state)
+    if loader._choice.device == "gpu" and _cuda(loader) is None:
+        warnings.warn(
+            "the state was taken where images were decoded on a GPU, and here they are decoded on "
+            "the CPU: the crops are the same, levels differ a little",
+            stacklevel=3,
+        )
+
+
+def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
+    if not torch.cuda.is_available():
+        return "decode_device='auto' finds no CUDA device"
+    if cuda is None:
+        return f"batches are wanted in host memory (device={loader.device!r})"
+    if loader.cache is not None:
+        return f"cache={loader.cache!r} is for images that are decoded there"
+    return ""
+
+
+def _found(loader: Any, source: Source) -> tuple[str | None, str]:
+    """Which of ``FOREIGN`` decodes ``source``, and why none before it; None: why none of them."""
+    if source.tensors:
+        return None, "rows of tensors are not decoded"
+    from .._engine.nvidia import dali, nvimgcodec
+
+    refusals = {"dali": dali.refusal, "nvimgcodec": nvimgcodec.refusal}
+    reasons = list[str]()
+    for name in FOREIGN if loader.engine == "auto" else (loader.engine,):
+        reason = library(name).absent() or refusals[name](source.plan, source.store)
+        if reason is None:
+            return name, "; ".join(reasons)
+        if reason not in reasons:
+            reasons.append(reason)
+    return None, "; ".join(reasons)
+
+
+def _cuda(loader: Any) -> torch.device | None:
+    """The CUDA device that batches of ``loader`` are wanted on, with its number; None: none."""
+    wanted = getattr(loader, "device", None)
+    if wanted is None or not torch.cuda.is_available():
+        return None
+    device = torch.device(wanted)
+    if device.type != "cuda":
+        return None
+    return torch.device(
+        "cuda", torch.cuda.current_device() if device.index is None else device.index
+    )

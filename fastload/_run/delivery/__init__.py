@@ -1,0 +1,1 @@
+"""Batches on a device, and what is done there; ``_run/delivery/transfer.py`` copies them."""

@@ -1,0 +1,310 @@
+"""Step A, order: which sample indices make which batch.
+
+Indices travel as int64 arrays, one a batch. Torch's own samplers give Python lists of ints; for the
+two that DataLoader makes by itself the same numbers are drawn as arrays. Any other sampler is the
+user's code and is iterated as it is, on the thread of the training loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+)
+
+from .._base import philox
+from ..errors import UsageError
+
+_NOTHING = np.empty(0, np.int64)
+
+_ORDER = 0x6F72_6465  # position of the order's random numbers, apart from every transform's
+
+
+class EpochSampler(Sampler[int]):
+    """A sampler that is told the epoch, and passes it on to the dataset.
+
+    Args:
+        data_source: anything with a length; its indices 0 .. len-1 come, each once.
+    """
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+        self.epoch = 0
+        self._chosen = False
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the next iteration is of; the dataset is told too.
+
+        A trainer that rebuilt the loader tells the sampler alone, and what the dataset augments
+        follows the epoch as well.
+        """
+        from .._sources.source import nested  # which knows samplers
+
+        for part in nested(self.data_source):
+            tell = getattr(part, "set_epoch", None)
+            if tell is not None:
+                tell(epoch)
+        self.epoch = epoch
+        self._chosen = True
+
+    def begin(self, epoch: int) -> int:
+        """Begin ``epoch``, or what ``set_epoch`` chose since the last call; return which."""
+        self.epoch = self.coming(epoch)
+        self._chosen = False
+        return self.epoch
+
+    def coming(self, epoch: int) -> int:
+        """What ``begin`` would begin."""
+        return self.epoch if self._chosen else epoch
+
+    def forget(self) -> None:
+        """Forget what ``set_epoch`` chose."""
+        self._chosen = False
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class InOrder(EpochSampler, SequentialSampler):
+    """All indices in their order: torch's SequentialSampler for a loader with an int ``seed``.
+
+    The order needs no epoch, but augmentation does, and trainers tell it to samplers only.
+    """
+
+
+class SeededSampler(EpochSampler):
+    """A shuffle that is a pure function of (seed, epoch).
+
+    Args:
+        data_source: as for ``EpochSampler``.
+        seed: any int.
+    """
+
+    def __init__(self, data_source: Sized, seed: int) -> None:
+        super().__init__(data_source)
+        self.seed = seed
+
+    def permutation(self) -> np.ndarray:
+        """The order of this epoch: int64 (len,)."""
+        # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
+        # machine: two epochs or two seeds share nothing, which seed + epoch would not give.
+        draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
+        generator = torch.Generator()
+        generator.manual_seed(int(draw[0, 0] * 2**48))
+        return torch.randperm(len(self.data_source), generator=generator, device="cpu").numpy()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.permutation().tolist())
+
+
+def of_loader(
+    dataset: Any, shuffle: bool | None, seed: int | None, *, shard: bool
+) -> tuple[EpochSampler | None, bool | None]:
+    """The ``sampler`` and ``shuffle`` that torch is given for a loader without a sampler."""
+    if shuffle and (shard or seed is not None):
+        # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
+        return SeededSampler(dataset, seed or 0), None
+    if shuffle or seed is None or isinstance(dataset, IterableDataset):
+        return None, shuffle
+    return InOrder(dataset), None
+
+
+SEQUENTIAL = (SequentialSampler, InOrder)
+"""Types of samplers that give all indices in their order."""
+
+
+class Batches:
+    """Indices cut into batches: views, made when asked for, since an epoch may have millions.
+
+    Args:
+        indices: int64 (n,).
+        size: of a batch.
+        drop_last: leaves out a last batch that is smaller.
+    """
+
+    def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
+        self.indices = indices
+        self._size = size
+        self._drop_last = drop_last
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.indices), self._size)
+        return whole + (rest > 0 and not self._drop_last)
+
+    def __getitem__(self, number: int) -> np.ndarray:
+        if not 0 <= number < len(self):
+            raise IndexError(f"expected a batch from 0 to {len(self) - 1}, got {number}")
+        return self.indices[number * self._size : (number + 1) * self._size]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return map(self.__getitem__, range(len(self)))
+
+    def after(self, batches: int) -> Batches:
+        """The same without the first ``batches``."""
+        return Batches(self.indices[batches * self._size :], self._size, self._drop_last)
+
+
+class Order(Iterator[np.ndarray]):
+    """The index batches of one epoch: int64 arrays, drawn when they are asked for.
+
+    Attributes:
+        known: all of them, as soon as torch's or our sampler has drawn them. Without indices for
+            a user's sampler, which is never asked before its turn.
+    """
+
+    def __init__(self, batches: Iterator[np.ndarray], known: Batches | None = None) -> None:
+        self._batches = batches
+        self.known = Batches(_NOTHING, 1, False) if known is None else known
+
+    def __next__(self) -> np.ndarray:
+        return next(self._batches)
+
+    def begin_with(self, drawn: list[np.ndarray]) -> None:
+        """Put back what was drawn already."""
+        self._batches = itertools.chain(drawn, self._batches)
+
+
+def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
+    """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
+
+    Random numbers are drawn on the thread that iterates, and when torch's samplers draw them.
+    ``whole``: all indices are drawn with the first batch, a user's sampler's too.
+    """
+    if type(batch_sampler) is BatchSampler:
+        sampler: Any = batch_sampler.sampler
+        size = batch_sampler.batch_size
+        drop_last = batch_sampler.drop_last
+        if type(sampler) in SEQUENTIAL:
+            order = np.arange(len(sampler.data_source), dtype=np.int64)
+            known = Batches(order, size, drop_last)
+            return Order(iter(known), known)
+        if type(sampler) is SeededSampler:
+            known = Batches(sampler.permutation(), size, drop_last)
+            return Order(iter(known), known)
+        if type(sampler) is RandomSampler and not sampler.replacement:
+            if sampler.num_samples == len(sampler.data_source):
+                known = Batches(_NOTHING, size, drop_last)
+                return Order(_random_batches(sampler, size, known), known)
+        if whole:
+            known = Batches(_NOTHING, size, drop_last)
+            return Order(_all_batches(sampler, known), known)
+    return Order(map(as_indices, batch_sampler))
+
+
+def index_lists(sampler: Any) -> Iterator[Any]:
+    """What ``iter(sampler)`` gives; of torch's own shuffle and sequence cut out of the whole.
+
+    Nothing is drawn, and no length is asked for, before the first item is, as in torch.
+    """
+    if type(sampler) is BatchSampler:
+        inner = sampler.sampler
+        if type(inner) in SEQUENTIAL:
+            return _sequential_lists(sampler)
+        if type(inner) is RandomSampler and not inner.replacement:
+            if inner._num_samples is None:  # as many as there are; their number may change
+                size = sampler.batch_size
+                known = Batches(_NOTHING, size, sampler.drop_last)
+                return map(np.ndarray.tolist, _random_batches(inner, size, known))
+    return iter(sampler)
+
+
+def leave_out(order: Order, batches: int) -> np.ndarray:
+    """Leave out the first ``batches`` of ``order`` and draw the one after: the indices left out."""
+    skipped = list(itertools.islice(order, batches))
+    following = list(itertools.islice(order, 1))
+    order.begin_with(following)
+    if order.known:
+        order.known = order.known.after(len(skipped))
+    return np.concatenate(skipped) if skipped else _NOTHING
+
+
+def as_indices(batch: Iterable[Any]) -> np.ndarray:
+    """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
+    items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
+    return np.fromiter(map(operator.index, items), np.int64)
+
+
+def all_of(sampler: Any) -> list[Any]:
+    """All that ``sampler`` gives. Raises UsageError where that may have no end."""
+    if not hasattr(sampler, "__len__"):
+        raise UsageError(
+            "on_error='refill' takes further samples from the end of the order: expected a sampler "
+            f"with a length, got {type(sampler).__name__}; use on_error='replace'"
+        )
+    return list(sampler)
+
+
+class Repeats:
+    """Counts how often each record was drawn in an epoch.
+
+    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation); like torch, we
+    augment it anew each time. ``records`` is the number of records that there are.
+    """
+
+    def __init__(self, records: int) -> None:
+        self._times = np.zeros(records, np.int32)
+
+    def count(self, records: np.ndarray) -> np.ndarray:
+        """How often each of the batch ``records`` was drawn before: int64 (n,)."""
+        within = repeats_within(records)
+        before: np.ndarray = self._times[records] + within
+        # of several entries for one record the last stays, and it is the one that counts them all
+        self._times[records] = before + 1
+        return before
+
+
+def repeats_within(records: np.ndarray) -> np.ndarray:
+    """How often each of ``records`` stands before in the same array: int64 (n,)."""
+    ranked = np.sort(records)
+    if not (ranked[1:] == ranked[:-1]).any():
+        return np.zeros(len(records), np.int64)
+    order = np.argsort(records, kind="stable")
+    place = np.arange(len(records), dtype=np.int64)
+    first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
+    repeats = np.empty(len(records), np.int64)
+    repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
+    return repeats
+
+
+def _all_batches(sampler: Any, known: Batches) -> Iterator[np.ndarray]:
+    """The batches of ``known``, which gets all indices of ``sampler`` with the first one."""
+    known.indices = as_indices(all_of(sampler))
+    yield from known
+
+
+def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
+    indices, size = range(len(sampler.sampler)), sampler.batch_size  # type: ignore[arg-type]
+    end = len(indices) - len(indices) % size if sampler.drop_last else len(indices)
+    for begin in range(0, end, size):
+        yield list(indices[begin : begin + size])
+
+
+def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:
+    """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
+
+    Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
+    the next epoch would differ from DataLoader's. ``known`` gets its indices with the first batch.
+    """
+    n = len(sampler.data_source)
+    generator = sampler.generator
+    if generator is None:
+        generator = torch.Generator()
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_().item()))
+    order = torch.randperm(n, generator=generator, device=generator.device)
+    known.indices = order.cpu().numpy()
+    whole = n // size
+    yield from map(known.__getitem__, range(whole))
+    if sampler.generator is not None:
+        # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
+        torch.randperm(n, generator=generator, device=generator.device)
+    yield from map(known.__getitem__, range(whole, len(known)))

@@ -1,0 +1,110 @@
+"""The random numbers that a user's Dataset draws: Python's, NumPy's and torch's global generators.
+
+With an int ``seed`` they are seeded for each sample with a function of (seed, epoch, index), so
+that a sample is the same in any worker, at any place of its epoch, and after resuming. That costs
+some 6 us a sample, most of it Python's own generator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..._base import philox
+
+if TYPE_CHECKING:
+    from ..._base.devices.accelerator import Accelerator
+
+_SAMPLE = 0x7361_6D70  # stream of samples, apart from the order's and every transform's
+_BATCH = 0x6261_7463  # stream of an iterable dataset's batches
+
+_TRANSFORM = 0x7472_616E  # stream of transforms of whole batches
+
+_REPEAT_BITS = 40  # as in _geometry: indices take the bits below, repeats those above
+
+_State = tuple[Any, Any, torch.Tensor]
+
+
+def sample_seeds(
+    seed: int, epoch: int, indices: Sequence[Any], repeats: Sequence[int] | None
+) -> list[int]:
+    """A seed (63 bits) for each of ``indices``.
+
+    Args:
+        seed, epoch: any ints.
+        indices: what the sampler gave; what is no int counts by its ``repr``.
+        repeats: how often each came before in this epoch; None: never.
+    """
+    counters = np.fromiter(map(_counter, indices), np.int64, len(indices))
+    if repeats is not None:
+        counters += np.asarray(repeats, np.int64) << _REPEAT_BITS
+    return _seeds(seed, epoch, counters, _SAMPLE)
+
+
+def batch_seed(seed: int, epoch: int, worker: int, batch: int) -> int:
+    """A seed (63 bits) for a batch of an iterable dataset."""
+    counter = np.array([(worker << _REPEAT_BITS) + batch], np.int64)
+    return _seeds(seed, epoch, counter, _BATCH)[0]
+
+
+def transform_seed(seed: int, epoch: int, batch: int) -> int:
+    """A seed (63 bits) for ``batch_transform`` of a batch."""
+    return _seeds(seed, epoch, np.array([batch], np.int64), _TRANSFORM)[0]
+
+
+@contextlib.contextmanager
+def seeded(seed: int, accelerator: Accelerator | None) -> Iterator[None]:
+    """Within it, the global generators are seeded; afterwards they stand where they stood.
+
+    Python's, NumPy's, torch's of the CPU, and that of ``accelerator``.
+    """
+    before = get()
+    state = None if accelerator is None else accelerator.random_state()
+    try:
+        seed_all(seed)
+        if accelerator is not None:
+            accelerator.seed(seed)
+        yield
+    finally:
+        put(before)
+        if accelerator is not None and state is not None:
+            accelerator.set_random_state(state)
+
+
+def seed_all(seed: int) -> None:
+    """Seed the three global generators of this process (torch's of the CPU)."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)
+
+
+def get() -> _State:
+    """Where the three generators stand."""
+    return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
+
+
+def put(state: _State) -> None:
+    """Let the three generators go on from ``state``."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
+    torch.default_generator.set_state(state[2])
+
+
+def _counter(index: Any) -> int:
+    try:
+        return operator.index(index)
+    except TypeError:
+        return zlib.crc32(repr(index).encode())
+
+
+def _seeds(seed: int, epoch: int, counters: np.ndarray, stream: int) -> list[int]:
+    words = philox.words(seed, epoch, counters, [stream])[0, :, 0]
+    seeds: list[int] = ((words[0] >> np.uint64(1) << np.uint64(32)) | words[1]).tolist()
+    return seeds

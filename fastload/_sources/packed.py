@@ -1,0 +1,379 @@
+"""PackedDataset: a packed store as a map-style dataset."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import operator
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, get_worker_info
+
+from .._base.machine import cpu
+from .._base.slabs import SlabRing
+from .._engine import images_of, make_decoder
+from .._engine.decoder import Decoder
+from .._run.arguments import check_drawing
+from .._run.order import repeats_within
+from .._transforms.recognise import Plan, Views, recognise
+from .._transforms.targets.joint import Joint, batched, in_python
+from .._transforms.views import seed_of
+from ..errors import UsageError
+from ..hints import JointKind
+from ..storage import format_of, open_store
+from ..storage.base import Store
+from . import huggingface
+from .collate import ReadyBatch, annotations_of, samples_of
+
+_NO_EPOCH = -1  # set_epoch was not called
+
+
+class PackedDataset(Dataset[Any]):
+    """The images of a packed store, with torchvision's interface.
+
+    A sample is ``(image, label)``, or the image alone where the store has no labels. A label is an
+    int or a float; a tensor where the store has several numbers, or float32, for each image.
+    Without a transform the image is a uint8 tensor (3, height, width), RGB. Works in torch's own
+    DataLoader too, where ``__getitems__`` decodes a whole batch natively.
+
+    With ``fields`` a sample is a dict: "image", "label" (where there are labels) and the fields. A
+    field of kind "array" is a tensor, "bytes" is bytes, "text" a str, "json" what the JSON says. In
+    a batch an array is one tensor (n, ...), taken from the column at once, and any other field a
+    list of n values. (torch's own DataLoader transposes lists and dicts out of JSON, so there it
+    needs a ``collate_fn``; FastLoader does not.)
+
+    Example:
+        >>> dataset = PackedDataset("imgs.lmdb", transform=train_tf)
+        >>> image, label = dataset[0]
+        >>> sample = PackedDataset("imgs.lmdb", fields=("mask", "key"))[0]
+        >>> sample["image"], sample["label"], sample["mask"], sample["key"]
+
+    Args:
+        path: a store that ``fastload pack`` wrote, or an open ``Store``; a list of them is read as
+            one store.
+        transform: as for torchvision's ImageFolder. What fastload recognises runs in the native
+            core; any other callable gets a PIL image. A list of transforms gives a list of views
+            in place of the image, drawn independently of each other.
+        target_transform: called with each label.
+        seed: with an int, augmentation is a pure function of (seed, epoch, index) from the first
+            ``set_epoch`` on. Until then, and with None, each batch draws a seed from torch's global
+            generator: a trainer that never tells the epoch would see the same crops in all of them.
+        fields: names of the fields that samples have, "key" (the record's name) among them; "all":
+            every field of the store; None: samples are no dicts.
+        joint: fields that move along with the image through crops, resizes, pads and flips of a
+            transform of torchvision's v2, and what they are, such as ``{"mask": "mask", "boxes":
+            "xyxy", "classes": "labels"}``: "mask" (an image file with one channel, or an array (h,
+            w)) gives a tensor (h, w); "xyxy", "xywh" and "cxcywh" (boxes in pixels of the packed
+            image, as JSON or an array) float32 (k, 4); "points" float32 (..., 2); "labels", one for
+            each box, a tensor of those that SanitizeBoundingBoxes leaves. docs/transforms.md.
+
+    Attributes:
+        store: the open store.
+        fields: names of the fields, or None.
+        joint: the fields that move, or None.
+        classes: class names.
+        class_to_idx: class name -> label.
+
+    Raises:
+        StoreNotFoundError: nothing lies under ``path``.
+        StoreError: the store is damaged, unfinished, or of an unknown version.
+        UsageError: the store has no such field, or an argument is of a type that cannot work.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        *,
+        seed: int | None = None,
+        fields: Sequence[str] | str | None = None,
+        joint: Mapping[str, JointKind] | Joint | None = None,
+    ) -> None:
+        check_drawing(seed, transform, target_transform)
+        self.store = open_store(path)
+        self.joint = Joint.of(joint)
+        self.fields = _chosen(self.store, fields, self.joint)
+        if self.joint is not None:
+            self.joint.check(self.store)
+            if isinstance(transform, (list, tuple)):
+                raise UsageError(
+                    "joint and a list of transforms: expected one transform, as masks and boxes "
+                    "move along with one view of an image"
+                )
+        self.transform = transform
+        self.target_transform = target_transform
+        self.seed = seed
+        self.classes = list(self.store.classes)
+        self.class_to_idx = {name: label for label, name in enumerate(self.classes)}
+        # Shared memory, so that persistent workers see the epoch that the main process sets.
+        self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+        self._made: tuple[int, list[Decoder]] | None = None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that augmentation is drawn for; seen by running workers too."""
+        self._epoch[0] = epoch
+
+    @functools.cached_property
+    def targets(self) -> list[Any]:
+        """The label of every sample, or an empty list in a store without labels.
+
+        An int or a float; a list of them where the store has several for each image.
+        """
+        labels = self.store.labels
+        return [] if labels is None else list(labels.tolist())
+
+    @functools.cached_property
+    def samples(self) -> list[tuple[str, Any]]:
+        """(key, label) of every sample; the label is -1 in a store without labels."""
+        keys = self.store.keys(np.arange(len(self), dtype=np.int64))
+        return list(zip(keys, self.targets or [-1] * len(keys), strict=True))
+
+    def __len__(self) -> int:
+        return len(self.store)
+
+    def __getitem__(self, index: int) -> Any:
+        """Sample ``index``; negative indices count from the end. Raises IndexError beyond it."""
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """The samples ``indices``, decoded as one batch: a list that carries the batch."""
+        records = np.array([self._position(index) for index in indices], dtype=np.int64)
+        images: torch.Tensor | list[Any]
+        if self.joint is None:
+            images, moved = self._images(records), None
+        else:
+            images, moved = self._jointly(self.joint, records)
+            images = _stacked(images)
+        annotations = annotations_of(
+            self.store, records, self.store.labels, self.target_transform, self.fields, moved
+        )
+        samples = samples_of(images, annotations)
+        if isinstance(images, torch.Tensor):
+            return ReadyBatch(samples, images, annotations)
+        return samples
+
+    def _position(self, index: int) -> int:
+        n = len(self.store)
+        position = operator.index(index)
+        if not -n <= position < n:
+            raise IndexError(f"index {position} is out of range for a dataset of {n} samples")
+        return position % n
+
+    def _images(self, records: np.ndarray) -> torch.Tensor | list[Any]:
+        """The images of ``records``: one tensor, or a list where they do not make a batch."""
+        # Read anew for every batch (0.2 ms): the transform may have been changed in place.
+        plan = recognise(self.transform)
+        if isinstance(plan, Plan):
+            return self._decoded([plan], records)[0]
+        if isinstance(plan, Views):
+            views = self._decoded(plan.each, records)
+            return [list(sample) for sample in zip(*views, strict=True)]
+        if plan.halves is not None:
+            begun = self._decoded([part.plan for part in plan.halves.each], records)
+            return plan.halves.samples(begun, self.store, records)
+        from .._engine.python import decode_record
+
+        assert self.transform is not None  # None is always recognised
+        images = (decode_record(self.store, record) for record in records.tolist())
+        return list(map(self.transform, images))
+
+    def _jointly(
+        self, joint: Joint, records: np.ndarray
+    ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
+        """The images of ``records``, and the fields that moved along."""
+        plan = recognise(self.transform, joint=joint)
+        if not isinstance(plan, Plan):
+            assert self.transform is not None  # None is always recognised
+            return in_python(joint, self.store, records, self.transform)
+        (decoder,), (seed, epoch, repeats) = self._decoders([plan]), self._numbers([plan], records)
+        sizes = () if plan.fixed_size else self.store.sizes(records)
+        parts = [slice(0, len(records))]
+        if len(np.unique(sizes, axis=0)) > 1:
+            parts = [slice(i, i + 1) for i in range(len(records))]
+        images: list[Any] = []
+        moved: dict[str, Any] = {name: [] for name in joint.names}
+        for part in parts:
+            ticket = decoder.submit(
+                records[part],
+                seed=seed,
+                epoch=epoch,
+                repeats=None if repeats is None else repeats[part],
+            )
+            images += [ticket.result()]
+            assert ticket.moving is not None, "the plan has fields that move"
+            values = ticket.moving.result()
+            if len(parts) == 1:
+                moved = values
+            else:
+                moved = {name: [*before, *values[name]] for name, before in moved.items()}
+        if len(parts) == 1:
+            return images[0], moved
+        fields = {name: batched(values, joint, name) for name, values in moved.items()}
+        return [one[0] for one in images], fields
+
+    def _numbers(
+        self, plans: Sequence[Plan], records: np.ndarray
+    ) -> tuple[int, int, np.ndarray | None]:
+        """Seed, epoch and repeats that ``records`` are drawn with."""
+        drawn = self.draw()
+        if drawn is not None:
+            return *drawn, None
+        if not any(plan.random for plan in plans):
+            return 0, 0, None
+        seed = int(torch.empty((), dtype=torch.int64).random_())
+        return seed, 0, repeats_within(records)
+
+    def _decoded(
+        self, plans: Sequence[Plan], records: np.ndarray
+    ) -> list[torch.Tensor | list[torch.Tensor]]:
+        """What an engine makes of ``records`` by each of ``plans``."""
+        seed, epoch, repeats = self._numbers(plans, records)
+        return [
+            images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
+            for view, decoder in enumerate(self._decoders(plans))
+        ]
+
+    def draw(self) -> tuple[int, int] | None:
+        """Seed and epoch of the augmentation; None where torch's generator decides."""
+        epoch = int(self._epoch[0])
+        return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
+
+    def _decoders(self, plans: Sequence[Plan]) -> list[Decoder]:
+        """The decoders of this process."""
+        if self._made is not None:
+            process, made = self._made
+            # Not those that were made before a fork: their threads are the parent's.
+            if process == os.getpid() and len(made) == len(plans):
+                if all(map(Decoder.makes, made, plans)):
+                    return made
+        # A worker process is one of many: it decodes on its own thread.
+        threads = 0 if get_worker_info() is not None else cpu.available()
+        made = [
+            make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
+            for plan in plans
+        ]
+        self._made = os.getpid(), made
+        return made
+
+    def replaced(self, **attributes: Any) -> PackedDataset:
+        """A copy with these attributes set, and with an epoch of its own."""
+        other = copy.copy(self)
+        other.__setstate__({**attributes, "_epoch": self._epoch.clone()})
+        return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        # a deep copy is not shared by itself
+        self._epoch.share_memory_()  # type: ignore[no-untyped-call]
+
+    def __repr__(self) -> str:
+        return (
+            f"PackedDataset({self.store.path!r}, {len(self)} samples, {len(self.classes)} classes)"
+        )
+
+
+def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
+    """One tensor of images that make a batch: what moved with them may not, sample by sample."""
+    if isinstance(images, torch.Tensor) or not all(isinstance(one, torch.Tensor) for one in images):
+        return images
+    return torch.stack(images) if len({(one.shape, one.dtype) for one in images}) == 1 else images
+
+
+def _chosen(
+    store: Store, fields: Sequence[str] | str | None, joint: Joint | None
+) -> tuple[str, ...] | None:
+    """The names that ``fields`` asks for, each of which ``store`` has, and those that move."""
+    if joint is not None:
+        named = _chosen(store, fields, None) or ()
+        return tuple(dict.fromkeys((*named, *joint.names)))
+    if fields is None:
+        return store.sample_fields
+    if fields == "all":
+        return tuple(store.fields)
+    names = (fields,) if isinstance(fields, str) else tuple(fields)
+    if store.sample_fields is not None:  # columns, of which these two come in any case
+        names = tuple(name for name in names if name in store.fields or name not in store.names)
+    unknown = [name for name in names if name not in store.fields and name != "key"]
+    if unknown:
+        raise UsageError(
+            f"fields: {store.path!r} has {', '.join(map(repr, ['key', *store.fields]))}, got "
+            f"{', '.join(map(repr, unknown))}"
+        )
+    return names
+
+
+def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
+    """What a loader was given as its dataset, opened if it is a path, with what was given beside.
+
+    Args:
+        dataset: a dataset; a path; or a list of paths of stores. (A list of other things is a
+            dataset by itself, as it is for torch.)
+        seed: for a PackedDataset made here.
+        given: attributes of a PackedDataset (transform ...), None where not given. They are never
+            applied to a dataset that has another one.
+
+    Raises:
+        UsageError: the dataset is not ours, or already has another one.
+    """
+    if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
+        return PackedDataset(dataset, seed=seed, **given)
+    given = {name: value for name, value in given.items() if value is not None}
+    if not given:
+        return dataset
+    if not isinstance(dataset, PackedDataset):
+        found = huggingface.through(dataset, lambda one: _of_table(one, seed, given), _is_table)
+        if found is None:
+            raise UsageError(
+                f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
+                f"dataset; {type(dataset).__name__} "
+                + ("holds several: give one" if isinstance(dataset, dict) else "applies its own")
+            )
+        return found
+    if "joint" in given:
+        given["joint"] = Joint.of(given["joint"])
+        given["joint"].check(dataset.store)
+    if "fields" in given or "joint" in given:
+        joint = given.get("joint", dataset.joint)
+        given["fields"] = _chosen(dataset.store, given.get("fields", dataset.fields), joint)
+    missing = {}
+    for name, value in given.items():
+        present = getattr(dataset, name)
+        if present is None:
+            missing[name] = value
+        elif present is not value and not (name in ("fields", "joint") and present == value):
+            raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
+    # A trainer that rebuilds the loader passes what the dataset already has.
+    return dataset.replaced(**missing) if missing else dataset
+
+
+def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
+    """A Hugging Face dataset, opened; or one that was, with what is given again."""
+    if huggingface.known(dataset):
+        return PackedDataset(dataset, seed=seed, **given)
+    return open_dataset(dataset, seed=seed, **given)
+
+
+def _is_table(dataset: Any) -> bool:
+    """Whether it was a Hugging Face dataset, which a trainer gives again with its transform."""
+    return type(dataset) is PackedDataset and dataset.store.format == "arrow"
+
+
+def _are_stores(dataset: Any) -> bool:
+    return (
+        isinstance(dataset, (list, tuple))
+        and len(dataset) > 0
+        and all(
+            isinstance(one, Store)
+            or (isinstance(one, (str, os.PathLike)) and format_of(one) is not None)
+            for one in dataset
+        )
+    )

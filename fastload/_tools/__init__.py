@@ -1,0 +1,1 @@
+"""What commands and users call beside training."""

@@ -1,0 +1,89 @@
+"""Runs the script in this process, watched: ``python -m fastload._tools.doctor.child``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import runpy
+import sys
+import traceback
+from pathlib import Path
+
+from ..._base.machine import cpu, memory
+from .counters import Counters
+from .observation import Observation
+from .places import Places
+from .profiler import Profiler, functions
+from .rules import PART
+from .sampler import Sampler
+from .sources import cuda_only
+from .trial import trial
+from .watch import Enough, Watch
+
+
+def main(output: str, steps: int, replace: bool, script: str, arguments: list[str]) -> None:
+    """Run ``script`` for ``steps`` steps of training, and write what was seen to ``output``."""
+    import torch
+
+    import fastload
+
+    memory_nbytes = memory.available()
+    places = Places(script)
+    profiler = Profiler(places, Path(output).parent)
+    watch, counters = Watch(steps, places), Counters(profiler)
+    sampler = Sampler(lambda: counters.total("batches"))
+    counters.install()
+    watch.install()
+    sampler.start()
+    sys.argv = [script, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(script))
+    seen, error = watch.seen, ""
+    with fastload.patched() if replace else contextlib.nullcontext():
+        try:
+            runpy.run_path(script, run_name="__main__")
+        except Enough:
+            pass
+        except SystemExit as left:
+            error = "" if left.code in (0, None) else f"the script exited with {left.code}"
+        except BaseException as raised:  # noqa: BLE001 - the script's; reported
+            error = traceback.format_exc(limit=-4)
+            seen.error_where = places.raising(raised)
+    seen.running = sampler.stop()
+    seen.growth_nbytes = sampler.growth()
+    seen.process_threads = int(counters.most("threads"))
+    for name in (
+        "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes",
+        "resize_s", "opens", "open_nbytes",
+    ):  # fmt: skip
+        kind = type(getattr(seen, name))
+        setattr(seen, name, kind(counters.total(name)))
+    profiler.write()
+    seen.functions = list(functions(profiler.folder))
+    seen.cpus, seen.memory_nbytes = cpu.available(), memory_nbytes
+    seen.cuda = torch.cuda.is_available()
+    seen.benchmark = torch.backends.cudnn.benchmark
+    seen.cuda_only = cuda_only({script, *places.files()})
+    seen.error = error
+    _write(seen, output)
+    loop = None if error or replace else watch.training()
+    if loop is not None and loop[0].waiting >= PART:
+        # The examination is written already: it stands, whatever comes of this.
+        watch.end()
+        training, given = loop
+        training.fast = trial(given)
+        _write(seen, output)
+    sys.stdout.flush()
+    os._exit(0)  # not by way of the script's exit handlers: it was ended in its midst
+
+
+def _write(seen: Observation, output: str) -> None:
+    """Whole or not at all."""
+    partial = f"{output}.partial"
+    Path(partial).write_text(json.dumps(dataclasses.asdict(seen)), encoding="utf-8")
+    os.replace(partial, output)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3] == "replace", sys.argv[4], sys.argv[5:])

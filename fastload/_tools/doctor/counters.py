@@ -1,0 +1,142 @@
+"""Counts what datasets do: in the script's process and in the workers it forks.
+
+The counters lie in shared memory, one row for each process, so that nobody has to lock.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..._base.machine import cpu
+from .profiler import Profiler
+
+_ROWS = 256
+_NAMES = (
+    "fetch_s", "fetch_cpu_s", "fetched", "loads", "load_s", "load_pixels", "resizes", "resize_s",
+    "opens", "open_nbytes", "threads", "batches",
+)  # fmt: skip
+
+
+class Counters:
+    """Patches torch, Pillow and ``open`` to count within datasets' code.
+
+    Args:
+        profiler: told when the code of a dataset runs.
+    """
+
+    def __init__(self, profiler: Profiler) -> None:
+        self._profiler = profiler
+        memory = mmap.mmap(-1, _ROWS * len(_NAMES) * 8)
+        self._table = np.frombuffer(memory, np.float64).reshape(_ROWS, len(_NAMES))
+        self._row = 0
+        self._pid = os.getpid()
+        self._inside = 0  # depth in a dataset's code
+        self._whole = (0, 0)  # size of the image that was decoded last
+
+    def add(self, name: str, value: float = 1.0) -> None:
+        """Add to a counter of this process."""
+        if os.getpid() != self._pid:  # a worker was forked: it has a row of its own
+            from torch.utils.data import get_worker_info
+
+            self._pid = os.getpid()
+            info = get_worker_info()
+            self._row = 0 if info is None else 1 + info.id % (_ROWS - 1)
+        self._table[self._row, _NAMES.index(name)] += value
+
+    def total(self, name: str) -> float:
+        """A counter, added up over processes."""
+        return float(self._table[:, _NAMES.index(name)].sum())
+
+    def most(self, name: str) -> float:
+        """The largest value in any worker process."""
+        return float(self._table[1:, _NAMES.index(name)].max())
+
+    def install(self) -> None:
+        """Begin to count."""
+        from torch.utils.data._utils import fetch
+
+        for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
+            kind.fetch = self._fetching(kind.fetch)  # type: ignore[method-assign]
+        sys.addaudithook(self._audit)
+        try:
+            from PIL import Image, ImageFile
+        except ImportError:
+            return
+        ImageFile.ImageFile.load = self._loading(ImageFile.ImageFile.load)  # type: ignore[method-assign]
+        Image.Image.resize = self._resizing(Image.Image.resize)  # type: ignore[method-assign]
+
+    def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fetch)
+        def counted(fetcher: Any, indices: Any) -> Any:
+            import torch
+
+            begin, begin_cpu = time.perf_counter(), cpu.wanted()
+            self._inside += 1
+            self._profiler.enter()
+            try:
+                return fetch(fetcher, indices)
+            finally:
+                self._inside -= 1
+                self._profiler.leave()
+                self.add("batches")
+                self.add("fetch_s", time.perf_counter() - begin)
+                self.add("fetch_cpu_s", cpu.wanted() - begin_cpu)
+                self.add("fetched", len(indices) if hasattr(indices, "__len__") else 1)
+                # Not a sum: the number that the process has now.
+                self._table[self._row, _NAMES.index("threads")] = torch.get_num_threads()
+
+        return counted
+
+    def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(load)
+        def counted(image: Any) -> Any:
+            if not self._inside or not image.tile:  # decoded before
+                return load(image)
+            begin = time.perf_counter()
+            loaded = load(image)
+            self.add("load_s", time.perf_counter() - begin)
+            self.add("loads")
+            self.add("load_pixels", image.width * image.height)
+            self._whole = image.size
+            return loaded
+
+        return counted
+
+    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(resize)
+        def counted(image: Any, size: Any, *arguments: Any, **named: Any) -> Any:
+            if not self._inside or named.get("box") is not None or len(arguments) > 1:
+                return resize(image, size, *arguments, **named)
+            begin = time.perf_counter()
+            resized = resize(image, size, *arguments, **named)
+            # A crop that is resized is another one in every epoch; a whole image is the same one.
+            if image.size == self._whole and resized.width * resized.height < (
+                image.width * image.height
+            ):
+                self.add("resizes")
+                self.add("resize_s", time.perf_counter() - begin)
+            return resized
+
+        return counted
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Python calls this for every ``open``."""
+        if event != "open" or not self._inside:
+            return
+        path, mode, _ = arguments
+        if not isinstance(path, (str, bytes)) or (isinstance(mode, str) and "r" not in mode):
+            return
+        try:
+            size = os.stat(path).st_size
+        except OSError:
+            return
+        self.add("opens")
+        self.add("open_nbytes", size)

@@ -1,0 +1,259 @@
+"""Observes the DataLoaders and the model of a script that runs in this process."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import RandomSampler
+
+from ..._base.torch_loader import DataLoader
+from ..._base.trace import batch_length
+from ..._loader import FastLoader
+from ..._run.workers.copy_on_write import held
+from .observation import LoaderSeen, Observation
+from .places import Places
+
+_READS = ("item", "tolist", "cpu", "numpy")
+_TORCH = "torch."
+
+
+class Enough(BaseException):
+    """Ends the script: enough was seen. No Exception, which the script may catch."""
+
+
+class Watch:
+    """Patches torch so that loops over loaders are seen, torch's and FastLoaders.
+
+    Args:
+        steps: of training after which the script is ended.
+        places: tells which code is the user's.
+    """
+
+    def __init__(self, steps: int, places: Places) -> None:
+        self.seen = Observation()
+        self._steps = steps
+        self._places = places
+        self._made: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
+        self._loaders: dict[int, LoaderSeen] = {}
+        self._kept: list[Any] = []  # loaders: another one must not get the number of one that died
+        self._now: LoaderSeen | None = None
+        self._depth = 0
+        self._over = False
+
+    def install(self) -> None:
+        """Begin to watch."""
+        DataLoader.__init__ = self._making(DataLoader.__init__)  # type: ignore[method-assign]
+        for kind in (DataLoader, FastLoader):
+            kind.__iter__ = self._iterating(kind, kind.__iter__)  # type: ignore[method-assign]
+        torch.Tensor.backward = self._going_backward(torch.Tensor.backward)  # type: ignore[method-assign]
+        for name in _READS:
+            setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
+        nn.modules.module.register_module_forward_pre_hook(self._forward)
+        nn.modules.module.register_module_forward_hook(self._forwarded, always_call=True)
+
+    def training(self) -> tuple[LoaderSeen, dict[str, Any]] | None:
+        """What was seen of the training loop's loader, one of torch's, and its arguments."""
+        seen = self.seen.training
+        for loader in self._kept:
+            if self._loaders[id(loader)] is seen and not isinstance(loader, FastLoader):
+                return seen, self._made[loader].arguments
+        return None
+
+    def end(self) -> None:
+        """Watch no longer, and end the worker processes that loaders keep between epochs."""
+        self._over = True
+        for loader in self._kept:
+            iterator: Any = getattr(loader, "_iterator", None)
+            if hasattr(iterator, "_shutdown_workers"):
+                iterator._shutdown_workers()
+                loader._iterator = None
+
+    def _making(self, make: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(make)
+        def watched(loader: Any, *arguments: Any, **named: Any) -> None:
+            make(loader, *arguments, **named)
+            given = inspect.signature(make).bind(loader, *arguments, **named).arguments
+            given.pop(next(iter(given)))
+            self._made[loader] = Made(self._places.calling(), dict(given))
+
+        return watched
+
+    def _iterating(
+        self, kind: type[DataLoader[Any]], iterate: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        @functools.wraps(iterate)
+        def watched(loader: Any) -> Iterator[Any]:
+            inner = kind is DataLoader and isinstance(loader, FastLoader)  # of its own iteration
+            if inner or self._over:
+                return iterate(loader)  # type: ignore[no-any-return]
+            return self._batches(loader, iterate(loader), self._places.calling())
+
+        return watched
+
+    def _batches(self, loader: Any, iterator: Any, looped: str) -> Iterator[Any]:
+        seen = self._of(loader)
+        seen.looped = seen.looped or looped
+        try:
+            first = True
+            while True:
+                begin = time.perf_counter()
+                try:
+                    batch = next(iterator)
+                except StopIteration:
+                    return
+                got = time.perf_counter()
+                (seen.starts_s if first else seen.waits_s).append(got - begin)
+                if first:
+                    self._epoch(seen, loader)
+                self._look(seen, batch)
+                outer, self._now = self._now, seen
+                try:
+                    yield batch
+                finally:
+                    self._now = outer
+                    now = time.perf_counter()
+                    seen.steps_s.append(now - got)
+                    if not first:
+                        seen.laps_s.append(now - begin)
+                    first = False
+                if seen.backwards >= self._steps:
+                    raise Enough
+        finally:
+            del iterator
+
+    def _of(self, loader: Any) -> LoaderSeen:
+        if id(loader) not in self._loaders:
+            self._kept.append(loader)
+            workers = 0 if getattr(loader, "_native", False) else loader.num_workers
+            objects = held(loader.dataset, workers) if workers else None
+            seen = LoaderSeen(
+                kind="FastLoader" if isinstance(loader, FastLoader) else type(loader).__name__,
+                made=self._made[loader].where if loader in self._made else "",
+                dataset=type(loader.dataset).__name__,
+                batches=_length(loader),
+                samples=_length(loader.dataset),
+                num_workers=loader.num_workers,
+                batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1),
+                pin_memory=bool(loader.pin_memory),
+                persistent_workers=bool(loader.persistent_workers),
+                shuffled=isinstance(_sampler(loader), RandomSampler),
+                held="" if objects is None else objects.words(workers),
+            )
+            self._loaders[id(loader)] = seen
+            self.seen.loaders.append(seen)
+        return self._loaders[id(loader)]
+
+    def _epoch(self, seen: LoaderSeen, loader: Any) -> None:
+        sampler = _sampler(loader)
+        told = getattr(sampler, "epoch", None)
+        if (
+            hasattr(sampler, "set_epoch")
+            and type(told) is int
+            and getattr(sampler, "shuffle", True)
+        ):
+            seen.epochs.append(told)
+
+    def _look(self, seen: LoaderSeen, batch: Any) -> None:
+        tensors = list(_tensors(batch))
+        seen.images += batch_length(batch)
+        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in tensors))
+        images = next((tensor for tensor in tensors if tensor.dim() == 4), None)
+        if images is None:
+            return
+        shape, last = list(images.shape), seen.image_shape
+        # A smaller batch of the same images is an epoch's last one.
+        if shape != last and not (last and shape[0] < last[0] and shape[1:] == last[1:]):
+            seen.image_shapes += 1
+            seen.image_shape = shape
+        seen.image_dtype = str(images.dtype).removeprefix("torch.")
+
+    def _going_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(backward)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            if self._now is not None:
+                self._now.backwards += 1
+            return backward(*arguments, **named)
+
+        return watched
+
+    def _reading(self, read: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(read)
+        def watched(*arguments: Any, **named: Any) -> Any:
+            caller = sys._getframe(1)
+            # Optimisers read their numbers of steps, which lie in host memory.
+            if self._now is not None and not caller.f_globals.get("__name__", "").startswith(
+                _TORCH
+            ):
+                where = self._places.of(caller)
+                self._now.items[where] = self._now.items.get(where, 0) + 1
+            return read(*arguments, **named)
+
+        return watched
+
+    def _forward(self, module: nn.Module, inputs: Any) -> None:
+        self._depth += 1
+        seen = self._now
+        if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
+            self.seen.convolutions = True
+        if self._depth > 1 or seen is None or isinstance(module, nn.modules.loss._Loss):
+            return
+        seen.called = seen.called or self._places.calling()
+        seen.forwards += 1
+        seen.grad += torch.is_grad_enabled()
+        seen.train_mode += module.training
+        seen.autocast += _autocast()
+        images = next((tensor for tensor in _tensors(inputs) if tensor.dim() == 4), None)
+        if images is not None:
+            seen.channels_last += images.is_contiguous(memory_format=torch.channels_last)
+
+    def _forwarded(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._depth -= 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """How a loader was made.
+
+    Attributes:
+        where: ``file:line`` in the user's code.
+        arguments: of torch's DataLoader that were given, by name.
+    """
+
+    where: str
+    arguments: dict[str, Any]
+
+
+def _sampler(loader: Any) -> Any:
+    return getattr(loader.batch_sampler, "sampler", loader.sampler)
+
+
+def _length(sized: Any) -> int:
+    """``len``; 0 where there is none."""
+    try:
+        return len(sized)
+    except (TypeError, NotImplementedError):
+        return 0
+
+
+def _autocast() -> bool:
+    return torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    elif isinstance(batch, dict):
+        for value in batch.values():
+            yield from _tensors(value)
+    elif isinstance(batch, (list, tuple)):
+        for value in batch:
+            yield from _tensors(value)

@@ -1,0 +1,47 @@
+"""Pictures for people to look at: the suffix of the file says of which format."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from .._base.whole_file import whole_file
+from ..errors import MissingDependencyError, UsageError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+_FORMATS = {
+    ".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".webp": "WEBP", ".bmp": "BMP",
+    ".tif": "TIFF", ".tiff": "TIFF", ".gif": "GIF",
+}  # fmt: skip
+
+
+def format_of(path: str | os.PathLike[str]) -> str:
+    """Pillow's name of the format that a picture at ``path`` has.
+
+    Raises:
+        UsageError: a suffix that stands for none.
+        MissingDependencyError: there is no Pillow to write it.
+    """
+    try:
+        import PIL  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError("pictures need Pillow: pip install Pillow") from error
+    suffix = os.path.splitext(os.fspath(path))[1].lower()
+    if suffix not in _FORMATS:
+        raise UsageError(
+            f"{os.fspath(path)!r}: expected the name of a picture, ending in {', '.join(_FORMATS)}"
+        )
+    return _FORMATS[suffix]
+
+
+def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
+    """Write ``image`` to ``path``, whole or not at all.
+
+    Raises:
+        UsageError, MissingDependencyError: as ``format_of``.
+    """
+    kind = format_of(path)
+    with whole_file(path) as file:
+        image.save(file, kind)

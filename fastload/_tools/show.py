@@ -1,0 +1,297 @@
+"""``fastload.show``: what the network will see, beside what it is made of.
+
+The pictures are a loader's own batches, taken back to levels: through the inverse of the table that
+a plan ends with, so that they are exact. Chains that only Python can run have no table; their
+values are shown as they are between 0 and 1, else stretched.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch.utils.data import Subset
+
+from .._base.import_object import told
+from .._sources.packed import PackedDataset, open_dataset
+from .._sources.source import nested, resolve
+from .._transforms.views import Views
+from ..errors import FastloadError, UsageError
+from ..hints import Decode
+from . import picture as _picture
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from .._transforms.plan import Plan
+
+_MOST = 512  # pixels of a side; a larger picture is made smaller
+_GAP = 4  # white pixels around each picture
+
+_Levels = npt.NDArray[np.uint8]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Tile:
+    """One picture of the grid.
+
+    Attributes:
+        index: of the sample in the dataset.
+        name: its key in the store, or its file.
+        epoch: that it was made for; None: the image as it is stored.
+        box: x, y, width and height in the grid, in pixels.
+        scale: 1.0, or by how much it was made smaller.
+    """
+
+    index: int
+    name: str
+    epoch: int | None
+    box: tuple[int, int, int, int]
+    scale: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A grid of pictures.
+
+    Attributes:
+        image: the grid, RGB.
+        tiles: where each picture is; a row of the grid is a sample.
+        engine: "native", "python" or "workers": what made the samples.
+        levels: how their values became levels, in words.
+    """
+
+    image: Image.Image
+    tiles: tuple[Tile, ...]
+    engine: str
+    levels: str
+
+
+def show(
+    dataset: Any,
+    transform: Callable[[Any], Any] | None = None,
+    *,
+    out: str | os.PathLike[str] | None = None,
+    samples: int | Sequence[int] = 8,
+    views: int = 3,
+    seed: int = 0,
+    epoch: int = 0,
+    decode: Decode = "exact",
+) -> Shown:
+    """A grid of images before and after the transform; also as ``fastload show``.
+
+    Each row is a sample: the image as it is stored (made smaller to fit), and what a FastLoader
+    with this seed gives of it in ``views`` epochs. Those are pixel for pixel what the network gets,
+    before normalisation, up to 512 x 512 pixels. The same seed gives the same grid.
+
+    Example:
+        >>> fastload.show("imgs.lmdb", train_tf, out="grid.png")
+
+    Args:
+        dataset: the path of a store or of a folder of images, a PackedDataset, an ImageFolder or a
+            DatasetFolder, or a Subset of these.
+        transform: for a path or a PackedDataset without one.
+        out: file to write the grid to; its suffix says as what: .png, .jpg, .webp ...
+        samples: how many, spread evenly over the dataset, or their indices.
+        views: epochs shown of each sample, at least 1.
+        seed, epoch: of the augmentation: as of a ``FastLoader(seed=seed)`` in this epoch and the
+            next ones.
+        decode: as FastLoader's.
+
+    Raises:
+        UsageError: no such samples, or a transform that gives something else than one image.
+        DataError: a sample that cannot be read.
+    """
+    _picture.format_of("grid.png" if out is None else out)  # before the work
+    from PIL import Image
+
+    if views < 1:
+        raise UsageError(f"views: expected 1 or more, got {views}")
+    opened = open_dataset(dataset, seed=seed, transform=transform)
+    if isinstance(opened, PackedDataset):
+        opened = opened.replaced()  # the epoch of the caller's stays as it is
+    indices = _indices(samples, opened)
+    # A copy has an epoch of its own; what a Subset is of has the caller's.
+    before = [(one, one._epoch.clone()) for one in nested(opened) if isinstance(one, PackedDataset)]
+    try:
+        epochs = list(range(epoch, epoch + views))
+        made, engine, words = _made(opened, indices, epochs, seed, decode)
+    finally:
+        for one, number in before:
+            one._epoch.copy_(number)
+    rows = []
+    for at, index in enumerate(indices):
+        name, original = _original(opened, index)
+        after = [Image.fromarray(levels[at]) for levels in made]
+        rows.append((index, name, original, after))
+    shown = _grid(rows, epoch, engine, words)
+    if out is not None:
+        _picture.save(shown.image, out)
+    return shown
+
+
+def _indices(samples: int | Sequence[int], dataset: Any) -> list[int]:
+    try:
+        count = len(dataset)
+    except TypeError as error:
+        raise UsageError(
+            f"show: expected a map-style dataset or a path, got {type(dataset).__name__}"
+        ) from error
+    if count == 0:
+        raise UsageError("show: the dataset is empty")
+    if isinstance(samples, int):
+        if samples < 1:
+            raise UsageError(f"samples: expected 1 or more, got {samples}")
+        return sorted({int(i) for i in np.linspace(0, count - 1, min(samples, count)).round()})
+    beyond = [i for i in samples if not 0 <= i < count]
+    if beyond or not samples:
+        raise UsageError(
+            f"samples: expected indices from 0 to {count - 1}, got "
+            f"{', '.join(map(str, beyond)) or 'none'}"
+        )
+    return list(dict.fromkeys(samples))
+
+
+def _made(
+    dataset: Any, indices: list[int], epochs: list[int], seed: int, decode: Decode
+) -> tuple[list[list[_Levels]], str, str]:
+    """The samples' levels by epoch, which engine made them, and how they became levels."""
+    from .._loader import FastLoader
+
+    source = resolve(dataset)
+    # Images of different sizes make no batch, and any transform may give those.
+    single = isinstance(source, str)
+    plan = None if isinstance(source, str) else source.plan
+    if isinstance(plan, Views):
+        raise UsageError(f"show: expected one chain of transforms, got {len(plan.each)} views")
+    loader: FastLoader[Any] = FastLoader(
+        dataset,
+        batch_size=None if single else 1,
+        sampler=indices,
+        collate_fn=_same if single else None,
+        num_workers=0,
+        seed=seed,
+        decode=decode,
+    )
+    made, words = [], ""
+    for epoch in epochs:
+        loader.set_epoch(epoch)
+        levels: list[_Levels] = []
+        batches = iter(loader)
+        for index in indices:
+            try:
+                batch = next(batches)
+            except FastloadError:
+                raise
+            except Exception as error:  # of the user's transform
+                raise UsageError(f"the transform fails on sample {index}: {told(error)}") from error
+            found, words = _levels(_image_of(batch, batched=not single), plan)
+            levels.append(found)
+        made.append(levels)
+    return made, str(loader.stats()["engine"]), words
+
+
+def _same(sample: Any) -> Any:
+    return sample
+
+
+def _image_of(batch: Any, *, batched: bool) -> Any:
+    """The image out of a sample or a batch of one."""
+    if isinstance(batch, Mapping):
+        batch = batch["image"] if "image" in batch else next(iter(batch.values()), None)
+    elif isinstance(batch, (list, tuple)) and len(batch):
+        batch = batch[0]
+    return batch[0] if batched else batch
+
+
+def _levels(image: Any, plan: Plan | None) -> tuple[_Levels, str]:
+    """uint8 (h, w, 3) of what a transform gave, and how it was made of it."""
+    if isinstance(image, torch.Tensor):
+        if image.ndim == 2:
+            image = image[None]
+        if image.ndim == 3 and image.shape[0] in (1, 3):
+            image = image.detach().as_subclass(torch.Tensor).cpu().expand(3, -1, -1)
+            levels, words = _of_tensor(image, plan)
+            return np.ascontiguousarray(levels.permute(1, 2, 0).numpy()), words
+    elif hasattr(image, "convert"):
+        return np.asarray(image.convert("RGB")), "as they are"
+    elif isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 3:
+        return _levels(torch.from_numpy(image).permute(2, 0, 1), plan)
+    what = type(image).__name__
+    if isinstance(image, (torch.Tensor, np.ndarray)):
+        what += f" of shape {tuple(image.shape)}"
+    raise UsageError(f"show: expected an image of one or three channels as a sample, got {what}")
+
+
+def _of_tensor(image: torch.Tensor, plan: Plan | None) -> tuple[torch.Tensor, str]:
+    if plan is not None and plan.lut is not None:
+        levels = plan.levels_of(image[: plan.channels]).expand(3, -1, -1)
+        return levels, "through the inverse of the transform's table"
+    if image.dtype == torch.uint8:
+        return image, "as they are"
+    values = image.double()
+    low, high = (float(end) for end in values.aminmax())
+    if low >= 0 and high <= 1:
+        return (255 * values).round().to(torch.uint8), "0 to 1 as 0 to 255"
+    spread = (values - low) / max(high - low, 1e-12)
+    return (255 * spread).round().to(torch.uint8), "stretched, each from its least to its most"
+
+
+def _original(dataset: Any, index: int) -> tuple[str, Image.Image]:
+    """A sample's name and its image before the transform."""
+    if isinstance(dataset, Subset):
+        return _original(dataset.dataset, int(dataset.indices[index]))
+    if isinstance(dataset, PackedDataset):
+        from .._engine.python import decode_record
+
+        return dataset.samples[index][0], decode_record(dataset.store, index)
+    if hasattr(dataset, "samples") and hasattr(dataset, "loader"):
+        path = dataset.samples[index][0]
+        return str(path), dataset.loader(path).convert("RGB")
+    raise UsageError(
+        "show: expected a path, a PackedDataset, an ImageFolder or a DatasetFolder, got "
+        f"{type(dataset).__name__}, whose images before the transform are not to be had"
+    )
+
+
+def _grid(
+    rows: list[tuple[int, str, Image.Image, list[Image.Image]]], epoch: int, engine: str, words: str
+) -> Shown:
+    from PIL import Image
+
+    shrunk = [[_fitted(image, (_MOST, _MOST)) for image in after] for *_, after in rows]
+    cell_w = max(image.width for after in shrunk for image in after)
+    heights = [max(image.height for image in after) for after in shrunk]
+    columns = 1 + len(shrunk[0])
+    size = columns * (cell_w + _GAP) + _GAP, sum(heights) + (len(rows) + 1) * _GAP
+    grid = Image.new("RGB", size, "white")
+    tiles, top = [], _GAP
+    for (index, name, original, after), small, height in zip(rows, shrunk, heights, strict=True):
+        before = _fitted(original, (cell_w, height))
+        for column, (whole, picture) in enumerate(
+            zip([original, *after], [before, *small], strict=True)
+        ):
+            left = _GAP + column * (cell_w + _GAP)
+            grid.paste(picture, (left, top))
+            tile = Tile(
+                index=index,
+                name=name,
+                epoch=epoch + column - 1 if column else None,
+                box=(left, top, picture.width, picture.height),
+                scale=picture.width / whole.width,
+            )
+            tiles.append(tile)
+        top += height + _GAP
+    return Shown(image=grid, tiles=tuple(tiles), engine=engine, levels=words)
+
+
+def _fitted(image: Image.Image, most: tuple[int, int]) -> Image.Image:
+    """The image, made smaller where it is larger than ``most`` (width, height)."""
+    fitted = image.copy()
+    fitted.thumbnail(most)
+    return fitted

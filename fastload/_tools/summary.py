@@ -1,0 +1,184 @@
+"""What is inside a store, in numbers: what ``fastload info`` shows."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError
+from ..storage import open_store
+from ..storage._read import read_records
+from ..storage._signatures import image_format
+from ..storage.base import DCT, RAW, Store
+
+_SAMPLED = 10_000  # records whose first bytes are looked at
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Spread:
+    """Smallest, median and largest of a quantity."""
+
+    min: int
+    median: int
+    max: int
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Spread | None:
+        """Of ``values``, or None where there are none."""
+        if not len(values):
+            return None
+        middle = np.partition(values, len(values) // 2)[len(values) // 2]
+        return cls(min=int(values.min()), median=int(middle), max=int(values.max()))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """What is inside a store.
+
+    Attributes:
+        path, format: of the store.
+        records: how many.
+        nbytes: of the records together.
+        file_nbytes: of the store's files together.
+        classes: (name, records) in the order of the labels; empty without labels.
+        width, height: in pixels, over the records whose size is known; None where none is.
+        record_nbytes: of single records.
+        labels: what the labels are, such as "int64" or "float32 (40)"; None without labels.
+        fields: name -> type of every field.
+        files: how many files hold the records.
+        encodings: encoding -> records; estimated from ``sampled`` records.
+        sampled: how many records the encodings were counted on.
+        checksums: whether every record has one.
+        metadata: what the packer wrote down.
+    """
+
+    path: str
+    format: str
+    records: int
+    nbytes: int
+    file_nbytes: int
+    classes: tuple[tuple[str, int], ...]
+    width: Spread | None
+    height: Spread | None
+    record_nbytes: Spread | None
+    labels: str | None
+    fields: dict[str, str]
+    files: int
+    encodings: dict[str, int]
+    sampled: int
+    checksums: bool
+    metadata: dict[str, Any]
+
+
+def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]) -> Summary:
+    """What is inside a store: counts, sizes, encodings, classes, what the packer wrote down.
+
+    Example:
+        >>> info("imgs.lmdb").records
+        1000
+
+    Args:
+        path: of a store or a folder of images, an open store, or a list of them.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: damaged, or a file is gone.
+    """
+    if isinstance(path, Store):
+        return summarise(path)
+    with open_store(path) as store:
+        return summarise(store)
+
+
+def summarise(store: Store) -> Summary:
+    """Count and measure ``store``.
+
+    Raises:
+        StoreError: damaged, or a file is gone.
+    """
+    everything = np.arange(len(store))
+    nbytes = _lengths(store, everything)
+    sizes = store.sizes(everything)
+    known = sizes[(sizes > 0).all(axis=1)]
+    sampled = everything[:: max(1, -(-len(everything) // _SAMPLED))]
+    return Summary(
+        path=store.path,
+        format=store.format,
+        records=len(store),
+        nbytes=int(nbytes.sum()),
+        file_nbytes=(
+            sum(os.path.getsize(path) for path in store.files)
+            if store.mapped and not store.memory()
+            else int(nbytes.sum())
+        ),
+        classes=_classes(store),
+        width=Spread.of(known[:, 0]),
+        height=Spread.of(known[:, 1]),
+        record_nbytes=Spread.of(nbytes),
+        labels=labels_of(store),
+        fields={
+            name: field.kind if field.dtype is None else _type(field.dtype, field.shape)
+            for name, field in store.fields.items()
+        },
+        files=len(store.files),
+        encodings=_encodings(store, sampled),
+        sampled=len(sampled),
+        checksums=store.checksums(everything[:1]) is not None,
+        metadata=store.metadata,
+    )
+
+
+def labels_of(store: Store) -> str | None:
+    """What the labels of a store are, such as "int64" or "float32 (40)"; None without labels."""
+    return None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:])
+
+
+def in_words(classes: int, labels: str | None) -> str:
+    """How many classes there are, else what the labels are (``labels_of``): "10 classes"."""
+    if labels is None:
+        return "no labels"
+    if not classes:
+        return f"labels {labels}"
+    return "1 class" if classes == 1 else f"{classes:,} classes"
+
+
+def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+    return f"{dtype} ({', '.join(map(str, shape))})" if shape else str(dtype)
+
+
+def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
+    spans = store.spans(indices)
+    nbytes: np.ndarray = spans.nbytes.copy()
+    if store.indirect is not None:  # known of pixels without unpacking them
+        raw = store.kinds(indices) == RAW
+        nbytes[raw] = store.sizes(indices)[raw].astype(np.int64).prod(axis=1) * 3
+    files = store.files
+    for at in np.flatnonzero(nbytes < 0).tolist():
+        path = files[int(spans.file[at])]
+        try:
+            nbytes[at] = os.stat(path).st_size - int(spans.offset[at])
+        except OSError as error:
+            raise StoreError(f"the file cannot be read: {error.strerror}", path=path) from error
+    return nbytes
+
+
+def _classes(store: Store) -> tuple[tuple[str, int], ...]:
+    labels = store.labels
+    if labels is None or labels.dtype.kind != "i" or labels.ndim != 1:
+        return ()
+    inside = labels[(labels >= 0) & (labels < len(store.classes))]
+    counts = np.bincount(inside, minlength=len(store.classes))
+    return tuple(zip(store.classes, counts.tolist()))
+
+
+def _encodings(store: Store, indices: np.ndarray) -> dict[str, int]:
+    kinds = store.kinds(indices)
+    found = Counter({"raw": int((kinds == RAW).sum()), "dct": int((kinds == DCT).sum())})
+    encoded = indices[(kinds != RAW) & (kinds != DCT)]
+    found.update(image_format(data) for data in read_records(store, encoded, limit=16))
+    return {name: count for name, count in found.most_common() if count}

@@ -1,0 +1,232 @@
+"""Measures settings: batches per second of a loader, or of a training loop, in short visits."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import statistics
+import time
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+import torch
+
+from ..._base.machine import memory
+from ..._base.trace import batch_length
+from ..._run.governor import WORKER_NBYTES
+from .point import Point
+from .target import Target, nbytes_of
+
+_BLOCKS = 4  # parts of a visit, each of which gives a rate
+
+
+@dataclasses.dataclass
+class Trial:
+    """What was measured of one setting.
+
+    Attributes:
+        point: the setting.
+        rates: images/s, one value per block of some batches.
+        filling: images/s of an epoch in which its cache was filled, once a visit; without a cache
+            there are none.
+        visits: how often it was measured.
+        reason: why it was not measured, or failed; "" where it was.
+    """
+
+    point: Point
+    rates: list[float] = dataclasses.field(default_factory=list)
+    filling: list[float] = dataclasses.field(default_factory=list)
+    visits: int = 0
+    reason: str = ""
+
+    @property
+    def rate(self) -> float:
+        """Images/s; 0 where nothing was measured. The median, as other programs disturb blocks."""
+        return statistics.median(self.rates) if self.rates else 0.0
+
+    @property
+    def error(self) -> float:
+        """Standard error of the rate, relative to it; infinite below two blocks."""
+        if len(self.rates) < 2 or not self.rate:
+            return math.inf
+        return statistics.stdev(self.rates) / math.sqrt(len(self.rates)) / self.rate
+
+
+class Meter:
+    """Measures settings of one target.
+
+    Args:
+        target: what is loaded.
+        step: called with each batch, as a training loop would; None measures the loader alone.
+        memory_limit: bytes that a setting may take; None: half of what is available.
+    """
+
+    def __init__(
+        self, target: Target, step: Callable[[Any], Any] | None, memory_limit: int | None
+    ) -> None:
+        self.target = target
+        self.step = step
+        self.memory_limit = memory_limit or memory.available() // 2
+        self.trials: dict[Point, Trial] = {}
+        self.native = target.native()
+        self._sample_nbytes = 0
+
+    def fits(self, point: Point) -> bool:
+        """Whether the setting is predicted to fit into the memory; a trial says so if not."""
+        wanted = self.nbytes(point)
+        if wanted <= self.memory_limit:
+            return True
+        trial = self.trials.setdefault(point, Trial(point))
+        trial.reason = (
+            f"not tried: it would take {wanted / 2**20:,.0f} MiB, of "
+            f"{self.memory_limit / 2**20:,.0f} MiB that may be taken"
+        )
+        return False
+
+    def nbytes(self, point: Point) -> int:
+        """Bytes of batches and processes that the setting keeps in memory, as predicted."""
+        if not self._sample_nbytes:
+            loader = self.target.loader(Point(num_workers=0, batch_size=1))
+            self._sample_nbytes = max(1, nbytes_of(next(iter(loader))))
+        batch = self._sample_nbytes * point.batch_size
+        if self.native or not point.num_workers:
+            return batch * (point.prefetch_factor + 2)
+        return point.num_workers * (batch * (point.prefetch_factor + 1) + WORKER_NBYTES)
+
+    def visit(self, point: Point, seconds: float) -> Trial:
+        """Measure a setting for about ``seconds``, its start and warm-up not counted."""
+        trial = self.trials.setdefault(point, Trial(point))
+        loader = self.target.loader(point)
+        try:
+            if point.cache:  # it is worth what it brings once it is full
+                batches = -(-len(self.target) // point.batch_size)
+                trial.filling.append(rate_of_filling(loader, self.step, batches))
+            trial.rates += rates_of(loader, self.step, point, seconds)
+        except (RuntimeError, MemoryError, OSError) as error:
+            # Too many processes, too little shared memory: a fact about this setting.
+            trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        trial.visits += 1
+        return trial
+
+    def beside_torch(
+        self, point: Point, seconds: float, *, torch_first: bool
+    ) -> tuple[float, float]:
+        """Images/s of a setting, and of torch's DataLoader with its defaults, one after the other.
+
+        The batch size, the step and the order are the same for both, and what they read was read
+        before: both are measured as in an epoch that is not the first one.
+        """
+        rates: dict[bool, float] = {}
+        for torchs in (torch_first, not torch_first):
+            if torchs:
+                loader: Any = self.target.torch_loader(point.batch_size)
+                defaults = Point(num_workers=0, batch_size=point.batch_size)
+                found = rates_of(loader, self.step, defaults, seconds, most_warm=1)
+            else:
+                found = rates_of(self.target.loader(point), self.step, point, seconds)
+            rates[torchs] = statistics.median(found)
+        return rates[False], rates[True]
+
+    def step_rate(self, batch_size: int, seconds: float) -> float:
+        """Images/s of the step alone, on one batch again and again: the ceiling of the loop."""
+        assert self.step is not None
+        point = Point(num_workers=0, batch_size=batch_size)
+        batch = next(iter(self.target.loader(point)))
+        return statistics.median(rates_of(_Same(batch), self.step, point, seconds))
+
+    def loader_rate(self, point: Point, seconds: float) -> float:
+        """Images/s of the loader alone."""
+        return statistics.median(rates_of(self.target.loader(point), None, point, seconds))
+
+
+class _Same:
+    """One batch, without end."""
+
+    def __init__(self, batch: Any) -> None:
+        self._batch = batch
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            yield self._batch
+
+
+def rates_of(
+    loader: Any,
+    step: Callable[[Any], Any] | None,
+    point: Point,
+    seconds: float,
+    most_warm: int | None = None,
+) -> list[float]:
+    """Images/s of some blocks that last about ``seconds`` together, after the warm-up.
+
+    That is what is ahead when the clock starts, or ``most_warm`` batches.
+    """
+    batches = _again_and_again(loader)
+    # What is ahead was made before the clock ran: it must be used up first.
+    ahead = point.prefetch_factor * max(1, point.num_workers) if point.num_workers else 0
+    warm = min(ahead + 2, most_warm or ahead + 2)
+    rates: list[float] = []
+    try:
+        begun = time.perf_counter()
+        for done, batch in enumerate(batches):
+            if step is not None:
+                step(batch)
+            if done + 1 >= warm or time.perf_counter() - begun > 2 * seconds:
+                break
+        _synchronise()
+        begin, images = time.perf_counter(), 0
+        end = begin + seconds
+        for batch in batches:
+            if step is not None:
+                step(batch)
+            images += batch_length(batch)
+            now = time.perf_counter()
+            if now - begin >= seconds / _BLOCKS:
+                _synchronise()
+                now = time.perf_counter()
+                rates.append(images / (now - begin))
+                begin, images = now, 0
+                if now >= end:
+                    break
+    finally:
+        batches.close()
+    return rates
+
+
+def rate_of_filling(loader: Any, step: Callable[[Any], Any] | None, batches: int) -> float:
+    """Images/s of a loader's first ``batches``, with its start: an epoch that fills a cache."""
+    images, begin = 0, time.perf_counter()
+    running = _again_and_again(loader)
+    for batch in itertools.islice(running, batches):
+        if step is not None:
+            step(batch)
+        images += batch_length(batch)
+    _synchronise()
+    seconds = time.perf_counter() - begin
+    running.close()
+    return images / seconds
+
+
+def _again_and_again(loader: Any) -> Generator[Any, None, None]:
+    """Batches of epoch after epoch; ``close`` ends the epoch that runs."""
+    while True:
+        iterator = iter(loader)
+        try:
+            empty = True
+            for batch in iterator:
+                empty = False
+                yield batch
+            if empty:
+                return
+        finally:
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+            del iterator
+
+
+def _synchronise() -> None:
+    """Wait for the devices: what was only begun must not count as done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

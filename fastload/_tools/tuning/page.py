@@ -1,0 +1,200 @@
+"""Shows what autotune found: a heat map as a self-contained HTML page, or as PNG."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ...errors import MissingDependencyError, install
+from .result import TIED, Tried, Tuning
+
+EPOCH = "in an epoch that is not the first: what is read was read before"
+"""Of which kind of epoch the figures are, all of them."""
+
+_STYLE = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
+       color: #222 }
+table { border-collapse: collapse; margin: 1em 0 }
+td, th { padding: .4em .8em; border: 1px solid #ddd; text-align: right }
+th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-align: left }
+.none { color: #999; background: #fafafa }
+"""
+
+
+def places(tuning: Tuning) -> list[Tried]:
+    """The fastest that was measured for each num_workers and batch_size, the fastest first."""
+    found: dict[tuple[int, int], Tried] = {}
+    # Of two alike, the one that is known better comes first.
+    for tried in sorted(
+        tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5))
+    ):
+        if tried.images_per_s:
+            found.setdefault((tried.point.num_workers, tried.point.batch_size), tried)
+    return list(found.values())
+
+
+def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
+    """(num_workers, batch_size) -> images/s: the fastest of what was measured there."""
+    return {
+        (tried.point.num_workers, tried.point.batch_size): tried.images_per_s
+        for tried in places(tuning)
+    }
+
+
+def summary(tuning: Tuning) -> list[tuple[str, str]]:
+    """What was found, as (name, words)."""
+    best = f"best for batch_size={tuning.batch_size}, the one in use"
+    rows = [
+        (best, f"{tuning.best}: {tuning.images_per_s:,.0f} images/s{_filling(tuning)}"),
+        ("smallest within 3 %", str(tuning.smallest)),
+        ("chosen", str(tuning.chosen)),
+        ("best of all", _fastest(tuning)),
+        (
+            "against torch's defaults",
+            f"{tuning.gain:.1f} x ({min(tuning.ratios):.1f} to {max(tuning.ratios):.1f} in "
+            f"{len(tuning.ratios)} rounds): {tuning.uncached_images_per_s:,.0f} images/s "
+            f"({tuning.uncached}) against {tuning.torch_images_per_s:,.0f} (num_workers=0); both "
+            f"without a cache, in turn, {EPOCH}",
+        ),
+    ]
+    if tuning.busy:
+        rows.insert(0, ("the machine was busy", busy(tuning)))
+    if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
+        rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
+        rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
+    rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
+    return rows
+
+
+def busy(tuning: Tuning) -> str:
+    """What the figures are worth on a machine that others used meanwhile."""
+    return (
+        f"other programs took {tuning.others:.0%} of its CPUs: images/s are too low and ratios "
+        "not reliable; measure again when it is quiet"
+    )
+
+
+def _filling(tuning: Tuning) -> str:
+    filling = next(one for one in tuning.tried if one.point == tuning.best).filling_images_per_s
+    if filling is None:
+        return ""
+    return f" once the cache is full, {filling:,.0f} in the epoch that fills it"
+
+
+def _fastest(tuning: Tuning) -> str:
+    """The fastest setting, and what another batch size means for training."""
+    gain = tuning.fastest_images_per_s / tuning.images_per_s
+    if tuning.fastest.batch_size == tuning.batch_size or gain < 1 + TIED:
+        return "the same: no other batch size is clearly faster"
+    ratio = tuning.fastest.batch_size / tuning.batch_size
+    steps = f"{ratio:.3g} times fewer" if ratio > 1 else f"{1 / ratio:.3g} times as many"
+    return (
+        f"{tuning.fastest}: {tuning.fastest_images_per_s:,.0f} images/s, "
+        f"{gain:.2f} x; but it trains differently: "
+        f"{steps} steps in an epoch, gradients averaged over {tuning.fastest.batch_size} samples; "
+        f"the learning rate has to follow (times {ratio:.3g} by the linear rule), and what is "
+        "counted in steps, such as its schedule"
+    )
+
+
+def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
+    """A page without anything outside of it: the summary, a heat map, every setting measured."""
+    title = html.escape(f"fastload autotune: {tuning.source}")
+    body = [f"<h1>{title}</h1>", "<table>"]
+    for name, words in summary(tuning):
+        body.append(
+            f'<tr><th class="left">{html.escape(name)}</th>'
+            f'<td class="left">{html.escape(words)}</td></tr>'
+        )
+    body += [
+        "</table>",
+        f"<h2>images/s, {EPOCH}</h2>",
+        *_heat_map(tuning),
+        "<h2>every setting</h2>",
+    ]
+    body += ["<table>", "<tr><th>setting</th><th>images/s</th><th>&plusmn;</th></tr>"]
+    for tried in sorted(tuning.tried, key=lambda tried: -tried.images_per_s):
+        if tried.reason:
+            figures = f'<td class="left none" colspan="2">{html.escape(tried.reason)}</td>'
+        else:
+            error = "" if tried.error is None else f"{tried.error:.1%}"
+            figures = f"<td>{tried.images_per_s:,.0f}</td><td>{error}</td>"
+        body.append(f'<tr><td class="left">{html.escape(str(tried.point))}</td>{figures}</tr>')
+    body += ["</table>", f"<p>{html.escape(_machine(tuning.machine))}</p>"]
+    page = (
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
+        f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>"
+    )
+    Path(path).write_text(page, encoding="utf-8")
+
+
+def _heat_map(tuning: Tuning) -> list[str]:
+    found = cells(tuning)
+    workers = sorted({place[0] for place in found})
+    sizes = sorted({place[1] for place in found})
+    best = max(found.values())
+    rows = ['<table id="heatmap">', "<tr><th>num_workers \\ batch_size</th>"]
+    rows += [f"<th>{size}</th>" for size in sizes] + ["</tr>"]
+    for number in workers:
+        rows.append(f"<tr><th>{number}</th>")
+        for size in sizes:
+            rate = found.get((number, size))
+            if rate is None:
+                rows.append('<td class="none">-</td>')
+                continue
+            mark = ' class="best"' if rate == best else ""
+            rows.append(f'<td{mark} style="background:{_colour(rate / best)}">{rate:,.0f}</td>')
+        rows.append("</tr>")
+    return [*rows, "</table>"]
+
+
+def _colour(share: float) -> str:
+    """From white (0) to green (1)."""
+    return f"hsl(140, 60%, {100 - 45 * share:.0f}%)"
+
+
+def _machine(fields: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in fields.items())
+
+
+def write_png(tuning: Tuning, path: str | os.PathLike[str]) -> None:
+    """The heat map as a picture.
+
+    Raises:
+        MissingDependencyError: matplotlib is absent.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"the heat map as a picture needs matplotlib: {install('plot')}"
+        ) from error
+    found = cells(tuning)
+    workers = sorted({place[0] for place in found})
+    sizes = sorted({place[1] for place in found})
+    best = max(found.values())
+    grid = [[found.get((w, b), float("nan")) for b in sizes] for w in workers]
+    figure = Figure(figsize=(1.6 + 1.1 * len(sizes), 1.6 + 0.6 * len(workers)), dpi=120)
+    axes = figure.add_subplot()
+    image = axes.imshow(grid, cmap="Greens", vmin=0, vmax=best, aspect="auto")
+    axes.set_xticks(range(len(sizes)), list(map(str, sizes)))
+    axes.set_yticks(range(len(workers)), list(map(str, workers)))
+    axes.set_xlabel("batch_size")
+    axes.set_ylabel("num_workers")
+    axes.set_title("images/s")
+    for (number, size), rate in found.items():
+        axes.text(
+            sizes.index(size),
+            workers.index(number),
+            f"{rate:,.0f}",
+            ha="center",
+            va="center",
+            color="white" if rate > 0.6 * best else "black",
+            weight="bold" if rate == best else "normal",
+        )
+    figure.colorbar(image)
+    figure.tight_layout()
+    figure.savefig(path)

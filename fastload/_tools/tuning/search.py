@@ -1,0 +1,267 @@
+"""The search: a coarse grid, then successive halving with the neighbours of the best.
+
+Every round visits the settings that are left in random order, so that a change of the machine's
+mood does not favour one of them; a visit is short, and its median counts. After each round those
+that are clearly behind are dropped. What takes too much memory is predicted and left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ..._base.machine import cpu
+from ..._base.machine.load import Others
+from ...errors import UsageError
+from .meter import Meter, Trial
+from .point import BATCH_SIZE, Grid, Point
+from .result import TIED, Tried, Tuning, machine
+from .target import Target, cpus, target_of
+
+_SHARES = {"grid": 0.3, "refine": 0.25, "final": 0.2, "context": 0.25}  # of the budget
+_ROUNDS = 5  # of the comparison with torch, in turn; two where time is short
+_SHORTEST_S = 0.1  # a visit
+_FINALISTS = 4
+_FILLING = 0.03  # of the budget: a dataset that is read in this time may be cached
+_COMPUTE = 0.95  # of the step's own rate: then the loop waits for nothing else
+
+
+def autotune(
+    source: Any,
+    *,
+    transform: Callable[[Any], Any] | None = None,
+    step: Callable[[Any], Any] | None = None,
+    batch_size: int | None = None,
+    fix_batch_size: int | None = None,
+    budget_s: float = 60.0,
+    memory_limit: int | None = None,
+    approximate: bool = False,
+    progress: Callable[[float, float, str], None] | None = None,
+) -> Tuning:
+    """Find the fastest workers, batch size, prefetch and cache for ``source`` on this machine.
+
+    Example:
+        >>> tuning = fastload.autotune("imgs.lmdb", transform=train_tf, step=train_step)
+        >>> tuning.save("fastload.tune.json")
+        >>> loader = FastLoader("imgs.lmdb", batch_size=256, tuned="fastload.tune.json")
+
+    Args:
+        source: path of a store or of a folder of class folders; a Dataset; a DataLoader; or a
+            function without arguments that returns one of them.
+        transform: for a path; None takes the usual augmentation (ImageNet's, or CIFAR's where the
+            images are small).
+        step: called with each batch; the loop over batches and steps is what is measured then.
+        batch_size: the one in use, for which the result is; None takes that of a DataLoader, else
+            64. Others are tried too, to show what they would bring; but another batch size trains
+            differently, and the learning rate usually has to follow it.
+        fix_batch_size: the same, and no other is tried.
+        budget_s: seconds that the search may take.
+        memory_limit: bytes a setting may take; None: half of what is available.
+        approximate: also try decode="scaled", whose pixels differ a little (docs/transforms.md).
+        progress: called with (seconds spent, budget, what is being measured).
+
+    Raises:
+        UsageError: nothing to load, or no setting that fits into the memory.
+    """
+    if batch_size is not None and fix_batch_size is not None:
+        raise UsageError("batch_size and fix_batch_size: one of them is enough")
+    target = target_of(source, transform)
+    meter = Meter(target, step, memory_limit)
+    search = _Search(meter, budget_s, progress or (lambda spent, budget, what: None))
+    used = fix_batch_size or batch_size or target.batch_size or BATCH_SIZE
+    used = min(used, len(target))
+    return search.run(used, fixed=fix_batch_size is not None, approximate=approximate)
+
+
+class _Search:
+    def __init__(
+        self, meter: Meter, budget_s: float, progress: Callable[[float, float, str], None]
+    ) -> None:
+        self._meter = meter
+        self._budget_s = budget_s
+        self._progress = progress
+        self._begun = time.perf_counter()
+        self._others = Others()
+        self._batch_size = 0
+        self._random = random.Random(0)
+
+    def run(self, batch_size: int, *, fixed: bool, approximate: bool) -> Tuning:
+        target = self._meter.target
+        self._batch_size = batch_size
+        grid = Grid.of(
+            cpus=cpus(),
+            batch_size=batch_size,
+            fixed=fixed,
+            samples=len(target),
+            caches=False,
+            pinning=torch.cuda.is_available(),
+            scaling=approximate and self._meter.native,
+        )
+        left = [point for point in grid.coarse() if self._meter.fits(point)]
+        if not self._own(left):
+            smallest = self._meter.trials[min(self._own(list(self._meter.trials)))]
+            raise UsageError(f"no setting fits: {smallest.point}: {smallest.reason}")
+        left = self._round(left, "grid", rounds=1, keep=max(_FINALISTS, len(left) // 3))
+        grid = dataclasses.replace(grid, caches=self._worth_caching(left))
+        begin = {left[0], *self._own(left)[:2]}
+        near = {point for one in begin for point in grid.near(one) if self._meter.fits(point)}
+        left = self._round(sorted({*left, *near}), "refine", rounds=2, keep=_FINALISTS)
+        left = self._round(left, "final", rounds=3, keep=_FINALISTS)
+        return self._outcome(left)
+
+    def _round(self, points: list[Point], share: str, *, rounds: int, keep: int) -> list[Point]:
+        """Visit ``points`` ``rounds`` times; return those worth going on with, best first.
+
+        At least half of them have the batch size in use, as long as there are so many.
+        """
+        end = time.perf_counter() + _SHARES[share] * self._budget_s
+        for number in range(rounds):
+            order = list(points)
+            self._random.shuffle(order)
+            for place, point in enumerate(order):
+                visits = (rounds - number) * len(order) - place
+                seconds = (end - time.perf_counter()) / visits
+                # Half of a visit goes into starting the workers and filling what is ahead.
+                if seconds < _SHORTEST_S and self._meter.trials.get(point, Trial(point)).rates:
+                    continue
+                self._progress(self._spent(), self._budget_s, str(point))
+                self._meter.visit(point, max(_SHORTEST_S, seconds / 2))
+        measured = [point for point in points if self._meter.trials[point].rates]
+        if not self._own(measured):
+            first = self._own(points)[0]
+            raise UsageError(
+                f"no setting worked; the first: {first}: {self._meter.trials[first].reason}"
+            )
+        measured.sort(key=lambda point: -self._meter.trials[point].rate)
+        own = self._own(measured)[: -(-keep // 2)]
+        rest = [point for point in measured if point not in own][: keep - len(own)]
+        return [point for point in measured if point in own or point in rest]
+
+    def _own(self, points: list[Point]) -> list[Point]:
+        """Those with the batch size in use."""
+        return [point for point in points if point.batch_size == self._batch_size]
+
+    def _worth_caching(self, left: list[Point]) -> bool:
+        """Whether a cache could be filled in the time there is, and an engine of ours fills it."""
+        rate = self._meter.trials[self._own(left)[0]].rate
+        return self._meter.native and len(self._meter.target) / rate < _FILLING * self._budget_s
+
+    def _spent(self) -> float:
+        return time.perf_counter() - self._begun
+
+    def _outcome(self, left: list[Point]) -> Tuning:
+        meter, trials = self._meter, self._meter.trials
+        best = self._own(left)[0]
+        rate = trials[best].rate
+        seconds = _SHARES["context"] * self._budget_s / (2 * _ROUNDS + 4)
+        uncached = max(
+            (
+                point
+                for point in self._own(list(trials))
+                if _as_torch(point) and trials[point].rates
+            ),
+            key=lambda point: trials[point].rate,
+            default=best,
+        )
+        pairs = self._beside_torch(uncached, seconds)
+        step_rate = loader_rate = None
+        if meter.step is not None:
+            self._progress(self._spent(), self._budget_s, "the step alone, the loader alone")
+            step_rate = meter.step_rate(best.batch_size, seconds)
+            loader_rate = meter.loader_rate(best, seconds)
+        within = [
+            point for point in self._own(list(trials)) if trials[point].rate >= (1 - TIED) * rate
+        ]
+        smallest = min(within)
+        bound, why = self._bound(best, rate, step_rate)
+        return Tuning(
+            source=meter.target.name,
+            batch_size=self._batch_size,
+            best=best,
+            fastest=left[0],
+            fastest_images_per_s=trials[left[0]].rate,
+            smallest=smallest,
+            chosen=smallest if bound == "compute" else best,
+            images_per_s=rate,
+            uncached=uncached,
+            uncached_images_per_s=statistics.median(ours for ours, _ in pairs),
+            torch_images_per_s=statistics.median(torchs for _, torchs in pairs),
+            ratios=tuple(ours / torchs for ours, torchs in pairs),
+            step_images_per_s=step_rate,
+            loader_images_per_s=loader_rate,
+            bound=bound,
+            why=why,
+            tried=tuple(_tried(trials[point]) for point in sorted(trials)),
+            machine=machine(),
+            dataset=meter.target.fingerprint(),
+            others=self._others.share(),
+            seconds=self._spent(),
+        )
+
+    def _beside_torch(self, point: Point, seconds: float) -> list[tuple[float, float]]:
+        """Images/s of a setting and of torch's defaults, several times, in turn."""
+        end = time.perf_counter() + _SHARES["context"] * self._budget_s
+        pairs: list[tuple[float, float]] = []
+        while len(pairs) < _ROUNDS and (len(pairs) < 2 or time.perf_counter() < end):
+            self._progress(self._spent(), self._budget_s, "beside torch's defaults")
+            first = len(pairs) % 2 == 0
+            pairs.append(self._meter.beside_torch(point, seconds, torch_first=first))
+        return pairs
+
+    def _bound(self, best: Point, rate: float, step_rate: float | None) -> tuple[str, str]:
+        """What the loop waits for, and the figures that say so."""
+        if step_rate is not None and rate >= _COMPUTE * step_rate:
+            return "compute", (
+                f"the loop runs at {rate:,.0f} images/s, {rate / step_rate:.0%} of the step alone"
+            )
+        if self._meter.native:
+            return _engine_bound(self._meter.target, best)
+        return _dataset_bound(self._meter.target)
+
+
+def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
+    """Which stage takes most of the engine's time at this setting."""
+    loader = target.loader(point)
+    iterator = iter(loader)
+    for _ in range(3 + point.prefetch_factor):
+        next(iterator)
+    stages = loader.stats()["stages_s"]
+    iterator.close()  # type: ignore[attr-defined]
+    reading = stages.get("read", 0.0) + stages.get("check", 0.0)
+    share = reading / (sum(stages.values()) or 1.0)
+    if share > 0.5:
+        return "reading", f"{share:.0%} of the engine's time goes into reading"
+    return "decoding", f"{1 - share:.0%} of the engine's time goes into decoding and transforms"
+
+
+def _dataset_bound(target: Target) -> tuple[str, str]:
+    """Whether the dataset's own code computes or waits, measured on some samples."""
+    begin, begin_cpu = time.perf_counter(), cpu.wanted()
+    iterator = iter(target.torch_loader(1))
+    for _ in range(8):
+        next(iterator, None)
+    busy = (cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
+    if busy < 0.5:
+        return "reading", f"the dataset's code computes only {busy:.0%} of its time: it waits"
+    return "python", f"the dataset's code computes {busy:.0%} of its time"
+
+
+def _as_torch(point: Point) -> bool:
+    """Whether a setting keeps nothing between epochs and gives the pixels of torch's loader."""
+    return not point.cache and point.decode == "exact"
+
+
+def _tried(trial: Trial) -> Tried:
+    return Tried(
+        point=trial.point,
+        images_per_s=trial.rate,
+        error=trial.error if len(trial.rates) > 1 else None,
+        filling_images_per_s=statistics.median(trial.filling) if trial.filling else None,
+        reason=trial.reason,
+    )

@@ -1,0 +1,238 @@
+"""What is tuned: a store, a folder of images, or a user's dataset, and the loaders over it."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import os
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
+
+from ..._base.machine import cpu
+from ..._base.torch_loader import DataLoader
+from ..._loader import FastLoader
+from ..._sources.packed import PackedDataset
+from ...errors import UsageError
+from .point import Point
+
+_SMALL = 64  # images up to this size, all alike, are loaded as they are, like CIFAR's
+_LOOKED_AT = 1000  # records whose size decides about that
+_KEPT = ("collate_fn", "worker_init_fn", "multiprocessing_context", "pin_memory", "drop_last")
+
+
+class Endless(Sampler[int]):
+    """Random permutations of ``count`` indices, one after the other without end.
+
+    Batches are always full and no epoch has to be begun anew, so that a small dataset is measured
+    as a large one.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        generator = np.random.default_rng(0)
+        while True:
+            yield from generator.permutation(self._count).tolist()
+
+    def __len__(self) -> int:
+        return self._count
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Target:
+    """A dataset to be loaded, and how.
+
+    Attributes:
+        name: what the user called it.
+        dataset: what FastLoader gets.
+        plain: what torch's DataLoader gets, for comparison: no code of fastload.
+        options: further arguments of both loaders.
+        shuffled: whether the order is random.
+        batch_size: of the loader that was given; None without one.
+    """
+
+    name: str
+    dataset: Dataset[Any]
+    plain: Dataset[Any]
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    shuffled: bool = True
+    batch_size: int | None = None
+
+    @property
+    def iterable(self) -> bool:
+        """Whether it is an IterableDataset, which has no indices."""
+        return isinstance(self.dataset, IterableDataset)
+
+    def __len__(self) -> int:
+        """Samples; of an IterableDataset without a length, a large number."""
+        try:
+            return len(self.dataset)  # type: ignore[arg-type]
+        except TypeError:
+            return 1 << 40
+
+    def _order(self) -> dict[str, Any]:
+        if self.iterable:
+            return {}
+        count = len(self)
+        return {"sampler": Endless(count) if self.shuffled else _Repeating(count)}
+
+    def loader(self, point: Point) -> FastLoader[Any]:
+        """A loader with this setting, whose batches do not end (an IterableDataset's do)."""
+        return FastLoader(self.dataset, **{**self.options, **self._order(), **point.arguments()})
+
+    def torch_loader(self, batch_size: int) -> DataLoader[Any]:
+        """torch's DataLoader with its defaults over the same samples."""
+        return DataLoader(self.plain, batch_size, **{**self.options, **self._order()})
+
+    def native(self) -> bool:
+        """Whether an engine of fastload reads it."""
+        return (
+            self.loader(Point(num_workers=0, batch_size=1))
+            .explain()
+            .startswith(("engine: native", "engine: python", "engine: gather"))
+        )
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What tells this dataset from another one: kind, length, and sizes of some records."""
+        found: dict[str, Any] = {"kind": type(self.dataset).__name__}
+        if not self.iterable or hasattr(self.dataset, "__len__"):
+            found["samples"] = len(self)
+        store = getattr(self.dataset, "store", None)
+        if store is not None:
+            few = np.arange(len(store))[:: max(1, len(store) // _LOOKED_AT)][:_LOOKED_AT]
+            found["format"] = store.format
+            found["records"] = zlib.crc32(store.spans(few).nbytes.tobytes())
+        return found
+
+
+class _Repeating(Sampler[int]):
+    """0, 1 ... count - 1, again and again."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.cycle(range(self._count))
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class _Decoded(Dataset[Any]):
+    """The records of a store through Pillow, one by one: what a Dataset of one's own would do."""
+
+    def __init__(self, packed: PackedDataset) -> None:
+        self._packed = packed
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
+    def __getitem__(self, index: int) -> Any:
+        from ..._engine.python import decode_record
+
+        image: Any = decode_record(self._packed.store, index)
+        transform, labels = self._packed.transform, self._packed.store.labels
+        image = image if transform is None else transform(image)
+        return image if labels is None else (image, labels[index])
+
+
+def target_of(source: Any, transform: Callable[[Any], Any] | None = None) -> Target:
+    """The target that ``source`` stands for.
+
+    Args:
+        source: path of a store or of a folder of class folders; a Dataset; a DataLoader, whose
+            dataset, collate_fn and the like are taken over; or a function that returns such.
+        transform: for a path; None takes random crops of 224 x 224, flipped and normalised, or the
+            images as they are where they are small and all alike.
+
+    Raises:
+        UsageError: nothing of the kind, or an empty dataset.
+    """
+    if isinstance(source, (str, os.PathLike)):
+        target = _of_path(os.fspath(source), transform)
+    else:
+        if transform is not None:
+            raise UsageError("transform is for a path: a dataset has its own")
+        if not isinstance(source, (Dataset, DataLoader)) and callable(source):
+            source = source()
+        target = _of_object(source)
+    if len(target) == 0:
+        raise UsageError(f"expected a dataset with samples, {target.name} has none")
+    return target
+
+
+def _of_path(path: str, transform: Callable[[Any], Any] | None) -> Target:
+    if os.path.isdir(path) and not os.path.exists(os.path.join(path, "data.mdb")):
+        from torchvision.datasets import ImageFolder
+
+        dataset = ImageFolder(path, transform)
+        if transform is None:
+            dataset.transform = _usual(None)
+        return Target(name=path, dataset=dataset, plain=dataset)
+    packed = PackedDataset(path)
+    packed.transform = _usual(packed) if transform is None else transform
+    return Target(name=path, dataset=packed, plain=_Decoded(packed))
+
+
+def _usual(packed: PackedDataset | None) -> Callable[[Any], Any]:
+    """What people train with: ImageNet's augmentation, or CIFAR's for small images."""
+    from torchvision import transforms
+
+    if packed is not None:
+        sizes = packed.store.sizes(np.arange(min(len(packed), _LOOKED_AT)))
+        if len(np.unique(sizes, axis=0)) == 1 and 0 < sizes.max() <= _SMALL:
+            steps = [transforms.RandomHorizontalFlip(), transforms.ToTensor()]
+            return cast(Callable[[Any], Any], transforms.Compose(steps))
+    steps = [
+        transforms.RandomResizedCrop(224),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    ]
+    return cast(Callable[[Any], Any], transforms.Compose(steps))
+
+
+def _of_object(source: Any) -> Target:
+    if isinstance(source, DataLoader):
+        options = {name: getattr(source, name) for name in _KEPT}
+        if isinstance(source, FastLoader):
+            options.pop("collate_fn")
+        sampler = source.sampler
+        return Target(
+            name=f"{type(source).__name__} over {type(source.dataset).__name__}",
+            dataset=source.dataset,
+            plain=source.dataset,
+            options=options,
+            batch_size=source.batch_size or getattr(source.batch_sampler, "batch_size", None),
+            shuffled=isinstance(sampler, RandomSampler)
+            or type(sampler).__name__ == "SeededSampler",
+        )
+    if isinstance(source, Dataset) or hasattr(source, "__getitem__"):
+        plain = _Decoded(source) if isinstance(source, PackedDataset) else source
+        return Target(name=type(source).__name__, dataset=source, plain=plain)
+    raise UsageError(
+        "expected the path of a store or folder, a Dataset, a DataLoader, or a function that "
+        f"returns one, got {type(source).__name__}"
+    )
+
+
+def nbytes_of(batch: Any) -> int:
+    """Bytes of the tensors in a batch, however nested."""
+    if isinstance(batch, torch.Tensor):
+        return batch.nbytes
+    if isinstance(batch, Mapping):
+        return sum(map(nbytes_of, batch.values()))
+    if isinstance(batch, Sequence) and not isinstance(batch, (str, bytes)):
+        return sum(map(nbytes_of, batch))
+    return 0
+
+
+def cpus() -> int:
+    """CPUs of this process."""
+    return cpu.available()

@@ -1,0 +1,261 @@
+"""``unpack``: a store back to image files in folders."""
+
+from __future__ import annotations
+
+import base64
+import collections
+import dataclasses
+import io
+import json
+import os
+import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from .._base.machine.cpu import available
+from .._base.progress_bar import Progress, reporting
+from ..errors import ChecksumError, DecodeError, StoreError, UsageError
+from ..storage import open_store
+from ..storage._crc import crc32c
+from ..storage._local import local_path
+from ..storage._partial import sync_folder
+from ..storage._signatures import image_format
+from ..storage.base import DCT, RAW, Store
+from ..storage.folder import IMAGE_SUFFIXES
+
+LIST = "records.jsonl"  # beside the images: labels and fields
+_CHUNK = 64  # records that a thread writes at a time
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UnpackReport:
+    """What ``unpack`` wrote.
+
+    Attributes:
+        folder: where.
+        records: image files written.
+        nbytes: of them together.
+        listed: whether ``records.jsonl`` holds labels and fields.
+    """
+
+    folder: str
+    records: int
+    nbytes: int
+    listed: bool
+
+
+def unpack(
+    store: str | os.PathLike[str] | Store,
+    folder: str | os.PathLike[str],
+    *,
+    workers: int | None = None,
+    progress: Progress | bool | None = None,
+) -> UnpackReport:
+    """Write the records of a store as image files, in class folders where it has classes.
+
+    A record that holds an image file becomes that file, byte for byte; raw pixels become a PNG, a
+    DCT record a JPEG with the same coefficients. Labels that are not class indices, and fields, go
+    into ``records.jsonl``, which ``pack`` reads.
+
+    Example:
+        >>> unpack("imgs.lmdb", "imgs").records
+        1000
+
+    Args:
+        store: path of a store, or an open one.
+        folder: appears when all is written; nothing, or an empty folder, may be there.
+        workers: threads; None: as many as CPUs.
+        progress: as for ``pack``.
+
+    Raises:
+        UsageError: the folder is not empty.
+        StoreError: a key that leads out of the folder, or two records of one name.
+        ChecksumError, DecodeError: a damaged record.
+    """
+    opened = open_store(store)
+    target = local_path(folder)
+    if os.path.islink(target) or (
+        os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target))
+    ):
+        raise UsageError(f"{target!r}: expected a new or an empty folder: choose another")
+    partial = target + ".partial"
+    try:
+        os.mkdir(partial)
+    except FileExistsError:
+        raise UsageError(
+            f"{partial!r} was left by an interrupted run, or another one is at work: delete it"
+        ) from None
+    try:
+        with reporting("unpacking", progress) as told:
+            report = _write(opened, partial, workers or available(), told)
+        os.rename(partial, target)
+        sync_folder(os.path.dirname(target))
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+    return dataclasses.replace(report, folder=target)
+
+
+def _write(store: Store, folder: str, workers: int, progress: Progress | None) -> UnpackReport:
+    labels = store.labels
+    by_class = labels is not None and labels.ndim == 1 and labels.dtype.kind == "i"
+    by_class = by_class and len(store.classes) > 0
+    for name in store.classes if by_class else ():
+        _safe(store, name, None)
+        if "/" in name or not name:
+            raise StoreError(f"expected class names that can be folders, found {name!r}",
+                             path=store.path)  # fmt: skip
+        os.mkdir(os.path.join(folder, name))
+    listed = bool(store.fields) or (labels is not None and not by_class)
+    starts = range(0, len(store), _CHUNK)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="fastload-unpack")
+    ahead: collections.deque[Future[tuple[list[str], int]]] = collections.deque()
+    names: list[str] = []
+    nbytes = 0
+
+    def take() -> None:
+        nonlocal nbytes
+        written, size = ahead.popleft().result()
+        names.extend(written)
+        nbytes += size
+        if progress is not None:
+            progress(len(names), len(store), nbytes)
+
+    if progress is not None:
+        progress(0, len(store), 0)
+    try:
+        for start in starts:
+            part = np.arange(start, min(start + _CHUNK, len(store)))
+            ahead.append(pool.submit(_write_chunk, store, part, folder, by_class))
+            if len(ahead) >= 2 * workers:
+                take()
+        while ahead:
+            take()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+    if listed:
+        _write_list(store, names, os.path.join(folder, LIST), with_labels=not by_class)
+    return UnpackReport(folder=folder, records=len(names), nbytes=nbytes, listed=listed)
+
+
+def _write_chunk(
+    store: Store, indices: np.ndarray, folder: str, by_class: bool
+) -> tuple[list[str], int]:
+    names, nbytes = [], 0
+    keys, kinds, sizes = store.keys(indices), store.kinds(indices), store.sizes(indices)
+    crcs = store.checksums(indices)
+    for at, data in enumerate(store.read(indices)):
+        index = int(indices[at])
+        if crcs is not None and crc32c(data) != int(crcs[at]):
+            spans = store.spans(indices[at : at + 1])
+            raise ChecksumError(
+                "the record's bytes changed since it was written: its CRC32C does not match",
+                path=store.files[int(spans.file[0])],
+                record=index,
+                offset=int(spans.offset[0]),
+            )
+        name = _safe(store, keys[at], index)
+        if by_class:
+            assert store.labels is not None  # by_class says so
+            label = int(store.labels[index])
+            if not 0 <= label < len(store.classes):
+                raise StoreError(
+                    f"expected a label below {len(store.classes)}, found {label}",
+                    path=store.path,
+                    record=index,
+                )
+            inside = store.classes[label] + "/"
+            name = name if name.startswith(inside) else inside + name
+        data, suffix = _image_file(store, data, int(kinds[at]), sizes[at], index)
+        if os.path.splitext(name)[1].lower() not in (suffix, *_SAME.get(suffix, ())):
+            name += suffix
+        path = os.path.join(folder, *name.split("/"))
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with open(os.open(path, flags, 0o644), "wb") as file:
+                file.write(data)
+        except FileExistsError as error:
+            raise StoreError(
+                f"two records have the name {name!r}", path=store.path, record=index
+            ) from error
+        names.append(name)
+        nbytes += len(data)
+    return names, nbytes
+
+
+_SAME = {".jpg": (".jpeg",), ".tif": (".tiff",), "": IMAGE_SUFFIXES}
+_SUFFIXES = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "gif": ".gif", "tiff": ".tif",
+             "pgm": ".pgm", "ppm": ".ppm", "webp": ".webp"}  # fmt: skip
+
+
+def _image_file(
+    store: Store, data: bytes, kind: int, size: np.ndarray, index: int
+) -> tuple[bytes, str]:
+    """The image file of a record, and the ending of its name."""
+    if kind == RAW:
+        from PIL import Image
+
+        width, height = size.tolist()
+        if len(data) != 3 * width * height:
+            raise DecodeError(
+                f"expected {width}x{height} RGB pixels, found {len(data)} bytes",
+                path=store.path,
+                record=index,
+            )
+        buffer = io.BytesIO()
+        Image.frombytes("RGB", (width, height), data).save(buffer, "PNG")
+        return buffer.getvalue(), ".png"
+    if kind == DCT:
+        from .._engine.jpeg import dct_to_jpeg
+
+        try:
+            return dct_to_jpeg(data), ".jpg"
+        except ValueError as error:
+            raise DecodeError(
+                f"the DCT record is damaged: {error}", path=store.path, record=index
+            ) from error
+    return data, _SUFFIXES.get(image_format(data), "")
+
+
+def _safe(store: Store, key: str, index: int | None) -> str:
+    """``key``, if it names a place below the folder."""
+    parts = key.split("/")
+    if not key or "\0" in key or any(part in ("", ".", "..") for part in parts):
+        raise StoreError(
+            f"expected a key that is a path below a folder, found {key[:200]!r}: it is not "
+            "unpacked, as it could lie elsewhere",
+            path=store.path,
+            record=index,
+        )
+    return key
+
+
+def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool) -> None:
+    """``records.jsonl``: a line for each record, which ``pack`` reads as a list."""
+    labels = store.labels if with_labels else None
+    fields = store.fields
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        for start in range(0, len(names), _CHUNK):
+            indices = np.arange(start, min(start + _CHUNK, len(names)))
+            columns: dict[str, list[Any]] = {}
+            for name, field in fields.items():
+                if field.kind == "array":
+                    columns[name] = store.column(name)[indices].tolist()
+                    continue
+                values = store.values(name, indices)
+                columns[name] = (
+                    [{"base64": base64.b64encode(value).decode()} for value in values]
+                    if field.kind == "bytes"
+                    else [field.decode(value) for value in values]
+                )
+            for at, index in enumerate(indices.tolist()):
+                line: dict[str, Any] = {"path": names[index]}
+                if labels is not None:
+                    line["label"] = labels[index].tolist()
+                elif store.labels is not None:
+                    line["label"] = store.classes[int(store.labels[index])]
+                line |= {name: column[at] for name, column in columns.items()}
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,0 +1,1 @@
+"""Which pixels a sample is made of."""

@@ -1,0 +1,203 @@
+"""Rotations, shears and other affine maps of a whole image, as Pillow takes them.
+
+The matrices are the scalar arithmetic of torchvision (``_get_inverse_affine_matrix`` in
+transforms/functional.py and in transforms/v2/functional/_geometry.py) and of Pillow
+(``Image.rotate``), operation by operation, in arrays. Sines and the like are the C library's, by
+way of ``math``: NumPy's own differ in the last bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from ..pixels.operations import (
+    AFFINE,
+    AFFINE_TO,
+    NONE,
+    ROTATE_90,
+    ROTATE_180,
+    ROTATE_270,
+    Slots,
+    empty,
+    uniform,
+)
+from .crop_geometry import Array
+
+WIDTH = 10
+"""Values of an affine operation: the matrix, the filter, the fill."""
+
+_TO_RADIANS = math.pi / 180.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """Filter (0 nearest, 2 bilinear, 3 bicubic) and colour of what lies outside.
+
+    ``v2``: the matrix is rounded as torchvision's v2 does, which forms the same numbers in another
+    order.
+    """
+
+    filter: int = 0
+    fill: tuple[int, int, int] = (0, 0, 0)
+    v2: bool = False
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The last four values of an affine operation."""
+        return (self.filter, *self.fill)
+
+
+def _each(function: Callable[[float], float], x: Array) -> Array:
+    return np.fromiter(map(function, x.tolist()), np.float64, len(x))
+
+
+def inverse(
+    center: tuple[Array, Array],
+    angle: Array,
+    translate: tuple[Array, Array],
+    scale: Array,
+    shear: tuple[Array, Array],
+    *,
+    v2: bool,
+) -> Array:
+    """(n, 6): output to source. Degrees and pixels; all arrays float64 (n,)."""
+    rot, sx, sy = angle * _TO_RADIANS, shear[0] * _TO_RADIANS, shear[1] * _TO_RADIANS
+    (cx, cy), (tx, ty) = center, translate
+    cos_y, tan_x = _each(math.cos, sy), _each(math.tan, sx)
+    sin, cos = _each(math.sin, rot), _each(math.cos, rot)
+    cos_turned, sin_turned = _each(math.cos, rot - sy), _each(math.sin, rot - sy)
+    a, c = cos_turned / cos_y, sin_turned / cos_y
+    if v2:
+        b, d = -(a * tan_x + sin), cos - c * tan_x
+    else:
+        b, d = -cos_turned * tan_x / cos_y - sin, -sin_turned * tan_x / cos_y + cos
+    m0, m1, m3, m4 = d / scale, -b / scale, -c / scale, a / scale
+    if v2:
+        m2 = cx - m0 * (cx + tx) - m1 * (cy + ty)
+        m5 = cy - m3 * (cx + tx) - m4 * (cy + ty)
+    else:
+        m2 = (m0 * (-cx - tx) + m1 * (-cy - ty)) + cx
+        m5 = (m3 * (-cx - tx) + m4 * (-cy - ty)) + cy
+    return np.stack([m0, m1, m2, m3, m4, m5], axis=1)
+
+
+def rotation(
+    angle: Array,
+    w: Array,
+    h: Array,
+    center: tuple[float, float] | None,
+    look: Look,
+    expand: bool = False,
+) -> Slots:
+    """Slots (n, 1) that do what ``Image.rotate`` does, with its shortcuts for quarter turns.
+
+    ``expand``: the result is large enough for the whole image.
+    """
+    codes, values = empty(len(angle), 1, WIDTH + 2 * expand)
+    codes[:] = AFFINE_TO if expand else AFFINE
+    turned = np.mod(angle, 360.0)
+    if center is None:
+        cx, cy = w / 2, h / 2
+        square = (w == h) | expand
+        codes[turned == 0, 0] = NONE
+        codes[turned == 180, 0] = ROTATE_180
+        codes[(turned == 90) & square, 0] = ROTATE_90
+        codes[(turned == 270) & square, 0] = ROTATE_270
+    else:
+        cx, cy = (np.full(len(angle), float(at)) for at in center)
+    # To 15 decimal places, which no array operation rounds to as Python does.
+    radians = (-(turned * _TO_RADIANS)).tolist()
+    cos = np.array([round(math.cos(x), 15) for x in radians])
+    sin = np.array([round(math.sin(x), 15) for x in radians])
+    values[:, 0, 0], values[:, 0, 1] = cos, sin
+    values[:, 0, 2] = (cos * -cx + sin * -cy + 0.0) + cx
+    values[:, 0, 3], values[:, 0, 4] = -sin, cos
+    values[:, 0, 5] = (-sin * -cx + cos * -cy + 0.0) + cy
+    values[:, 0, 6:WIDTH] = look.values
+    if expand:
+        _expand(values[:, 0], w, h)
+    return codes, values
+
+
+def _expand(values: Array, w: Array, h: Array) -> None:
+    """Give maps (n, 12) the size of the box around the turned image, its middle in the middle."""
+    a, b, c, d, e, f = values[:, :6].T
+    corners = ((0, 0), (w, 0), (w, h), (0, h))
+    x, y = (
+        np.stack([k * left + m * top + n for left, top in corners])
+        for k, m, n in ((a, b, c), (d, e, f))
+    )
+    wide, high = (np.ceil(v.max(axis=0)) - np.floor(v.min(axis=0)) for v in (x, y))
+    left, top = -(wide - w) / 2.0, -(high - h) / 2.0
+    values[:, 2], values[:, 5] = a * left + b * top + c, d * left + e * top + f
+    values[:, 10], values[:, 11] = wide, high
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomRotation:
+    """Rotated by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y).
+
+    ``expand``: to an image large enough for all of it.
+    """
+
+    degrees: tuple[float, float]
+    center: tuple[float, float] | None
+    look: Look
+    expand: bool = False
+    numbers: int = dataclasses.field(default=1, init=False)
+    slots: int = dataclasses.field(default=1, init=False)
+
+    @property
+    def width(self) -> int:
+        """Those of an affine map, and the size of the result where it has one of its own."""
+        return WIDTH + 2 * self.expand
+
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        """As in the protocol."""
+        low, high = self.degrees
+        return rotation(uniform(low, high, u[0]), w, h, self.center, self.look, self.expand)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomAffine:
+    """Rotated, moved by whole pixels, scaled and sheared. torchvision's ``RandomAffine``."""
+
+    degrees: tuple[float, float]
+    translate: tuple[float, float] | None
+    scale: tuple[float, float] | None
+    shear: tuple[float, float, float, float]
+    center: tuple[float, float] | None
+    look: Look
+    numbers: int = dataclasses.field(default=6, init=False)
+    slots: int = dataclasses.field(default=1, init=False)
+    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        """As in the protocol."""
+        n = len(w)
+        codes, values = empty(n, 1, WIDTH)
+        codes[:] = AFFINE
+        move = self.translate or (0.0, 0.0)
+        moved = tuple(
+            np.rint(uniform(-most, most, u[1 + k]))
+            for k, most in enumerate((move[0] * w, move[1] * h))
+        )
+        low, high = self.scale or (1.0, 1.0)
+        center = (w * 0.5, h * 0.5)
+        if self.center is not None:
+            center = tuple(np.full(n, float(at)) for at in self.center)  # type: ignore[assignment]
+        x0, x1, y0, y1 = self.shear
+        values[:, 0, :6] = inverse(
+            center,
+            uniform(*self.degrees, u[0]),
+            (moved[0], moved[1]),
+            uniform(low, high, u[3]),
+            (uniform(x0, x1, u[4]), uniform(y0, y1, u[5])),
+            v2=self.look.v2,
+        )
+        values[:, 0, 6:] = self.look.values
+        return codes, values

@@ -1,0 +1,229 @@
+"""The normal form of geometry: one box, one resize, one window, one flip for each sample.
+
+Note [Composing]
+    ``Frame`` is the image as it stands after some operations, in that normal form. A crop moves the
+    window. A resize first makes the window the box, so it must come before any other resize, and
+    the window must lie inside: resampling an image that is partly padding is not in the form. Nor
+    is a flip before a resize: Pillow's weights are mirrored only up to rounding. A crop that may
+    reach outside needs the window to be all that is left of the image, or pixels that were already
+    cut off would come back where torchvision has padding. What does not fit raises ``Unfit``.
+    Whether a chain fits depends on the operations only, so a batch of no samples finds it out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from .geometry_log import Moves
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
+MAX_PIXELS = 1 << 28
+"""Of an image whose size depends on its source: a thin one becomes a strip, a memory bomb."""
+
+Length = int | Array
+"""A width or height: one int for all samples, or an int64 array (n,)."""
+
+
+class Refused(DataError):
+    """A sample of which the operations make nothing, as torchvision makes nothing of it.
+
+    Attributes:
+        position: of the sample among those that were drawn for.
+    """
+
+    position: int = 0
+
+    def of(self, position: int, **where: Any) -> Refused:
+        """The same of the sample at ``position``; ``where``: path, record and offset."""
+        found = Refused(self.message, **where)
+        found.position = position
+        return found
+
+
+class Unfit(UsageError):
+    """These operations, in this order, are not one box, one resize, one window and one flip."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Geometry:
+    """The normal form of n samples, in pixels, x before y.
+
+    Attributes:
+        box: int32 (n, 4): x, y, width, height of the source box; inside the source image.
+        resized: int32 (n, 2): width and height that the box is resized to.
+        window: int32 (n, 2): x and y of the window in the resized box; may reach outside.
+        flip: uint8 (n,): 1 where the window is mirrored left to right.
+        out_h, out_w: size of the window, one for the batch.
+    """
+
+    box: npt.NDArray[np.int32]
+    resized: npt.NDArray[np.int32]
+    window: npt.NDArray[np.int32]
+    flip: npt.NDArray[np.uint8]
+    out_h: int
+    out_w: int
+
+
+class Frame:
+    """The images of a batch as they stand, in normal form. See Note [Composing]."""
+
+    def __init__(
+        self,
+        sizes: Array,
+        indices: Array,
+        fixed: tuple[int, int] | None = None,
+        moves: Moves | None = None,
+    ) -> None:
+        size = np.asarray(sizes, np.int64)
+        self.moves = moves  # where each step is written down, for masks and boxes
+        self.indices = indices
+        self.x: Length = 0  # the box in the source
+        self.y: Length = 0
+        self.box_w: Length = size[:, 0]
+        self.box_h: Length = size[:, 1]
+        if fixed is not None:  # (h, w): every image has this size
+            self.box_h, self.box_w = fixed
+        self.resized_w: Length = self.box_w
+        self.resized_h: Length = self.box_h
+        self.left: Length = 0  # the window in the resized box
+        self.top: Length = 0
+        self.w: Length = self.box_w  # of the window: the image's size as it stands
+        self.h: Length = self.box_h
+        self.flipped: Array | None = None  # bool (n,)
+        # the image is at least this wide and high, whatever the source
+        self.least = (1, 1) if fixed is None else (fixed[1], fixed[0])
+        self.resampled = self.cut = self.outside = False
+
+    def crop(
+        self,
+        x: Length,
+        y: Length,
+        w: Length,
+        h: Length,
+        *,
+        inside: bool,
+        centred: bool = False,
+    ) -> None:
+        """Keep w x h pixels from (x, y); ``inside`` promises that they are all there.
+
+        ``centred``: they are those in the middle.
+        """
+        if self.moves is not None:
+            self.moves.crop(x, y, w, h, (self.w, self.h), centred=centred)
+        if not inside:
+            self._settle("pads")
+            self.outside = True
+        if self.flipped is not None:
+            x = np.where(self.flipped, self.w - x - w, x)
+        self.left, self.top = self.left + x, self.top + y
+        self.w, self.h = w, h
+        self.least = (w if isinstance(w, int) else 1, h if isinstance(h, int) else 1)
+        self.cut = True
+
+    def resize(self, w: Length, h: Length, *, least: int = 1) -> None:
+        """Resize to w x h; both are at least ``least`` for any source."""
+        if self.flipped is not None:
+            raise Unfit("resizes after a flip; put the flip last, the distribution is the same")
+        self._settle("resizes")
+        w, h = (side if np.ndim(side) else int(side) for side in (w, h))
+        if self.moves is not None:
+            self.moves.resize(w, h, (self.w, self.h))
+        self.resized_w = self.w = w
+        self.resized_h = self.h = h
+        self.least = (w if isinstance(w, int) else least, h if isinstance(h, int) else least)
+        self.resampled = True
+
+    def flip(self, which: Array) -> None:
+        """Mirror the samples where ``which`` is true."""
+        if self.moves is not None:
+            self.moves.mirror(which, self.w, self.h)
+        self.flipped = which if self.flipped is None else self.flipped ^ which
+
+    def _settle(self, what: str) -> None:
+        """Make the window the box, so that the image is all of the resized box again."""
+        if self.resampled and (self.cut or what == "resizes"):
+            raise Unfit(f"{what} an image that was already resized" + " and cropped" * self.cut)
+        if self.outside:
+            raise Unfit(f"{what} an image that may already be padded")
+        if self.cut:
+            self.x, self.y = self.x + self.left, self.y + self.top
+            self.box_w = self.resized_w = self.w
+            self.box_h = self.resized_h = self.h
+            self.left = self.top = 0
+            self.cut = False
+
+    def refuse(self, wrong: Any, message: str) -> None:
+        """Raise Refused for the first sample where ``wrong``. {w} and {h} are its size then."""
+        if not np.any(wrong):
+            return
+        n = len(self.indices)
+        at = int(np.argmax(np.broadcast_to(wrong, (n,)))) if n else 0
+        w, h = (int(side if isinstance(side, int) else side[at]) for side in (self.w, self.h))
+        message = message.format(w=w, h=h)
+        if not n:
+            raise Unfit(message)
+        raise Refused(message).of(at, record=int(self.indices[at]))
+
+    def refuse_large(self) -> None:
+        """Raise Refused for an image with too many pixels to be made as it stands."""
+        if self.size() is None:
+            w, h = self.sides()
+            self.refuse(
+                w * h > MAX_PIXELS,
+                f"expected an image of at most {MAX_PIXELS} pixels, got {{w}}x{{h}}; end the "
+                "transforms with a crop, or leave the image out",
+            )
+
+    def size(self) -> tuple[int, int] | None:
+        """(h, w) of the image where it is the same for any source, else None."""
+        return (self.h, self.w) if isinstance(self.h, int) and isinstance(self.w, int) else None
+
+    def finish(self) -> Geometry:
+        """The normal form as int32 arrays. Raises DataError where the sizes of samples differ."""
+        n = len(self.indices)
+        size = self.size()
+        self.refuse_large()
+        if size is None:
+            w, h = (np.broadcast_to(side, (n,)) for side in (self.w, self.h))
+            if n == 0:
+                raise UsageError("expected at least one sample, got none: no output size is known")
+            size = int(h[0]), int(w[0])
+            others = (w != w[0]) | (h != h[0])
+            if others.any():  # nothing is wrong with any of them, so none is to be skipped
+                at = int(others.argmax())
+                raise DataError(
+                    f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
+                    f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
+                    "with a crop or a resize to a fixed (h, w), or give engine='workers' and a "
+                    "collate_fn for images of several sizes",
+                    record=int(self.indices[at]),
+                )
+        box, resized, window, flip, _ = self.columns()
+        return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
+
+    def columns(self) -> tuple[npt.NDArray[np.int32], ...]:
+        """int32 (n, ...): box (4), resized (2), window (2), flip (1), and the image's size (2)."""
+        box, resized, window, flip, size = (
+            np.zeros((len(self.indices), width), np.int32) for width in (4, 2, 2, 1, 2)
+        )
+        box[:, 0], box[:, 1], box[:, 2], box[:, 3] = self.x, self.y, self.box_w, self.box_h
+        resized[:, 0], resized[:, 1] = self.resized_w, self.resized_h
+        window[:, 0], window[:, 1] = self.left, self.top
+        if self.flipped is not None:
+            flip[:, 0] = self.flipped
+        size[:, 0], size[:, 1] = self.w, self.h
+        return box, resized, window, flip, size
+
+    def sides(self) -> tuple[Array, Array]:
+        """Width and height of the image as it stands, int64 (n,)."""
+        n = len(self.indices)
+        w, h = (np.broadcast_to(np.asarray(side, np.int64), (n,)) for side in (self.w, self.h))
+        return w, h

@@ -1,0 +1,341 @@
+"""Which pixels each sample is made of: crops, resizes and flips, drawn for a whole batch at once.
+
+A chain of operations comes down to one *normal form* per sample (``crop_geometry``): cut a box out
+of the source, resize it, cut a window out of that (pixels outside get the fill colour), flip.
+``draw`` computes it, a pure function of (seed, epoch, index, position in the chain), in array
+operations: no Python per sample.
+
+The distributions and the rounding are torchvision's (transforms/transforms.py, each class's
+``get_params``; transforms/functional.py, ``_compute_resized_output_size`` and ``center_crop``).
+Python's ``round`` and ``np.rint`` both round halves to even.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import numpy as np
+
+from ..._base import philox
+from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
+from .geometry_log import Moves
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = [
+    "MAX_PIXELS",
+    "MAX_SIDE",
+    "CenterCrop",
+    "Fit",
+    "Geometry",
+    "Op",
+    "Pad",
+    "RandomCrop",
+    "RandomHorizontalFlip",
+    "RandomResizedCrop",
+    "Resize",
+    "Unfit",
+    "apply",
+    "check_sizes",
+    "counters",
+    "draw",
+    "fit",
+]
+
+_REPEAT_BITS = 40  # of a 64-bit counter: indices take those below, repeats those above
+MAX_SIDE = 1 << 24  # pixels, of a resized image; the shorter side of a thin strip makes it long
+
+
+class Op(Protocol):
+    """One operation. Frozen, hashable; every random number it uses comes in ``u``."""
+
+    blocks: ClassVar[int]  # Philox blocks of four numbers that it needs for each sample
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        """Change the frame. ``u`` is float64 (4, blocks, n), uniform in [0, 1)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomResizedCrop:
+    """A box of random area and aspect ratio, resized to ``size``.
+
+    Up to ten times: area = scale x (w h), scale uniform in ``scale``; ln(aspect) uniform in
+    ln(``ratio``); width = round(sqrt(area aspect)), height = round(sqrt(area / aspect)). The first
+    that fits is placed uniformly over whole pixels. If none fits: the largest central box whose
+    aspect ratio lies in ``ratio``. torchvision's ``RandomResizedCrop.get_params``.
+    """
+
+    size: tuple[int, int]  # (h, w)
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    blocks: ClassVar[int] = 10
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        area = np.multiply(frame.w, frame.h, dtype=np.float64)
+        area = area * (self.scale[0] + u[0] * (self.scale[1] - self.scale[0]))
+        low, high = np.log(self.ratio)
+        # sqrt(area * aspect) and sqrt(area / aspect), with one root and one exponential
+        side = np.sqrt(area)
+        stretch = np.exp(u[1] * ((high - low) / 2) + low / 2)
+        tries_w = np.rint(side * stretch)
+        tries_h = np.rint(side / stretch)
+        fits = (tries_w <= frame.w) & (tries_h <= frame.h) & (tries_w > 0) & (tries_h > 0)
+        first = fits.argmax(axis=0)
+        at = (first, np.arange(len(first)))
+        w, h = tries_w[at].astype(np.int64), tries_h[at].astype(np.int64)
+        y = (u[2][at] * (frame.h - h + 1)).astype(np.int64)
+        x = (u[3][at] * (frame.w - w + 1)).astype(np.int64)
+        fitted = fits[at]
+        if not fitted.all():
+            central = self._central(*np.broadcast_arrays(frame.w, frame.h, w)[:2])
+            x, y, w, h = (
+                np.where(fitted, ours, theirs)
+                for ours, theirs in zip((x, y, w, h), central, strict=True)
+            )
+        frame.crop(x, y, w, h, inside=True)
+        frame.resize(self.size[1], self.size[0])
+
+    def _central(self, width: Array, height: Array) -> tuple[Array, Array, Array, Array]:
+        """The box that is taken when ten tries did not fit, as (x, y, w, h)."""
+        aspect, low, high = width / height, min(self.ratio), max(self.ratio)
+        w = np.where(aspect > high, np.rint(height * high), width).astype(np.int64)
+        h = np.where(aspect < low, np.rint(width / low), height).astype(np.int64)
+        # torchvision can round a side to nothing here; Pillow makes black of that, or fails
+        w, h = np.maximum(w, 1), np.maximum(h, 1)
+        return (width - w) // 2, (height - h) // 2, w, h
+
+
+@dataclasses.dataclass(frozen=True)
+class Resize:
+    """To (h, w), or the shorter side to an int, the longer in proportion, rounded down.
+
+    ``max_size`` bounds the longer side; with ``size`` None the longer side becomes ``max_size``.
+    torchvision's ``_compute_resized_output_size``.
+    """
+
+    size: tuple[int, int] | int | None
+    max_size: int | None = None
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        if isinstance(self.size, tuple):
+            frame.resize(self.size[1], self.size[0])
+            return
+        shorter = np.minimum(frame.w, frame.h)
+        longer = np.maximum(frame.w, frame.h)
+        if self.size is None:
+            assert self.max_size is not None
+            new_longer: Length = self.max_size
+            new_shorter: Length = (self.max_size * shorter / longer).astype(np.int64)
+        else:
+            new_shorter = self.size
+            new_longer = (self.size * longer / shorter).astype(np.int64)
+            if self.max_size is not None:
+                over = new_longer > self.max_size
+                new_shorter = np.where(
+                    over, (self.max_size * self.size / new_longer).astype(np.int64), self.size
+                )
+                new_longer = np.minimum(new_longer, self.max_size)
+        portrait = np.less_equal(frame.w, frame.h)
+        w = np.where(portrait, new_shorter, new_longer)
+        h = np.where(portrait, new_longer, new_shorter)
+        frame.refuse(
+            (w < 1) | (h < 1) | (w > MAX_SIDE) | (h > MAX_SIDE),
+            f"{self} makes nothing, or a side above {MAX_SIDE}, of this {{w}}x{{h}} image; "
+            "leave the image out or crop before the resize",
+        )
+        frame.resize(w, h, least=self.size if self.size and self.max_size is None else 1)
+
+
+@dataclasses.dataclass(frozen=True)
+class CenterCrop:
+    """The central (h, w); a smaller image is padded first. torchvision's ``center_crop``.
+
+    A side that is d pixels too long loses round(d / 2) at its start, halves to even; one that is d
+    pixels too short gains d // 2 there.
+    """
+
+    size: tuple[int, int]
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        h, w = self.size
+        inside = w <= frame.least[0] and h <= frame.least[1]
+        x, y = _centre(frame.w, w), _centre(frame.h, h)
+        frame.crop(x, y, w, h, inside=inside, centred=True)
+
+
+def _centre(length: Length, cut: int) -> Length:
+    spare = np.asarray(length - cut)
+    start = np.where(spare >= 0, np.rint(spare / 2).astype(np.int64), -(-spare // 2))
+    return start if start.ndim else int(start)
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomCrop:
+    """(h, w) at a place uniform over whole pixels, after padding by (left, top, right, bottom).
+
+    ``pad_if_needed`` then adds to *both* ends of a side what is still missing, as torchvision does.
+    torchvision's ``RandomCrop.get_params`` and ``forward``.
+    """
+
+    size: tuple[int, int]
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    pad_if_needed: bool = False
+    blocks: ClassVar[int] = 1
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        h, w = self.size
+        left, top, right, bottom = self.padding
+        padded_w, padded_h = frame.w + (left + right), frame.h + (top + bottom)
+        need_w: Length = 0
+        need_h: Length = 0
+        if self.pad_if_needed:
+            need_w, need_h = np.maximum(w - padded_w, 0), np.maximum(h - padded_h, 0)
+        else:
+            frame.refuse(
+                np.less(padded_w, w) | np.less(padded_h, h),
+                f"RandomCrop of {w}x{h} pixels is larger than this image of {{w}}x{{h}} pixels "
+                f"with padding {self.padding}; resize first, or use pad_if_needed=True",
+            )
+        x = (u[0, 0] * (padded_w + 2 * need_w - w + 1)).astype(np.int64) - left - need_w
+        y = (u[1, 0] * (padded_h + 2 * need_h - h + 1)).astype(np.int64) - top - need_h
+        enough = w <= frame.least[0] and h <= frame.least[1]
+        inside = not any(self.padding) and (enough or not self.pad_if_needed)
+        frame.crop(x, y, w, h, inside=inside)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pad:
+    """``padding`` more pixels on each side: (left, top, right, bottom)."""
+
+    padding: tuple[int, int, int, int]
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        left, top, right, bottom = self.padding
+        w, h = frame.w + (left + right), frame.h + (top + bottom)
+        frame.crop(-left, -top, w, h, inside=not any(self.padding))
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomHorizontalFlip:
+    """Mirrored left to right with probability ``p``."""
+
+    p: float = 0.5
+    blocks: ClassVar[int] = 1
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        frame.flip(u[0, 0] < self.p)
+
+
+@dataclasses.dataclass(frozen=True)
+class Fit:
+    """What is known of a chain before any image is seen.
+
+    Attributes:
+        size: (h, w) of the result, or None where it depends on the source image.
+        padding: position of the operation that may reach outside, so needs a fill colour. There
+            is at most one.
+    """
+
+    size: tuple[int, int] | None
+    padding: int | None
+
+
+def fit(ops: Sequence[Op], start: tuple[int, int] | None = None) -> Fit:
+    """Check that the operations come down to the normal form. Raises Unfit with the reason.
+
+    ``start`` is the (h, w) of every image before them, where it is known.
+    """
+    frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64), start)
+    padding = None
+    for position, op in enumerate(ops):
+        op.apply(frame, np.empty((4, op.blocks, 0)))
+        if frame.outside and padding is None:
+            padding = position
+    return Fit(frame.size(), padding)
+
+
+@lru_cache(maxsize=64)
+def _streams(ops: tuple[Op, ...], first: int) -> npt.NDArray[np.uint64]:
+    """The Philox streams of all operations, in order; the first has position ``first``."""
+    streams = [
+        position * philox.BLOCKS_PER_POSITION + block
+        for position, op in enumerate(ops, first)
+        for block in range(op.blocks)
+    ]
+    return np.array(streams, dtype=np.uint64)
+
+
+def draw(
+    ops: Sequence[Op],
+    sizes: Array,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    repeats: npt.NDArray[np.int64] | None = None,
+    moves: Moves | None = None,
+) -> Geometry:
+    """The geometry of a batch, from nothing but the arguments.
+
+    Args:
+        ops: in the order in which they apply; a position's numbers do not depend on the others.
+        sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
+        seed, epoch: any integers (modulo 2**64 and 2**32).
+        indices: int64 (n,): the samples' indices in the dataset, below 2**40.
+        repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
+        moves: where each step is written down; None: nowhere.
+
+    Raises:
+        DataError: an image has no size, is too small for a RandomCrop, or the results of the batch
+            differ in size. Names the record.
+        Unfit: the operations are not of the normal form (``fit`` says so beforehand).
+    """
+    frame = Frame(sizes, indices, moves=moves)
+    check_sizes(frame)
+    apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
+    return frame.finish()
+
+
+def check_sizes(frame: Frame) -> None:
+    """Raise DataError for an image without a size."""
+    frame.refuse(
+        np.less(frame.w, 1) | np.less(frame.h, 1),
+        "the size of this image is not known or not positive: got {w}x{h} pixels",
+    )
+
+
+def counters(
+    indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
+) -> npt.NDArray[np.int64]:
+    """What the random numbers of each sample are drawn for: its index, and how often it came."""
+    return indices if repeats is None else indices + (repeats << _REPEAT_BITS)
+
+
+def apply(
+    ops: Sequence[Op],
+    frame: Frame,
+    seed: int,
+    epoch: int,
+    counters: npt.NDArray[np.int64],
+    *,
+    position: int,
+) -> None:
+    """Change the frame by the operations; the first of them has ``position`` in the chain."""
+    ops = tuple(ops)
+    streams = _streams(ops, position)
+    if len(streams):
+        words = philox.words(seed, epoch, counters, streams)
+        u = np.multiply(words.reshape(4, *words.shape[2:]), 2.0**-32)
+    else:
+        u = np.empty((4, 0, len(counters)))
+    start = 0
+    for op in ops:
+        op.apply(frame, u[:, start : start + op.blocks])
+        start += op.blocks

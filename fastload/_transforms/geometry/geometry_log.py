@@ -1,0 +1,202 @@
+"""What happens to the geometry of a batch, step by step: for what moves along with its images.
+
+The normal form of ``frame.py`` says where the pixels of an image come from. Boxes and masks follow
+each transform by itself (boxes are clamped after every crop), so the steps are written down as the
+operations are applied, all samples at once, and then done to the masks and boxes.
+
+The arithmetic is torchvision's (transforms/v2/functional/_geometry.py and _meta.py, the kernels of
+``Mask``, ``BoundingBoxes`` and ``KeyPoints``), in float32.
+
+Note [Masks]
+    A mask is resized to the nearest pixel, and every step treats rows and columns apart. So it is
+    enough to know, for each row and column of the result, which of the source it is or that it is
+    padding: computed backwards from the result, for all samples together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .crop_geometry import Array, Length
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_PADDING = -1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crop:
+    """w x h pixels from (x, y); pixels that are not there are ``fill`` in a mask.
+
+    Attributes:
+        x, y, w, h: int64 (n,).
+        before_w, before_h: int64 (n,), the image's size before it.
+        anchor_x, anchor_y: where torchvision says that the crop begins when it moves boxes: for a
+            CenterCrop that pads an odd number of pixels it is not where the image's crop begins.
+        fill: level of a mask.
+    """
+
+    x: Array
+    y: Array
+    w: Array
+    h: Array
+    before_w: Array
+    before_h: Array
+    anchor_x: Array
+    anchor_y: Array
+    fill: int
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resize:
+    """To w x h. All int64 (n,)."""
+
+    w: Array
+    h: Array
+    before_w: Array
+    before_h: Array
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mirror:
+    """Left to right, or upside down if ``vertical``, of samples where ``which`` (bool, (n,))."""
+
+    which: Array
+    w: Array
+    h: Array
+    vertical: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Clean:
+    """Boxes that are smaller than this, or not inside the image, are left out; see the op."""
+
+    min_size: float
+    min_area: float
+    w: Array
+    h: Array
+
+
+Move = Crop | Resize | Mirror | Clean
+
+
+class Moves:
+    """The steps of a batch of n samples.
+
+    Args:
+        n: how many samples.
+
+    Attributes:
+        steps: in order.
+        fill: level of a mask where the next crop pads.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self.steps: list[Move] = []
+        self.fill = 0
+
+    def crop(
+        self,
+        x: Length,
+        y: Length,
+        w: Length,
+        h: Length,
+        before: tuple[Length, Length],
+        *,
+        centred: bool,
+    ) -> None:
+        """Note a crop of an image that was ``before`` = (w, h)."""
+        x, y, w, h, before_w, before_h = map(self._each, (x, y, w, h, *before))
+        anchor_x, anchor_y = x, y
+        if centred:
+            anchor_x, anchor_y = (
+                np.rint((whole - cut) / 2).astype(np.int64)
+                for whole, cut in ((before_w, w), (before_h, h))
+            )
+        self.steps.append(
+            Crop(
+                x=x,
+                y=y,
+                w=w,
+                h=h,
+                before_w=before_w,
+                before_h=before_h,
+                anchor_x=anchor_x,
+                anchor_y=anchor_y,
+                fill=self.fill,
+            )
+        )
+
+    def resize(self, w: Length, h: Length, before: tuple[Length, Length]) -> None:
+        """Note a resize of an image that was ``before`` = (w, h)."""
+        w, h, before_w, before_h = map(self._each, (w, h, *before))
+        self.steps.append(Resize(w=w, h=h, before_w=before_w, before_h=before_h))
+
+    def mirror(self, which: Array, w: Length, h: Length, *, vertical: bool = False) -> None:
+        """Note a flip of the samples where ``which``."""
+        if which.any():
+            w, h = self._each(w), self._each(h)
+            self.steps.append(Mirror(which=which, w=w, h=h, vertical=vertical))
+
+    def clean(self, min_size: float, min_area: float, w: Length, h: Length) -> None:
+        """Note that boxes are sanitised."""
+        w, h = self._each(w), self._each(h)
+        self.steps.append(Clean(min_size=min_size, min_area=min_area, w=w, h=h))
+
+    def _each(self, length: Length) -> Array:
+        return np.broadcast_to(np.asarray(length, np.int64), (self._n,))
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Where the rows, or the columns, of the resulting masks come from.
+
+    Attributes:
+        source: int64 (n, length): row or column of the source.
+        step: int64 (n, length): the step that padded it, or -1 where it is of the source.
+    """
+
+    source: npt.NDArray[np.int64]
+    step: npt.NDArray[np.int64]
+
+
+def lines(steps: list[Move], n: int, length: int, *, rows: bool) -> Lines:
+    """The rows (else columns) of n masks of ``length`` rows; see Note [Masks]."""
+    at = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
+    step = np.full((n, length), _PADDING, np.int64)
+    for number in range(len(steps) - 1, -1, -1):
+        move = steps[number]
+        if isinstance(move, Mirror) and move.vertical == rows:
+            side = (move.h if rows else move.w)[:, None]
+            at = np.where(move.which[:, None], side - 1 - at, at)
+        elif isinstance(move, Resize):
+            before, after = (move.before_h, move.h) if rows else (move.before_w, move.w)
+            # torch's nearest_neighbor_compute_source_index, in float32 as there
+            scale = before.astype(np.float32) / after.astype(np.float32)
+            found = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
+            at = np.minimum(found, before[:, None] - 1)
+        elif isinstance(move, Crop):
+            start, before = (move.y, move.before_h) if rows else (move.x, move.before_w)
+            at = at + start[:, None]
+            outside = (at < 0) | (at >= before[:, None])
+            if outside.any():
+                step = np.where(outside & (step < 0), number, step)
+                at = np.clip(at, 0, before[:, None] - 1)
+    return Lines(at, step)
+
+
+def mask(source: npt.NDArray[np.generic], i: int, rows: Lines, columns: Lines, steps: list[Move],
+         out: npt.NDArray[np.generic]) -> None:  # fmt: skip
+    """Write mask ``i`` of a batch, made of ``source`` (h, w), into ``out`` (out_h, out_w)."""
+    np.take(source[rows.source[i]], columns.source[i], axis=1, out=out, mode="clip")
+    padded = np.concatenate([rows.step[i], columns.step[i]])
+    for number in np.unique(padded[padded >= 0]).tolist():  # a later step pads what is there then
+        move = steps[number]
+        assert isinstance(move, Crop)
+        out[rows.step[i] == number] = move.fill
+        out[:, columns.step[i] == number] = move.fill

@@ -1,0 +1,192 @@
+"""AugMix: chains of operations, mixed with the image they began with.
+
+torchvision takes it apart on tensors, also where the image is Pillow's (transforms/autoaugment.py,
+transforms/v2/_auto_augment.py), so its operations are those of tensors: pixels_torch.cpp.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+
+from ..geometry.affine import Look, inverse
+from ..geometry.crop_geometry import Array
+from . import operations
+from .operations import Slots, empty
+from .policies import Step
+
+WIDTH = 11
+"""Values of the largest operation: the matrix, the filter, the kind of fill, the fill."""
+
+_TRIES = 8
+_DEEPEST = 3  # of a chain whose depth is drawn
+
+_AS_ON_TENSORS = {
+    "Brightness": operations.TORCH_BRIGHTNESS,
+    "Color": operations.TORCH_SATURATION,
+    "Contrast": operations.TORCH_CONTRAST,
+    "Sharpness": operations.TORCH_SHARPNESS,
+}
+_AS_THEY_ARE = {
+    "Posterize": operations.POSTERIZE,
+    "Solarize": operations.SOLARIZE,
+    "Equalize": operations.EQUALIZE,
+}
+NAMES = frozenset({*_AS_ON_TENSORS, *_AS_THEY_ARE, "AutoContrast", "Rotate"}) | {
+    f"{what}{axis}" for what in ("Shear", "Translate") for axis in "XY"
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class AugMix:
+    """``chains`` chains, each of ``depth`` of ``steps`` (0: 1 to 3), added up with the image.
+
+    The shares are drawn from Dirichlet's distribution with ``alpha``. ``filled``: whether what lies
+    outside has a colour (``look.fill``), and not merely no light.
+    """
+
+    steps: tuple[Step, ...]
+    severity: int
+    chains: int
+    depth: int
+    alpha: float
+    filled: bool
+    look: Look
+    width: int = dataclasses.field(default=WIDTH, init=False)
+
+    @property
+    def _longest(self) -> int:
+        return self.depth or _DEEPEST
+
+    @property
+    def numbers(self) -> int:
+        """Of the shares; of each chain its depth; which operation, which bin, which sign."""
+        shares = (2 + self.chains) * gamma_numbers(self.alpha)
+        return shares + self.chains * (1 + 3 * self._longest)
+
+    @property
+    def slots(self) -> int:
+        """One to begin, and one behind each chain to add it."""
+        return 1 + self.chains * (self._longest + 1)
+
+    def draw(self, u: Array, w: Array, h: Array) -> Slots:
+        """As in the protocol."""
+        n, each = len(w), gamma_numbers(self.alpha)
+        codes, values = empty(n, self.slots, WIDTH)
+        own = dirichlet(u[: 2 * each], self.alpha, 2)
+        shares = dirichlet(u[2 * each : (2 + self.chains) * each], self.alpha, self.chains)
+        shares = shares * own[:, 1:]  # in float32, as torch does
+        codes[:, 0] = operations.MIX_BEGIN
+        values[:, 0, 0] = own[:, 0]
+        rest, at = u[(2 + self.chains) * each :], 1
+        for chain in range(self.chains):
+            depth = np.full(n, self.depth)
+            if not self.depth:
+                depth = 1 + (rest[0] * _DEEPEST).astype(np.int64)
+            for k in range(self._longest):
+                part = rest[1 + 3 * k : 4 + 3 * k]
+                self._step(codes[:, at], values[:, at], part, k < depth, w, h)
+                at += 1
+            codes[:, at] = operations.MIX_ADD
+            values[:, at, 0] = shares[:, chain]
+            values[:, at, 1] = chain + 1 == self.chains
+            at += 1
+            rest = rest[1 + 3 * self._longest :]
+        return codes, values
+
+    def _step(
+        self, codes: Array, values: Array, u: Array, there: Array, w: Array, h: Array
+    ) -> None:
+        """Fill a slot, of the samples that are ``there``."""
+        chosen = (u[0] * len(self.steps)).astype(np.int64)
+        bins = (u[1] * self.severity).astype(np.int64)
+        for k, step in enumerate(self.steps):
+            which = np.flatnonzero(there & (chosen == k))
+            if not len(which):
+                continue
+            sides = w[which], h[which]
+            magnitude = step.magnitude(bins[which], *sides)
+            if step.signed:
+                magnitude = np.where(u[2][which] < 0.5, -magnitude, magnitude)
+            codes[which], values[which] = self._operation(step.name, magnitude, *sides)
+
+    def _operation(self, name: str, magnitude: Array, w: Array, h: Array) -> tuple[int, Array]:
+        """Its code, and its values (n, 11)."""
+        values = np.zeros((len(magnitude), WIDTH))
+        v2 = self.look.v2
+        values[:, 0] = magnitude
+        if name == "Solarize":  # torch compares levels with it in float32
+            values[:, 0] = magnitude.astype(np.float32)
+        if name in _AS_THEY_ARE:
+            return _AS_THEY_ARE[name], values
+        if name == "AutoContrast":
+            values[:, 0] = v2
+            return operations.TORCH_AUTOCONTRAST, values
+        if name in _AS_ON_TENSORS:
+            values[:, 0] += 1.0
+            values[:, 1] = v2 and name != "Brightness"
+            return _AS_ON_TENSORS[name], values
+        zero = np.zeros(len(magnitude))
+        center: tuple[Array, Array] = (zero, zero)
+        angle: Array = zero
+        move: tuple[Array, Array] = (zero, zero)
+        shear: tuple[Array, Array] = (zero, zero)
+        across = name.endswith("X")
+        if name == "Rotate":
+            angle = -(np.mod(magnitude, 360.0) if v2 else magnitude)
+        elif name.startswith("Shear"):
+            degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
+            shear = (degrees, zero) if across else (zero, degrees)
+            center = -w * 0.5, -h * 0.5  # the corner; the matrices of tensors start at the centre
+        else:
+            shift = np.trunc(magnitude)
+            move = (shift, zero) if across else (zero, shift)
+        values[:, :6] = inverse(center, angle, move, zero + 1.0, shear, v2=v2)
+        values[:, 6] = self.look.filter
+        values[:, 7] = (1 + v2) * self.filled
+        values[:, 8:] = self.look.fill
+        return operations.TORCH_AFFINE, values
+
+
+def gamma_numbers(alpha: float) -> int:
+    """Uniform numbers for each number with the gamma distribution."""
+    return 1 if alpha == 1 else 1 + 3 * _TRIES
+
+
+def dirichlet(u: Array, alpha: float, count: int) -> Array:
+    """float32 (n, count): shares with Dirichlet's distribution, ``alpha`` for each.
+
+    ``u`` is (count * gamma_numbers(alpha), n).
+    """
+    each = gamma_numbers(alpha)
+    logs = np.stack([_log_gamma(u[k * each : (k + 1) * each], alpha) for k in range(count)], axis=1)
+    shares = np.exp(logs - logs.max(axis=1, keepdims=True))
+    drawn: Array = (shares / shares.sum(axis=1, keepdims=True)).astype(np.float32)
+    return drawn
+
+
+def _log_gamma(u: Array, alpha: float) -> Array:
+    """The logarithm of numbers with the gamma distribution.
+
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000); with a fixed
+    number of tries, of which each fails one time in twenty or less. The last resort is d.
+    """
+    # numbers are in [0, 1): the complement has a logarithm
+    exponent = -np.log1p(-u[0])
+    if alpha == 1:
+        logs: Array = np.log(np.maximum(exponent, 1e-300))
+        return logs
+    shape = alpha if alpha >= 1 else alpha + 1
+    d = shape - 1 / 3
+    found = np.full(u.shape[1], np.nan)
+    for k in range(_TRIES):
+        a, b, c = u[1 + 3 * k : 4 + 3 * k]
+        x = np.sqrt(-2 * np.log1p(-a)) * np.cos(2 * np.pi * b)
+        v = np.maximum(1 + x / math.sqrt(9 * d), 1e-300) ** 3
+        log_v = np.log(np.maximum(v, 1e-300))
+        good = (v > 1e-200) & (np.log1p(-c) < 0.5 * x * x + d - d * v + d * log_v)
+        found = np.where(np.isnan(found) & good, math.log(d) + log_v, found)
+    found = np.where(np.isnan(found), math.log(d), found)
+    return found if alpha >= 1 else found - exponent / alpha

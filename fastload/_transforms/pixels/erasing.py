@@ -1,0 +1,127 @@
+"""Rectangles that are erased in the finished sample: where, and with what.
+
+torchvision's ``RandomErasing.get_params``. Where it draws a normal number for every value, so does
+this, out of 65,536 equally likely quantiles, which a table holds: the core and the Python engine
+look them up by the same 16 random bits, and no logarithm has to come out the same in both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..._base import philox
+from ..geometry.crop_geometry import Array
+
+if TYPE_CHECKING:
+    import numpy.typing as npt  # 20 ms
+
+QUANTILES = 65536
+_TRIES = 10
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Erase:
+    """One rectangle with probability ``p``.
+
+    Attributes:
+        scale: range of its share of the area.
+        ratio: range of its height divided by its width.
+        values: (3, 1), a value for each channel, or (3, 65536), equally likely ones; in the dtype
+            that the output is stored in.
+    """
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    values: npt.NDArray[Any]
+
+    @property
+    def noise(self) -> bool:
+        """Whether each value is drawn for itself."""
+        return bool(self.values.shape[1] > 1)
+
+    def same_as(self, other: Erase) -> bool:
+        """Whether both erase the same, with the same random numbers."""
+        mine, theirs = (
+            (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes())
+            for one in (self, other)
+        )
+        return bool(mine == theirs)
+
+    def boxes(self, u: Array, width: int, height: int) -> npt.NDArray[np.int32]:
+        """(n, 4): x, y, width, height, width 0 where there is none. ``u``: (n, 41), uniform."""
+        area = width * height * (self.scale[0] + u[:, 1::4] * (self.scale[1] - self.scale[0]))
+        low, high = np.log(self.ratio)
+        aspect = np.exp(low + u[:, 2::4] * (high - low))
+        h, w = np.rint(np.sqrt(area * aspect)), np.rint(np.sqrt(area / aspect))
+        fits = (h < height) & (w < width)
+        at = (np.arange(len(u)), fits.argmax(axis=1))
+        h, w = h[at].astype(np.int64), w[at].astype(np.int64)
+        boxes = np.zeros((len(u), 4), np.int32)
+        taken = (u[:, 0] < self.p) & fits[at] & (h > 0) & (w > 0)
+        y = (u[:, 3::4][at] * (height - h + 1)).astype(np.int64)
+        x = (u[:, 4::4][at] * (width - w + 1)).astype(np.int64)
+        boxes[taken] = np.stack([x, y, w, h], axis=1)[taken]
+        return boxes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Drawn:
+    """The rectangles of n samples.
+
+    Attributes:
+        boxes: int32 (n, e, 4): x, y, width, height of what is erased; width 0: nothing.
+        keys: uint64 (n, e): of the noise in it.
+    """
+
+    boxes: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.uint64]
+
+    def columns(self) -> torch.Tensor:
+        """int64 (e, 5, n), on the host: x, y, width, height and key (its 64 bits)."""
+        keys = self.keys.view(np.int64)[:, :, None]
+        joined = np.concatenate([self.boxes.astype(np.int64), keys], axis=2)
+        return torch.from_numpy(np.ascontiguousarray(joined.transpose(1, 2, 0)))
+
+
+NUMBERS = 1 + 4 * _TRIES
+"""Uniform numbers that ``Erase.boxes`` needs for each sample."""
+
+
+@lru_cache(maxsize=1)
+def quantiles() -> npt.NDArray[np.float32]:
+    """65,536 equally likely values of the standard normal distribution, float32, in order."""
+    import statistics  # brings decimal and fractions: 2 ms of every start
+
+    normal = statistics.NormalDist()
+    half = [normal.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES // 2)]
+    return np.array(half + [-x for x in reversed(half)], dtype=np.float32)
+
+
+def noise(key: int, count: int) -> npt.NDArray[np.uint16]:
+    """The 16 random bits of each of ``count`` values: eight to a Philox block, low halves first."""
+    blocks = np.arange(-(-count // 8), dtype=np.int64)
+    words = philox.words(key, 0, blocks, [0]).reshape(4, -1).T
+    halves = np.stack([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=2)
+    return halves.reshape(-1)[:count].astype(np.uint16)
+
+
+def erase(
+    image: npt.NDArray[Any], boxes: npt.NDArray[np.int32], keys: Array, erasing: tuple[Erase, ...]
+) -> None:
+    """Erase the rectangles (e, 4) of one sample (channels, h, w), in place."""
+    count = len(image)
+    for (x, y, w, h), key, fill in zip(boxes.tolist(), keys.tolist(), erasing, strict=True):
+        if w == 0:
+            continue
+        if fill.noise:
+            drawn = noise(key, count * h * w).reshape(count, h, w)
+            channels = np.arange(count)[:, None, None]
+            image[:, y : y + h, x : x + w] = fill.values[channels, drawn]
+        else:
+            image[:, y : y + h, x : x + w] = fill.values[:count, :, None]

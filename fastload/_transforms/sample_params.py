@@ -1,0 +1,241 @@
+"""What a plan comes down to for one batch: frames, operations on pixels, erased rectangles.
+
+Note [Positions]
+    Random numbers are drawn for (seed, epoch, index, position). Operations of geometry have the
+    positions from 0 on, in order, whatever lies between them; those of pixels the positions from
+    4096 on; rectangles those from 8192 on. So the crops of a run stay the same when a colour
+    transform is added to it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .._base import philox
+from .geometry import draws
+from .geometry.crop_geometry import Array, Frame, Geometry
+from .geometry.draws import MAX_PIXELS
+from .geometry.geometry_log import Moves
+from .pixels import operations
+from .pixels.erasing import NUMBERS, Drawn
+from .plan import Plan
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_PIXELS, _ERASING = 4096, 8192
+_MAX_TURNED = 65535  # pixels of a side of a turned image, in either engine; pixels.cpp
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What comes behind the first frame of n samples; see Note [Stages] in recipe.h.
+
+    Attributes:
+        first_size: int32 (n, 2): width and height of the first frame.
+        codes: int32 (n, slots), values: float64 (n, slots, width): operations on pixels.
+        frames: int32 (n, frames, 11): box (x, y, w, h), resized (w, h), window (x, y), flip,
+            size (w, h).
+        settings: int32 (frames, 5): slots before the frame, filter, fill (r, g, b).
+        boxes: int32 (n, e, 4): x, y, width, height of what is erased; width 0: nothing.
+        keys: uint64 (n, e): of the noise in it.
+    """
+
+    first_size: npt.NDArray[np.int32]
+    codes: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float64]
+    frames: npt.NDArray[np.int32]
+    settings: npt.NDArray[np.int32]
+    boxes: npt.NDArray[np.int32]
+    keys: npt.NDArray[np.uint64]
+
+    def part(self, which: slice | npt.NDArray[np.int64]) -> Recipe:
+        """Of some of the samples."""
+        names = ("first_size", "codes", "values", "frames", "boxes", "keys")
+        return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
+
+    def stages(self) -> tuple[npt.NDArray[Any], ...] | None:
+        """``stages`` of the core's submit; None where a sample is the first frame."""
+        if not len(self.settings):
+            return None
+        return self.first_size, self.codes, self.values, self.frames, self.settings
+
+    def erase(
+        self, noise: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
+    ) -> tuple[npt.NDArray[Any], ...]:
+        """``erase`` of the core's submit, with ``Plan.erased_bytes``."""
+        return self.boxes, self.keys, noise, values
+
+
+def draw(
+    plan: Plan,
+    sizes: Array,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    repeats: npt.NDArray[np.int64] | None = None,
+    moves: Moves | None = None,
+) -> tuple[Geometry, Recipe | None]:
+    """The first frame of a batch and what comes behind it (None: nothing).
+
+    The arguments and the errors are ``_geometry.draw``'s. ``Geometry.out_h`` and ``out_w`` are the
+    size of the finished samples.
+    """
+    given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
+    if moves is not None:
+        moves.fill = plan.mask_fill
+    if not plan.stages and not plan.erasing:
+        return draws.draw(plan.ops, sizes, moves=moves, **given), None  # type: ignore[arg-type]
+    counters = draws.counters(indices, repeats)
+    numbers = _Numbers(seed, epoch, counters)
+    frame = Frame(sizes, indices, moves=moves)
+    draws.check_sizes(frame)
+    draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
+    frame.refuse_large()
+    first = frame
+    position, pixel_position = len(plan.ops), _PIXELS
+    slots: list[operations.Slots] = []
+    frames, settings = [], []
+    for stage in plan.stages:
+        before = len(slots)
+        w, h = frame.sides()
+        for op in stage.pixels:
+            drawn = op.draw(numbers.uniform(pixel_position, op.numbers), w, h)
+            _refuse_blur(frame, drawn, w, h)
+            slots.append(drawn)
+            pixel_position += 1
+            if moves is not None:
+                _note_mirrors(moves, drawn[0], w, h)
+            w, h = operations.sides_behind(drawn, w, h)
+            if operations.resizes(op):
+                _refuse_large(frame, w, h)
+        if moves is not None:
+            moves.fill = stage.mask_fill
+        fixed = None if any(map(operations.resizes, stage.pixels)) else frame.size()
+        frame = Frame(np.stack([w, h], axis=1), indices, fixed, moves)
+        draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
+        frame.refuse_large()
+        position += len(stage.ops)
+        frames.append(np.concatenate(frame.columns(), axis=1))
+        count = sum(codes.shape[1] for codes, _ in slots[before:])
+        settings.append([count, stage.filter, *stage.fill])
+    geometry = frame.finish()
+    box, resized, window, flip, size = first.columns()
+    geometry = Geometry(
+        box,
+        resized,
+        window,
+        np.ascontiguousarray(flip[:, 0], np.uint8),
+        geometry.out_h,
+        geometry.out_w,
+    )
+    codes, values = _joined(slots, len(indices))
+    erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
+    recipe = Recipe(
+        first_size=size,
+        codes=codes,
+        values=values,
+        frames=np.stack(frames, axis=1) if frames else np.zeros((len(indices), 0, 11), np.int32),
+        settings=np.array(settings, np.int32).reshape(-1, 5),
+        boxes=erased.boxes,
+        keys=erased.keys,
+    )
+    return geometry, recipe
+
+
+def rectangles(
+    plan: Plan,
+    width: int,
+    height: int,
+    *,
+    seed: int,
+    epoch: int,
+    indices: npt.NDArray[np.int64],
+    repeats: npt.NDArray[np.int64] | None = None,
+) -> Drawn:
+    """What is erased in a batch of finished samples of ``width`` x ``height``: as ``draw`` does.
+
+    The other arguments are ``_geometry.draw``'s.
+    """
+    numbers = _Numbers(seed, epoch, draws.counters(indices, repeats))
+    return _rectangles(plan, numbers, len(indices), width, height)
+
+
+def _rectangles(plan: Plan, numbers: _Numbers, n: int, width: int, height: int) -> Drawn:
+    boxes = np.zeros((n, len(plan.erasing), 4), np.int32)
+    keys = np.zeros((n, len(plan.erasing)), np.uint64)
+    for e, fill in enumerate(plan.erasing):
+        u = numbers.uniform(_ERASING + e, NUMBERS)
+        boxes[:, e] = fill.boxes(u.T, width, height)
+        keys[:, e] = numbers.key(_ERASING + e)
+    return Drawn(boxes, keys)
+
+
+class _Numbers:
+    """The random numbers of a batch."""
+
+    def __init__(self, seed: int, epoch: int, counters: npt.NDArray[np.int64]) -> None:
+        self._seed, self._epoch, self._counters = seed, epoch, counters
+
+    def uniform(self, position: int, count: int) -> Array:
+        """(count, n)."""
+        if not count:
+            return np.empty((0, len(self._counters)))
+        drawn = philox.uniform(self._seed, self._epoch, self._counters, position, count)
+        return np.transpose(drawn)
+
+    def key(self, position: int) -> npt.NDArray[np.uint64]:
+        """(n,): a key of 64 bits for each sample, out of a block of its own."""
+        block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
+        words = philox.words(self._seed, self._epoch, self._counters, [block])
+        key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
+        return key
+
+
+def _note_mirrors(moves: Moves, codes: Array, w: Array, h: Array) -> None:
+    """Write down the flips among operations on pixels; no other of them moves anything."""
+    for slot in codes.T:
+        moves.mirror(slot == operations.MIRROR, w, h)
+        moves.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
+
+
+def _joined(slots: list[operations.Slots], n: int) -> operations.Slots:
+    """All slots side by side."""
+    codes, values = operations.empty(
+        n,
+        sum(codes.shape[1] for codes, _ in slots),
+        max((values.shape[2] for _, values in slots), default=0),
+    )
+    at = 0
+    for some_codes, some_values in slots:
+        end = at + some_codes.shape[1]
+        codes[:, at:end] = some_codes
+        values[:, at:end, : some_values.shape[2]] = some_values
+        at = end
+    return codes, values
+
+
+def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
+    """A turned image has up to twice the pixels of a square one, and any number of a strip's."""
+    frame.refuse(
+        (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > MAX_PIXELS),
+        f"RandomRotation with expand=True makes more than {MAX_PIXELS} pixels, or a side above "
+        f"{_MAX_TURNED}, of this {{w}}x{{h}} image; resize first, or leave the image out",
+    )
+
+
+def _refuse_blur(frame: Frame, slots: operations.Slots, w: Array, h: Array) -> None:
+    codes, values = slots
+    blurred = codes == operations.BLUR
+    if not blurred.any():
+        return
+    over = (values[:, :, 0] >= w[:, None]) | (values[:, :, 1] >= h[:, None])
+    frame.refuse(
+        (blurred & over).any(axis=1),
+        "GaussianBlur needs an image larger than half its kernel, got {w}x{h} pixels: torch cannot "
+        "reflect it; resize first, or take a smaller kernel",
+    )

@@ -1,0 +1,1 @@
+"""What moves along with an image: masks, boxes, points."""

@@ -1,0 +1,192 @@
+"""What the writers of array formats have in common: images of one size, and no resuming.
+
+An HDF5, .pth, N5 or Zarr store that was killed half-way is started again: what these formats say
+about their data is written last. Until ``commit`` all lies in ``NAME.partial``, which no reader
+opens (``_partial.py``); the next writer empties it.
+"""
+
+from __future__ import annotations
+
+import abc
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...errors import UsageError
+from .._columns import Columns, join
+from .._sums import sums_of
+from .._writer import PartialWriter
+from ..base import RAW, Batch
+
+_KEPT = {"lock", "journal", "settings.json"}  # of the partial: everything else is begun again
+
+
+class ArrayWriter(PartialWriter):
+    """Base of the writers that keep images as one array. See ``open_writer`` for the arguments.
+
+    A format gives ``_begin``, called before the first record, when the size of the images is known;
+    ``_write``, which takes the records in order; and ``_close``, which finishes.
+    """
+
+    format: ClassVar[str]
+    version: ClassVar[int] = 1
+    _resumes: ClassVar[bool] = False
+    only_raw: ClassVar[bool] = True  # the format has no place for image files
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+    ) -> None:
+        begun = {"format": f"fastload-{self.format}", "version": self.version}
+        super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
+        self._raw: bool | None = None
+        self._sums: dict[str, int] = {}  # of the columns, known when they are written
+        self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
+        try:
+            self._empty()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    def _empty(self) -> None:
+        """Remove what an interrupted run left."""
+        for name in set(os.listdir(self._partial.folder)) - _KEPT:
+            left = self._partial.file(name)
+            if os.path.isdir(left):
+                shutil.rmtree(left)
+            else:
+                os.unlink(left)
+
+    def extend(self, batch: Batch) -> None:
+        """Add records, in order.
+
+        Raises:
+            UsageError: records that the format cannot hold: image files instead of raw pixels,
+                pixels of several sizes, other labels or fields than before.
+            StoreError: writing failed, for instance on a full disk.
+        """
+        if not batch.keys:
+            return
+        columns = self._admit(batch)
+        for name in columns.fields:
+            _check_name(name)
+        raw = bool((batch.kinds == RAW).all())
+        size = self._one_size(columns) if raw else None
+        if not raw and (self.only_raw or self._raw):
+            raise UsageError(
+                f"{self.path!r}: expected raw pixels, found image files: pack with encode='raw'"
+                + ("" if self.only_raw else ", or image files only")
+            )
+        if raw and self._raw is False:
+            raise UsageError("expected image files only, or raw pixels only, found both")
+        try:
+            if self._raw is None:
+                self._raw, self._size = raw, size
+                self._begin()
+            self._write(batch.data)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._columns.append(columns)
+
+    def _one_size(self, columns: Columns) -> tuple[int, int]:
+        """The width and height of all images."""
+        width, height = self._size or columns.sizes[0].tolist()
+        other = np.flatnonzero((columns.sizes != (width, height)).any(axis=1))
+        if len(other):
+            at = int(other[0])
+            raise UsageError(different_sizes(self.path, (width, height), columns.sizes[at]))
+        nbytes = width * height * 3
+        wrong = np.flatnonzero(columns.nbytes != nbytes)
+        if len(wrong) or min(width, height) < 1:
+            raise UsageError(
+                f"expected {width} x {height} x 3 bytes of pixels, found "
+                f"{int(columns.nbytes[wrong[0]]) if len(wrong) else 0}"
+            )
+        return width, height
+
+    def sync(self) -> None:
+        """Does nothing: a store of this format is begun again after a crash."""
+
+    def header(self, columns: Sequence[str]) -> dict[str, Any]:
+        """What the store says of itself, JSON-able; ``columns`` are what a reader may demand."""
+        schema = self._schema
+        fields = schema.fields if schema is not None else ()
+        return {
+            "format": f"fastload-{self.format}",
+            "version": self.version,
+            "metadata": self._metadata,
+            "fields": [field.as_json() for field in fields],
+            "columns": sorted(columns),
+            "crc32c": self._sums,
+        }
+
+    def commit(self) -> None:
+        """Write the columns, check that the store opens, and give it its name."""
+        columns = join(self._columns, labelled=bool(self._classes))
+        self._sums = sums_of(columns, self._classes)
+        try:
+            name = self._close(columns)
+            self._check(self._partial.file(name), len(columns))
+            self._partial.finish(name)
+        except OSError as error:
+            raise self._failed(error) from error
+        self._closed = True
+
+    def abort(self, *, keep_partial: bool = True) -> None:
+        """As in the contract; as nothing could be resumed, nothing is kept."""
+        super().abort(keep_partial=False)
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Open what the records go to; ``_raw`` and ``_size`` are known."""
+
+    @abc.abstractmethod
+    def _write(self, data: Sequence[bytes | memoryview]) -> None:
+        """Add the bytes of some records."""
+
+    @abc.abstractmethod
+    def _close(self, columns: Columns) -> str:
+        """Write ``columns``, sync, and return the name that the store has in the partial."""
+
+    @abc.abstractmethod
+    def _check(self, path: str, count: int) -> None:
+        """Open the finished store once, as a reader would."""
+
+
+def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:
+    """The message for images that differ in size."""
+    return (
+        f"expected images of one size for the raw pixels of {os.path.basename(path)!r}, found "
+        f"{first[0]} x {first[1]} and {other[0]} x {other[1]} pixels: give "
+        "resize='224x224', or pack into .lmdb, which holds any sizes"
+    )
+
+
+def _check_name(name: str) -> None:
+    """Field names become names of folders and groups."""
+    if name.startswith((".", "__")) or len(name.encode()) > 200:
+        raise UsageError(
+            f"expected a field name that does not begin with a dot or two underscores, of at most "
+            f"200 bytes, for this format; got {name!r}"
+        )
+
+
+def to_json(header: Mapping[str, Any]) -> bytes:
+    """``header`` as JSON, UTF-8; file names that are no UTF-8 are escaped."""
+    return json.dumps(header, indent=1).encode("ascii")
+
+
+def write_synced(path: str, *parts: bytes | memoryview) -> None:
+    """A small file, durable."""
+    with open(path, "xb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())

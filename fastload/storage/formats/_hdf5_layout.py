@@ -1,0 +1,336 @@
+"""What an HDF5 file holds: where its records lie, and its columns. Everything is checked.
+
+The HDF5 library is used under one lock of ours, and a file is closed before that lock is let go: no
+process that is forked meanwhile inherits an open file, or the library's own lock held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from ...errors import MissingDependencyError, StoreError, StoreNotFoundError
+from .._fields import Blobs, LateBlobs, encode_text, little
+from .._mapped import MappedColumns
+from .._read import open_regular
+from .._sums import Sums
+from .._table import Table
+from ..base import RAW
+from ._array_table import Arrays, checked_labels, numbered, read_header, same
+from ._hdf5_strings import strings
+from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of, least_stored
+
+FORMAT = "hdf5"
+VERSION = 1
+_CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
+_MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
+
+
+class Layout:
+    """What an open file holds.
+
+    Attributes:
+        table: of its records.
+        indirect: as in ``Store``.
+        take: index -> the record's bytes, through the library.
+    """
+
+    def __init__(self, table: Table, indirect: str | None, take: Callable[[int], bytes]) -> None:
+        self.table = table
+        self.indirect = indirect
+        self.take = take
+
+    @classmethod
+    def of(cls, file: Any, path: str) -> Layout:
+        """What the open ``file`` holds."""
+        datasets, mapped = _datasets(file), MappedColumns(path)
+        text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
+        header = read_header(text, FORMAT, VERSION, path, datasets.__contains__)
+        images = datasets.get(first_of(IMAGES, datasets) or "")
+        pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
+        if not pairs and images is None:
+            raise StoreError(
+                f"expected a dataset of images ({', '.join(IMAGES)}), or bytes and offsets, found "
+                f"{', '.join(sorted(datasets)[:20]) or 'no dataset'}",
+                path=path,
+            )
+        if pairs:
+            ends = _array(datasets["offsets"], path, mapped)
+            places = _Places.encoded(datasets["bytes"], ends, path)
+        elif _is_variable(images):
+            places = _Places.variable(images, path)
+        else:
+            places = _Places.raw(images, path)
+        count = len(places.nbytes)
+
+        def column(name: str) -> np.ndarray | None:
+            return _array(datasets[name], path, mapped) if name in datasets else None
+
+        arrays = Arrays(path, count, column)
+        keys = datasets.get("keys")
+        if keys is not None and keys.shape != (count,):
+            raise StoreError(f"expected {count} keys, found a shape of {keys.shape}", path=path)
+        labels, classes = first_of(LABELS, datasets), first_of(CLASSES, datasets)
+        sizes, kinds = arrays.optional("sizes", "<i4", 2), arrays.optional("kinds", "u1")
+        if places.axes is not None:
+            sizes = same(count, (places.axes.width, places.axes.height), "<i4")
+        table = Table(
+            format=FORMAT,
+            files=[path],
+            file=same(count, 0, "<i4"),
+            offset=places.offset,
+            nbytes=places.nbytes,
+            sizes=sizes,
+            kinds=same(count, RAW, "u1") if places.axes is not None else kinds,
+            crc32c=arrays.optional("crc32c", "<u4"),
+            labels=checked_labels(_array(datasets[labels], path, mapped), count, path)
+            if labels
+            else None,
+            classes=[_decoded(name) for name in _array(datasets[classes], path)] if classes else [],
+            keys=LateBlobs(count, functools.partial(_keys_of, path, count), path),
+            fields=arrays.fields(header["fields"]),
+            metadata=header["metadata"],
+            sums=Sums(path, header.get("crc32c")),
+        )
+        table = dataclasses.replace(table, watch=mapped.watch)
+        indirect = None
+        if places.why is not None:
+            name = os.path.basename(path)
+            indirect = (
+                f"{name} has to go through the HDF5 library, one thread at a time, because "
+                f"{places.why}: pack it again without --compression (fastload pack {name} NEW.h5)"
+            )
+        return cls(table, indirect, places.take)
+
+
+class _Places:
+    """Where the records lie, and how the library gives them where they lie nowhere as they are.
+
+    Attributes:
+        offset, nbytes: int64 (n,), in the file; 0 where ``why`` is given.
+        why: the records do not lie in the file as they are, or None.
+        take: index -> the record's bytes, through the library.
+        axes: of raw images; None of image files.
+    """
+
+    def __init__(
+        self,
+        offset: np.ndarray,
+        nbytes: np.ndarray,
+        why: str | None,
+        take: Callable[[int], bytes],
+        axes: Axes | None = None,
+    ) -> None:
+        self.offset = offset if why is None else np.zeros_like(nbytes)
+        self.nbytes = nbytes if why is None else np.zeros_like(nbytes)
+        self.why = why
+        self.take = take
+        self.axes = axes
+
+    @classmethod
+    def raw(cls, images: Any, path: str) -> _Places:
+        """Of one dataset of pixels."""
+        name = images.name.lstrip("/")
+        axes = axes_of(images.shape, images.dtype, path, name)
+        begin, why = _place(images, path)
+        if why is None and not axes.in_place:
+            why = f"{name!r} is not in the order (N, height, width, 3)"
+        nbytes = same(axes.count, axes.nbytes, "<i8")
+        offset = begin + np.arange(axes.count, dtype=np.int64) * axes.nbytes
+        return cls(offset, nbytes, why, lambda index: axes.rgb(images[index]), axes)
+
+    @classmethod
+    def encoded(cls, data: Any, ends: np.ndarray, path: str) -> _Places:
+        """Of image files one after the other, record i from ends[i] to ends[i + 1]."""
+        if data.dtype != np.uint8 or data.ndim != 1 or ends.dtype.kind not in "iu" or not ends.size:
+            raise StoreError(
+                f"expected bytes as uint8 (n,) and offsets as integers (records + 1,), found "
+                f"{data.dtype} {data.shape} and {ends.dtype} {ends.shape}",
+                path=path,
+            )
+        ends = ends.astype(np.int64)
+        if ends[0] < 0 or ends[-1] > data.shape[0] or bool((np.diff(ends) < 0).any()):
+            raise StoreError(
+                f"expected ascending offsets of at most {data.shape[0]}, found others: the file "
+                "is damaged, pack it again",
+                path=path,
+            )
+        begin, why = _place(data, path)
+        return cls(
+            begin + ends[:-1],
+            np.diff(ends),
+            why,
+            lambda index: data[int(ends[index]) : int(ends[index + 1])].tobytes(),
+        )
+
+    @classmethod
+    def variable(cls, images: Any, path: str) -> _Places:
+        """Of image files as arrays of variable length."""
+        count, stored = images.shape[0], images.id.get_storage_size()
+        if least_stored(images.shape, images.dtype.itemsize) > stored:
+            raise StoreError(
+                f"expected {count} images, found {stored} bytes: the file is damaged or not "
+                "finished",
+                path=path,
+            )
+        why = f"{images.name.lstrip('/')!r} is a dataset of arrays of variable length"
+        nbytes = np.zeros(count, np.int64)
+        return cls(nbytes, nbytes, why, lambda index: bytes(images[index].tobytes()))
+
+
+def _place(dataset: Any, path: str) -> tuple[int, str | None]:
+    """Where the data of a dataset begin in the file, and why they do not lie there in one piece."""
+    import h5py
+
+    name = dataset.name.lstrip("/")
+    properties = dataset.id.get_create_plist()
+    if dataset.is_virtual or dataset.external:
+        raise StoreError(
+            f"the data of {name!r} are kept in other files: copy them into one (h5repack)",
+            path=path,
+        )
+    nbytes = dataset.size * dataset.dtype.itemsize
+    if not nbytes:
+        return 0, None
+    if properties.get_layout() != h5py.h5d.CONTIGUOUS:
+        chunked = properties.get_layout() == h5py.h5d.CHUNKED
+        stored = dataset.id.get_storage_size()
+        if chunked and least_stored(dataset.shape, dataset.dtype.itemsize) > stored:
+            raise StoreError(
+                f"expected the data of {name!r}, found {stored} bytes for "
+                f"a shape of {dataset.shape}: the file is damaged or not finished",
+                path=path,
+            )
+        packed = f"compressed ({dataset.compression})" if dataset.compression else "chunked"
+        return 0, f"{name!r} is {packed if chunked else 'kept in its header'}"
+    offset = dataset.id.get_offset()
+    if offset is None:
+        raise StoreError(f"the data of {name!r} were never written", path=path)
+    size = os.path.getsize(path)
+    if offset < 0 or offset + nbytes > size:
+        raise StoreError(
+            f"expected {nbytes} bytes of {name!r} at {offset}, found a file of {size} bytes: it "
+            "was cut short or is damaged",
+            path=path,
+        )
+    return int(offset), None
+
+
+def _datasets(file: Any) -> dict[str, Any]:
+    """The datasets of a file by path, ``fields`` included; links to other files are left out."""
+    import h5py
+
+    found: dict[str, Any] = {}
+    groups = [("", file)]
+    while groups:
+        prefix, group = groups.pop()
+        for name in group:
+            if group.get(name, getclass=True, getlink=True) is not h5py.HardLink:
+                continue
+            item = group[name]
+            if isinstance(item, h5py.Dataset):
+                found[prefix + name] = item
+            elif prefix.count("/") < 2 and (prefix + name).startswith("fields"):
+                groups.append((f"{prefix}{name}/", item))
+    return found
+
+
+def _is_variable(dataset: Any) -> bool:
+    import h5py
+
+    return bool(h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and dataset.ndim == 1)
+
+
+def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.ndarray:
+    """A whole column, checked to lie in the file; ``mapped`` leaves it there where it is large."""
+    import h5py
+
+    if dataset.shape is None:
+        raise StoreError(f"{dataset.name!r} is empty: the file is damaged", path=path)
+    kind = h5py.check_string_dtype(dataset.dtype)
+    if kind is None or kind.length is not None:
+        _place(dataset, path)
+    elif dataset.size > max(1 << 16, os.path.getsize(path)):
+        raise StoreError(f"{dataset.name!r} is larger than its file: it is damaged", path=path)
+    elif (found := strings(dataset, path)) is not None:
+        texts: np.ndarray = np.empty(dataset.shape, object)
+        texts.reshape(-1)[:] = found
+        return texts
+    large = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
+    if mapped is not None and large and dataset.dtype.kind in "iuf":
+        # A column in one piece is left where it is: labels are looked up a batch at a time.
+        offset, why = _place(dataset, path)
+        if why is None:
+            return mapped.array(dataset.dtype, offset, dataset.shape)
+    array = np.asarray(dataset[()])
+    return array if array.dtype.kind not in "iuf" else little(array)
+
+
+def _keys_of(path: str, count: int) -> Blobs:
+    """The names of the records of a file that is not open."""
+    with opened(path) as file:
+        return _keys(_datasets(file).get("keys"), count, path)
+
+
+def _keys(dataset: Any, count: int, path: str) -> Blobs:
+    """The names of records; their numbers where there are none."""
+    if dataset is None:
+        return numbered(count)
+    names = _array(dataset, path).tolist()
+    if len(names) != count:
+        raise StoreError(f"expected {count} keys, found {len(names)}", path=path)
+    return Blobs.of([name if isinstance(name, bytes) else encode_text(str(name)) for name in names])
+
+
+def _decoded(name: Any) -> str:
+    return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
+
+
+def library() -> Any:
+    try:
+        import h5py
+    except ImportError as error:
+        raise MissingDependencyError(".h5 files need h5py: pip install h5py") from error
+    return h5py
+
+
+@functools.cache
+def _fork_lock() -> threading.RLock:
+    """Held while the library works, and by a fork: no child begins with the library's lock held."""
+    lock = threading.RLock()
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )
+    return lock
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """The file, open for reading, closed at the end."""
+    h5py = library()
+    if not os.path.exists(path):
+        raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)
+    with _fork_lock():
+        try:
+            os.close(open_regular(path))  # the library would wait for whoever writes into a pipe
+            file = h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_NBYTES)
+        except OSError as error:
+            raise StoreError(
+                f"expected an HDF5 file, found one that cannot be opened ({error}): it was cut "
+                "short, or is of another format",
+                path=path,
+            ) from error
+        with file:
+            try:
+                yield file
+            except StoreError:  # of ours, and some of them are OSErrors too
+                raise
+            except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
+                raise StoreError(f"the file is damaged: HDF5 says {error}", path=path) from error

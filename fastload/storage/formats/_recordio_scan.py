@@ -1,0 +1,162 @@
+"""RecordIO files without a sidecar: the table that their headers and a .lst beside them make."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from .._fields import Blobs, FieldColumn, field_column, label_column
+from .._mapped import map_file
+from .._read import open_regular
+from .._table import Table
+from ..base import ENCODED
+from ._recordio_frames import HEADER, frames, headers
+
+FORMAT = "recordio"
+# In ``id2`` of a store's first record: a sidecar belongs to the file, which is all of the store, or
+# a shard of it.
+STORE_ID2, SHARD_ID2, MARK_ID2 = 0xFA50 << 48, 0xFA60 << 48, 0xFFF0 << 48
+SPLIT = 1  # added to the (even) beginning of a record in several pieces: its place has no one span
+
+
+def scan(files: Sequence[str]) -> Table:
+    """The table of RecordIO files as im2rec writes them, read from beginning to end.
+
+    The offset of a record in several pieces is where it begins, plus ``SPLIT``.
+
+    Raises:
+        StoreError: a file is damaged, or holds something else.
+    """
+    parts = [_File(path) for path in files]
+    counts = [len(part.header) for part in parts]
+    header = np.concatenate([part.header for part in parts])
+    labels, ragged = _labels(parts, header)
+    kinds, sizes = unpack_id2(header["id2"])
+    return Table(
+        format=FORMAT,
+        files=list(files),
+        file=np.repeat(np.arange(len(parts), dtype=np.int32), counts),
+        offset=np.concatenate([part.offset for part in parts]),
+        nbytes=np.concatenate([part.nbytes for part in parts]),
+        keys=_keys(parts),
+        labels=labels,
+        sizes=sizes,
+        kinds=kinds,
+        fields=ragged,
+    )
+
+
+class _File:
+    """One file, walked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.data: Any = map_file(path)
+        found = frames(self.data, path)
+        self.header = headers(self.data, found, path)
+        before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
+        self.labels = found.offset + HEADER.itemsize
+        self.offset = found.offset + before
+        self.nbytes = found.nbytes - before
+        for record, pieces in found.split.items():
+            self.offset[record] = found.frame[record] + SPLIT
+            whole = sum(nbytes for _, nbytes in pieces) + 4 * (len(pieces) - 1)
+            self.nbytes[record] = whole - before[record]
+            if pieces[0][1] < before[record]:
+                raise StoreError(
+                    "expected the header and labels of a record in its first piece, found the "
+                    "magic number of RecordIO among them",
+                    path=path,
+                    record=record,
+                    offset=int(found.frame[record]),
+                )
+
+
+def pack_id2(kind: int, width: int, height: int) -> int:
+    """What our files put into ``id2``, which im2rec leaves 0: what a record of ours is.
+
+    0 for an image file; else ``kind`` in the upper 16 bits, then width and height of 24 bits each.
+    The first record of a store has ``STORE_ID2`` or ``SHARD_ID2`` there too.
+    """
+    return 0 if kind == ENCODED else kind << 48 | width << 24 | height
+
+
+def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
+    """The kinds and sizes of records; None where all are image files."""
+    marks = id2 & np.uint64(MARK_ID2)
+    marked = (marks == np.uint64(STORE_ID2)) | (marks == np.uint64(SHARD_ID2))
+    kinds = np.where(marked, id2 ^ marks, id2) >> np.uint64(48)
+    ours = (kinds == 1) | (kinds == 2)
+    if not ours.any():
+        return np.zeros(len(id2), np.uint8), None
+    mask = np.uint64((1 << 24) - 1)
+    sizes = np.stack([id2 >> np.uint64(24) & mask, id2 & mask], axis=1).astype(np.int32)
+    sizes[~ours] = 0
+    return np.where(ours, kinds, ENCODED).astype(np.uint8), sizes
+
+
+def _labels(
+    parts: Sequence[_File], header: np.ndarray
+) -> tuple[np.ndarray | None, dict[str, FieldColumn]]:
+    """The labels; as a field "labels" where records have different numbers of them."""
+    flag = header["flag"]
+    if not len(flag) or bool((flag == 0).all()):
+        return _exact(header["label"]), {}
+    if bool((flag == flag[0]).all()):
+        width = int(flag[0])
+        return _exact(np.concatenate([_vectors(part, width) for part in parts])), {}
+    rows = []
+    for part in parts:
+        for at, width, label in zip(
+            part.labels.tolist(), part.header["flag"].tolist(), part.header["label"].tolist()
+        ):
+            several = np.frombuffer(part.data[at : at + 4 * width], "<f4").tolist()
+            rows.append(json.dumps(several if width else [label]).encode())
+    return None, {"labels": field_column("labels", rows, "json")}
+
+
+def _vectors(part: _File, width: int) -> np.ndarray:
+    if not len(part.labels):
+        return np.empty((0, width), np.float32)
+    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(part.data, np.uint8), 4 * width)
+    return np.ascontiguousarray(rows[part.labels]).view("<f4")
+
+
+def _exact(labels: np.ndarray) -> np.ndarray:
+    """int64 where all are whole numbers that a float32 holds exactly."""
+    whole = np.isfinite(labels).all() and (np.abs(labels) <= 1 << 24).all()
+    if whole and (labels == np.floor(labels)).all():
+        return label_column(labels.astype(np.int64))
+    return label_column(np.ascontiguousarray(labels))
+
+
+def _keys(parts: Sequence[_File]) -> Blobs:
+    """Paths out of the .lst files where these list every record; else the records' ids."""
+    keys: list[bytes] = []
+    for part in parts:
+        listed = _listed(os.path.splitext(part.path)[0] + ".lst")
+        ids = part.header["id"].tolist()
+        keys += [listed.get(number, b"%d" % number) for number in ids]
+    if len(set(keys)) != len(keys):
+        keys = [b"%d" % record for record in range(len(keys))]
+    return Blobs.of(keys)
+
+
+def _listed(path: str) -> dict[int, bytes]:
+    """id -> path out of a .lst file: lines of id, labels, path, with tabs between."""
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return {}  # im2rec's readers do without it, and so do we
+    found = {}
+    for line in lines:
+        columns = line.split(b"\t")
+        if len(columns) >= 3 and columns[0].isdigit():
+            found[int(columns[0])] = columns[-1]
+    return found

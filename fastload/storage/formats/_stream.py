@@ -1,0 +1,318 @@
+"""StreamWriter: formats that append records to files, in one file or in shards.
+
+Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
+and then adds a chunk to the journal, which says where every record lies: what the data files hold
+beyond the journal is cut off when the work is resumed, and every frame before that is compared with
+its checksum.
+
+A store of one file is NAME beside its sidecar NAME.fastload, which is renamed first. A store of
+shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import itertools
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ... import _native
+from ...errors import UsageError
+from .._columns import Columns, join
+from .._crc import crc32c
+from .._shards import Sharding
+from .._sidecar import is_manifest, sidecar_of, write_sidecar
+from .._table import Table
+from .._writer import PartialWriter
+from .._writes import write_all
+from ..base import Batch
+
+# What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
+_SYNC_NBYTES = 64 << 20
+_WRITEBACK_NBYTES = 4 << 20  # the disk is told of so much at a time
+
+
+class StreamWriter(PartialWriter):
+    """Appends framed records to data files. See ``open_writer`` for the arguments.
+
+    A format says what stands around its records: ``header``, ``frames``, ``trailer``, ``extras``.
+
+    Args:
+        shards: write so many files, of equally many records; needs ``total``.
+        shard_nbytes: begin another file before one becomes larger than this.
+        total: how many records are expected; fewer leave the last shards smaller.
+    """
+
+    format: ClassVar[str]
+    version: ClassVar[int] = 1
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        classes: Sequence[str] = (),
+        metadata: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
+        shards: int | None = None,
+        shard_nbytes: int | None = None,
+        total: int | None = None,
+    ) -> None:
+        self._sharding = Sharding(shards, shard_nbytes, total)
+        self._shards, self._shard_nbytes = shards, shard_nbytes
+        self._sharded = self._sharding.wanted
+        path = os.path.abspath(os.fspath(path))
+        other = path if self._sharded else sidecar_of(path)
+        if os.path.lexists(path) if self._sharded else is_manifest(path):
+            raise UsageError(f"{other!r} exists: delete that store or choose another name")
+        begun: dict[str, Any] = {"format": self.format, "version": self.version}
+        begun |= self._sharding.settings() if self._sharded else {}
+        super().__init__(
+            path, begun, classes=classes, metadata=metadata, settings=settings,
+            mark=sidecar_of(path) if self._sharded else None,
+        )  # fmt: skip
+        self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
+        self._unsynced_nbytes = self._unstarted_nbytes = 0
+        try:
+            self._number, self._at = 0, len(self.header())  # where the next record may begin
+            if self._partial.chunks:
+                places = self._partial.chunks[-1].places
+                assert places is not None  # our journal has them
+                self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
+                self._check_data()
+        except BaseException:
+            self._partial.close()
+            raise
+
+    # --- what a format says -----------------------------------------------------------------------
+
+    def header(self) -> bytes:
+        """What every data file begins with; always equally long."""
+        return b""
+
+    @abc.abstractmethod
+    def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """What stands before, and what stands after, the bytes of each record.
+
+        Args:
+            first: index in the store of the batch's first record.
+            batch: the records.
+        """
+
+    def trailer(self) -> bytes:
+        """What every data file ends with."""
+        return b""
+
+    def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
+        """Other files to lie beside the data file ``name``: name -> content.
+
+        ``records`` are the columns of the records in it; ``places`` says where.
+        """
+        return {}
+
+    def shard_name(self, number: int, count: int) -> str:
+        """File name of shard ``number`` of ``count``."""
+        stem, suffix = os.path.splitext(os.path.basename(self.path))
+        return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def _data(self, number: int) -> str:
+        return self._partial.file(f"data-{number:05d}")
+
+    def _check_data(self) -> None:
+        """The data files hold what the journal says, and as it was written."""
+        columns = join(self._partial.chunks)
+        assert columns.places is not None  # our journal has them
+        for number in range(self._number + 1):
+            path = self._data(number)
+            start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
+            try:
+                file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except OSError as error:
+                raise self._damaged(
+                    f"a data file cannot be read ({error.strerror})", path
+                ) from error
+            try:
+                self._check_frames(file, path, start, columns.part(start, stop))
+            finally:
+                os.close(file)
+
+    def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
+        """Every frame of a data file, whose records begin with number ``first``."""
+        header = self.header()
+        if os.pread(file, len(header), 0) != header:
+            raise self._damaged("expected another beginning of a data file", path, offset=0)
+        assert columns.places is not None  # as above
+        crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
+        for i, (begin, end, crc) in enumerate(zip(*columns.places[:, [1, 3]].T.tolist(), crcs)):
+            frame = os.pread(file, end - begin, begin)
+            if len(frame) < end - begin:
+                raise self._damaged(
+                    f"expected {end - begin} bytes, found {len(frame)}",
+                    path, record=first + i, offset=begin,
+                )  # fmt: skip
+            if crc is not None and crc32c(frame) != crc:  # older journals have none
+                raise self._damaged(
+                    f"expected CRC32C {crc:08x} of a record's frame, found {crc32c(frame):08x}",
+                    path, record=first + i, offset=begin,
+                )  # fmt: skip
+
+    def _descriptor(self, number: int) -> int:
+        """The data file ``number``, open, with its header."""
+        found = self._open.get(number)
+        if found is None:
+            found = os.open(self._data(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._open[number] = found
+            write_all(found, [self.header()], 0)
+        return found
+
+    def extend(self, batch: Batch) -> None:
+        """Add records.
+
+        Raises:
+            UsageError: the records differ from earlier ones in the type of labels or in fields.
+            StoreError: writing failed, for instance on a full disk.
+        """
+        if not batch.keys:
+            return
+        columns = self._admit(batch)
+        first = len(self)
+        before, after = self.frames(first, batch)
+        heads = np.fromiter(map(len, before), np.int64, len(before))
+        lengths = heads + columns.nbytes + np.fromiter(map(len, after), np.int64, len(after))
+        begin = np.empty(len(lengths), np.int64)
+        numbers = self._assign(first, lengths, begin)
+        places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
+        frames = [
+            crc32c(end, crc32c(data, crc32c(begin_)))
+            for begin_, data, end in zip(before, batch.data, after)
+        ]
+        try:
+            for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
+                start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
+                pieces = [
+                    piece
+                    for i in range(start, stop)
+                    for piece in (before[i], batch.data[i], after[i])
+                    if len(piece)
+                ]
+                write_all(self._descriptor(number), pieces, int(begin[start]))
+                self._start_writeback(number, int(begin[start]), int(lengths[start:stop].sum()))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
+        self._columns.append(
+            dataclasses.replace(columns, places=places, frames=np.array(frames, np.uint32))
+        )
+        self._unsynced_nbytes += int(lengths.sum())
+        if self._unsynced_nbytes >= _SYNC_NBYTES:
+            self.sync()
+
+    def _start_writeback(self, number: int, begin: int, nbytes: int) -> None:
+        """Have the disk begin with what was written, so that ``sync`` waits less."""
+        self._unstarted_nbytes += nbytes
+        if self._unstarted_nbytes < _WRITEBACK_NBYTES:
+            return
+        core = _native.load()
+        if core is not None:
+            at = max(0, begin + nbytes - self._unstarted_nbytes)
+            core.start_writeback(self._descriptor(number), at, self._unstarted_nbytes)
+        self._unstarted_nbytes = 0
+
+    def _assign(self, first: int, lengths: np.ndarray, begin: np.ndarray) -> np.ndarray:
+        """The data file of each record (ascending); fills ``begin`` with the place in it."""
+        count, header = len(lengths), len(self.header())
+        starts = np.cumsum(lengths) - lengths  # in the batch
+        numbers = np.full(count, self._number)
+        if self._shards is not None:
+            numbers = self._sharding.by_count(first, count)
+        elif self._shard_nbytes is not None:
+            room = self._shard_nbytes - len(self.trailer())
+            ends = starts + lengths
+            at, done = self._at, 0
+            while done < count:
+                fit = int(np.searchsorted(ends, starts[done] + room - at, side="right"))
+                if at == header:
+                    fit = max(fit, done + 1)  # a record larger than a shard has one for itself
+                done = max(fit, done)
+                numbers[done:] += 1
+                at = header
+        edges = [0, *np.flatnonzero(np.diff(numbers, prepend=self._number)).tolist(), count]
+        for start, stop in itertools.pairwise(edges):
+            if start < stop:
+                at = self._at if numbers[start] == self._number else header
+                begin[start:stop] = starts[start:stop] - starts[start] + at
+        return numbers
+
+    def sync(self) -> None:
+        """Make all that was added durable."""
+        if not self._columns:
+            return
+        try:
+            for descriptor in self._open.values():
+                os.fsync(descriptor)
+            self._partial.add(join(self._columns))
+        except OSError as error:
+            raise self._failed(error) from error
+        self._columns.clear()
+        self._unsynced_nbytes = self._unstarted_nbytes = 0
+        self._release()
+
+    def _release(self) -> None:
+        """Close the data files."""
+        while self._open:
+            os.close(self._open.popitem()[1])
+
+    def commit(self) -> None:
+        """Finish the data files, write the sidecar, and give all their names."""
+        self.sync()
+        columns = join(self._partial.chunks, labelled=bool(self._classes))
+        assert columns.places is not None  # every chunk has them
+        count = self._shards or self._number + 1
+        try:
+            renames, names, paths = [], [], []
+            for number in range(count):
+                name = os.path.basename(self.path)
+                name = self.shard_name(number, count) if self._sharded else name
+                mine = columns.places[:, 0]
+                start, stop = np.searchsorted(mine, [number, number + 1]).tolist()
+                end = int(columns.places[stop - 1, 3]) if stop > start else len(self.header())
+                self._finish_data(number, end)
+                names.append(name)
+                paths.append(self._data(number))
+                renames.append((f"data-{number:05d}", self._beside(name)))
+                for extra, content in self.extras(name, columns.part(start, stop)).items():
+                    inner = f"extra-{len(renames):05d}"
+                    with open(self._partial.file(inner), "wb") as file:
+                        file.write(content)
+                    renames.append((inner, self._beside(extra)))
+            table = Table.of(  # checked: no store gets its name before that
+                columns, columns.places[:, 2], format=self.format, files=paths,
+                classes=self._classes, metadata=self._metadata,
+            )  # fmt: skip
+            write_sidecar(self.path, table, names=names, target=self._partial.file("sidecar"))
+            sidecar = ("sidecar", sidecar_of(self.path))
+            if self._sharded:
+                renames.append(sidecar)
+            else:  # the name of the data file makes the store exist
+                renames = [sidecar, *renames[1:], renames[0]]
+            self._partial.publish(renames, replace=not self._sharded)
+            self._closed = True
+        except OSError as error:
+            raise self._failed(error) from error
+        finally:
+            self._release()
+
+    def _beside(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self.path), name)
+
+    def _finish_data(self, number: int, end: int) -> None:
+        """Cut a data file to its records, and give it its trailer."""
+        descriptor = self._descriptor(number)
+        os.ftruncate(descriptor, end)
+        write_all(descriptor, [self.trailer()], end)
+        self._release()

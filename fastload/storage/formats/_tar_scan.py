@@ -1,0 +1,258 @@
+"""Tar archives without a sidecar: the table that WebDataset's grouping of members makes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError, UsageError
+from .._fields import Blobs, label_column
+from .._mapped import map_file
+from .._table import Table
+from ..base import DCT, ENCODED, RAW
+from ..folder import SPLITS
+from ._tar_members import Members, members
+
+FORMAT = "tar"
+KINDS = {b"rgb": RAW, b"dct": DCT}  # the endings of what no one else reads
+_IMAGES = (
+    b"jpg",
+    b"jpeg",
+    b"png",
+    b"webp",
+    b"bmp",
+    b"gif",
+    b"tif",
+    b"tiff",
+    b"ppm",
+    b"pgm",
+    *KINDS,
+)
+_LABEL, _JSON = b"cls", b"json"
+_MAX_DIGITS = 20  # of a label
+
+
+class Scan:
+    """The samples of the archives ``files``, in order.
+
+    Attributes:
+        table: their table, without fields.
+        extras: ending -> (file, offset, nbytes) of the members with it that are no image and no
+            label, one per sample; nbytes -1 where a sample has none.
+
+    Raises:
+        StoreError: an archive is damaged or refused, or a sample has no image.
+    """
+
+    def __init__(self, files: Sequence[str]) -> None:
+        self._data: list[Any] = [map_file(path) for path in files]
+        self._files = list(files)
+        archives = [members(data, path) for data, path in zip(self._data, files)]
+        self._extensions, self._extension = _merged(archives)
+        counts = [len(archive.stem) for archive in archives]
+        self._file = np.repeat(np.arange(len(files), dtype=np.int32), counts)
+        self._offset = np.concatenate([archive.offset for archive in archives])
+        self._nbytes = np.concatenate([archive.nbytes for archive in archives])
+        first = np.concatenate([archive.first for archive in archives])
+        self._sample = np.cumsum(first, dtype=np.int64) - 1
+        self._count = int(self._sample[-1]) + 1 if len(self._sample) else 0
+        self._names = Blobs.join([archive.names for archive in archives])
+        self._stem = np.concatenate([archive.stem for archive in archives])
+        images = self._choose_images()
+        used = {_LABEL} if (labels := self._class_labels()) is not None else set()
+        self.extras = self._others(images, used)
+        if labels is None:
+            labels = self._described_labels()
+        classes: list[str] = []
+        if labels is None and not self.extras:
+            classes, labels = self._class_folders(images)
+        kinds = self._kinds(images)
+        self.table = Table(
+            format=FORMAT,
+            files=self._files,
+            file=self._file[images],
+            offset=self._offset[images],
+            nbytes=self._nbytes[images],
+            keys=self._keys(images),
+            labels=labels,
+            sizes=self._sizes(kinds),
+            kinds=kinds,
+            classes=classes,
+        )
+
+    def _with(self, extension: bytes) -> np.ndarray:
+        """The members with this ending."""
+        if extension not in self._extensions:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(self._extension == self._extensions.index(extension))
+
+    def _choose_images(self) -> np.ndarray:
+        """The member of each sample that is its image: key.jpg before key.input.jpg."""
+        rank = np.full(len(self._extensions) + 1, 9, np.int8)
+        for number, extension in enumerate(self._extensions):
+            if extension in _IMAGES:
+                rank[number] = 0
+            elif extension.rsplit(b".", 1)[-1] in _IMAGES:
+                rank[number] = 1
+        ranks = rank[self._extension]
+        images = np.flatnonzero(ranks < 9)
+        if (ranks[images] == 1).any() or len(images) != self._count:
+            images = images[np.lexsort((images, ranks[images], self._sample[images]))]
+            _, chosen = np.unique(self._sample[images], return_index=True)
+            images = images[chosen]
+        there = np.zeros(self._count, bool)
+        there[self._sample[images]] = True
+        without = np.flatnonzero(~there)
+        if len(without):
+            member = int(np.searchsorted(self._sample, without[0]))
+            raise StoreError(
+                f"expected an image in every sample, found none in {self._key(member)!r}",
+                path=self._files[int(self._file[member])],
+                record=int(without[0]),
+                offset=int(self._offset[member]),
+            )
+        return images
+
+    def _key(self, member: int) -> str:
+        name = self._names.texts(np.array([member]))[0]
+        return name.encode("utf-8", "surrogateescape")[: int(self._stem[member])].decode(
+            "utf-8", "replace"
+        )
+
+    def _keys(self, images: np.ndarray) -> Blobs:
+        names = self._names.take(images)
+        return Blobs.of([name[:stem] for name, stem in zip(names, self._stem[images].tolist())])
+
+    def _read(self, chosen: np.ndarray) -> list[bytes]:
+        return [
+            bytes(self._data[file][at : at + nbytes])
+            for file, at, nbytes in zip(
+                self._file[chosen].tolist(),
+                self._offset[chosen].tolist(),
+                self._nbytes[chosen].tolist(),
+            )
+        ]
+
+    def _class_labels(self) -> np.ndarray | None:
+        """The numbers in the members "cls"; None unless every sample has one."""
+        chosen = self._with(_LABEL)
+        if not np.array_equal(self._sample[chosen], np.arange(self._count)):
+            return None
+        if len(chosen) and int(self._nbytes[chosen].max()) > _MAX_DIGITS:
+            return None
+        try:
+            return np.array([int(text) for text in self._read(chosen)], np.int64)
+        except (ValueError, OverflowError):
+            return None  # names, not numbers: they stay a field
+
+    def _class_folders(self, images: np.ndarray) -> tuple[list[str], np.ndarray | None]:
+        """Classes and labels of an archive of class folders, numbered as ImageFolder does it.
+
+        What lies above all images is no class. Where there is an image beside the folders, or where
+        these are those of a split dataset, there are no labels.
+        """
+        folders = [name.split(b"/")[:-1] for name in self._names.take(images)]
+        if not folders:
+            return [], None
+        ends = zip(min(folders), max(folders))  # what these share, all share
+        depth = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
+        if min(map(len, folders)) <= depth:
+            return [], None
+        names = np.array([folder[depth] for folder in folders])
+        found, labels = np.unique(names, return_inverse=True)
+        classes = [name.decode("utf-8", "surrogateescape") for name in found.tolist()]
+        if all(name.lower() in SPLITS for name in classes):
+            return [], None
+        return classes, labels.reshape(-1).astype(np.int64)
+
+    def _others(
+        self, images: np.ndarray, used: set[bytes]
+    ) -> dict[bytes, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        is_image = np.zeros(len(self._extension), bool)
+        is_image[images] = True
+        extras = {}
+        for number, extension in enumerate(self._extensions):
+            chosen = np.flatnonzero((self._extension == number) & ~is_image)
+            if not len(chosen) or extension in used:
+                continue
+            samples = self._sample[chosen]
+            twice = np.flatnonzero(np.diff(samples) == 0)
+            if len(twice):
+                member = int(chosen[twice[0] + 1])
+                raise StoreError(
+                    f"expected each member of a sample once, found two of {self._key(member)!r}",
+                    path=self._files[int(self._file[member])],
+                    record=int(samples[twice[0]]),
+                    offset=int(self._offset[member]),
+                )
+            file = np.zeros(self._count, np.int32)
+            offset = np.zeros(self._count, np.int64)
+            nbytes = np.full(self._count, -1, np.int64)
+            file[samples], offset[samples] = self._file[chosen], self._offset[chosen]
+            nbytes[samples] = self._nbytes[chosen]
+            extras[extension] = file, offset, nbytes
+        return extras
+
+    def _kinds(self, images: np.ndarray) -> np.ndarray:
+        table = [KINDS.get(extension, ENCODED) for extension in self._extensions]
+        kinds: np.ndarray = np.array([*table, ENCODED], np.uint8)[self._extension[images]]
+        return kinds
+
+    def _described_labels(self) -> np.ndarray | None:
+        """ "label" of the members "json"; None unless every sample has one that is a label."""
+        chosen = self._with(_JSON)
+        if not self._count or not np.array_equal(self._sample[chosen], np.arange(self._count)):
+            return None
+        values = []
+        for text in self._read(chosen):
+            value = _described(text).get("label")
+            if not isinstance(value, (int, float, list)):
+                return None
+            values.append(value)
+        try:
+            return label_column(values)
+        except UsageError:
+            return None
+
+    def _sizes(self, kinds: np.ndarray) -> np.ndarray | None:
+        """Of raw pixels, which do not say it themselves."""
+        raw = np.flatnonzero(kinds == RAW)
+        if not len(raw):
+            return None
+        sizes = np.zeros((self._count, 2), np.int32)
+        chosen = self._with(_JSON)
+        texts = dict(zip(self._sample[chosen].tolist(), self._read(chosen)))
+        for row in raw.tolist():
+            described = _described(texts.get(row, b""))
+            size = [described.get("width"), described.get("height")]
+            if not all(type(side) is int and 0 < side < 1 << 24 for side in size):
+                raise StoreError(
+                    "expected width and height of raw pixels in the json member, found none",
+                    path=self._files[0],
+                    record=row,
+                )
+            sizes[row] = np.array(size)
+        return sizes
+
+
+def _described(text: bytes) -> dict[str, Any]:
+    """What a member "json" says; nothing where it is no JSON object: the field will show that."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
+    """The endings of all archives, and each member's."""
+    known: dict[bytes, int] = {}
+    parts = []
+    for archive in archives:
+        numbers = [known.setdefault(ending, len(known)) for ending in archive.extensions]
+        parts.append(np.array([*numbers, -1], np.int64)[archive.extension])
+    return list(known), np.concatenate(parts)

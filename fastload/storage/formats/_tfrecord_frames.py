@@ -1,0 +1,119 @@
+"""The framing of TFRecord files: where the records lie, each length checked against its checksum.
+
+    record       u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of the data
+
+Source: tensorflow's ``tensorflow/core/lib/io/record_writer.h``; the mask is that of
+``tensorflow/core/lib/hash/crc32c.h``.
+"""
+
+from __future__ import annotations
+
+import functools
+import struct
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from .._crc import crc32c
+
+HEAD, TAIL = 12, 4  # bytes before and after the data of a record
+
+_LENGTH = struct.Struct("<Q")
+_POLYNOMIAL = 0x82F63B78  # Castagnoli, bits reversed
+_CHUNK = 1 << 16  # records whose lengths are checked together: arrays that stay in the cache
+
+
+def masked(crc: int) -> int:
+    """The form in which TFRecord stores a CRC32C."""
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def head(nbytes: int) -> bytes:
+    """What stands before ``nbytes`` bytes of data."""
+    length = _LENGTH.pack(nbytes)
+    return length + masked(crc32c(length)).to_bytes(4, "little")
+
+
+def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Offset and length (int64) of the data of every record of a whole file.
+
+    Args:
+        data: the file, mapped.
+        path: for messages.
+
+    Raises:
+        StoreError: the file is cut short, or a length is damaged.
+    """
+    end, unpack = len(data), _LENGTH.unpack_from
+    at, count, parts = 0, 0, []
+    while at < end:
+        offsets: list[int] = []
+        while at < end and len(offsets) < _CHUNK:  # a damaged length is found soon
+            offsets.append(at)
+            if end - at < HEAD + TAIL:
+                break
+            at += unpack(data, at)[0] + (HEAD + TAIL)
+        cut = at > end or end - offsets[-1] < HEAD + TAIL
+        begin = np.array(offsets[:-1] if cut else offsets, np.int64)
+        _check_lengths(data, begin, count, path)
+        count += len(begin)
+        if cut:
+            raise _cut_short(data, offsets[-1], count, path)
+        parts.append(begin)
+    begin = np.concatenate(parts) if parts else np.empty(0, np.int64)
+    return begin + HEAD, np.diff(begin, append=end) - (HEAD + TAIL)
+
+
+def _cut_short(data: Any, at: int, record: int, path: str) -> StoreError:
+    left = len(data) - at
+    if left < HEAD:
+        what = f"the file is cut short: expected the {HEAD} bytes that begin a record, found {left}"
+    else:
+        length = _LENGTH.unpack_from(data, at)[0]
+        if data[at : at + HEAD] != head(length):
+            return _damaged(at, record, path)
+        nbytes = HEAD + length + TAIL
+        what = f"the file is cut short: expected a record of {nbytes} bytes, found {left}"
+    return StoreError(f"{what}; copy or pack it again", path=path, record=record, offset=at)
+
+
+def _damaged(at: int, record: int, path: str) -> StoreError:
+    return StoreError(
+        "expected the length of a TFRecord and its checksum, found other bytes: this is no "
+        "TFRecord file, or it is damaged; copy or pack it again",
+        path=path,
+        record=record,
+        offset=at,
+    )
+
+
+def _check_lengths(data: Any, begin: np.ndarray, first: int, path: str) -> None:
+    """Compare the CRC32C of each length with the one stored behind it; ``first``: record number."""
+    if not len(begin):
+        return
+    rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)
+    tables = _tables()
+    heads = rows[begin]
+    mixed = heads[:, :8].copy()
+    mixed[:, :4] ^= 0xFF
+    crc = np.full(len(heads), 0xFFFFFFFF, np.uint32)
+    for column in range(8):
+        crc ^= tables[7 - column][mixed[:, column]]
+    stored = np.ascontiguousarray(heads[:, 8:]).view("<u4")[:, 0]
+    expected = (crc >> 15 | crc << 17) + np.uint32(0xA282EAD8)
+    wrong = np.flatnonzero(stored != expected)
+    if len(wrong):
+        raise _damaged(int(begin[wrong[0]]), first + int(wrong[0]), path)
+
+
+@functools.cache
+def _tables() -> np.ndarray:
+    """uint32 (8, 256): what a byte, followed by so many others, adds to a CRC32C."""
+    value = np.arange(256, dtype=np.uint32)
+    for _ in range(8):
+        value = value >> 1 ^ np.uint32(_POLYNOMIAL) * (value & 1)
+    tables = [value]
+    for _ in range(7):
+        tables.append(tables[-1] >> 8 ^ tables[0][tables[-1] & 0xFF])
+    return np.stack(tables)

@@ -1,0 +1,306 @@
+"""TFRecord files without a sidecar: the table that their features make.
+
+The image and its columns are found by the names that TF-Slim gives, then by those of TensorFlow
+Datasets and of common scripts. Every other feature is a field: as many numbers in every record are
+an array, lists of different lengths JSON, one byte string bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from .._fields import RESERVED, Blobs, FieldColumn, field_column, label_column
+from .._mapped import map_file
+from .._table import Table
+from ..base import DCT, ENCODED, RAW
+from . import _example
+from ._array_table import numbered
+from ._tfrecord_frames import frames
+
+FORMAT = "tfrecord"
+OWN_FORMATS = {RAW: b"fastload-raw", DCT: b"fastload-dct"}  # image/format of what no one else reads
+
+_IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
+_LABELS = (b"image/class/label", b"label")
+_KEYS = (b"image/filename", b"filename", b"file_name")
+_TEXT, _FORMAT = b"image/class/text", b"image/format"
+_HEIGHT, _WIDTH = b"image/height", b"image/width"
+_KNOWN = {_TEXT, _FORMAT, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
+
+_SAMPLED = 100  # examples whose features' names are looked at
+_MAX_FEATURES = 200
+_MAX_CLASSES = 1_000_000
+_CHUNK = 1 << 16  # examples parsed at once
+
+
+def scan(files: Sequence[str]) -> Table:
+    """The table of TFRecord files, read from their beginning to their end.
+
+    Raises:
+        StoreError: a file is damaged, or holds no images.
+    """
+    parts = [_File(path) for path in files]
+    names = _names(parts)
+    # In one piece from the beginning: to join them would take a third of the time.
+    found, first = _example.Found.none(sum(map(len, parts)), len(names)), 0
+    for part in parts:
+        part.find(names, found.rows(slice(first, first + len(part))))
+        first += len(part)
+    return _Scan(parts, names, found).table()
+
+
+class _File:
+    """One file, walked."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.data: Any = map_file(path)
+        self.begin, self.length = frames(self.data, path)
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def names(self) -> dict[bytes, None]:
+        """Names of the features of the first examples, in order."""
+        found: dict[bytes, None] = {}
+        for row in range(min(_SAMPLED, len(self))):
+            begin = int(self.begin[row])
+            try:
+                for name, _, _, _ in _example.features(
+                    self.data, begin, begin + int(self.length[row])
+                ):
+                    found.setdefault(name)
+            except (ValueError, IndexError) as error:
+                raise self._broken(row) from error
+        return found
+
+    def find(self, names: Sequence[bytes], found: _example.Found) -> None:
+        """Write into ``found`` where the features ``names`` lie in every example."""
+        for first in range(0, len(self), _CHUNK):
+            chunk = slice(first, first + _CHUNK)
+            try:
+                _example.find(
+                    self.data, self.begin[chunk], self.length[chunk], names, found.rows(chunk)
+                )
+            except _example.BrokenExample as error:
+                raise self._broken(first + error.row) from error
+
+    def _broken(self, row: int) -> StoreError:
+        return StoreError(
+            "expected a tf.train.Example, found bytes that are none: the record is damaged, or "
+            "holds something else",
+            path=self.path,
+            record=row,
+            offset=int(self.begin[row]),
+        )
+
+
+def _names(parts: Sequence[_File]) -> list[bytes]:
+    found: dict[bytes, None] = {}
+    for part in parts:
+        found |= part.names()
+    if len(found) > _MAX_FEATURES:
+        raise StoreError(
+            f"expected examples of at most {_MAX_FEATURES} features, found {len(found)}",
+            path=parts[0].path,
+        )
+    return list(found)
+
+
+class _Scan:
+    """What the features of all files say, as columns."""
+
+    def __init__(
+        self, parts: Sequence[_File], names: Sequence[bytes], found: _example.Found
+    ) -> None:
+        self._parts = parts
+        self._names = names
+        self._found = found
+        counts = [len(part) for part in parts]
+        self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
+        self._first = np.cumsum(counts) - counts  # record that each file begins with
+        self._used = set(_KNOWN)
+
+    def table(self) -> Table:
+        """All columns."""
+        offset, nbytes = self._images()
+        labels = self._labels()
+        kinds = self._kinds()
+        keys = self._keys()
+        classes = self._classes(labels)
+        fields, left_out = self._fields()
+        return Table(
+            format=FORMAT,
+            files=[part.path for part in self._parts],
+            file=self._file,
+            offset=offset,
+            nbytes=nbytes,
+            keys=keys,
+            labels=labels,
+            # Only raw pixels need the sizes; others may have been resized since they were noted.
+            sizes=self._sizes() if (kinds == RAW).any() else None,
+            kinds=kinds,
+            fields=fields,
+            classes=classes,
+            metadata={"features left out": left_out} if left_out else {},
+        )
+
+    def _column(self, name: bytes) -> int | None:
+        return self._names.index(name) if name in self._names else None
+
+    def _chosen(self, names: Sequence[bytes]) -> int | None:
+        """The column of the first of ``names`` that there is; it counts as used."""
+        for name in names:
+            if name in self._names:
+                self._used.add(name)
+                return self._names.index(name)
+        return None
+
+    def _error(self, row: int, message: str) -> StoreError:
+        part = self._parts[int(self._file[row])]
+        inside = row - int(self._first[int(self._file[row])])
+        return StoreError(message, path=part.path, record=row, offset=int(part.begin[inside]))
+
+    def _images(self) -> tuple[np.ndarray, np.ndarray]:
+        column = self._chosen(_IMAGES)
+        if column is None:
+            if not len(self._file):
+                return np.empty(0, np.int64), np.empty(0, np.int64)
+            known = ", ".join(name.decode("utf-8", "replace") for name in self._names[:20])
+            raise self._error(0, f"expected a feature image/encoded, found {known or 'none'}")
+        single = self._single(column, _example.BYTES)
+        if not single.all():
+            row = int(np.flatnonzero(~single)[0])
+            name = self._names[column].decode()
+            raise self._error(row, f"expected one value in the feature {name}, found none or more")
+        return self._found.offset[:, column].copy(), self._found.nbytes[:, column].copy()
+
+    def _single(self, column: int, kind: int) -> np.ndarray:
+        """Where there is exactly one value, of ``kind``."""
+        single: np.ndarray = self._found.kind[:, column] == kind
+        single &= self._found.count[:, column] == 1
+        return single
+
+    def _data(self, row: int) -> Any:
+        return self._parts[int(self._file[row])].data
+
+    def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
+        """The values of a feature that has one in each of ``rows``."""
+        found, parts = self._found, [part.data for part in self._parts]
+        begin = found.offset[rows, column]
+        end = begin + found.nbytes[rows, column]
+        files = self._file[rows].tolist()
+        return [
+            bytes(parts[file][at:stop])
+            for file, at, stop in zip(files, begin.tolist(), end.tolist(), strict=True)
+        ]
+
+    def _numbers(self, column: int) -> np.ndarray | list[Any] | None:
+        """(n,) or (n, k) where every record has as many; a list of lists; None for bytes."""
+        found, count = self._found, self._found.count[:, column]
+        kinds = found.kind[:, column]
+        present = kinds[kinds != 0]
+        if not len(present) or (present != present[0]).any() or present[0] == _example.BYTES:
+            return None
+        kind = int(present[0])
+        if bool((count == 1).all()):
+            first = found.first[:, column]
+            floats: np.ndarray = first.astype(np.uint32).view(np.float32)
+            return floats if kind == _example.FLOAT else first
+        rows = [
+            _example.numbers(self._data(row), kind, at, at + nbytes) if here else ()
+            for row, (here, at, nbytes) in enumerate(
+                zip(
+                    found.kind[:, column].tolist(),
+                    found.offset[:, column].tolist(),
+                    found.nbytes[:, column].tolist(),
+                )
+            )
+        ]
+        if bool((count == count[0]).all()):
+            return np.stack([np.asarray(row) for row in rows])
+        return [list(map(float if kind == _example.FLOAT else int, row)) for row in rows]
+
+    def _labels(self) -> np.ndarray | None:
+        column = self._chosen(_LABELS)
+        numbers = None if column is None else self._numbers(column)
+        if isinstance(numbers, np.ndarray) and bool((self._found.count[:, column] > 0).all()):
+            return label_column(numbers)
+        if column is not None:
+            self._used.discard(self._names[column])  # of different lengths: a field
+        return None
+
+    def _kinds(self) -> np.ndarray:
+        kinds = np.full(len(self._file), ENCODED, np.uint8)
+        column = self._column(_FORMAT)
+        if column is not None:
+            own = {value: kind for kind, value in OWN_FORMATS.items()}
+            length = self._found.nbytes[:, column]
+            rows = np.flatnonzero(self._single(column, _example.BYTES) & (length == 12))
+            kinds[rows] = [own.get(value, ENCODED) for value in self._bytes(column, rows)]
+        return kinds
+
+    def _sizes(self) -> np.ndarray:
+        sizes = np.zeros((len(self._file), 2), np.int32)
+        for side, name in enumerate((_WIDTH, _HEIGHT)):
+            column = self._column(name)
+            if column is not None:
+                known = self._single(column, _example.INT64)
+                sizes[:, side] = np.where(known, self._found.first[:, column], 0).clip(0, 1 << 24)
+        return sizes
+
+    def _keys(self) -> Blobs:
+        column = self._chosen(_KEYS)
+        if column is not None and bool(self._single(column, _example.BYTES).all()):
+            keys = self._bytes(column, np.arange(len(self._file)))
+            if len(set(keys)) == len(keys):
+                return Blobs.of(keys)
+        if column is not None:
+            self._used.discard(self._names[column])
+        return numbered(len(self._file))
+
+    def _classes(self, labels: np.ndarray | None) -> list[str]:
+        column = self._column(_TEXT)
+        if column is None or labels is None or labels.dtype != np.int64 or labels.ndim != 1:
+            return []
+        known, rows = np.unique(labels, return_index=True)
+        if not len(known) or known[0] < 0 or known[-1] >= _MAX_CLASSES:
+            return []
+        if not self._single(column, _example.BYTES)[rows].all():
+            return []
+        classes = [""] * (int(known[-1]) + 1)
+        for label, text in zip(known.tolist(), self._bytes(column, rows)):
+            classes[label] = text.decode("utf-8", "replace")
+        return classes
+
+    def _fields(self) -> tuple[dict[str, FieldColumn], list[str]]:
+        """Every other feature, and the names of those that no field can hold."""
+        fields: dict[str, FieldColumn] = {}
+        left_out = []
+        for column, feature in enumerate(self._names):
+            if feature in self._used:
+                continue
+            text = feature.decode("utf-8", "replace")
+            name = text.removeprefix("image/").replace("/", ".")
+            name = f"feature.{name}" if name in RESERVED else name
+            numbers = self._numbers(column)
+            if not name or not name.isprintable() or len(name) > 100 or name in fields:
+                left_out.append(text)
+            elif isinstance(numbers, np.ndarray):
+                fields[name] = field_column(name, numbers)
+            elif numbers is not None:
+                fields[name] = field_column(name, [_json(row) for row in numbers], "json")
+            elif bool(self._single(column, _example.BYTES).all()):
+                fields[name] = field_column(name, self._bytes(column, np.arange(len(self._file))))
+            else:
+                left_out.append(text)
+        return fields, left_out
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value).encode()

@@ -1,0 +1,310 @@
+"""HDF5: reader and writer of ``NAME.h5``. The layout is written down in docs/formats.md.
+
+Raw images are one contiguous dataset ``images``; image files are one contiguous dataset ``bytes``
+and a dataset ``offsets``. The HDF5 library has one lock for a whole process: it is used to open a
+store, and after that records are read from the file without it. Data that do not lie in the file as
+they are (chunked, compressed) have to go through the library (``Store.indirect``).
+
+Note [Writing contiguous data of unknown length]. HDF5 wants to know the length of a contiguous
+dataset when it is made, and a packer does not know it. So the library first makes a tiny file with
+one dataset, which shows at which offset the first dataset of a file lies. Records are then written
+to a file from that offset on. When all are there, the library makes a second file, with the true
+length and all columns, without writing the records (early allocation, no fill value: the file is
+sparse); what it wrote before and behind the records is copied around them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+
+from ...errors import StoreError, UsageError
+from ...hints import Compression
+from .._columns import Columns
+from .._fields import encode_text
+from .._shards import Sharding
+from .._table import Table, TableStore
+from .._writes import write_all
+from ..base import Writer
+from ._array_shards import array_writer
+from ._array_table import arrays_of
+from ._array_writer import ArrayWriter, to_json
+from ._hdf5_layout import FORMAT, VERSION, Layout, library, opened
+from ._joined import read_shards
+
+COMPRESSIONS = get_args(Compression)
+_SPARE_NBYTES = 4 << 20  # of the disk: the library's own tables, and what it caches
+_PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least an image
+
+
+class Hdf5Store(TableStore):
+    """Reads an HDF5 file: one that fastload wrote, or one with images and labels.
+
+    Args:
+        path: of the file, or of shards.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: no HDF5 file, damaged, or without images that can be read.
+    """
+
+    format = FORMAT
+    mapped = True
+
+    def _load(self, path: str) -> Table:
+        if not os.path.exists(path):
+            self.indirect = None
+            return read_shards(path, FORMAT, _in_place)
+        with opened(path) as file:
+            found = Layout.of(file, path)
+        self.indirect = found.indirect
+        return found.table
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract; where records do not lie in the file as they are, by the library.
+
+        Raises:
+            StoreError: the library could not read them.
+        """
+        if self.indirect is None:
+            return super().read(indices)
+        with opened(self.path) as file:
+            take = Layout.of(file, self.path).take
+            try:
+                found = {index: take(index) for index in sorted(set(indices.tolist()))}
+            except (OSError, RuntimeError, ValueError) as error:
+                raise StoreError(f"HDF5 cannot read it: {error}", path=self.path) from error
+        return [found[index] for index in indices.tolist()]
+
+
+def _in_place(path: str) -> Table:
+    """The table of one shard."""
+    with opened(path) as file:
+        found = Layout.of(file, path)
+    if found.indirect is not None:
+        raise StoreError(f"{found.indirect}; or open the files as a list", path=path)
+    return found.table
+
+
+def write_hdf5(
+    path: str | os.PathLike[str],
+    *,
+    compression: Compression | None = None,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
+    **options: Any,
+) -> Writer:
+    """The writer of an HDF5 file, or of several. See ``open_writer`` for the arguments.
+
+    Raises:
+        UsageError: shards that are compressed.
+    """
+    sharding = Sharding(shards, shard_nbytes, total)
+    if compression is None:
+        return array_writer(Hdf5Writer, path, sharding, **options)
+    if sharding.wanted:
+        raise UsageError("expected shards or a compression, got both: compress single files")
+    return array_writer(Hdf5Writer, path, sharding, compression=compression, **options)
+
+
+class Hdf5Writer(ArrayWriter):
+    """Writes an HDF5 store. See ``open_writer`` for the arguments.
+
+    Args:
+        compression: None: contiguous, at full speed. "gzip" or "lzf": chunked and smaller, read
+            through the HDF5 library.
+    """
+
+    format = FORMAT
+    version = VERSION
+    only_raw: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        compression: Compression | None = None,
+        **options: Any,
+    ) -> None:
+        if compression is not None and compression not in COMPRESSIONS:
+            raise UsageError(
+                f"compression: expected one of {', '.join(COMPRESSIONS)}, got {compression!r}"
+            )
+        library()
+        self._compression = compression
+        self._file: Any = None
+        self._data: Any = None  # the dataset of a compressed store
+        super().__init__(path, **options)
+
+    def _begin(self) -> None:
+        data = self._partial.file("data")
+        if self._compression is None:
+            self._at = self._first_offset()
+            self._file = open(data, "wb", buffering=0)
+            return
+        self._file = library().File(data, "w", libver=("earliest", "v110"))
+        width, height = self._size or (1, 1)
+        item = (height, width, 3) if self._raw else ()
+        many = max(1, _PIECE_NBYTES // (height * width * 3 if self._raw else 1))
+        self._data = self._file.create_dataset(
+            "images" if self._raw else "bytes", (0, *item), np.uint8, maxshape=(None, *item),
+            chunks=(many, *item), compression=self._compression, shuffle=False,
+        )  # fmt: skip
+
+    def _first_offset(self) -> int:
+        """Where the first dataset of a file lies. See Note [Writing contiguous data ...]."""
+        probe = self._partial.file("probe")
+        offset = _create(probe, "bytes", (1,), {}, {})
+        os.unlink(probe)
+        assert offset is not None  # it has a byte
+        return offset
+
+    def _write(self, data: Sequence[bytes | memoryview]) -> None:
+        if self._compression is None:
+            write_all(self._file.fileno(), data, self._at)
+            self._at += sum(map(len, data))
+            return
+        self._check_room(sum(map(len, data)))
+        with _as_os_errors():
+            self._add_chunks(data)
+
+    def _check_room(self, nbytes: int) -> None:
+        """Before the library finds the disk full, which it does not survive (HDF5 2.0)."""
+        disk = os.statvfs(self._partial.folder)
+        if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _add_chunks(self, data: Sequence[bytes | memoryview]) -> None:
+        new = np.frombuffer(b"".join(data), np.uint8).reshape(-1, *self._data.shape[1:])
+        at = len(self._data)
+        self._data.resize(at + len(new), axis=0)
+        self._data[at:] = new
+
+    def _close(self, columns: Columns) -> str:
+        if b"\0" in columns.keys.data.tobytes():
+            raise UsageError("expected keys without the character NUL, which HDF5 cannot keep")
+        raw = bool(self._raw)
+        arrays = arrays_of(columns, dtypes=_DTYPES, raw=raw)
+        name = "images" if raw else "bytes"
+        texts = {
+            "fastload": [to_json(self.header([name, "classes", "keys", *arrays]))],
+            "classes": [encode_text(name) for name in self._classes],
+            "keys": columns.keys.take(np.arange(len(columns))),
+        }
+        self._check_room(sum(array.nbytes for array in arrays.values()) + len(columns.keys.data))
+        if self._compression is not None and self._file is not None:
+            with _as_os_errors():
+                _add(self._file, arrays, texts)
+                file, self._file = self._file, None
+                file.close()
+            return "data"
+        width, height = self._size or (1, 1)
+        nbytes = int(columns.nbytes.sum())
+        shape = (len(columns), height, width, 3) if raw else (nbytes,)
+        head = self._partial.file("head")
+        with _as_os_errors():
+            offset = _create(head, name, shape, arrays, texts)
+        if offset is None:  # nothing was written
+            return "head"
+        begin = self._at - nbytes
+        self._release()
+        return _splice(self._partial.file("data"), begin, head, offset, nbytes)
+
+    def _check(self, path: str, count: int) -> None:
+        with opened(path) as file:
+            found = len(Layout.of(file, path).table.nbytes)
+        if found != count:
+            raise StoreError(f"expected {count} records, found {found}", path=path)
+
+    def _release(self) -> None:
+        file, self._file, self._data = self._file, None, None
+        if file is not None:
+            # What the library cannot write any more belongs to a file that is thrown away.
+            with contextlib.suppress(OSError, RuntimeError):
+                file.close()
+
+
+@contextlib.contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """What the system said, out of the library's lines of text; it also raises RuntimeError."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        number = re.search(r"errno = (\d+)", str(error))
+        if number is None:
+            raise OSError(f"HDF5 says {error}") from error
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+
+
+_DTYPES = "bool i1 u1 i2 u2 i4 u4 i8 u8 f2 f4 f8"
+
+
+def _create(
+    path: str,
+    name: str,
+    shape: tuple[int, ...],
+    arrays: Mapping[str, np.ndarray],
+    texts: Mapping[str, Sequence[bytes]],
+) -> int | None:
+    """A file whose first dataset, of bytes that are not written, is ``name``; where that lies."""
+    h5py = library()
+    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
+    access.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_V110)
+    access.set_alignment(1, 64)
+    with h5py.File(h5py.h5f.create(os.fsencode(path), h5py.h5f.ACC_TRUNC, fapl=access)) as file:
+        creation = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        creation.set_layout(h5py.h5d.CONTIGUOUS)
+        creation.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
+        creation.set_fill_time(h5py.h5d.FILL_TIME_NEVER)
+        made = h5py.h5d.create(
+            file.id, name.encode(), h5py.h5t.STD_U8LE, h5py.h5s.create_simple(shape), creation
+        )
+        offset: int | None = made.get_offset()
+        _add(file, arrays, texts)
+    return offset
+
+
+def _add(file: Any, arrays: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[bytes]]) -> None:
+    """Columns into an open file."""
+    strings = library().string_dtype("utf-8")
+    for name, array in arrays.items():
+        file.create_dataset(name, data=array)
+    for name, values in texts.items():
+        file.create_dataset(
+            name, (len(values),), strings, data=np.array([*values, None], object)[:-1]
+        )
+
+
+def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
+    """Bring records and columns together; the name of the file that has both.
+
+    Args:
+        data: file with the records, ``nbytes`` bytes from ``begin`` on.
+        head: file with the columns, and a hole of as many bytes from ``offset`` on.
+    """
+    if begin == offset:
+        parts = [(0, 0, offset), (offset + nbytes, offset + nbytes, None)]
+        source, target = head, data
+    else:  # only if the library places datasets otherwise than it did in the probe
+        parts = [(begin, offset, nbytes)]
+        source, target = data, head
+    with open(source, "rb") as reader, open(target, "r+b") as writer:
+        for start, to, length in parts:
+            reader.seek(start)
+            writer.seek(to)
+            left = length
+            while left is None or left > 0:
+                piece = reader.read(1 << 20 if left is None else min(left, 1 << 20))
+                if not piece:
+                    break
+                writer.write(piece)
+                left = None if left is None else left - len(piece)
+    os.unlink(source)
+    return os.path.basename(target)

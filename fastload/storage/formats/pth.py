@@ -1,0 +1,301 @@
+"""torch.save files: reader and writer of ``NAME.pth``. docs/formats.md has the layout.
+
+``torch.load("NAME.pth", weights_only=True, mmap=True)`` gives a dict with the images as a uint8
+tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an image lies as
+(H, W, 3), which is what the engines read in place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import os
+import reprlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from .._columns import Columns
+from .._fields import Blobs, LateBlobs, encode_text
+from .._read import open_regular
+from .._shards import Sharding
+from .._sums import Sums
+from .._table import Table, TableStore
+from ..base import RAW, Writer
+from ._array_shards import array_writer
+from ._array_table import (
+    Arrays,
+    arrays_of,
+    checked_classes,
+    checked_labels,
+    numbered,
+    read_header,
+    same,
+)
+from ._array_writer import ArrayWriter, to_json
+from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
+from ._joined import read_shards
+from ._pth_file import PthFile, PthWriter, TensorRef, strided
+
+FORMAT = "pth"
+VERSION = 1
+_MAX_LISTED = 1 << 26  # numbers in lists
+_DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
+
+
+class PthStore(TableStore):
+    """Reads a .pth file with a uint8 tensor of images.
+
+    Args:
+        path: of the file, or of shards.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: not written by ``torch.save``, damaged, or without images.
+    """
+
+    format = FORMAT
+
+    def _load(self, path: str) -> Table:
+        if not os.path.exists(path):
+            self.indirect = None
+            return read_shards(path, FORMAT, _in_one_order)
+        file = PthFile(path)
+        content = _content(file)
+        name = first_of(IMAGES, content)
+        images = content[name] if name is not None else None
+        if not isinstance(images, TensorRef):
+            raise StoreError(
+                f"expected a tensor of images ({', '.join(IMAGES)}), found "
+                f"{', '.join(list(content)[:20]) or 'nothing'}: is it a model?",
+                path=path,
+            )
+        axes = axes_of(images.shape, images.storage.dtype, path, str(name))
+        count, nbytes = axes.count, axes.nbytes
+        self._axes, self._images, self._begin = axes, images, file.begin(images)
+        offset = np.zeros(count, np.int64)
+        self.indirect = None
+        if _in_place(axes, images):
+            offset += self._begin + images.start + np.arange(count, dtype=np.int64) * nbytes
+        elif count:
+            self.indirect = (
+                f"{os.path.basename(path)} has to be put into another order in Python, because its "
+                f"images do not lie as (height, width, 3): pack it again, or save "
+                "images.contiguous(memory_format=torch.channels_last)"
+            )
+        return _table(file, content, axes, offset, 0 if self.indirect else nbytes)
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract; where images lie in another order, they are rearranged.
+
+        Raises:
+            StoreError: the file cannot be read, or was cut short.
+        """
+        self._table  # noqa: B018 - reads where the images are, if that was let go of
+        if self.indirect is None:
+            return super().read(indices)
+        images = self._images
+        item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
+        nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
+        try:
+            with open(self.path, "rb", opener=open_regular) as file:
+                found = []
+                for index in indices.tolist():
+                    file.seek(self._begin + images.start + index * images.strides[0])
+                    found.append(self._axes.rgb(strided(file.read(nbytes), item, 0)))
+                return found
+        except (OSError, ValueError) as error:
+            raise StoreError(f"the image cannot be read: {error}", path=self.path) from error
+
+
+def _in_one_order(path: str) -> Table:
+    """The table of one shard."""
+    shard = PthStore(path)
+    if shard.indirect is not None:
+        raise StoreError(f"{shard.indirect}; or open the files as a list", path=path)
+    return shard._table
+
+
+def _content(file: PthFile) -> dict[str, Any]:
+    """What was saved, as a dict with flat names; of a tuple, images and labels."""
+    content = file.content
+    if isinstance(content, TensorRef):
+        content = (content,)
+    if isinstance(content, (tuple, list)):
+        content = dict(zip(("images", "labels"), content))
+    if not isinstance(content, Mapping):
+        raise StoreError(f"expected a dict, found {type(content).__name__}", path=file.path)
+    flat = {name: value for name, value in content.items() if isinstance(name, str)}
+    fields = flat.pop("fields", None)
+    for name, value in fields.items() if isinstance(fields, Mapping) else ():
+        if not isinstance(name, str):
+            continue
+        if isinstance(value, Mapping):
+            flat |= {f"fields/{name}/{part}": tensor for part, tensor in value.items()}
+        else:
+            flat[f"fields/{name}"] = value
+    return flat
+
+
+def _table(
+    file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray, nbytes: int
+) -> Table:
+    path, count = file.path, axes.count
+    own = "fastload" in content
+    if own:  # torch can be told to write no checksums
+        file.check_content()
+    header = read_header(content.get("fastload"), FORMAT, VERSION, path, content.__contains__)
+
+    def get(name: str) -> np.ndarray | None:
+        value = content.get(name)
+        if isinstance(value, TensorRef):
+            return file.array(value, check=own)
+        return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
+
+    arrays = Arrays(path, count, get)
+    labels, classes = first_of(LABELS, content), first_of(CLASSES, content)
+    crc32c = arrays.optional("crc32c", "<i8")
+    keys = content.get("keys")
+    if keys is not None and not (isinstance(keys, list) and len(keys) == count):
+        raise StoreError(f"expected a list of {count} keys", path=path)
+    table = Table(
+        format=FORMAT,
+        files=[path],
+        file=same(count, 0, "<i4"),
+        offset=offset,
+        nbytes=same(count, nbytes, "<i8"),
+        sizes=same(count, (axes.width, axes.height), "<i4"),
+        kinds=same(count, RAW, "u1"),
+        keys=LateBlobs(count, functools.partial(_keys, path, count), path),
+        labels=checked_labels(get(labels), count, path) if labels else None,
+        crc32c=None if crc32c is None else crc32c.astype("<u4"),
+        fields=arrays.fields(header["fields"]),
+        classes=checked_classes(content[classes], path) if classes else [],
+        metadata=header["metadata"],
+        # Those of the archive were compared, which were all that older stores have.
+        sums=Sums(path, header.get("crc32c", {}) if own else None),
+    )
+    return dataclasses.replace(table, watch=file.mapped.watch)
+
+
+def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
+    """A list of numbers, or of lists of as many each, as an array; of anything else an error."""
+    width = len(value[0]) if len(value) and isinstance(value[0], (list, tuple)) else None
+    rows = [value] if width is None else value
+    if (
+        len(value) != count
+        or count * (width or 1) > _MAX_LISTED
+        or any(not isinstance(row, (list, tuple)) or len(row) != len(rows[0]) for row in rows)
+        or any(not isinstance(one, (int, float)) for row in rows for one in row)
+    ):
+        raise StoreError(
+            f"expected {count} numbers, or lists of as many numbers each, found "
+            f"{reprlib.repr(value)}",
+            path=path,
+        )
+    try:
+        return np.asarray(value)
+    except OverflowError as error:
+        raise StoreError(f"a number is too large: {error}", path=path) from error
+
+
+def _keys(path: str, count: int) -> Blobs:
+    """The names of the records of a file that was read before."""
+    keys = _content(PthFile(path)).get("keys")
+    if keys is None:
+        return numbered(count)
+    try:
+        return Blobs.of([encode_text(key if type(key) is str else str(int(key))) for key in keys])
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"expected names as texts, found another: {error}", path=path) from error
+
+
+def _in_place(axes: Axes, images: TensorRef) -> bool:
+    """Whether each image lies as (height, width, 3), one after the other."""
+    if axes.channels != 3:
+        return False
+    strides = images.strides
+    if axes.first:
+        strides = (strides[0], strides[2], strides[3], strides[1])
+    return strides == (axes.nbytes, axes.width * 3, 3, 1)
+
+
+def write_pth(
+    path: str | os.PathLike[str],
+    *,
+    shards: int | None = None,
+    shard_nbytes: int | None = None,
+    total: int | None = None,
+    **options: Any,
+) -> Writer:
+    """The writer of a .pth file, or of several. See ``open_writer`` for the arguments."""
+    return array_writer(PthStoreWriter, path, Sharding(shards, shard_nbytes, total), **options)
+
+
+class PthStoreWriter(ArrayWriter):
+    """Writes a .pth file. See ``open_writer`` for the arguments."""
+
+    format = FORMAT
+    version = VERSION
+
+    _file: Any = None
+    _writer: PthWriter | None = None
+
+    def _begin(self) -> None:
+        self._file = open(self._partial.file("data"), "wb", buffering=1 << 20)
+        self._writer = PthWriter(self._file)
+        self._writer.begin()
+
+    def _write(self, data: Sequence[bytes | memoryview]) -> None:
+        assert self._writer is not None  # begun
+        for item in data:
+            self._writer.write(item)
+
+    def _close(self, columns: Columns) -> str:
+        if self._writer is None:
+            self._begin()
+        writer = self._writer
+        assert writer is not None  # begun
+        width, height = self._size or (1, 1)
+        count, nbytes = len(columns), width * height * 3
+        images = writer.view(
+            writer.end(), np.dtype("|u1"), count * nbytes,
+            (count, 3, height, width), (nbytes, 1, width * 3, 3),
+        )  # fmt: skip
+        arrays = arrays_of(columns, dtypes=_DTYPES, raw=True)
+        arrays["crc32c"] = columns.crc32c.astype("<i8")  # storages of torch have no uint32
+        content: dict[str, Any] = {"images": images, "fields": {}}
+        for name, array in arrays.items():
+            outer, _, inner = name.partition("/")
+            target = content
+            if inner:
+                outer, _, part = inner.partition("/")
+                target = content["fields"]
+                if part:
+                    target, outer = target.setdefault(outer, {}), part
+            target[outer] = writer.tensor(array)
+        content |= {
+            "classes": self._classes,
+            "keys": columns.all_keys(),
+            "fastload": to_json(self.header(["images", "classes", "keys", *arrays])).decode(
+                "ascii"
+            ),
+        }
+        writer.finish(content)
+        self._file.close()
+        return "data"
+
+    def _check(self, path: str, count: int) -> None:
+        found = len(PthStore(path))
+        if found != count:
+            raise StoreError(f"expected {count} records, found {found}", path=path)
+
+    def _release(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.abandon()
+            with contextlib.suppress(OSError):  # of what was buffered for a file thrown away
+                self._file.close()

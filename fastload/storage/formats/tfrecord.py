@@ -1,0 +1,156 @@
+"""TFRecord: reader and writer of ``NAME.tfrecord``. The layout is written down in docs/formats.md.
+
+A record is a tf.train.Example with the feature names of TF-Slim's ImageNet; the image is the last
+feature, so that the others lie together before it. What a store of ours knows beyond that lies in
+its sidecar; files that others wrote are scanned once when they are opened (``_tfrecord_scan.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from .._columns import Columns
+from .._crc import crc32c
+from .._fields import encode_text, label_column
+from .._sidecar import SHARD, STORE, stream_table
+from .._signatures import image_format
+from .._table import Table, TableStore
+from ..base import ENCODED, Batch
+from . import _example, _tfrecord_scan
+from ._stream import StreamWriter
+from ._tfrecord_frames import HEAD, TAIL, head, masked
+
+
+class TFRecordStore(TableStore):
+    """Reads TFRecord files: one, or the shards of one store."""
+
+    format = _tfrecord_scan.FORMAT
+
+    def _load(self, path: str) -> Table:
+        return stream_table(path, self.format, mark=_mark_of, scan=_tfrecord_scan.scan)
+
+
+class TFRecordWriter(StreamWriter):
+    """Writes TFRecord files, and an index of each: ``NAME.tfrecord.idx``."""
+
+    format = _tfrecord_scan.FORMAT
+
+    def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
+        """As in the contract: the features before the image; the checksum of all of them."""
+        before, after = [], []
+        labels, fields = self._labels(batch), _fields(batch)
+        formats = [_format(_format_of(*pair)) for pair in zip(batch.data, batch.kinds.tolist())]
+        keys = [encode_text(key) for key in batch.keys]
+        rows = zip(batch.data, formats, labels, batch.sizes.tolist(), keys)
+        for i, (data, format_, label, size, key) in enumerate(rows):
+            parts = [
+                _COMMON, format_, label, _size(*size), _filename(len(key)), key,
+                *[column[i] for column in fields], _image(len(data)),
+            ]  # fmt: skip
+            features = b"".join(parts)
+            example = _message(len(features) + len(data)) + features
+            if first + i == 0:
+                example = _MARKS[SHARD if self._sharded else STORE] + example
+            before.append(_head(len(example) + len(data)) + example)
+            crc = crc32c(data, crc32c(example))
+            after.append(masked(crc).to_bytes(TAIL, "little"))
+        return before, after
+
+    def _labels(self, batch: Batch) -> list[bytes]:
+        """image/class/label and image/class/text of each record."""
+        if batch.labels is None:
+            return [b""] * len(batch.keys)
+        labels = label_column(batch.labels)
+        known: dict[object, bytes] = {}
+        out = []
+        values = labels.tolist() if labels.ndim == 1 else map(tuple, labels.tolist())
+        for label, value in zip(labels, values):
+            if value not in known:
+                numbers = np.atleast_1d(label)
+                known[value] = _example.entry(b"image/class/label", numbers)
+                if label.ndim == 0 and label.dtype == np.int64 and 0 <= label < len(self._classes):
+                    text = encode_text(self._classes[int(label)])
+                    known[value] += _example.entry(b"image/class/text", text)
+            out.append(known[value])
+        return out
+
+    def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
+        """The index that tfrecord2idx makes: a line for each record, its offset and its length."""
+        assert records.places is not None  # a stream's records have them
+        begin, end = records.places[:, 1].tolist(), records.places[:, 3].tolist()
+        lines = [b"%d %d\n" % (a, b - a) for a, b in zip(begin, end)]
+        return {f"{name}.idx": b"".join(lines)}
+
+
+# What says that a sidecar belongs to the file: an unknown field before the features of the store's
+# first Example, which every reader of protobuf passes over.
+_MARK_FIELD = 4005
+_MARKS = {
+    what: b"".join((_example.to_varint(_MARK_FIELD << 3 | 2), _example.to_varint(len(what)), what))
+    for what in (STORE, SHARD)
+}
+
+
+def _mark_of(begin: bytes) -> bytes | None:
+    return next((what for what, made in _MARKS.items() if begin[HEAD:].startswith(made)), None)
+
+
+_COMMON = _example.entry(b"image/colorspace", b"RGB") + _example.entry(b"image/channels", [3])
+
+
+# Lengths and sizes come again and again: what is made of them is kept, a few MB at most.
+_cached = functools.lru_cache(maxsize=1 << 14)
+
+
+@_cached
+def _size(width: int, height: int) -> bytes:
+    if width <= 0 or height <= 0:
+        return b""  # not known
+    return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
+
+
+@_cached
+def _format(name: bytes) -> bytes:
+    return _example.entry(b"image/format", name)
+
+
+@_cached
+def _filename(nbytes: int) -> bytes:
+    return _example.entry_head(b"image/filename", nbytes)
+
+
+@_cached
+def _image(nbytes: int) -> bytes:
+    return _example.entry_head(b"image/encoded", nbytes)
+
+
+@_cached
+def _message(nbytes: int) -> bytes:
+    """What stands before the features of an Example."""
+    return b"\x0a" + _example.to_varint(nbytes)
+
+
+@_cached
+def _head(nbytes: int) -> bytes:
+    return head(nbytes)
+
+
+def _format_of(data: bytes | memoryview, kind: int) -> bytes:
+    if kind != ENCODED:
+        return _tfrecord_scan.OWN_FORMATS[kind]
+    return image_format(data).upper().encode()
+
+
+def _fields(batch: Batch) -> list[list[bytes]]:
+    """The features of each field: numbers as a list, other values as one byte string."""
+    columns = []
+    for name, values in batch.fields.items():
+        feature = encode_text(name)
+        if isinstance(values, np.ndarray):
+            columns.append([_example.entry(feature, row) for row in values])
+        else:
+            columns.append([_example.entry(feature, bytes(value)) for value in values])
+    return columns

@@ -1,0 +1,236 @@
+"""Zarr v3: reader and writer of the folder ``NAME.zarr``. The layout is in docs/formats.md.
+
+Images are one array (N, height, width, 3), sharded: a shard is a file of many images, each an inner
+chunk that is not compressed, with an index behind them. The index says where each image lies, so
+that it is read in place. Arrays in any other form are read through the zarr library.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, install
+from .._columns import Columns
+from .._table import Table, TableStore
+from ._array_table import arrays_of, read_header
+from ._block_array import BlockArrayWriter
+from ._blocks import BlockWriter, check_stored, file_print, read_json
+from ._folder_table import folder_table
+from ._image_array import IMAGES, Axes, axes_of, first_of
+from ._zarr_array import (
+    BYTES,
+    CRC32C,
+    DTYPES,
+    MISSING,
+    Array,
+    describe,
+    shard_index,
+    write_array,
+    write_group,
+)
+
+FORMAT = "zarr"
+VERSION = 1
+
+
+class ZarrStore(TableStore):
+    """Reads a Zarr folder with an array of images, or an array that is one.
+
+    Args:
+        path: of the folder.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: no Zarr, damaged, or without images.
+        MissingDependencyError: the zarr library is needed for compressed arrays, and absent.
+    """
+
+    format = FORMAT
+
+    def _load(self, path: str) -> Table:
+        if not os.path.isdir(path):
+            raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
+        root = read_json(os.path.join(path, "zarr.json")) or {}
+        attributes = root.get("attributes") or {}
+        if not isinstance(attributes, dict):
+            raise StoreError(
+                f"expected attributes that are an object, found {str(attributes)[:100]}",
+                path=os.path.join(path, "zarr.json"),
+            )
+
+        def has(name: str) -> bool:
+            return name in attributes or _is_array(path, name)
+
+        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
+        name = ""
+        if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
+            there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+            name = first_of(IMAGES, there) or ""
+            if not name:
+                raise StoreError(
+                    f"expected a Zarr array of images ({', '.join(IMAGES)}), found "
+                    f"{', '.join(sorted(there)[:20]) or 'nothing'}",
+                    path=path,
+                )
+        images = Array.open(path, name)
+        places = None
+        if images is None:
+            found = _by_library(path, name)
+            check_stored(os.path.join(path, name), found.shape, 1)
+            self._axes = axes = axes_of(found.shape, found.dtype, path, name)
+        else:
+            self._axes = axes = axes_of(images.shape, images.dtype, path, name)
+            check_stored(images.folder, images.shape, 1)
+            places = _places(images, axes)
+        self._name = name
+        self.indirect = None
+        if places is None:
+            self.indirect = (
+                f"{os.path.basename(path)} is compressed, incomplete or not in the order (N, "
+                "height, width, 3), so it is read through the zarr library: pack it again"
+            )
+            where = os.path.join(path, name)
+            files = [file for file in (f"{where}/zarr.json", f"{where}/.zarray") if
+                     os.path.exists(file)]  # fmt: skip
+            nowhere = np.zeros(axes.count, np.int64)
+            places = nowhere.astype(np.int32), nowhere, files
+        file, offset, files = places
+
+        def get(name: str) -> np.ndarray | None:
+            return _column(path, name)
+
+        return folder_table(
+            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
+            fingerprints=[file_print(file) for file in files], in_place=self.indirect is None,
+            attributes=attributes, header=header,
+        )  # fmt: skip
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract; where an image does not lie in a file, by the zarr library.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        if self.indirect is None:
+            return super().read(indices)
+        array = _by_library(self.path, self._name)
+        try:
+            return [self._axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
+        except Exception as error:  # of codecs, on damaged data
+            raise StoreError(f"zarr cannot read it: {error}", path=self.path) from error
+
+
+def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
+    """File and offset of each image; None where images do not lie there as they are."""
+    count, nbytes = axes.count, axes.nbytes
+    if not axes.in_place or images.files > 1 << 20:
+        return None
+    paths = [images.path_of(number) for number in range(images.files)]
+    if not all(map(os.path.exists, paths)):
+        return None
+    numbers = np.arange(count, dtype=np.int64)
+    file = (numbers // images.rows).astype(np.int32)
+    if images.inner is None:
+        return file, numbers % images.rows * nbytes, paths
+    offset = np.zeros(count, np.int64)
+    for number, path in enumerate(paths):
+        mine = numbers[number * images.rows : (number + 1) * images.rows]
+        inside = mine - number * images.rows
+        found = images.index(number)[inside // images.inner]
+        if bool((found[:, 0] == MISSING).any()):
+            return None
+        size = os.path.getsize(path)
+        if bool(((found[:, 0] > size) | (found[:, 1] > size)).any()) or bool(
+            (found[:, 1] < images.inner * nbytes).any()
+        ):
+            raise StoreError(
+                "the index of the shard names places outside of it: copy or pack the store again",
+                path=path,
+            )
+        offset[mine] = found[:, 0].astype(np.int64) + inside % images.inner * nbytes
+    return file, offset, paths
+
+
+def _column(path: str, name: str) -> np.ndarray | None:
+    """A small array of the store, little-endian; None where there is none."""
+    if not _is_array(path, name):
+        return None
+    plain = Array.open(path, name)
+    array = None if plain is None else plain.read()
+    if array is None:
+        found = _by_library(path, name)
+        check_stored(os.path.join(path, *name.split("/")), found.shape, found.dtype.itemsize)
+        try:
+            array = np.asarray(found[...])
+        except Exception as error:  # of codecs, on damaged data
+            raise StoreError(f"zarr cannot read {name!r}: {error}", path=path) from error
+    return array.astype(array.dtype.newbyteorder("<"))
+
+
+def _is_array(path: str, name: str) -> bool:
+    folder = os.path.join(path, *name.split("/"))
+    return any(os.path.exists(os.path.join(folder, file)) for file in ("zarr.json", ".zarray"))
+
+
+def _by_library(path: str, name: str) -> Any:
+    """The array ``name``, opened by the zarr library."""
+    try:
+        import zarr
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{path!r} is compressed or in another form than fastload writes, and needs the zarr "
+            f"library: {install('zarr')}"
+        ) from error
+    try:
+        return zarr.open_array(os.path.join(path, name), mode="r")
+    except Exception as error:  # what it raises of damaged descriptions it does not say
+        raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
+
+
+class ZarrWriter(BlockArrayWriter):
+    """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
+
+    format = FORMAT
+    version = VERSION
+
+    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
+        nbytes = width * height * 3
+        return BlockWriter(
+            lambda number: os.path.join(folder, "c", str(number), "0", "0", "0"),
+            self._rows,
+            lambda count: b"",
+            lambda count: shard_index(count, self._rows, nbytes),
+        )
+
+    def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
+        sharding = {
+            "name": "sharding_indexed",
+            "configuration": {
+                "chunk_shape": [1, *shape[1:]],
+                "codecs": [BYTES],
+                "index_codecs": [BYTES, CRC32C],
+                "index_location": "end",
+            },
+        }
+        describe(os.path.join(root, "images"), shape, self._rows, np.dtype("u1"), [sharding])
+        arrays = arrays_of(columns, dtypes=DTYPES, raw=True)
+        arrays |= {"keys/data": columns.keys.data, "keys/ends": columns.keys.ends}
+        groups = {name.rpartition("/")[0] for name in arrays} - {""}
+        groups |= {group.rpartition("/")[0] for group in groups} - {""}
+        for group in sorted(groups):
+            os.makedirs(os.path.join(root, *group.split("/")))
+            write_group(os.path.join(root, *group.split("/")), {})
+        for name, array in arrays.items():
+            write_array(os.path.join(root, *name.split("/")), array)
+        write_group(
+            root,
+            {"classes": self._classes, "fastload": self.header(["images", "classes", *arrays])},
+        )
+
+    def _check(self, path: str, count: int) -> None:
+        found = len(ZarrStore(path))
+        if found != count:
+            raise StoreError(f"expected {count} records, found {found}", path=path)
