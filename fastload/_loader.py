@@ -30,11 +30,11 @@ from ._run.order import of_loader
 from ._run.reports import Reports
 from ._run.resumable import Resumable
 from ._run.retold import Retold
+from ._run.row_order import of_rows
 from ._run.shard import Shard
 from ._sources.collate import collate
 from ._sources.packed import open_dataset
 from ._sources.source import Source, nested, resolve, several_sizes
-from ._sources.tensors import of_rows
 from .errors import UsageError
 from .hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, JointKind, NumWorkers, OnError
 

@@ -1,1 +1,1 @@
-"""What every layer above shares: random numbers, memory of batches, devices, the machine, stamps."""
+"""What every layer shares: random numbers, slabs, devices, the machine, stamps, timelines."""

@@ -16,11 +16,11 @@ import torch
 
 from .. import _native
 from .._base.slabs import SlabRing
-from .._sources.tensors import gathers
 from .._transforms.plan import Plan
 from .._transforms.views import Views
 from ..errors import UsageError
 from ..storage.base import Store
+from ..storage.tensors import gathers
 from .decoder import Decoder, Ticket
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from .._sources.tensors import Rows
 from .._transforms.plan import Plan
 from ..errors import DataError, InternalError
 from ..storage.base import Store
+from ..storage.tensors import Rows
 from .decoder import Batch, Decoder, Draws, Ticket
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, get_args
@@ -11,6 +10,7 @@ import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from .._sources.collate import collate
+from .._sources.drawing import check_drawing, is_whole
 from ..errors import UsageError
 from ..hints import CacheKind, CheckCrc, Decode, Engine, NumWorkers
 from . import accelerate, shard
@@ -73,37 +73,10 @@ def check(arguments: dict[str, Any]) -> None:
 
 def check_workers(num_workers: Any) -> None:
     """Raise UsageError for what is no number of workers; of negative ones torch says it."""
-    if num_workers is not None and num_workers != "auto" and not _is_whole(num_workers):
+    if num_workers is not None and num_workers != "auto" and not is_whole(num_workers):
         raise UsageError(
             f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
         )
-
-
-def check_drawing(seed: Any, transform: Any, target_transform: Any) -> None:
-    """Raise UsageError for a seed or transforms that cannot be: in a worker it would be late."""
-    if seed is not None and not _is_whole(seed):
-        raise UsageError(f"seed: expected an integer or None, got {seed!r}")
-    several = isinstance(transform, (list, tuple))
-    if several and not transform:
-        raise UsageError("transform: expected a transform for each view, got an empty list")
-    for one in transform if several else [transform]:
-        if one is not None and not callable(one):
-            raise UsageError(
-                "transform: expected something to call with an image, such as "
-                f"torchvision.transforms.ToTensor(), or a list of such, got {one!r}"
-            )
-    if target_transform is not None and not callable(target_transform):
-        raise UsageError(
-            f"target_transform: expected something to call with a label, got {target_transform!r}"
-        )
-
-
-def _is_whole(value: Any) -> bool:
-    try:
-        operator.index(value)
-    except TypeError:
-        return False
-    return True
 
 
 def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:

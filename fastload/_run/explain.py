@@ -8,10 +8,9 @@ import torch
 
 from .._engine import chosen, entry_points
 from .._sources.source import Source, begun
-from .._transforms import scaled
 from .._transforms.views import Views
 from ..hints import Stats
-from . import decode_device, division, runs
+from . import decode_device, division, runs, scaled_advice
 from .bottleneck import verdict
 from .delivery import delivery
 from .workers import run
@@ -64,7 +63,7 @@ def _native(loader: Any, source: Source) -> list[str]:
     divided = division.division(loader, source)
     if divided is not None:
         lines += divided.explain(source, loader.num_workers)
-    lines += scaled.explain(source)
+    lines += scaled_advice.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
     if source.store.indirect is not None:

@@ -8,8 +8,7 @@ user's code and is iterated as it is, on the thread of the training loop.
 from __future__ import annotations
 
 import itertools
-import operator
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from torch.utils.data import (
 )
 
 from .._base import philox
+from .._base.indices import as_indices, repeats_within
 from ..errors import UsageError
 
 _NOTHING = np.empty(0, np.int64)
@@ -228,12 +228,6 @@ def leave_out(order: Order, batches: int) -> np.ndarray:
     return np.concatenate(skipped) if skipped else _NOTHING
 
 
-def as_indices(batch: Iterable[Any]) -> np.ndarray:
-    """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
-    items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
-    return np.fromiter(map(operator.index, items), np.int64)
-
-
 def all_of(sampler: Any) -> list[Any]:
     """All that ``sampler`` gives. Raises UsageError where that may have no end."""
     if not hasattr(sampler, "__len__"):
@@ -261,19 +255,6 @@ class Repeats:
         # of several entries for one record the last stays, and it is the one that counts them all
         self._times[records] = before + 1
         return before
-
-
-def repeats_within(records: np.ndarray) -> np.ndarray:
-    """How often each of ``records`` stands before in the same array: int64 (n,)."""
-    ranked = np.sort(records)
-    if not (ranked[1:] == ranked[:-1]).any():
-        return np.zeros(len(records), np.int64)
-    order = np.argsort(records, kind="stable")
-    place = np.arange(len(records), dtype=np.int64)
-    first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
-    repeats = np.empty(len(records), np.int64)
-    repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
-    return repeats
 
 
 def _all_batches(sampler: Any, known: Batches) -> Iterator[np.ndarray]:

@@ -9,14 +9,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-_MODULE = "datasets.arrow_dataset"
+from ..storage.huggingface import known
+
 _STREAMS = "datasets.iterable_dataset"
-
-
-def known(dataset: Any) -> bool:
-    """Whether it is a ``datasets.Dataset``."""
-    module = sys.modules.get(_MODULE)
-    return module is not None and type(dataset) is module.Dataset
 
 
 def forgets(dataset: Any) -> bool:

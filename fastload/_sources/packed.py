@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from .._base.indices import repeats_within
 from .._base.machine import cpu
 from .._base.slabs import SlabRing
 from .._engine import images_of, make_decoder
 from .._engine.decoder import Decoder
-from .._run.arguments import check_drawing
-from .._run.order import repeats_within
 from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
 from .._transforms.views import seed_of
@@ -28,6 +27,7 @@ from ..storage import format_of, open_store
 from ..storage.base import Store
 from . import huggingface
 from .collate import ReadyBatch, annotations_of, samples_of
+from .drawing import check_drawing
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -190,7 +190,9 @@ class PackedDataset(Dataset[Any]):
         plan = recognise(self.transform, joint=joint)
         if not isinstance(plan, Plan):
             assert self.transform is not None  # None is always recognised
-            return in_python(joint, self.store, records, self.transform)
+            from .._engine.python import decode_record
+
+            return in_python(joint, self.store, records, self.transform, decode_record)
         (decoder,), (seed, epoch, repeats) = self._decoders([plan]), self._numbers([plan], records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
         parts = [slice(0, len(records))]

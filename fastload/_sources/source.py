@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
-from .._run.order import as_indices
+from .._base.indices import as_indices
 from .._transforms.python_suffix import Parts
 from .._transforms.recognise import Plan, Unrecognised, Views, recognise
 from .._transforms.targets.joint import Joint
 from ..errors import UsageError
 from ..storage.base import Store
+from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .packed import PackedDataset
-from .tensors import Rows, tensors_of
+from .tensors import tensors_of
 
 if TYPE_CHECKING:
     from ..storage.folder import FolderStore

@@ -12,9 +12,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from .._sources import huggingface
 from ..errors import StoreError, StoreNotFoundError, UsageError
 from ..hints import Compression
+from . import huggingface
 from ._local import local_path
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 

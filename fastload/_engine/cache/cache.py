@@ -19,12 +19,12 @@ from typing import Any, get_args
 
 from ... import _native
 from ..._base.machine import memory
-from ..._sources.tensors import gathers
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
 from ...errors import UsageError
 from ...hints import CacheKind
 from ...storage.base import Store
+from ...storage.tensors import gathers
 from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import get_worker_info
 
+from ..._base.indices import as_indices, repeats_within
 from ..._base.machine import cpu
 from ..._base.slabs import SlabRing
 from ..._engine import images_of, load, make_decoder
@@ -18,7 +19,6 @@ from ..._sources.packed import PackedDataset
 from ..._sources.source import Source, nested
 from ..._transforms.python_suffix import Parts
 from ..._transforms.views import seed_of
-from ..order import as_indices, repeats_within
 from . import randomness
 
 

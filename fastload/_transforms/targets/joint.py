@@ -6,7 +6,7 @@ import concurrent.futures
 import dataclasses
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from . import boxes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from PIL import Image
 
 KINDS = get_args(JointKind)
 
@@ -354,7 +355,11 @@ def _read_mask(data: bytes) -> npt.NDArray[Any]:
 
 
 def in_python(
-    joint: Joint, store: Store, records: np.ndarray, transform: Any
+    joint: Joint,
+    store: Store,
+    records: np.ndarray,
+    transform: Any,
+    decode: Callable[[Store, int], Image.Image],
 ) -> tuple[list[Any], dict[str, Any]]:
     """Images and moved fields of ``records`` where only the user's transform itself can make them.
 
@@ -363,12 +368,10 @@ def in_python(
     """
     from torchvision import tv_tensors
 
-    from ..._engine.python import decode_record
-
     images: list[Any] = []
     moved: dict[str, list[Any]] = {name: [] for name in joint.names}
     for record in records.tolist():
-        image = decode_record(store, record)
+        image = decode(store, record)
         size = np.array([image.size], np.int32)
         one = np.array([record], np.int64)
         moving = Moving(joint, store, one, size, Moves(1), image.height, image.width, None)

@@ -1,0 +1,29 @@
+"""Sample indices as int64 arrays."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def as_indices(batch: Iterable[Any]) -> np.ndarray:
+    """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
+    items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
+    return np.fromiter(map(operator.index, items), np.int64)
+
+
+def repeats_within(records: np.ndarray) -> np.ndarray:
+    """How often each of ``records`` stands before in the same array: int64 (n,)."""
+    ranked = np.sort(records)
+    if not (ranked[1:] == ranked[:-1]).any():
+        return np.zeros(len(records), np.int64)
+    order = np.argsort(records, kind="stable")
+    place = np.arange(len(records), dtype=np.int64)
+    first = np.flatnonzero(np.diff(ranked, prepend=ranked[:1] - 1))
+    repeats = np.empty(len(records), np.int64)
+    repeats[order] = place - np.repeat(first, np.diff(first, append=len(records)))
+    return repeats

@@ -1,0 +1,56 @@
+"""What ``decode="scaled"`` does to a source, or would: lines for ``FastLoader.explain()``."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .._sources.source import Source
+from .._transforms import sample_params
+from .._transforms.plan import Plan
+from .._transforms.scaled import GAIN, scales
+from .._transforms.views import Views
+from ..errors import DataError, UsageError
+from ..storage.base import RAW
+
+_LOOKED_AT = 64  # images whose headers explain() reads
+_WORTH_A_WORD = 0.25  # share of the samples from which on it says so
+
+
+def explain(source: Source) -> list[str]:
+    """Lines for ``FastLoader.explain()``: what is decoded smaller, or could be."""
+    share = _share(source)
+    if any(plan.scaled and not source.tensors for plan in _plans(source)):
+        known = "" if share is None else f", about {share:.0%} of the samples"
+        return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{known}"]
+    if share is None or share < _WORTH_A_WORD:
+        return []
+    return [
+        f"faster: decode='scaled' would decode about {share:.0%} of the samples at half their size "
+        f"or less: {GAIN}; nearly the same pixels (docs/performance.md)"
+    ]
+
+
+def _share(source: Source) -> float | None:
+    """The share of samples that "scaled" decodes smaller; None where that is not known."""
+    if source.tensors:
+        return None
+    records = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
+    records = source.lookup(records) if len(source) else records[:0]
+    records = records[source.store.kinds(records) != RAW]
+    sizes = source.store.sizes(records)
+    known = sizes.min(axis=1, initial=1) > 0
+    if not known.any():
+        return None
+    shares = []
+    for plan in _plans(source):
+        drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
+        try:
+            geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
+        except (DataError, UsageError):  # the loop will say so
+            return None
+        shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())
+    return float(np.mean(shares))
+
+
+def _plans(source: Source) -> tuple[Plan, ...]:
+    return source.plan.each if isinstance(source.plan, Views) else (source.plan,)

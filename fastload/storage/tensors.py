@@ -1,0 +1,150 @@
+"""Tensors as a store: a record is a row of each of several tensors, read where they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from .base import RAW, Spans, Store
+from .concat import ConcatStore
+
+
+class TensorStore(Store):
+    """Rows of tensors of the same length; a record is a row of each.
+
+    Args:
+        tensors: contiguous, on the CPU; read where they are.
+    """
+
+    format = "tensors"
+    path = "<TensorDataset>"
+    mapped = True
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self.classes: list[str] = []
+        self.metadata: dict[str, Any] = {}
+        self.tensors = list(tensors)
+        self.rows = [_rows(tensor) for tensor in self.tensors]
+
+    def __len__(self) -> int:
+        return len(self.tensors[0])
+
+    def same_as(self, other: TensorStore) -> bool:
+        """Whether both are over the same memory, of the same shapes and types."""
+        # Both may hold one tensor whose shape was changed in place: rows are as it was before.
+        mine, theirs = (
+            [
+                (t.dtype, t.shape, rows.shape, rows.__array_interface__["data"])
+                for t, rows in store.columns()
+            ]
+            for store in (self, other)
+        )
+        return mine == theirs
+
+    def columns(self) -> list[tuple[torch.Tensor, np.ndarray]]:
+        """The tensors, and each one's rows as uint8 (n, bytes of a row)."""
+        return list(zip(self.tensors, self.rows, strict=True))
+
+    @property
+    def files(self) -> Sequence[str]:
+        return [self.path]
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return {0: self.rows[0].reshape(-1)}
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Rows of the first tensor."""
+        nbytes = np.full(len(indices), self.rows[0].shape[1], np.int64)
+        return Spans(file=np.zeros(len(indices), np.int32), offset=indices * nbytes, nbytes=nbytes)
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        return np.full(len(indices), RAW, np.uint8)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        """One by one pixel: rows need not be images."""
+        return np.ones((len(indices), 2), np.int32)
+
+    @property
+    def labels(self) -> None:
+        """None: what is a label is not known."""
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        """Numbers, as tensors have no names."""
+        return [str(index) for index in indices.tolist()]
+
+    def checksums(self, indices: np.ndarray) -> None:
+        """None: memory has none."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Rows:
+    """The tensors of one or several stores, one after the other.
+
+    Attributes:
+        stores: their tensors agree in number, dtype and shape beyond the first dimension.
+    """
+
+    stores: tuple[TensorStore, ...]
+
+    @classmethod
+    def of(cls, store: Store) -> Rows:
+        """Those of a TensorStore, or of a ConcatStore of such."""
+        parts = store.stores if isinstance(store, ConcatStore) else [store]
+        return cls(tuple(leaf for part in parts for leaf in _leaves(part)))
+
+    @property
+    def first(self) -> list[torch.Tensor]:
+        """The first store's tensors."""
+        return self.stores[0].tensors
+
+    def agree(self) -> bool:
+        """Whether the stores fit together as ``stores`` says."""
+        kinds = [[(t.dtype, t.shape[1:]) for t in store.tensors] for store in self.stores]
+        return all(kind == kinds[0] for kind in kinds)
+
+    def gather(self, column: int, records: np.ndarray, into: np.ndarray) -> None:
+        """Copy the rows ``records`` (int64, in range) of a tensor into uint8 (n, row's bytes)."""
+        if len(self.stores) == 1:
+            # "clip" writes into `into` directly, "raise" by way of a copy; all are in range.
+            np.take(self.stores[0].rows[column], records, axis=0, out=into, mode="clip")
+            return
+        ends = np.cumsum([len(store) for store in self.stores])
+        which = np.searchsorted(ends, records, side="right")
+        for number in np.unique(which).tolist():
+            mine, start = which == number, ends[number - 1] if number else 0
+            into[mine] = self.stores[number].rows[column][records[mine] - start]
+
+    def others(self, records: np.ndarray) -> list[torch.Tensor]:
+        """The rows ``records`` of all tensors but the first, in new memory."""
+        made = []
+        for column, tensor in enumerate(self.first[1:], 1):
+            shape = len(records), *tensor.shape[1:]
+            rows = torch.empty(shape, dtype=tensor.dtype, device="cpu")
+            self.gather(column, records, _rows(rows))
+            made.append(rows)
+        return made
+
+
+def _leaves(store: Store) -> Sequence[TensorStore]:
+    if isinstance(store, ConcatStore):
+        return [leaf for part in store.stores for leaf in _leaves(part)]
+    assert isinstance(store, TensorStore)
+    return [store]
+
+
+def gathers(store: Store) -> bool:
+    """Whether batches of ``store`` are rows of tensors."""
+    if isinstance(store, ConcatStore):
+        return all(map(gathers, store.stores))
+    return isinstance(store, TensorStore)
+
+
+def _rows(tensor: torch.Tensor) -> np.ndarray:
+    """The memory of a contiguous tensor: uint8 (n, bytes of a row)."""
+    nbytes = math.prod(tensor.shape[1:]) * tensor.element_size()
+    return tensor.view(-1).view(torch.uint8).numpy().reshape(len(tensor), nbytes)
