@@ -198,8 +198,6 @@ setup(
         "dali": ["nvidia-dali-cuda120"],
         # nvJPEG before 13.2 refuses boxes of images (_engine/nvidia/dali_graph.py)
         "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
-        "nvimgcodec": ["nvidia-nvimgcodec-cu12[nvjpeg]>=0.9"],
-        "nvimgcodec-cuda13": ["nvidia-nvimgcodec-cu13[nvjpeg]>=0.9"],
         "plot": ["matplotlib"],
         "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
         "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
@@ -215,7 +213,7 @@ setup(
             "datasets",
             "fsspec",
             "s3fs",
-            "nvidia-nvimgcodec-cu13; platform_machine == 'x86_64'",  # its CPU back end, 25 MB
+            "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
             "moto",  # an S3 server, which needs the next two
             "flask",
             "flask-cors",

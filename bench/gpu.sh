@@ -6,8 +6,8 @@
 #   sh bench/gpu.sh --join FOLDER
 #
 # Uses .venv-gpu, which it makes. GPU_VENV=FOLDER takes an environment that is there already and
-# installs nothing. DALI and nvImageCodec are those for CUDA 13, as torch's own wheels are
-# (torch.version.cuda); CUDA=12 takes those for CUDA 12.
+# installs nothing. DALI is that for CUDA 13, as torch's own wheels are (torch.version.cuda);
+# CUDA=12 takes that for CUDA 12.
 #
 # --wheels  installs out of that folder, offline, beside what $PYTHON has: torch, torchvision, numpy,
 #           Pillow, OpenCV, h5py, rich and click must be there.
@@ -46,8 +46,8 @@ for part in $PARTS; do # before anything is installed
     esac
 done
 case ${CUDA:-13} in
-12) LIBRARIES="nvidia-dali-cuda120 nvidia-nvimgcodec-cu12[nvjpeg]" EXTRAS=test,dali,nvimgcodec ;;
-*) LIBRARIES="nvidia-dali-cuda130 nvidia-nvimgcodec-cu13[nvjpeg]" EXTRAS=test,dali-cuda13,nvimgcodec-cuda13 ;;
+12) LIBRARIES="nvidia-dali-cuda120" EXTRAS=test,dali ;;
+*) LIBRARIES="nvidia-dali-cuda130 nvidia-nvjpeg>=13.2" EXTRAS=test,dali-cuda13 ;;
 esac
 # What fastload, tests/gpu and the suites import beyond what stands at --wheels.
 NEEDED="$LIBRARIES lmdb google-crc32c pytest>=9 pytest-timeout hypothesis psutil setuptools wheel"

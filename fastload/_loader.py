@@ -15,7 +15,7 @@ from ._base.machine import cpu
 from ._base.timeline import Timeline, active, lasting
 from ._base.torch_loader import DataLoader
 from ._base.trace import Observed, Stamps
-from ._engine import FOREIGN, chosen
+from ._engine import chosen
 from ._engine.cache.cache import Cache
 from ._engine.decoder import Decoder
 from ._run import accelerate, runs
@@ -78,8 +78,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             A list of transforms gives a list of views in place of the images: ``[[images of the
             first, images of the second, ...], labels]``.
         engine: "auto", "native", "python" (the same results through Pillow), "dali" (NVIDIA DALI on
-            ``device``, or on its CPU back end; docs/gpu.md), "nvimgcodec" (nvImageCodec and torch,
-            likewise), "workers" (torch's machinery).
+            ``device``, or on its CPU back end; docs/gpu.md), "workers" (torch's machinery).
         dtype: of the images; None as the transform says. ``torch.float32`` (or "float32"), float16,
             bfloat16, or uint8 where the transform ends in uint8.
         memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
@@ -140,9 +139,9 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             torchvision's ``v2.MixUp(num_classes=10)``. Its random numbers (Python's, NumPy's and
             torch's global generators) are a function of (seed, epoch, number of the batch), drawn
             apart from the caller's.
-        decode_device: "cpu"; "gpu": JPEGs are decoded on ``device``, by DALI or nvImageCodec, and
-            levels come out a little different (docs/gpu.md); "auto": some of the data is decoded
-            both ways before the first batch, and the faster way is taken for good.
+        decode_device: "cpu"; "gpu": JPEGs are decoded on ``device``, by DALI, and levels come out a
+            little different (docs/gpu.md); "auto": some of the data is decoded both ways before the
+            first batch, and the faster way is taken for good.
 
     All other arguments are torch's.
 
@@ -323,7 +322,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
-        if self.engine in ("native", "python", *FOREIGN):
+        if self.engine in ("native", "python", "dali"):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
         if self.dtype is not None or self.memory_format != torch.contiguous_format:
             raise UsageError(

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias, TypedDict
 
 # --- arguments of FastLoader ------------------------------------------------------------------
 
-Engine: TypeAlias = Literal["auto", "native", "python", "dali", "nvimgcodec", "workers"]
+Engine: TypeAlias = Literal["auto", "native", "python", "dali", "workers"]
 """``engine``: what makes the batches."""
 
 Decode: TypeAlias = Literal["exact", "scaled"]
@@ -92,7 +92,7 @@ class Stats(TypedDict):
 
     engine: str
     """What made the batches: "native", "python", "gather" (rows of a TensorDataset), "dali",
-    "nvimgcodec", or "workers" (torch's machinery)."""
+    or "workers" (torch's machinery)."""
     images: int
     """Samples handed to the consumer."""
     batches: int

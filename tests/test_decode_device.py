@@ -21,7 +21,7 @@ from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageErr
 from fastload._base.devices import accelerator
 from fastload._base.slabs import SlabRing
 from fastload._engine import chosen
-from fastload._engine.nvidia import dali_graph, nvimages
+from fastload._engine.nvidia import dali_graph
 from fastload._run import decode_device as _decode_device
 from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._sources.source import resolve
@@ -65,13 +65,10 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
     assert "decode_device:" not in FastLoader(store, 8, **given).explain()
 
 
-@pytest.mark.parametrize("engine", ["dali", "nvimgcodec"])
-def test_without_its_library_an_engine_names_the_extra(
-    store: Path, monkeypatch: Any, engine: str
-) -> None:
-    monkeypatch.setitem(sys.modules, f"nvidia.{engine}", None)
-    with pytest.raises(MissingDependencyError, match=rf"pip install 'torch-fastload\[{engine}\]'"):
-        FastLoader(store, engine=engine)
+def test_without_dali_the_engine_names_the_extra(store: Path, monkeypatch: Any) -> None:
+    monkeypatch.setitem(sys.modules, "nvidia.dali", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'torch-fastload\[dali\]'"):
+        FastLoader(store, engine="dali")
 
 
 class Timed:
@@ -129,7 +126,7 @@ def test_auto_takes_the_one_that_is_clearly_faster(
         assert decoding.device == torch.device("cuda:1" if decoding.engine == "dali" else "cpu")
         return decoding.hw_decoder_load if decoding.engine == "dali" else decoding.engine
 
-    choice = measure(make, Source(), 8, torch.device("cuda:1"), "dali")  # type: ignore[arg-type]
+    choice = measure(make, Source(), 8, torch.device("cuda:1"))  # type: ignore[arg-type]
     assert choice == Choice(
         device=device,
         cpu_images_per_s=cpu,
@@ -141,19 +138,18 @@ def test_auto_takes_the_one_that_is_clearly_faster(
 
 def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: Any) -> None:
     def rate(engine: str, batches: Any, where: Any) -> float:
-        if engine == "nvimgcodec":
+        if engine == "dali":
             raise RuntimeError("no driver")
         return 100.0
 
     monkeypatch.setattr(_decode_device, "rate", rate)
     monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
-    with pytest.warns(UserWarning, match="nvImageCodec does not decode on cuda:1.*: no driver"):
+    with pytest.warns(UserWarning, match="DALI does not decode on cuda:1.*: no driver"):
         choice = measure(
             lambda decoding: decoding.engine,  # type: ignore[arg-type, return-value]
             Source(),  # type: ignore[arg-type]
             8,
             torch.device("cuda:1"),
-            "nvimgcodec",
         )
     assert (choice.device, choice.cpu_images_per_s, choice.gpu_images_per_s) == ("cpu", 100, 0)
 
@@ -268,30 +264,17 @@ def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
     assert "on the CPU; measured: 100 images/s decoded on the CPU, 250 on the GPU" in found.why
 
 
-def test_without_dali_it_is_nvimagecodec_and_without_both_the_cpu(
-    store: Path, pretended: list[Choice], monkeypatch: Any
-) -> None:
-    chain = [transforms.RandomResizedCrop(96), transforms.PILToTensor()]
-    dataset = PackedDataset(store, transform=transforms.Compose(chain))
+def test_without_dali_it_is_the_cpu(store: Path, pretended: list[Choice], monkeypatch: Any) -> None:
+    chain = transforms.Compose([transforms.RandomResizedCrop(96), transforms.PILToTensor()])
+    dataset = PackedDataset(store, transform=chain)
     loader = _OnGpu(dataset)
     loader.decode_device = "gpu"
     source = resolve(dataset)
     assert _decode_device.decoding(loader, source).why == "by DALI 2.4.0 on cuda:0"
     monkeypatch.setattr(dali_graph, "absent", lambda: "there is no DALI")
-    monkeypatch.setattr(nvimages, "absent", lambda: None)
-    monkeypatch.setattr(nvimages, "version", lambda: "0.9.0")
-    found = _decode_device.decoding(loader, source)
-    assert (found.engine, found.device) == ("nvimgcodec", torch.device("cuda:0"))
-    assert found.why == "by nvImageCodec 0.9.0 on cuda:0, as there is no DALI"
-    # a filter that DALI has and torch has not
-    chain[0] = transforms.RandomResizedCrop(96, interpolation=transforms.InterpolationMode.LANCZOS)
-    source = resolve(PackedDataset(store, transform=transforms.Compose(chain)))
     found = _decode_device.decoding(loader, source)
     assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
-    assert found.why.startswith("on the CPU, as there is no DALI; torch on a GPU has no filter")
-    monkeypatch.setattr(nvimages, "absent", lambda: "nor the other")
-    found = _decode_device.decoding(loader, source)
-    assert found.why == "on the CPU, as there is no DALI; nor the other"
+    assert found.why == "on the CPU, as there is no DALI"
 
 
 @pytest.mark.parametrize("change", ["cache", "device", "plan"])

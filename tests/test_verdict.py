@@ -92,7 +92,7 @@ def figures(**stages_s: float) -> Snapshot:
 def test_slow_reads_and_slow_transport_are_named() -> None:
     assert verdict(figures(read=9, decode=3), native=True).bound == "reading"
     assert verdict(figures(read=1, order=5), native=True).bound == "loader"
-    assert verdict(figures(read=1, nvimgcodec=5), native=True).bound == "decoding"
+    assert verdict(figures(read=1, dali=5), native=True).bound == "decoding"
     assert verdict(figures(read=1, dali=5), native=True).bound == "decoding"
     assert verdict(figures(fetch=4, collate=1), native=False).bound == "transport"
     assert verdict(figures(fetch=9, blocked=8), native=False).bound == "reading"

@@ -53,7 +53,6 @@ SCALED = {
 # Batches on a GPU: the gpu-decode suite's.
 GPU = {
     "fastload-dali": "gpu:FastloadDali",
-    "fastload-nvimgcodec": "gpu:FastloadNvimgcodec",
     "fastload-native-cuda": "gpu:FastloadNative",
     "fastload-native-dct-cuda": "gpu:FastloadNativeDct",
     "torch-pil-cuda": "gpu:TorchPilCuda",

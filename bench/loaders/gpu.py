@@ -1,7 +1,7 @@
 """Loaders whose batches end on a GPU: the gpu-decode suite's.
 
-In its toy run, and only there, they run without one (``work.device`` is "cpu"): DALI and
-nvImageCodec on their CPU back ends.
+In its toy run, and only there, they run without one (``work.device`` is "cpu"): DALI on
+its CPU back end.
 """
 
 from __future__ import annotations
@@ -37,7 +37,12 @@ class _Fastload(Lmdb):
         yield from finished(self._device, super().epoch())
 
 
-class _Foreign(_Fastload):
+class FastloadDali(_Fastload):
+    summary = "FastLoader on LMDB, decoded by DALI on the GPU"
+    needs = ("fastload", "torchvision", "nvidia.dali")
+    install = "torch-fastload[dali] or torch-fastload[dali-cuda13]"
+    decodes = {"engine": "dali"}
+
     def absent(self) -> str | None:
         try:
             return super().absent()
@@ -46,20 +51,6 @@ class _Foreign(_Fastload):
 
     def settings(self, work: Workload) -> list[Setting]:
         return [{"num_workers": work.threads, "prefetch_factor": ahead} for ahead in (2, 3)]
-
-
-class FastloadDali(_Foreign):
-    summary = "FastLoader on LMDB, decoded by DALI on the GPU"
-    needs = ("fastload", "torchvision", "nvidia.dali")
-    install = "torch-fastload[dali] or torch-fastload[dali-cuda13]"
-    decodes = {"engine": "dali"}
-
-
-class FastloadNvimgcodec(_Foreign):
-    summary = "FastLoader on LMDB, decoded by nvImageCodec on the GPU and resized there by torch"
-    needs = ("fastload", "torchvision", "nvidia.nvimgcodec")
-    install = "torch-fastload[nvimgcodec] or torch-fastload[nvimgcodec-cuda13]"
-    decodes = {"engine": "nvimgcodec"}
 
 
 class FastloadNative(_Fastload):

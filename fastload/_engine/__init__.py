@@ -1,15 +1,14 @@
 """The engines: what fills a batch.
 
-``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``dali`` and
-``nvimgcodec`` the same crops through NVIDIA's libraries, ``gather`` copies rows of tensors. They
-are ``Decoder``s (``decoder.py``). Everything else goes through torch's own DataLoader machinery,
+``native`` is the C++ core, ``python`` gives the same results through Pillow and NumPy, ``dali`` the
+same crops through NVIDIA DALI, ``gather`` copies rows of tensors. They are ``Decoder``s
+(``decoder.py``). Everything else goes through torch's own DataLoader machinery,
 which FastLoader inherits: the ``workers`` engine.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,13 +22,6 @@ from ..storage.base import Store
 from ..storage.tensors import gathers
 from .decoder import Decoder, Ticket
 
-if TYPE_CHECKING:
-    from .nvidia.foreign import ForeignDecoder
-
-
-FOREIGN = ("dali", "nvimgcodec")
-"""Engines that make batches on a GPU, in this order."""
-
 
 def chosen(engine: str, store: Store | None = None) -> str:
     """What ``engine`` comes to here, "native" or "python"; "auto" prefers the core.
@@ -37,7 +29,7 @@ def chosen(engine: str, store: Store | None = None) -> str:
     The core reads files: a ``store`` whose records do not lie there as they are is for "python".
     Rows of tensors, of which nothing is to be made, are for "gather" in any case.
 
-    One of ``FOREIGN`` is for what its library cannot decode, and comes to what "auto" does.
+    "dali" stands for what decodes the samples that DALI cannot, and comes to what "auto" does.
 
     Raises MissingDependencyError for "native" where the core was not built; "auto" warns once.
     Raises UsageError for "native" where it cannot read ``store``.
@@ -68,9 +60,9 @@ def make_decoder(
     device: torch.device | None = None,
     hw_decoder_load: float | None = None,
 ) -> Decoder:
-    """The decoder of ``engine``, or of ``chosen(engine, store)`` where it is none of ``FOREIGN``.
+    """The decoder of "dali", or of ``chosen(engine, store)``.
 
-    See ``Decoder`` and ``ForeignDecoder`` for the other arguments; ``device`` None is the CPU.
+    See ``Decoder`` and ``DaliDecoder`` for the other arguments; ``device`` None is the CPU.
     """
     if isinstance(plan, Views):
         from .views import ViewsDecoder
@@ -90,10 +82,10 @@ def make_decoder(
                 for number, one in enumerate(plan.each)
             ]
         )
-    if engine in FOREIGN:
-        from .nvidia.foreign import HW_DECODER_LOAD
+    if engine == "dali":
+        from .nvidia.dali import HW_DECODER_LOAD, DaliDecoder
 
-        return _foreign(engine)(
+        return DaliDecoder(
             store,
             plan,
             device=device or torch.device("cpu"),
@@ -112,16 +104,6 @@ def make_decoder(
         channels_last=channels_last,
         check_crc=check_crc,
     )
-
-
-def _foreign(engine: str) -> type[ForeignDecoder]:
-    if engine == "dali":
-        from .nvidia.dali import DaliDecoder
-
-        return DaliDecoder
-    from .nvidia.nvimgcodec import NvimgcodecDecoder
-
-    return NvimgcodecDecoder
 
 
 def _kind(engine: str) -> type[Decoder]:

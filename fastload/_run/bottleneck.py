@@ -12,7 +12,7 @@ _WAITS = 0.05  # share of the time from which on the loop waits for data
 _BUSY = 0.7  # share of their time from which on workers are what is short
 _COPIES = 0.9  # share of the time from which on a device that copies can do no more
 _READING = ("read", "check")
-_DECODING = ("decode", "resize", "augment", "pillow", "fields", "dali", "nvimgcodec")
+_DECODING = ("decode", "resize", "augment", "pillow", "fields", "dali")
 _OURS = ("order", "prepare", "collate")
 _SAID = {"loader": "drawing order and parameters and handing batches over"}
 

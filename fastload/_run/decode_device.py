@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from .._base.slabs import SlabRing
-from .._engine import FOREIGN, chosen, make_decoder
+from .._engine import chosen, make_decoder
 from .._engine.decoder import Decoder, Ticket
 from .._sources.source import Source
 from .._transforms.plan import Plan
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
 found best on an A100, and all."""
-
-_NAMES = {"dali": "DALI", "nvimgcodec": "nvImageCodec"}
 
 # The GPU has to win by so much: on the CPU levels are exact.
 _MARGIN = 1.1
@@ -73,7 +71,7 @@ class Decoding:
     """What a loader decodes with.
 
     Attributes:
-        engine: "native", "python" or one of ``FOREIGN``.
+        engine: "native", "python" or "dali".
         device: where: a CUDA device or the CPU.
         why: in words, for ``explain()``; "" where nothing else was asked for.
         hw_decoder_load: of Choice, or None for the engine's default.
@@ -85,30 +83,23 @@ class Decoding:
     hw_decoder_load: float | None = None
 
 
-def library(engine: str) -> Any:
-    """The module that knows the library of ``engine``, one of ``FOREIGN``."""
-    from .._engine.nvidia import dali_graph, nvimages
-
-    return {"dali": dali_graph, "nvimgcodec": nvimages}[engine]
-
-
 def check(loader: Any) -> None:
     """Refuse arguments of ``loader`` that cannot be.
 
     Raises:
         UsageError: two of them contradict each other, or a device is not there.
-        MissingDependencyError: engine="dali" or "nvimgcodec" without that library.
+        MissingDependencyError: engine="dali" without it.
     """
     where, engine = loader.decode_device, loader.engine
     if where not in get_args(DecodeDevice):
         names = ", ".join(map(repr, get_args(DecodeDevice)))
         raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
-    if where != "cpu" and engine not in ("auto", *FOREIGN):
+    if where != "cpu" and engine not in ("auto", "dali"):
         raise UsageError(
             f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
             "on the CPU: leave one of them out"
         )
-    if (engine in FOREIGN or where == "gpu") and loader.cache is not None:
+    if (engine == "dali" or where == "gpu") and loader.cache is not None:
         raise UsageError(
             f"cache={loader.cache!r} is for images that are decoded on the CPU by fastload: leave "
             f"it out, or engine={engine!r} and decode_device={where!r}"
@@ -123,14 +114,17 @@ def check(loader: Any) -> None:
             "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
             f"it, got device={loader.device!r}"
         )
-    if engine in FOREIGN and library(engine).absent():
-        raise library(engine).missing()
+    if engine == "dali":
+        from .._engine.nvidia import dali_graph
+
+        if dali_graph.absent():
+            raise dali_graph.missing()
 
 
 def decoding(loader: Any, source: Source) -> Decoding:
     """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
     cuda, where = _cuda(loader), loader.decode_device
-    asked = loader.engine in FOREIGN
+    asked = loader.engine == "dali"
     engine = chosen("auto" if asked else loader.engine, source.store)
     on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
     if not asked and where == "cpu":
@@ -138,12 +132,12 @@ def decoding(loader: Any, source: Source) -> Decoding:
     reason = ""
     if not asked and where == "auto":
         reason = _why_not_measured(loader, cuda)
-    found, reasons = _found(loader, source) if not reason else (None, reason)
-    if found is None:
-        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reasons}")
-    name = f"{_NAMES[found]} {library(found).version()}"
-    load, why = None, f"by {name} on {cuda or 'its CPU back end'}"
-    why += f", as {reasons}" if reasons else ""
+    reason = reason or _refusal(source)
+    if reason:
+        return dataclasses.replace(on_cpu, why=f"on the CPU, as {reason}")
+    from .._engine.nvidia import dali_graph
+
+    load, why = None, f"by DALI {dali_graph.version()} on {cuda or 'its CPU back end'}"
     if not asked and where == "auto":
         choice = loader._choice
         if choice is None:
@@ -151,7 +145,7 @@ def decoding(loader: Any, source: Source) -> Decoding:
         if choice.device == "cpu":
             return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
         load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
-    return Decoding(engine=found, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
+    return Decoding(engine="dali", device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
 def settle(loader: Any, source: Source) -> None:
@@ -161,8 +155,7 @@ def settle(loader: Any, source: Source) -> None:
         return
     if device is None or _why_not_measured(loader, device):
         return
-    found, _ = _found(loader, source)
-    if found is None:
+    if _refusal(source):
         return
     from .._tools.tuning.result import decoding_in, keep_decoding  # which needs FastLoader
 
@@ -186,7 +179,7 @@ def settle(loader: Any, source: Source) -> None:
             hw_decoder_load=decoding.hw_decoder_load,
         )
 
-    loader._choice = measure(make, source, loader.batch_size or _BATCH, device, found)
+    loader._choice = measure(make, source, loader.batch_size or _BATCH, device)
     if loader.tuned is not None:
         keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
 
@@ -196,7 +189,6 @@ def measure(
     source: Source,
     batch_size: int,
     device: torch.device,
-    engine: str,
 ) -> Choice:
     """Decode some of the user's data on the CPU and on ``device``.
 
@@ -204,19 +196,18 @@ def measure(
         make: gives a decoder of ``source``.
         batch_size: images that are decoded at a time.
         device: where batches have to be in the end.
-        engine: what decodes there, one of ``FOREIGN``.
     """
     cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
     on_cpu = rate(make(cpu), _some(source, batch_size), device)
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
-        gpu = Decoding(engine=engine, device=device, hw_decoder_load=load)
+        gpu = Decoding(engine="dali", device=device, hw_decoder_load=load)
         try:
             found = rate(make(gpu), _some(source, batch_size), device)
         except (RuntimeError, FastloadError) as error:
             reason = " ".join(str(error).split())[:300]
             warnings.warn(
-                f"decode_device='auto': {_NAMES[engine]} does not decode on {device}, so the CPU "
+                f"decode_device='auto': DALI does not decode on {device}, so the CPU "
                 f"does: {reason}",
                 stacklevel=2,
             )
@@ -343,21 +334,13 @@ def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
     return ""
 
 
-def _found(loader: Any, source: Source) -> tuple[str | None, str]:
-    """Which of ``FOREIGN`` decodes ``source``, and why none before it; None: why none of them."""
+def _refusal(source: Source) -> str:
+    """Why DALI does not decode ``source``, in words; "" where it does."""
     if source.tensors:
-        return None, "rows of tensors are not decoded"
-    from .._engine.nvidia import dali, nvimgcodec
+        return "rows of tensors are not decoded"
+    from .._engine.nvidia import dali, dali_graph
 
-    refusals = {"dali": dali.refusal, "nvimgcodec": nvimgcodec.refusal}
-    reasons = list[str]()
-    for name in FOREIGN if loader.engine == "auto" else (loader.engine,):
-        reason = library(name).absent() or refusals[name](source.plan, source.store)
-        if reason is None:
-            return name, "; ".join(reasons)
-        if reason not in reasons:
-            reasons.append(reason)
-    return None, "; ".join(reasons)
+    return dali_graph.absent() or dali.refusal(source.plan, source.store) or ""
 
 
 def _cuda(loader: Any) -> torch.device | None:

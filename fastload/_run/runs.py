@@ -23,7 +23,7 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .._base.machine import cpu, memory
 from .._base.slabs import SlabRing
 from .._base.trace import Stamps
-from .._engine import FOREIGN, chosen, make_decoder
+from .._engine import chosen, make_decoder
 from .._engine.decoder import Decoder, Images
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
@@ -212,11 +212,11 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             checked=loader.check_crc != "never",
         )
     processes = None
-    if decoding.engine not in FOREIGN:
+    if decoding.engine != "dali":
         processes = division.processes(loader, source, store, plan)
     # Not where others count: flights hold on to slabs, libraries of GPUs and processes have batches
     # in flight of their own, and the governor tries what batches ahead are worth.
-    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine not in FOREIGN
+    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine != "dali"
     decoder = make_decoder(
         decoding.engine,
         store,

@@ -15,7 +15,7 @@ from bench import coldness
 from bench.__main__ import main
 from bench.suites import SUITES
 from bench_rows import rows_of, rows_of_any, run
-from fastload._engine.nvidia import dali_graph, nvimages
+from fastload._engine.nvidia import dali_graph
 
 pytest.importorskip("torchvision")
 
@@ -240,7 +240,6 @@ def test_any_dataset_takes_images_of_any_suffix_with_or_without_class_folders(
 def test_decoding_for_a_gpu_runs_at_toy_size_without_one(cache: Path) -> None:
     names = ["fastload-native-cuda"]
     names += ["fastload-dali"] * (dali_graph.absent() is None)
-    names += ["fastload-nvimgcodec"] * (nvimages.absent() is None)
     rows = rows_of(cache, "gpu-decode", "--loaders", ",".join(names))
     assert [row["loader"] for row in rows] == names
     assert all(row["device"] for row in rows)

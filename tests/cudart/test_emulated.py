@@ -27,8 +27,8 @@ LIBRARIES = {
     "libcuda.so.1": ["graphs.cpp", "memory.cpp", "runtime.cpp", "streams.cpp"],
     "libnvidia-ml.so.1": ["nvml.cpp"],
 }
-# CUPTI watches a real driver, and these libraries decode on a real device.
-NEVER = "not copies_run_beside and not dali and not nvimgcodec"
+# CUPTI watches a real driver, and DALI decodes on a real device.
+NEVER = "not copies_run_beside and not dali"
 # Those that start processes, and those whose like is run anyhow.
 SHORT = (
     "not process_that_ends and not no_context and not other_allocators"

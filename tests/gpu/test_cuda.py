@@ -238,7 +238,7 @@ def test_another_device_than_the_current_one(store: Path) -> None:
 
 @pytest.mark.usefixtures("two_devices")
 @pytest.mark.parametrize("current", [0, 1])
-@pytest.mark.parametrize("engine", ["native", "dali", "nvimgcodec"])
+@pytest.mark.parametrize("engine", ["native", "dali"])
 def test_no_context_is_made_on_a_device_that_is_not_used(
     store: Path, engine: str, current: int
 ) -> None:

@@ -12,17 +12,13 @@ from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastload import DecodeError, FastLoader
-from fastload._run.decode_device import _NAMES, library
+from fastload._engine.nvidia import dali_graph
 
-pytestmark = [pytest.mark.gpu, pytest.mark.native]
-
-
-@pytest.fixture(params=["dali", "nvimgcodec"])
-def engine(request: pytest.FixtureRequest) -> str:
-    name: str = request.param
-    if library(name).absent():
-        pytest.skip(f"{_NAMES[name]} is not installed")
-    return name
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.native,
+    pytest.mark.skipif(dali_graph.absent() is not None, reason="nvidia-dali is not installed"),
+]
 
 
 TRAIN = v1.Compose([v1.RandomResizedCrop(96), v1.RandomHorizontalFlip(), v1.PILToTensor()])
@@ -30,22 +26,21 @@ EVAL = v1.Compose([v1.Resize(112), v1.CenterCrop(96), v1.PILToTensor()])
 FLOAT = v1.Compose([v1.RandomResizedCrop(96), v1.ToTensor(), v1.Normalize([0.5] * 3, [0.5] * 3)])
 
 
-def on_gpu(dataset: Any, engine: str, batch_size: int = 8, **arguments: Any) -> FastLoader[Any]:
-    given = {"seed": 3, "num_workers": 2, "device": "cuda", "engine": engine, **arguments}
+def on_gpu(dataset: Any, batch_size: int = 8, **arguments: Any) -> FastLoader[Any]:
+    given = {"seed": 3, "num_workers": 2, "device": "cuda", "engine": "dali", **arguments}
     loader: FastLoader[Any] = FastLoader(dataset, batch_size, **given)
-    assert f"by {_NAMES[engine]}" in loader.explain()
+    assert "by DALI" in loader.explain()
     return loader
 
 
-def test_gpu_takes_the_first_library_that_is_there(engine: str, store: Path) -> None:
+def test_gpu_decodes_with_dali(store: Path) -> None:
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="gpu")
-    first = next(name for name in _NAMES if not library(name).absent())
-    assert f"by {_NAMES[first]}" in loader.explain()
+    assert "by DALI" in loader.explain()
     assert sum(len(labels) for _, labels in loader) == 24
-    assert loader.stats()["engine"] == first
+    assert loader.stats()["engine"] == "dali"
 
 
-def test_auto_measures_both_and_stays_with_one(engine: str, store: Path) -> None:
+def test_auto_measures_both_and_stays_with_one(store: Path) -> None:
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="auto", seed=1)
     assert sum(len(labels) for _, labels in loader) == 24
     choice = loader._choice
@@ -58,15 +53,13 @@ def test_auto_measures_both_and_stays_with_one(engine: str, store: Path) -> None
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize("transform", [TRAIN, EVAL, FLOAT], ids=["train", "eval", "float"])
 def test_the_images_are_those_of_the_native_engine(
-    engine: str, store: Path, transform: Any, memory_format: torch.memory_format
+    store: Path, transform: Any, memory_format: torch.memory_format
 ) -> None:
     given = {"transform": transform, "memory_format": memory_format}
     reference = FastLoader(store, 8, seed=3, num_workers=2, engine="native", **given)
     scale = 127.5 if transform is FLOAT else 1
     count = 0
-    for (theirs, labels), (ours, same) in zip(
-        on_gpu(store, engine, **given), reference, strict=True
-    ):
+    for (theirs, labels), (ours, same) in zip(on_gpu(store, **given), reference, strict=True):
         assert theirs.is_cuda and labels.is_cuda
         assert theirs.dtype == ours.dtype and theirs.stride() == ours.stride()
         assert torch.equal(labels.cpu(), same)
@@ -79,13 +72,13 @@ def test_the_images_are_those_of_the_native_engine(
 
 @pytest.mark.parametrize("on_error", ["raise", "skip", "replace"])
 def test_a_broken_image_is_what_the_policy_says(
-    engine: str, photos: Path, tmp_path: Path, on_error: str
+    photos: Path, tmp_path: Path, on_error: str
 ) -> None:
     for path in sorted(photos.rglob("*.jpg"))[:8]:
         (tmp_path / path.parent.name).mkdir(exist_ok=True)
         (tmp_path / path.parent.name / path.name).write_bytes(path.read_bytes())
     dataset = ImageFolder(str(tmp_path), transform=TRAIN)
-    loader = on_gpu(dataset, engine, 4, on_error=on_error, max_errors=2)
+    loader = on_gpu(dataset, 4, on_error=on_error, max_errors=2)
     assert len(list(loader)) == 2
     broken = Path(dataset.samples[5][0])
     data = bytearray(broken.read_bytes())
@@ -105,9 +98,9 @@ def test_a_broken_image_is_what_the_policy_says(
 
 @pytest.mark.parametrize("transform", [TRAIN, FLOAT], ids=["uint8", "float"])
 def test_recycled_memory_is_never_torn(
-    engine: str, store: Path, transform: Any, count: Callable[[int, int], int]
+    store: Path, transform: Any, count: Callable[[int, int], int]
 ) -> None:
-    loader = on_gpu(store, engine, 4, transform=transform)
+    loader = on_gpu(store, 4, transform=transform)
     loader.set_epoch(0)
     expected = [images.clone() for images, _ in loader]
     busy = torch.ones(2048, 2048, device="cuda")
@@ -123,10 +116,8 @@ def test_recycled_memory_is_never_torn(
     assert torch.stack(found).max() < (1 if transform is TRAIN else 1 / 127)
 
 
-def test_memory_of_the_device_stays_flat(
-    engine: str, store: Path, count: Callable[[int, int], int]
-) -> None:
-    loader = on_gpu(store, engine, 8, transform=FLOAT)
+def test_memory_of_the_device_stays_flat(store: Path, count: Callable[[int, int], int]) -> None:
+    loader = on_gpu(store, 8, transform=FLOAT)
     for _ in range(10):
         for _ in loader:
             pass

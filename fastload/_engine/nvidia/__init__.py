@@ -1,1 +1,1 @@
-"""Engines through libraries of NVIDIA."""
+"""The engine through NVIDIA DALI; begin in dali.py."""

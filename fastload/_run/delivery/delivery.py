@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._base.trace import Observed
-from ..._engine import FOREIGN
 from ..._sources.collate import collate, images_of, with_images
 from ..._sources.source import Source
 from ..._transforms.pixels.erasing import Drawn
@@ -47,15 +46,15 @@ def accelerated(loader: Any) -> bool:
 def rest(loader: Any, source: Source) -> Plan | None:
     """The plan that an engine leaves at levels, as the device does what comes then; or None.
 
-    A ``collate_fn`` of the user's is given finished images, and those of DALI and
-    nvImageCodec are on the device already.
+    A ``collate_fn`` of the user's is given finished images, and those of DALI
+    are on the device already.
     """
     plan = source.plan
     if not accelerated(loader) or loader._collate is not collate or source.tensors:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
-    if decode_device.decoding(loader, source).engine in FOREIGN:
+    if decode_device.decoding(loader, source).engine == "dali":
         return None
     return plan if plan.lut is not None or plan.erasing else None
 

@@ -22,6 +22,7 @@ from .._sidecar import is_manifest, sidecar_of, write_sidecar
 from .._table import Table
 from .._writer import PartialWriter
 from ..base import RAW, Batch, Writer
+from ..checking import READ_RECORDS, check_records, parts_of, reading_order
 from ._array_writer import ArrayWriter, different_sizes
 
 _KEPT = {"lock", "journal", "settings.json"}
@@ -91,7 +92,6 @@ class ShardedWriter(PartialWriter):
 
     def _check_shards(self) -> None:
         """Finished shards hold what the journal says."""
-        from ..._tools.verify import verify
         from .. import open_store
 
         if not self._partial.chunks:
@@ -102,14 +102,18 @@ class ShardedWriter(PartialWriter):
             path = self._partial.file(self._inner(number))
             mine = columns.part(*np.searchsorted(columns.places[:, 0], [number, number + 1]))
             try:
-                report = verify(path)
                 with open_store(path) as shard:
+                    shard.check_columns()
                     found = shard.checksums(np.arange(len(shard)))
+                    damaged = [
+                        one
+                        for part in parts_of(shard, reading_order(shard), READ_RECORDS)
+                        for one in check_records(shard, part, None)[1]
+                    ]
             except StoreError as error:
                 raise self._damaged(error.message, path) from error
-            if report.damaged or report.columns not in ("right", "no checksum"):
-                wrong = report.damaged[0].reason if report.damaged else report.columns
-                raise self._damaged(wrong, path)
+            if damaged:
+                raise self._damaged(damaged[0].reason, path)
             if found is None or not np.array_equal(found, mine.crc32c):
                 raise self._damaged("expected other records in a finished shard", path)
 

@@ -1,0 +1,106 @@
+"""Records and columns of a store, compared with their checksums."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from ..errors import DataError, StoreError, sample_error
+from ._crc import crc32c
+from .base import Store
+
+# Read at a time: enough for a disk to be at its full speed, small against memory.
+_READ_NBYTES = 8 << 20
+READ_RECORDS = 4096
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Damage:
+    """One record that is not as it should be.
+
+    Attributes:
+        record: its index.
+        key: its name.
+        path: the file it lies in.
+        offset: where it begins there, in bytes; None where it does not lie there as it is.
+        reason: what is wrong, in words.
+    """
+
+    record: int
+    key: str
+    path: str
+    offset: int | None
+    reason: str
+
+
+def check_columns(store: Store) -> str:
+    """How labels, names and fields compare: "right", "no checksum", or what is wrong."""
+    try:
+        return "right" if store.check_columns() else "no checksum"
+    except StoreError as error:
+        return str(error)
+
+
+def reading_order(store: Store) -> np.ndarray:
+    """All records, in the order in which they lie on the disk."""
+    everything = np.arange(len(store), dtype=np.int64)
+    if store.indirect is not None:
+        return everything
+    spans = store.spans(everything)
+    order: np.ndarray = np.lexsort((spans.offset, spans.file)).astype(np.int64)
+    return order
+
+
+def parts_of(store: Store, order: np.ndarray, most: int) -> Iterator[np.ndarray]:
+    """Pieces of ``order`` of about 8 MB."""
+    nbytes = np.maximum(store.spans(order).nbytes, 64 << 10 if not store.mapped else 0)
+    which = np.maximum(np.cumsum(nbytes) // _READ_NBYTES, np.arange(len(order)) // most)
+    edges = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(order)]
+    for start, stop in itertools.pairwise(edges):
+        yield order[start:stop]
+
+
+def check_records(
+    store: Store, indices: np.ndarray, decode: Callable[[int], None] | None
+) -> tuple[int, list[Damage]]:
+    """Bytes read, and what is wrong with ``indices``."""
+    expected = store.checksums(indices)
+    damaged: list[Damage] = []
+    total = 0
+    try:
+        together = store.read(indices)
+    except DataError:
+        together = None  # one by one, to find the one at fault
+    for at, index in enumerate(indices.tolist()):
+        reason = None
+        try:
+            data = store.read(indices[at : at + 1])[0] if together is None else together[at]
+            total += len(data)
+            if expected is not None and (found := crc32c(data)) != int(expected[at]):
+                reason = f"expected CRC32C {int(expected[at]):08x}, found {found:08x}"
+            elif decode is not None:
+                decode(index)
+        except Exception as error:  # noqa: BLE001 - what a damaged record may have libraries raise
+            reason = sample_error(error).message
+        if reason is not None:
+            damaged.append(_damage(store, index, reason))
+    return total, damaged
+
+
+def _damage(store: Store, index: int, reason: str) -> Damage:
+    record = np.array([index], np.int64)
+    spans = store.spans(record)
+    try:
+        (key,) = store.keys(record)
+    except StoreError:
+        key = ""
+    return Damage(
+        record=index,
+        key=key,
+        path=store.files[int(spans.file[0])],
+        offset=int(spans.offset[0]) if store.indirect is None else None,
+        reason=reason,
+    )
