@@ -23,11 +23,10 @@ from fastload._base.slabs import SlabRing
 from fastload._engine import chosen
 from fastload._engine.nvidia import dali_graph
 from fastload._run import decode_device as _decode_device
+from fastload._run import tuned_file
 from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
+from fastload._run.point import Point
 from fastload._sources.source import resolve
-from fastload._tools.tuning import result
-from fastload._tools.tuning.point import Point
-from fastload._tools.tuning.target import Target
 
 without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 
@@ -296,14 +295,13 @@ def test_auto_measures_nothing_where_only_the_cpu_can_do_it(
 def test_a_tuning_file_remembers_it(store: Path, tmp_path: Path, pretended: list[Choice]) -> None:
     dataset = PackedDataset(store, transform=TRAIN)
     path = tmp_path / "tune.json"
-    target = Target(name="", dataset=dataset, plain=dataset)
-    here = result.machine()
+    here = tuned_file.machine()
     written = {
-        "format": result.FORMAT,
-        "version": result.VERSION,
+        "format": tuned_file.FORMAT,
+        "version": tuned_file.VERSION,
         "chosen": dataclasses.asdict(Point(num_workers=1, batch_size=8, prefetch_factor=2)),
         "machine": {"cpu": "another"},
-        "dataset": target.fingerprint(),
+        "dataset": tuned_file.fingerprint(dataset),
     }
     source = resolve(dataset)
     for number, machine in enumerate(({"cpu": "another"}, here, here)):

@@ -137,7 +137,7 @@ def tuned(
     """These arguments, completed from a file of ``fastload autotune`` where they were not given."""
     if file is None:
         return num_workers, prefetch_factor, pin_memory, cache, decode
-    from .._tools.tuning.result import arguments_for
+    from .tuned_file import arguments_for
 
     found = arguments_for(file, dataset, stacklevel=4)
     if num_workers is None:

@@ -157,7 +157,7 @@ def settle(loader: Any, source: Source) -> None:
         return
     if _refusal(source):
         return
-    from .._tools.tuning.result import decoding_in, keep_decoding  # which needs FastLoader
+    from .tuned_file import decoding_in, keep_decoding
 
     if loader.tuned is not None:
         loader._choice = choice_of(decoding_in(loader.tuned, loader.dataset))

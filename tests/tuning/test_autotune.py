@@ -22,8 +22,9 @@ import fastload
 import warm
 from fake_time import FakeTime, spends
 from fastload import FastLoader
+from fastload._run.point import Point
 from fastload._tools.tuning import Tuning, page
-from fastload._tools.tuning.point import Grid, Point
+from fastload._tools.tuning.grid import Grid
 from fastload._tools.tuning.result import Tried
 from fastload.cli.autotune import _show
 from fastload.errors import DataError, UsageError

@@ -7,7 +7,8 @@
 
 from __future__ import annotations
 
-from .result import Tuning, load
+from ..._run.tuned_file import load
+from .result import Tuning
 from .search import autotune
 
 __all__ = ["Tuning", "autotune", "load"]

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import platform
 import statistics
-import warnings
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from ..._base.machine import cpu
-from ..._base.whole_file import whole_file
-from ..._version import __version__
-from ...errors import DataError
-from .point import Point
-from .target import Target
+from ..._run.point import Point
+from ..._run.tuned_file import FORMAT, VERSION, write
 
 TIED = 0.03
 """Within this share of the best, another setting does as well."""
 
 _BUSY = 0.15  # of the CPUs
-
-FORMAT = "fastload.tune"
-VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -114,114 +103,4 @@ class Tuning:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all."""
-        _write(path, self.as_json())
-
-
-def machine() -> dict[str, Any]:
-    """What tells this machine from another one."""
-    import torch
-
-    return {
-        "fastload": __version__,
-        "cpu": _cpu_name(),
-        "cpus": cpu.available(),
-        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
-    }
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
-
-
-def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The content of a tuning file.
-
-    Raises:
-        DataError: it is none, or of a version that this fastload does not know.
-    """
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-        if content["format"] != FORMAT or content["version"] != VERSION:
-            raise ValueError(f"format {content['format']!r} version {content['version']!r}")
-        Point(**content["chosen"])
-        dict(content["machine"]), dict(content["dataset"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(
-            f"expected a file that `fastload autotune` wrote: {type(error).__name__}: {error}; "
-            "tune again",
-            path=os.fspath(path),
-        ) from error
-    found: dict[str, Any] = content
-    return found
-
-
-def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int) -> dict[str, Any]:
-    """FastLoader's arguments in a tuning file, the batch size left out: it belongs to training.
-
-    Where the file was made on another machine or for another dataset, a warning says what differs,
-    and there are none.
-
-    Raises:
-        DataError: it is no tuning file.
-    """
-    content = load(path)
-    differ = _differences(content, dataset)
-    if differ:
-        warnings.warn(
-            f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
-            "it is not applied; run `fastload autotune` here",
-            stacklevel=stacklevel,
-        )
-        return {}
-    arguments = Point(**content["chosen"]).arguments()
-    del arguments["batch_size"]
-    return arguments
-
-
-def decoding_in(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any] | None:
-    """What ``keep_decoding`` put into a tuning file for this machine and dataset, or None.
-
-    Raises:
-        DataError: it is no tuning file.
-    """
-    content = load(path)
-    found = content.get("decoding")
-    return found if isinstance(found, dict) and not _differences(content, dataset) else None
-
-
-def keep_decoding(path: str | os.PathLike[str], dataset: Any, found: Mapping[str, Any]) -> None:
-    """Add to a tuning file of this machine and dataset where images are decoded faster.
-
-    Any other file is left as it is; so is one that cannot be written.
-
-    Raises:
-        DataError: it is no tuning file.
-    """
-    content = load(path)
-    if _differences(content, dataset) or not os.access(path, os.W_OK):
-        return
-    _write(path, {**content, "decoding": dict(found)})
-
-
-def _differences(content: Mapping[str, Any], dataset: Any) -> list[str]:
-    """In what a file's machine and dataset are not these, in words."""
-    target = Target(name="", dataset=dataset, plain=dataset)
-    return [
-        f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
-        for kind, here in (("machine", machine()), ("dataset", target.fingerprint()))
-        for name in sorted({*content[kind], *here} - {"fastload"})
-        if content[kind].get(name) != here.get(name)
-    ]
-
-
-def _write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a file, whole or not at all."""
-    with whole_file(path) as file:
-        file.write(json.dumps(content, indent=1).encode())
+        write(path, self.as_json())

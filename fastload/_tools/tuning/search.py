@@ -18,10 +18,12 @@ import torch
 
 from ..._base.machine import cpu
 from ..._base.machine.load import Others
+from ..._run.point import Point
+from ..._run.tuned_file import fingerprint, machine
 from ...errors import UsageError
+from .grid import BATCH_SIZE, Grid
 from .meter import Meter, Trial
-from .point import BATCH_SIZE, Grid, Point
-from .result import TIED, Tried, Tuning, machine
+from .result import TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
 _SHARES = {"grid": 0.3, "refine": 0.25, "final": 0.2, "context": 0.25}  # of the budget
@@ -199,7 +201,7 @@ class _Search:
             why=why,
             tried=tuple(_tried(trials[point]) for point in sorted(trials)),
             machine=machine(),
-            dataset=meter.target.fingerprint(),
+            dataset=fingerprint(meter.target.dataset),
             others=self._others.share(),
             seconds=self._spent(),
         )

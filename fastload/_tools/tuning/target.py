@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,9 +15,10 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from ..._base.machine import cpu
 from ..._base.torch_loader import DataLoader
 from ..._loader import FastLoader
+from ..._run.point import Point
+from ..._run.tuned_file import ENDLESS
 from ..._sources.packed import PackedDataset
 from ...errors import UsageError
-from .point import Point
 
 _SMALL = 64  # images up to this size, all alike, are loaded as they are, like CIFAR's
 _LOOKED_AT = 1000  # records whose size decides about that
@@ -74,7 +74,7 @@ class Target:
         try:
             return len(self.dataset)  # type: ignore[arg-type]
         except TypeError:
-            return 1 << 40
+            return ENDLESS
 
     def _order(self) -> dict[str, Any]:
         if self.iterable:
@@ -97,18 +97,6 @@ class Target:
             .explain()
             .startswith(("engine: native", "engine: python", "engine: gather"))
         )
-
-    def fingerprint(self) -> dict[str, Any]:
-        """What tells this dataset from another one: kind, length, and sizes of some records."""
-        found: dict[str, Any] = {"kind": type(self.dataset).__name__}
-        if not self.iterable or hasattr(self.dataset, "__len__"):
-            found["samples"] = len(self)
-        store = getattr(self.dataset, "store", None)
-        if store is not None:
-            few = np.arange(len(store))[:: max(1, len(store) // _LOOKED_AT)][:_LOOKED_AT]
-            found["format"] = store.format
-            found["records"] = zlib.crc32(store.spans(few).nbytes.tobytes())
-        return found
 
 
 class _Repeating(Sampler[int]):
