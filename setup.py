@@ -7,7 +7,7 @@ Environment variables, each a switch (unset, empty or 0: off):
     FASTLOAD_DEBUG           unoptimised, with symbols and checks of the standard library
     FASTLOAD_SANITIZE        a list for -fsanitize, such as address,undefined (see CONTRIBUTING.md)
     FASTLOAD_WERROR          warnings of the compiler are errors
-    FASTLOAD_SHARED_JPEG     link libjpeg dynamically (see jpeg_errors.h for what that risks)
+    FASTLOAD_SHARED_JPEG     link libjpeg dynamically (see jpeg/errors.h for what that risks)
 """
 
 from __future__ import annotations
@@ -66,8 +66,9 @@ def extension() -> Extension:
         compile_args += ["-Werror"]
     return Extension(
         "fastload._native._core",
-        sources=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.cpp")),
-        depends=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).glob("*.h")),
+        sources=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).rglob("*.cpp")),
+        include_dirs=[str(NATIVE)],
+        depends=sorted(str(path) for path in (ROOT / NATIVE).relative_to(ROOT).rglob("*.h")),
         extra_compile_args=compile_args,
         extra_link_args=link_args,
         language="c++",
@@ -225,7 +226,7 @@ setup(
         # What tests/trainers needs, with --long.
         "trainers": ["lightning", "accelerate", "transformers", "torchdata", "timm"],
         # Formatters are held to one release each: the next one lays code out differently.
-        "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0"],
+        "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0", "import-linter>=2.7"],
     },
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[

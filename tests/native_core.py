@@ -15,7 +15,7 @@ from PIL import Image
 
 from fastload import _native
 
-ITEMSIZE = (1, 4, 2, 2)  # of resample.h's data types
+ITEMSIZE = (1, 4, 2, 2)  # of resample/resample.h's data types
 BILINEAR = 2
 
 

@@ -10,7 +10,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator
 
-# The limits that dct_format.h has too.
+# The limits that dct/format.h has too.
 _MAX_SIDE = 65500
 _MAX_PIXELS = 89_478_485
 _MAX_BLOCKS_IN_MCU = 10

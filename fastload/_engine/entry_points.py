@@ -1,6 +1,6 @@
 """What the core remembers of a store's JPEGs, so that a later decoding begins where its crop does.
 
-``_native/entry_points.h`` says what that is, and why it never changes a pixel.
+``_native/jpeg/huffman_index.h`` says what that is, and why it never changes a pixel.
 """
 
 from __future__ import annotations

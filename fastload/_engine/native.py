@@ -35,12 +35,12 @@ from .entry_points import table_of
 if TYPE_CHECKING:
     from .processes import Processes
 
-# resample.h numbers the data types.
+# resample/resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
 
 
 def _pass_order() -> int:
-    """Which pass of a resize the installed Pillow does first (PassOrder of resample.h)."""
+    """Which pass of a resize the installed Pillow does first (PassOrder of resample/resample.h)."""
     import PIL
 
     major, minor = (int(part) for part in PIL.__version__.split(".")[:2])

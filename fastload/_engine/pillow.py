@@ -23,7 +23,7 @@ from .tensors import Mix
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-# resample.h's Filter -> Pillow's
+# resample/resample.h's Filter -> Pillow's
 _FILTERS = {
     0: Image.Resampling.NEAREST,
     1: Image.Resampling.BOX,

@@ -21,7 +21,7 @@ _Operation = Callable[[Image.Image, list[float]], Image.Image]
 def apply(
     image: Image.Image, code: int, values: list[float], mix: Mix | None = None
 ) -> Image.Image:
-    """The RGB image after one operation; pixels.h numbers the codes and lists their values.
+    """The RGB image after one operation; pixels/pixels.h numbers the codes and lists their values.
 
     ``mix``: the same for all operations of an image, where there may be MIX_BEGIN and MIX_ADD.
     """

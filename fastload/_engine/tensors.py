@@ -1,4 +1,4 @@
-"""Operations on pixels as torchvision does them on tensors: pixels_torch.cpp in NumPy, bit for bit.
+"""Operations on pixels as torchvision does them on tensors: pixels/torch.cpp in NumPy, bit for bit.
 
 Every array is float32; see Note [Fused] there for where it is not.
 """

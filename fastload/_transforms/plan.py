@@ -51,7 +51,7 @@ class Plan:
 
     Attributes:
         ops: geometry, in order; drawn by ``_geometry.draw``.
-        filter: of the resize, as resample.h's ``Filter`` numbers them.
+        filter: of the resize, as resample/resample.h's ``Filter`` numbers them.
         fill: level of each channel (R, G, B) where the window reaches outside.
         stages: what comes between this first frame of geometry and the table.
         lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.

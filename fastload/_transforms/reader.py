@@ -9,7 +9,7 @@ Note [Gray images]
 
 Note [Tensors]
     torchvision's v2 resizes uint8 tensors in integers, with 16-bit weights of which the core makes
-    its own (resample.h's kTorchBilinear); v1 does it in float32, whose sums have no fixed order.
+    its own (resample/resample.h's kTorchBilinear); v1 does it in float32, whose sums have no fixed order.
     Where the processor has no AVX2 v2 takes floats for bilinear too: torchvision itself is asked.
 """
 
@@ -32,7 +32,7 @@ from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
 from .targets.joint import Fellows, Joint, Sanitize
 
-# resample.h's Filter by torchvision's names
+# resample/resample.h's Filter by torchvision's names
 _FILTERS = {
     "nearest": 0,
     "nearest-exact": 0,  # on PIL images torchvision takes Pillow's one nearest for both

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
-_MAX_TURNED = 65535  # pixels of a side of a turned image, in either engine; pixels.cpp
+_MAX_TURNED = 65535  # pixels of a side of a turned image, in either engine; pixels/pixels.cpp
 
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """What comes behind the first frame of n samples; see Note [Stages] in recipe.h.
+    """What comes behind the first frame of n samples; see Note [Stages] in pixels/sample_params.h.
 
     Attributes:
         first_size: int32 (n, 2): width and height of the first frame.

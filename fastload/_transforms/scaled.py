@@ -27,11 +27,11 @@ def scales(
 
     The smallest part at which the box is still twice as wide and as high as what it is resized to.
     1 with the nearest filter, which picks pixels, and with torch's, which know no fractions of a
-    pixel. image.h's ``scale_of``.
+    pixel. batch/image.h's ``scale_of``.
 
     Args:
         box, resized: as in ``Geometry``.
-        filter: of the resize, as resample.h numbers them.
+        filter: of the resize, as resample/resample.h numbers them.
     """
     room = np.floor_divide(box[:, 2:], 2 * resized.astype(np.int64)).min(axis=1)
     found = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)

@@ -1,4 +1,4 @@
-// Decodes JPEGs again and again with what is remembered of them (entry_points.h), while the files and what is
+// Decodes JPEGs again and again with what is remembered of them (jpeg/huffman_index.h), while the files and what is
 // remembered get damaged in between, for AddressSanitizer and UBSan to watch. Fails where a crop has another
 // status or other pixels than without. Built and run by test_fuzz.py:
 //
@@ -12,9 +12,9 @@
 #include <random>
 #include <vector>
 
-#include "entry_points.h"
-#include "image.h"
-#include "jpeg.h"
+#include "jpeg/huffman_index.h"
+#include "batch/image.h"
+#include "jpeg/jpeg.h"
 
 namespace {
 

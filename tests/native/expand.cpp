@@ -14,9 +14,9 @@
 #include <random>
 #include <vector>
 
-#include "dct_block.h"
-#include "dct_expand.h"
-#include "dct_pack.h"
+#include "dct/block.h"
+#include "dct/expand.h"
+#include "dct/pack.h"
 
 namespace {
 

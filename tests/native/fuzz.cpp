@@ -15,10 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "dct.h"
-#include "dct_format.h"
-#include "image.h"
-#include "jpeg.h"
+#include "dct/record.h"
+#include "dct/format.h"
+#include "batch/image.h"
+#include "jpeg/jpeg.h"
 
 namespace {
 

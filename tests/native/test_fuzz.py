@@ -37,7 +37,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if compiler is None:
         pytest.skip("no g++ to build the fuzz harness with")
     folder = tmp_path_factory.mktemp("fuzz")
-    sources = [path for path in NATIVE.glob("*.cpp") if not path.name.startswith("bindings")]
+    sources = [path for path in NATIVE.rglob("*.cpp") if path.parent.name != "bindings"]
     mains = [Path(__file__).with_name(name) for name in ("fuzz.cpp", "entries.cpp")]
 
     def build(source: Path) -> str:

@@ -113,7 +113,7 @@ def by_core(
     element = np.dtype(ELEMENTS[case.dtype])
     nbytes = 3 * w * h * element.itemsize
     memory = np.full(nbytes + 2 * GUARD + 64, 0xA5, np.uint8)
-    # At the start of a cache line, as slabs are: resample_avx512_store.cpp, Note [Past the cache].
+    # At the start of a cache line, as slabs are: resample/avx512_store.cpp, Note [Past the cache].
     memory = memory[-(memory.ctypes.data + GUARD) % 64 :][: nbytes + 2 * GUARD]
     lut = case.lut()
     core.resample(
@@ -248,7 +248,7 @@ def test_a_window_beside_the_image_is_all_fill(core: Any) -> None:
 
 
 def first_pass_is_vertical(order: int, box: tuple[int, int], resized: tuple[int, int]) -> bool:
-    """Note [Pass order] of resample_plan.cpp, written once more."""
+    """Note [Pass order] of resample/plan.cpp, written once more."""
     (w, h), (new_w, new_h) = box, resized
     if order == HORIZONTAL_FIRST or new_h >= h:
         return False

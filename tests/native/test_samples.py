@@ -15,7 +15,7 @@ import native_core
 
 pytestmark = pytest.mark.native
 
-# Of ycc.h: horizontal and vertical factor of luma.
+# Of jpeg/ycc.h: horizontal and vertical factor of luma.
 SAMPLINGS = {1: (1, 1), 2: (2, 1), 3: (1, 2), 4: (2, 2)}
 BESIDE = 64
 

@@ -5,7 +5,7 @@ limit is reached, and never dropped: an epoch reads each record once, so the rec
 longest ago is the one that comes next.
 
 Loaders over one dataset share a cache, and so do threads and forked children, which fill and read
-it together (``_native/arena.h``); with "shm" all processes of the user do (``share.py``).
+it together (``_native/io/arena.h``); with "shm" all processes of the user do (``share.py``).
 """
 
 from __future__ import annotations

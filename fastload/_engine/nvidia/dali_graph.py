@@ -37,7 +37,7 @@ DEPTH = 2
 """Batches in the pipeline at a time, DALI's default: one is decoded on the host and copied while
 the other is finished on the device."""
 
-# By resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
+# By resample/resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
 
 # What DALI makes of the errors of its operators. Out of memory is one of them.

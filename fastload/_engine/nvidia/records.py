@@ -1,7 +1,7 @@
 """The bytes of a batch's records in memory, for decoders that take buffers instead of files.
 
 What lies in a packed local file is mapped and not copied; loose and network files are read. The
-core does the same for itself (``_native/files.h``).
+core does the same for itself (``_native/io/files.h``).
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     """Run ``script`` for ``steps`` steps of training, and write what was seen to ``output``."""
     import torch
 
-    import fastload
+    from fastload._tools.replacement import patched
 
     memory_nbytes = memory.available()
     places = Places(script)
@@ -40,7 +40,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     seen, error = watch.seen, ""
-    with fastload.patched() if replace else contextlib.nullcontext():
+    with patched() if replace else contextlib.nullcontext():
         try:
             runpy.run_path(script, run_name="__main__")
         except Enough:

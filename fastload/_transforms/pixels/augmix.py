@@ -1,7 +1,7 @@
 """AugMix: chains of operations, mixed with the image they began with.
 
 torchvision takes it apart on tensors, also where the image is Pillow's (transforms/autoaugment.py,
-transforms/v2/_auto_augment.py), so its operations are those of tensors: pixels_torch.cpp.
+transforms/v2/_auto_augment.py), so its operations are those of tensors: pixels/torch.cpp.
 """
 
 from __future__ import annotations

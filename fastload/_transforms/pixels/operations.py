@@ -1,7 +1,7 @@
 """Operations on the pixels of a sample, and their random numbers, drawn for a whole batch at once.
 
 Between two frames of geometry (frame.py) a sample goes through *slots*. A slot is an operation of
-the core by its code (pixels.h numbers them) and its values; both may differ from sample to sample,
+the core by its code (pixels/pixels.h numbers them) and its values; both may differ from sample to sample,
 so that a choice, an order or a probability is nothing but which code lies in which slot.
 
 The distributions are torchvision's (transforms/transforms.py, each class's ``get_params`` and
@@ -17,7 +17,7 @@ import numpy as np
 
 from ..geometry.crop_geometry import Array
 
-# pixels.h's PixelOp
+# pixels/pixels.h's PixelOp
 NONE, BRIGHTNESS, CONTRAST, SATURATION, HUE, SHARPNESS, GRAYSCALE, INVERT = range(8)
 SOLARIZE, POSTERIZE, AUTOCONTRAST, EQUALIZE, MIRROR, UPSIDE_DOWN = range(8, 14)
 ROTATE_180, ROTATE_90, ROTATE_270, AFFINE, BLUR, AFFINE_TO, MIX_BEGIN, MIX_ADD = range(14, 22)

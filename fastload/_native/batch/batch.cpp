@@ -1,0 +1,328 @@
+#include "batch/batch.h"
+
+#include <errno.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/clock.h"
+#include "batch/image.h"
+#include "batch/thread_state.h"
+#include "dct/record.h"
+#include "io/crc32c.h"
+#include "resample/shared_axes.h"
+
+namespace fastload {
+namespace {
+
+// Most headers lie within this; what does not is read whole.
+constexpr size_t kHeaderBytes = 4096;
+
+std::atomic<bool> stamps{true};
+
+// Without a timeline the clock is read for one sample of so many neighbours, which stands for all of them:
+// reading it for each would be 2 % of a 32 x 32 JPEG. The middle one: the first of a batch finds a thread
+// that has just woken up.
+constexpr int64_t kStampEvery = 16;
+
+// Samples ahead whose records are asked for.
+constexpr int64_t kPrefetch = 2;
+
+// As threading.get_native_id() and the tools of the system number it.
+int64_t thread_id() {
+#ifdef __linux__
+  static thread_local const int64_t mine = syscall(SYS_gettid);
+  return mine;
+#else
+  return 0;
+#endif
+}
+
+// What a thread keeps of the memory for the pixels that views share.
+constexpr size_t kRegionKept = size_t{16} << 20;
+
+// Gives back what is more, however the sample ended.
+struct RegionTrim {
+  std::vector<uint8_t>* region;
+  ~RegionTrim() {
+    if (region->capacity() > kRegionKept) std::vector<uint8_t>().swap(*region);
+  }
+};
+
+}  // namespace
+
+// Reads the clock for the samples that are stamped; 0 for the others.
+class BatchJob::Clock {
+ public:
+  explicit Clock(int64_t weight) : weight_(stamps.load(std::memory_order_relaxed) ? weight : 0) {}
+  bool on() const { return weight_ != 0; }
+  int64_t now() const { return on() ? now_ns() : 0; }
+  void add(std::atomic<int64_t>* stage, int64_t nanoseconds) const {
+    if (on()) stage->fetch_add(weight_ * nanoseconds, std::memory_order_relaxed);
+  }
+
+ private:
+  const int64_t weight_;  // samples that this one stands for
+};
+
+void set_stamps(bool on) {
+  stamps.store(on, std::memory_order_relaxed);
+}
+
+size_t dtype_nbytes(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kUint8:
+      return 1;
+    case Dtype::kFloat32:
+      return 4;
+    case Dtype::kFloat16:
+    case Dtype::kBfloat16:
+      return 2;
+  }
+  return 0;
+}
+
+BatchJob::BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, BatchOutput output,
+                   Recipe recipe, Erasing erasing, int32_t* status, int32_t* detail, Times* times,
+                   int threads, std::shared_ptr<const CacheFill> keep)
+    : Job(static_cast<int64_t>(samples.size()), threads),
+      files_(std::move(files)),
+      samples_(std::move(samples)),
+      output_(std::move(output)),
+      recipe_(std::move(recipe)),
+      erasing_(std::move(erasing)),
+      status_(status),
+      detail_(detail),
+      times_(times),
+      keep_(std::move(keep)) {
+  const auto resizes = [](const Sample& s) { return s.resized_w != s.box_w || s.resized_h != s.box_h; };
+  if (std::none_of(samples_.begin(), samples_.end(), resizes)) return;
+  axes_.reserve(samples_.size());
+  resampling::SharedAxes shared;
+  for (const Sample& s : samples_) {
+    axes_.push_back({shared.axis(s.box_w, s.resized_w, output_.filter, resampling::Pass::kHorizontal),
+                     shared.axis(s.box_h, s.resized_h, output_.filter, resampling::Pass::kVertical)});
+  }
+}
+
+void BatchJob::run(int64_t item) noexcept {
+  int error = 0;
+  try {
+    const Status status = decode(item, &error);
+    if (status != Status::kOk || others_.empty()) note(item, status, error);
+    if (status != Status::kOk) {
+      for (const auto& other : others_) other->note(item, status, error);
+    }
+  } catch (const std::bad_alloc&) {
+    note(item, Status::kIo, ENOMEM);
+    for (const auto& other : others_) other->note(item, Status::kIo, ENOMEM);
+  }
+}
+
+Status BatchJob::decode(int64_t item, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
+  ThreadState& mine = worker();
+  const int64_t first = item - item % kStampEvery, neighbours = std::min(kStampEvery, count() - first);
+  const int64_t stands_for = item == first + neighbours / 2 ? neighbours : 0;
+  const Clock clock(times_ != nullptr ? 1 : stands_for);
+  Span span;
+  int64_t at = 0;
+  // Records of a shuffled batch lie anywhere: small ones would be waited for line by line.
+  if (item + kPrefetch < count()) {
+    const Sample& later = samples_[static_cast<size_t>(item + kPrefetch)];
+    files_->prefetch(later.file, later.offset, later.nbytes);
+  }
+  Status status = read(item, clock, &span, &at, error);
+  if (status == Status::kOk) {
+    if (others_.empty()) {
+      status = make(sample, item, span, sample.kind, clock, at, error);
+    } else {
+      status = make_views(item, span, clock, at, error);
+    }
+  }
+  mine.scratch.trim();
+  if (files_->cut_short(sample.file, sample.offset, sample.nbytes)) status = Status::kTruncated;
+  return status;
+}
+
+Status BatchJob::read(int64_t item, const Clock& clock, Span* span, int64_t* at, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
+  const int64_t begin = clock.now();
+  Status status =
+      files_->read(sample.file, sample.offset, sample.nbytes, SIZE_MAX, &worker().scratch, span, error);
+  // What a cache keeps in another form is not decoded from these bytes again.
+  const bool once = keep_ && keep_->form != Form::kBytes && keep_->samples[static_cast<size_t>(item)].wanted;
+  if (entries_ && !once) span->entries = {entries_.get(), records_[static_cast<size_t>(item)]};
+  *at = clock.now();
+  clock.add(&stages_.read, *at - begin);
+  const int64_t read = *at;
+  if (status == Status::kOk && sample.check) {
+    const bool same = crc32c(0, span->data, span->nbytes) == sample.checksum;
+    const int64_t checked = clock.now();
+    clock.add(&stages_.check, checked - *at);
+    *at = checked;
+    if (!same) status = Status::kChecksum;
+  }
+  if (times_ != nullptr) times_[item] = {thread_id(), begin, read, *at, 0, *at, *at};
+  return status;
+}
+
+Status BatchJob::make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error) {
+  const Sample& sample = samples_[static_cast<size_t>(item)];
+  ThreadState& mine = worker();
+  const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
+  // A header may promise any size. Decoders refuse what is above kMaxPixels, so that each view is left to do
+  // it before memory is taken for all of them.
+  const bool larger = int64_t{sample.source_w} * sample.source_h > kMaxPixels;
+  const Region region = keeping || larger ? Region{} : regions_[static_cast<size_t>(item)];
+  const RegionTrim trim{&mine.region};
+  Span source = span;
+  Kind kind = sample.kind;
+  if (region.w > 0) {
+    const size_t nbytes = size_t{3} * static_cast<size_t>(region.w) * static_cast<size_t>(region.h);
+    if (mine.region.size() < nbytes + Scratch::kSlack) mine.region.resize(nbytes + Scratch::kSlack);
+    Placement pixels{};
+    pixels.source_w = sample.source_w;
+    pixels.source_h = sample.source_h;
+    pixels.box_x = region.x;
+    pixels.box_y = region.y;
+    pixels.resize = Resize{region.w, region.h, region.w, region.h,       0,
+                           0,        region.w, region.h, output_.filter, output_.order};
+    pixels.target.data = mine.region.data();
+    pixels.target.dtype = Dtype::kUint8;
+    pixels.target.row_stride = int64_t{3} * region.w;
+    pixels.target.pixel_stride = 3;
+    pixels.target.channel_stride = 1;
+    const Status status = decode_span(span, kind, pixels, &mine);
+    if (status == Status::kIo) *error = ENOMEM;
+    if (status != Status::kOk) return status;
+    source = Span{mine.region.data(), nbytes, mine.region.size()};
+    kind = Kind::kRaw;
+  }
+  for (size_t view = 0; view <= others_.size(); ++view) {
+    BatchJob& batch = view == 0 ? *this : *others_[view - 1];
+    Sample moved = batch.samples_[static_cast<size_t>(item)];
+    if (region.w > 0) {
+      moved.source_w = region.w;
+      moved.source_h = region.h;
+      moved.box_x -= region.x;
+      moved.box_y -= region.y;
+    }
+    *error = 0;
+    const Status status = batch.make(moved, item, source, kind, clock, at, error);
+    batch.note(item, status, *error);
+    at = clock.now();
+  }
+  return Status::kOk;
+}
+
+Status BatchJob::make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock,
+                      int64_t at, int* error) {
+  if (sample.large) return Status::kUnsupported;
+  ThreadState& mine = worker();
+  const int64_t w = output_.out_w, h = output_.out_h;
+  Placement placement;
+  placement.source_w = sample.source_w;
+  placement.source_h = sample.source_h;
+  placement.box_x = sample.box_x;
+  placement.box_y = sample.box_y;
+  placement.resize =
+      Resize{sample.box_w,    sample.box_h,  sample.resized_w, sample.resized_h, sample.window_x,
+             sample.window_y, output_.out_w, output_.out_h,    output_.filter,   output_.order};
+  if (!axes_.empty()) {
+    placement.resize.x_axis = axes_[static_cast<size_t>(item)].x.get();
+    placement.resize.y_axis = axes_[static_cast<size_t>(item)].y.get();
+  }
+  const bool gray = output_.channels == 1, planar = gray || !output_.channels_last;
+  placement.target.data =
+      output_.data + static_cast<size_t>(item * output_.channels * w * h) * dtype_nbytes(output_.dtype);
+  placement.target.dtype = output_.dtype;
+  placement.target.row_stride = planar ? w : w * 3;
+  placement.target.pixel_stride = planar ? 1 : 3;
+  placement.target.channel_stride = gray ? 0 : planar ? w * h : 1;  // 0: three times the same values
+  placement.target.lut = output_.lut.empty() ? nullptr : output_.lut.data();
+  placement.target.flip = sample.flip;
+  for (int c = 0; c < 3; c++) placement.target.fill[c] = output_.fill[c];
+  placement.scaled = output_.scaled;
+
+  const Target target = placement.target;
+  if (!recipe_.empty()) begin_recipe(recipe_, item, &mine.kitchen, &placement);
+  mine.resampler.measure(clock.on());
+  const bool keeping = keep_ && keep_->samples[static_cast<size_t>(item)].wanted;
+  const Origin origin{*files_, sample.file, sample.offset, sample.nbytes};
+  Status status =
+      keeping ? decode_and_keep(*keep_, static_cast<size_t>(item), origin, span, kind, placement, &mine)
+              : decode_span(span, kind, placement, &mine);
+  const bool augmented = !recipe_.empty() || !erasing_.fills.empty();
+  const int64_t resized = mine.resampler.spent_ns();
+  int64_t decoded = augmented ? clock.now() : 0;
+  mine.resampler.measure(false);
+  if (status == Status::kOk && !recipe_.empty() &&
+      !finish_recipe(recipe_, item, output_.order, target, &mine.kitchen, &mine.resampler)) {
+    status = Status::kIo;
+  }
+  if (status == Status::kOk && !erasing_.fills.empty()) {
+    erase(erasing_, item, target, output_.channels, static_cast<int>(dtype_nbytes(output_.dtype)));
+  }
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // resample/avx512_store.cpp, Note [Past the cache]
+  if (status == Status::kIo) *error = ENOMEM;           // the only way a decoder fails to do its own work
+  const int64_t end = clock.now();
+  if (!augmented) decoded = end;
+  clock.add(&stages_.decode, decoded - at - resized);
+  clock.add(&stages_.resize, resized);
+  if (augmented) clock.add(&stages_.augment, end - decoded);
+  if (times_ != nullptr) {
+    times_[item].resized = resized;
+    times_[item].decoded = decoded;
+    times_[item].end = end;
+  }
+  return status;
+}
+
+ProbeJob::ProbeJob(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size,
+                   int32_t* status, int threads)
+    : Job(static_cast<int64_t>(samples.size()), threads),
+      files_(std::move(files)),
+      samples_(std::move(samples)),
+      size_(size),
+      status_(status) {}
+
+void ProbeJob::run(int64_t item) noexcept {
+  const ProbeSample& sample = samples_[static_cast<size_t>(item)];
+  Status status;
+  int width = 0, height = 0, error = 0;
+  try {
+    ThreadState& mine = worker();
+    // Once the beginning, and once the whole if that was not enough. A DCT record says its own length.
+    size_t limit = sample.kind == Kind::kDct ? SIZE_MAX : kHeaderBytes;
+    for (;;) {
+      Span span;
+      status = files_->read(sample.file, sample.offset, sample.nbytes, limit, &mine.scratch, &span, &error);
+      if (status != Status::kOk) break;
+      if (sample.kind == Kind::kEncoded) {
+        status = probe_size(span.data, span.nbytes, &width, &height);
+      } else if (sample.kind == Kind::kDct) {
+        status = dct_size(span.data, span.nbytes, &width, &height) ? Status::kOk : Status::kCorrupt;
+      } else {
+        status = Status::kUnsupported;  // raw pixels do not say; what is turned is Pillow's
+      }
+      const bool jpeg = span.nbytes >= 2 && span.data[0] == 0xFF && span.data[1] == 0xD8;
+      if (status == Status::kOk || !jpeg || span.nbytes < limit || limit == SIZE_MAX) break;
+      limit = SIZE_MAX;
+    }
+    mine.scratch.trim();
+  } catch (const std::bad_alloc&) {
+    status = Status::kIo;
+  }
+  if (files_->cut_short(sample.file, sample.offset, sample.nbytes)) status = Status::kTruncated;
+  if (status == Status::kOk) {
+    size_[2 * item] = width;
+    size_[2 * item + 1] = height;
+  }
+  status_[item] = static_cast<int32_t>(status);
+}
+
+}  // namespace fastload

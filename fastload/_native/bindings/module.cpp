@@ -1,0 +1,220 @@
+// The Python module fastload._native._core: what works on one buffer, and the module itself. With the
+// other bindings_*.cpp the only file that includes Python.
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "base/philox.h"
+#include "batch/batch.h"
+#include "batch/image.h"
+#include "batch/pool.h"
+#include "bindings/module.h"
+#include "dct/record.h"
+#include "io/crc32c.h"
+#include "jpeg/jpeg.h"
+#include "jpeg/planes.h"
+#include "pixels/mix.h"
+#include "resample/resample.h"
+
+namespace fastload {
+namespace {
+
+// One image, on the caller's thread.
+void resample(const py::object& image, std::pair<int, int> resized, std::pair<int, int> window, bool flip,
+              const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
+              bool channels_last, int filter, int order, const py::sequence& fill) {
+  const Buffer pixels(image, "image", 'u', 1, false);
+  if (pixels.ndim() != 3 || pixels.extent(2) != 3) throw py::value_error("image: expected shape (h, w, 3)");
+  const BatchOutput output = make_output(out_h, out_w, dtype, channels_last, filter, order, fill, lut);
+  const Buffer out_buffer(out, "out", 'u', 1, true);
+  const int64_t w = out_w, h = out_h;
+  out_buffer.expect_shape("out", static_cast<py::ssize_t>(3 * w * h * dtype_nbytes(output.dtype)));
+  for (const py::ssize_t side : {pixels.extent(0), pixels.extent(1)}) {
+    if (side < 1 || side > kMaxSide) throw py::value_error("image: expected sides of 1 up to 65,535 pixels");
+  }
+  Resize resize{};
+  resize.box_w = static_cast<int>(pixels.extent(1));
+  resize.box_h = static_cast<int>(pixels.extent(0));
+  std::tie(resize.resized_w, resize.resized_h) = resized;
+  std::tie(resize.window_x, resize.window_y) = window;
+  resize.out_w = out_w;
+  resize.out_h = out_h;
+  resize.filter = output.filter;
+  resize.order = output.order;
+  Target target{};
+  target.data = out_buffer.data<uint8_t>();
+  target.dtype = output.dtype;
+  target.row_stride = channels_last ? 3 * w : w;
+  target.pixel_stride = channels_last ? 3 : 1;
+  target.channel_stride = channels_last ? 1 : w * h;
+  target.lut = output.lut.empty() ? nullptr : output.lut.data();
+  target.flip = flip;
+  std::copy_n(output.fill, 3, target.fill);
+  bool done;
+  {
+    WithoutGil released;
+    done = resample_image(pixels.data<const uint8_t>(), resize.box_w * ptrdiff_t{3}, resize, target);
+  }
+  if (!done) throw py::value_error("resample: sizes of 1 up to 65,535 expected, or memory ran out");
+}
+
+uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
+  // Some microseconds: with other threads at work, getting the GIL back would take longer.
+  constexpr size_t kShort = size_t{32} << 10;
+  const Bytes bytes(buffer);
+  std::optional<WithoutGil> released;
+  if (bytes.size() > kShort) released.emplace();
+  return portable ? crc32c_portable(crc, bytes.data(), bytes.size())
+                  : crc32c(crc, bytes.data(), bytes.size());
+}
+
+bool own_entropy(const py::object& jpeg, int times) {
+  const Bytes bytes(jpeg);
+  Resize resize{};
+  if (probe_size(bytes.data(), bytes.size(), &resize.box_w, &resize.box_h) != Status::kOk)
+    throw py::value_error("jpeg: expected a JPEG file");
+  resize.resized_w = resize.out_w = resize.box_w;
+  resize.resized_h = resize.out_h = resize.box_h;
+  std::vector<uint8_t> out(static_cast<size_t>(resize.out_w) * static_cast<size_t>(resize.out_h) * 3);
+  Placement placement{};
+  placement.resize = resize;
+  placement.target.data = out.data();
+  placement.target.row_stride = resize.out_w * ptrdiff_t{3};
+  placement.target.pixel_stride = 3;
+  placement.target.channel_stride = 1;
+  WithoutGil released;
+  JpegDecoder decoder;
+  RowBuffer rows;
+  Resampler resampler;
+  const Span span{bytes.data(), bytes.size(), bytes.size()};
+  for (int i = 0; i < times; i++) decoder.decode(span, placement, &rows, &resampler);
+  return decoder.own_entropy();
+}
+
+// Microseconds: the GIL is kept, as getting it back would take longer.
+void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, const py::object& streams,
+                  const py::object& out) {
+  const Buffer index_array(indices, "indices", 'i', 8, false),
+      stream_array(streams, "streams", 'u', 8, false);
+  const py::ssize_t n = index_array.length(), b = stream_array.length();
+  index_array.expect_shape("indices", n);
+  stream_array.expect_shape("streams", b);
+  if (n == 0 || b == 0) return;
+  const Buffer words(out, "out", 'u', 8, true);
+  words.expect_shape("out", 4 * b, n);
+  philox_words(seed, epoch, index_array.data<const int64_t>(), static_cast<size_t>(n),
+               stream_array.data<const uint64_t>(), static_cast<size_t>(b), words.data<uint64_t>());
+}
+
+void mix_batch(const py::object& batch, float before, float own) {
+  const Buffer values(batch, "batch", 'f', 4, true);
+  const auto samples = static_cast<size_t>(values.length());
+  if (values.nbytes() == 0) return;
+  WithoutGil released;
+  mix_up(values.data<float>(), samples, static_cast<size_t>(values.nbytes()) / 4 / samples, before, own);
+}
+
+void cut_batch(const py::object& batch, int top, int bottom, int left, int right) {
+  const Buffer bytes(batch, "batch", 'u', 1, true);
+  if (bytes.ndim() != 4)
+    throw py::value_error("batch: expected 4 dimensions, got " + std::to_string(bytes.ndim()));
+  if (top < 0 || top > bottom || bottom > bytes.extent(2) || left < 0 || left > right ||
+      right > bytes.extent(3))
+    throw py::value_error("the box reaches outside of the images");
+  if (bytes.nbytes() == 0) return;
+  const auto rows = static_cast<size_t>(bytes.extent(2)), row = static_cast<size_t>(bytes.extent(3));
+  Box box{};
+  box.offset = static_cast<size_t>(top) * row + static_cast<size_t>(left);
+  box.planes = static_cast<size_t>(bytes.extent(1));
+  box.rows = static_cast<size_t>(bottom - top);
+  box.plane_stride = rows * row;
+  box.row_stride = row;
+  box.length = static_cast<size_t>(right - left);
+  WithoutGil released;
+  cut_mix(bytes.data<unsigned char>(), static_cast<size_t>(bytes.length()), box.planes * box.plane_stride,
+          box);
+}
+
+template <typename Codec>
+py::bytes convert(const py::object& buffer, Codec codec) {
+  const Bytes bytes(buffer);
+  std::vector<uint8_t> result;
+  std::string why;
+  bool converted;
+  {
+    WithoutGil released;
+    converted = codec(bytes.data(), bytes.size(), &result, &why);
+  }
+  if (!converted) throw py::value_error(why);
+  return py::bytes(reinterpret_cast<const char*>(result.data()), result.size());
+}
+
+}  // namespace
+}  // namespace fastload
+
+PYBIND11_MODULE(_core, m) {
+  using namespace fastload;
+  using namespace pybind11::literals;
+  m.doc() = "fastload's native core. Private: see _core.pyi for what each function takes.";
+
+  bind_keeping(m);
+  bind_files(m);
+  bind_batches(m);
+  bind_recipes(m);
+  bind_scans(m);
+  bind_packing(m);
+  bind_samples(m);
+  m.def("resample", &resample, "image"_a, "resized"_a, "window"_a, "flip"_a, "out"_a, "lut"_a, py::kw_only(),
+        "out_h"_a, "out_w"_a, "dtype"_a, "channels_last"_a, "filter"_a, "order"_a, "fill"_a,
+        "Resize, cut and store one image; see _core.pyi.");
+  m.def(
+      "crc32c", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, false); },
+      "buffer"_a, "crc"_a = 0, "CRC32C of a buffer, going on from crc.");
+  m.def(
+      "_crc32c_portable",
+      [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); }, "buffer"_a,
+      "crc"_a = 0, "The same without SSE4.2, for the tests.");
+  m.def("random_words", &random_words, "seed"_a, "epoch"_a, "indices"_a, "streams"_a, "out"_a,
+        "Philox words; see _core.pyi.");
+  m.def("mix_up", &mix_batch, "batch"_a, "before"_a, "own"_a, "MixUp in place; see _core.pyi.");
+  m.def("cut_mix", &cut_batch, "batch"_a, "top"_a, "bottom"_a, "left"_a, "right"_a,
+        "CutMix in place; see _core.pyi.");
+  m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
+  m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
+  m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
+        "Whether the core's own Huffman decoder does this file; for the tests.");
+  m.def("pool_size", &pool::size, "Threads the pool holds now.");
+  m.def(
+      "set_simd",
+      [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
+      "Choose the instruction set from now on; False where this machine lacks it.");
+  m.def("set_stamps", &set_stamps, "on"_a, "Whether batches read the clock; see _core.pyi.");
+  m.def(
+      "dct_encode",
+      [](const py::object& jpeg, int column_block, bool keep_metadata) {
+        DctOptions options;
+        options.column_block = column_block;
+        options.keep_metadata = keep_metadata;
+        return convert(
+            jpeg, [&options](const uint8_t* data, size_t nbytes, std::vector<uint8_t>* record,
+                             std::string* why) { return dct_encode(data, nbytes, options, record, why); });
+      },
+      "jpeg"_a, py::kw_only(), "column_block"_a = DctOptions().column_block,
+      "keep_metadata"_a = DctOptions().keep_metadata,
+      "JPEG file to DCT record; ValueError says why the original must be kept.");
+  m.def(
+      "dct_to_jpeg", [](const py::object& record) { return convert(record, dct_to_jpeg); }, "record"_a,
+      "DCT record to a JPEG file with equal coefficients.");
+  m.def("dct_usable", &DctSource::usable, "Whether DCT records decode without a detour by way of a JPEG.");
+  m.def("planes_usable", &Planes::usable, "Whether common JPEGs become pixels without libjpeg.");
+  m.def("dct_simd", &DctSource::simd, "Instruction set of the DCT records' expansion.");
+
+  // Before the interpreter goes: threads of ours must not outlive what they write into.
+  py::module_::import("atexit").attr("register")(py::cpp_function([] {
+    WithoutGil released;
+    pool::shutdown();
+  }));
+}

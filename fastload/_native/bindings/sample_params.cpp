@@ -1,0 +1,216 @@
+// Recipes and erased rectangles out of the arrays that Python drew, and single operations for the tests.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "bindings/module.h"
+#include "pixels/sample_params.h"
+
+namespace fastload {
+
+namespace {
+
+constexpr int32_t kMaxCoordinate = 1 << 24;  // as in bindings/batch.cpp
+
+void require(bool fits, const char* name, size_t i, const char* expected) {
+  if (!fits) {
+    throw py::value_error(std::string(name) + ": sample " + std::to_string(i) + ": expected " + expected);
+  }
+}
+
+bool is_side(int32_t side) {
+  return side >= 1 && side <= kMaxSide;
+}
+
+// Whether a side of a sample's images is longer than the resampler takes; `frames`: `count` rows of 11.
+bool is_large(const int32_t* first_size, const int32_t* frames, py::ssize_t count) {
+  int32_t most = std::max(first_size[0], first_size[1]);
+  for (const int32_t* f = frames; f < frames + 11 * count; f += 11)
+    most = std::max({most, f[2], f[3], f[4], f[5], f[9], f[10]});
+  return most > kMaxSide;
+}
+
+py::tuple as_tuple(const py::object& object, const char* name, size_t items) {
+  if (!py::isinstance<py::tuple>(object) || py::len(object) != items) {
+    throw py::type_error(std::string(name) + ": expected a tuple of " + std::to_string(items) + " arrays");
+  }
+  return py::reinterpret_borrow<py::tuple>(object);
+}
+
+void check_frame(const CropStage& f, size_t i, int width, int height) {
+  require(f.box_x >= 0 && f.box_y >= 0 && f.box_w >= 1 && f.box_h >= 1 && f.box_w <= width &&
+              f.box_h <= height && f.box_x <= width - f.box_w && f.box_y <= height - f.box_h,
+          "frames", i, "a box inside the image as it stands");
+  require(is_side(f.resized_w) && is_side(f.resized_h) && is_side(f.out_w) && is_side(f.out_h), "frames", i,
+          "sides of 1 up to 65,535");
+  require(std::abs(f.window_x) <= kMaxCoordinate && std::abs(f.window_y) <= kMaxCoordinate, "frames", i,
+          "coordinates within 2**24 of 0");
+}
+
+// `width` and `height`, of the image, become those of the result.
+void check_operation(PixelOp op, const double* values, int count, size_t i, int* width, int* height) {
+  const int code = static_cast<int>(op);
+  require(code >= 0 && code < kPixelOps, "codes", i, "operations as numbered in pixels.h");
+  const int used = pixel_op_values(op, values, count, *width, *height);
+  require(used >= 0 && used <= count, "values", i, "values as pixels.h lists them for the operation");
+  pixel_op_size(op, values, width, height);
+}
+
+}  // namespace
+
+Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h, uint8_t* large) {
+  Recipe recipe;
+  if (stages.is_none()) return recipe;
+  const py::tuple parts = as_tuple(stages, "stages", 5);
+  const Buffer settings(parts[4], "settings", 'i', 4, false);
+  if (settings.ndim() != 2 || settings.extent(0) < 1 || settings.extent(1) != 5) {
+    throw py::value_error("settings: expected shape (frames, 5) with at least one frame");
+  }
+  const Buffer size = read_array(parts[0], "first_size", 'i', 4, n, 2);
+  const Buffer codes(parts[1], "codes", 'i', 4, false);
+  const Buffer values(parts[2], "values", 'f', 8, false);
+  const Buffer frames(parts[3], "frames", 'i', 4, false);
+  const py::ssize_t count = settings.extent(0);
+  const bool shaped = codes.ndim() == 2 && codes.extent(0) == n && values.ndim() == 3 &&
+                      values.extent(0) == n && values.extent(1) == codes.extent(1) && frames.ndim() == 3 &&
+                      frames.extent(0) == n && frames.extent(1) == count && frames.extent(2) == 11;
+  if (!shaped || codes.extent(1) > 4096 || values.extent(2) > 4096) {
+    throw py::value_error(
+        "stages: expected codes (n, k), values (n, k, v) and frames (n, f, 11), k and v up to 4,096");
+  }
+  recipe.operations = static_cast<int>(codes.extent(1));
+  recipe.width = static_cast<int>(values.extent(2));
+  const size_t samples = static_cast<size_t>(n);
+  int64_t operations = 0;
+  for (py::ssize_t f = 0; f < count; f++) {
+    const int32_t* row = settings.data<int32_t>() + 5 * f;
+    const bool levels = std::all_of(row + 2, row + 5, [](int32_t v) { return v >= 0 && v <= 255; });
+    if (row[0] < 0 || row[1] < 0 || row[1] >= kFilters || !levels) {
+      throw py::value_error("settings: expected a number of operations, a filter and three levels");
+    }
+    operations += row[0];
+    recipe.settings.push_back(
+        {row[0],
+         static_cast<Filter>(row[1]),
+         {static_cast<uint8_t>(row[2]), static_cast<uint8_t>(row[3]), static_cast<uint8_t>(row[4])}});
+  }
+  if (operations != recipe.operations) throw py::value_error("settings: expected all operations, once each");
+  recipe.first_size.assign(size.data<int32_t>(), size.data<int32_t>() + 2 * samples);
+  recipe.values.assign(values.data<double>(),
+                       values.data<double>() + samples * static_cast<size_t>(operations * recipe.width));
+  const int32_t* code = codes.data<int32_t>();
+  const double* value = recipe.values.data();
+  const int32_t* f = frames.data<int32_t>();
+  for (size_t i = 0; i < samples; i++) {
+    int width = recipe.first_size[2 * i], height = recipe.first_size[2 * i + 1];
+    large[i] = is_large(&recipe.first_size[2 * i], f, count);
+    if (large[i]) {  // for Pillow
+      recipe.codes.resize(recipe.codes.size() + static_cast<size_t>(operations), PixelOp::kNone);
+      recipe.frames.resize(recipe.frames.size() + recipe.settings.size());
+      code += operations;
+      value += operations * recipe.width;
+      f += 11 * count;
+      continue;
+    }
+    require(is_side(width) && is_side(height), "first_size", i, "sides of 1 up to 65,535");
+    for (const StageSettings& stage : recipe.settings) {
+      for (int k = 0; k < stage.operations; k++, code++, value += recipe.width) {
+        recipe.codes.push_back(static_cast<PixelOp>(*code));
+        check_operation(recipe.codes.back(), value, recipe.width, i, &width, &height);
+      }
+      const CropStage frame{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]};
+      f += 11;
+      check_frame(frame, i, width, height);
+      recipe.frames.push_back(frame);
+      width = frame.out_w;
+      height = frame.out_h;
+    }
+    require(width == out_w && height == out_h, "frames", i, "a last frame of out_w x out_h");
+  }
+  return recipe;
+}
+
+Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& output) {
+  Erasing erasing;
+  if (erase.is_none()) return erasing;
+  const py::tuple parts = as_tuple(erase, "erase", 4);
+  const Buffer boxes(parts[0], "boxes", 'i', 4, false);
+  const Buffer noise(parts[2], "noise", 'u', 1, false);
+  const py::ssize_t count = noise.length();
+  if (noise.ndim() != 1 || boxes.ndim() != 3 || boxes.extent(0) != n || boxes.extent(1) != count ||
+      boxes.extent(2) != 4) {
+    throw py::value_error("erase: expected boxes (n, e, 4) and noise (e,)");
+  }
+  const Buffer keys = read_array(parts[1], "keys", 'u', 8, n, count);
+  const size_t element = dtype_nbytes(output.dtype);
+  size_t nbytes = 0;
+  for (py::ssize_t e = 0; e < count; e++) {
+    const bool is_noise = noise.data<uint8_t>()[e] != 0;
+    erasing.fills.push_back({is_noise, nbytes});
+    nbytes += 3 * element * (is_noise ? kNoiseValues : 1);
+    nbytes = (nbytes + 3) / 4 * 4;  // values of every fill lie on their own size
+  }
+  const Buffer values = read_array(parts[3], "erase values", 'u', 1, static_cast<py::ssize_t>(nbytes));
+  erasing.values.assign(values.data<uint8_t>(), values.data<uint8_t>() + nbytes);
+  const size_t all = static_cast<size_t>(n) * static_cast<size_t>(count);
+  erasing.keys.assign(keys.data<uint64_t>(), keys.data<uint64_t>() + all);
+  for (size_t k = 0; k < all; k++) {
+    const int32_t* b = boxes.data<int32_t>() + 4 * k;
+    const EraseBox box{b[0], b[1], b[2], b[3]};
+    require(box.x >= 0 && box.y >= 0 && box.w >= 0 && box.h >= 0 && box.w <= output.out_w &&
+                box.h <= output.out_h && box.x <= output.out_w - box.w && box.y <= output.out_h - box.h,
+            "erase", k / static_cast<size_t>(count), "a rectangle inside the result");
+    erasing.boxes.push_back(box);
+  }
+  return erasing;
+}
+
+namespace {
+
+// One image through operations, on the caller's thread: for the tests.
+void pixels(const py::object& image, const py::object& codes, const py::object& values) {
+  const Buffer pixels(image, "image", 'u', 1, true);
+  if (pixels.ndim() != 3 || pixels.extent(2) != 3 || pixels.extent(0) > kMaxSide ||
+      pixels.extent(1) > kMaxSide || pixels.nbytes() == 0) {
+    throw py::value_error("image: expected shape (h, w, 3) of sides from 1 up to 65,535");
+  }
+  const int width = static_cast<int>(pixels.extent(1)), height = static_cast<int>(pixels.extent(0));
+  const Buffer code_array(codes, "codes", 'i', 4, false);
+  const Buffer value_array(values, "values", 'f', 8, false);
+  if (code_array.ndim() != 1 || value_array.ndim() != 2 || value_array.length() != code_array.length()) {
+    throw py::value_error("codes, values: expected shapes (k,) and (k, v)");
+  }
+  const int count = static_cast<int>(value_array.extent(1));
+  int out_width = width, out_height = height;
+  for (py::ssize_t k = 0; k < code_array.length(); k++) {
+    check_operation(static_cast<PixelOp>(code_array.data<int32_t>()[k]),
+                    value_array.data<double>() + k * count, count, 0, &out_width, &out_height);
+  }
+  if (out_width != width || out_height != height) {
+    throw py::value_error("codes, values: expected operations that leave the image its size");
+  }
+  WithoutGil released;
+  Canvas canvas;
+  canvas.resize(width, height);
+  uint8_t* data = pixels.data<uint8_t>();
+  for (size_t i = 0; i < canvas.area(); i++) {
+    for (int c = 0; c < 3; c++) canvas.plane(c)[i] = data[3 * i + static_cast<size_t>(c)];
+  }
+  for (py::ssize_t k = 0; k < code_array.length(); k++) {
+    apply_pixel_op(static_cast<PixelOp>(code_array.data<int32_t>()[k]),
+                   value_array.data<double>() + k * count, &canvas);
+  }
+  for (size_t i = 0; i < canvas.area(); i++) {
+    for (int c = 0; c < 3; c++) data[3 * i + static_cast<size_t>(c)] = canvas.plane(c)[i];
+  }
+}
+
+}  // namespace
+
+void bind_recipes(py::module_& m) {
+  using namespace pybind11::literals;
+  m.def("pixels", &pixels, "image"_a, "codes"_a, "values"_a,
+        "Apply operations to one image in place; see _core.pyi.");
+}
+
+}  // namespace fastload

@@ -1,0 +1,76 @@
+// The inverse DCT and the colour conversion by themselves, for the tests.
+#include <vector>
+
+#include "bindings/module.h"
+#include "jpeg/idct.h"
+#include "jpeg/ycc.h"
+#include "resample/axis.h"
+#include "resample/resample.h"
+
+namespace fastload {
+namespace {
+
+// What rows may be read before and behind what is needed of them, and written behind.
+constexpr py::ssize_t kBeside = 64;
+
+// Of the instruction set that Resampler::simd() names.
+template <typename Function>
+Function of_simd(Function avx512, Function avx2, Function scalar) {
+  const std::string name = Resampler::simd();
+  return name == "avx512" ? avx512 : name == "avx2" ? avx2 : scalar;
+}
+
+void inverse_dct(const py::object& blocks, const py::object& quant, const py::object& samples) {
+  const Buffer numbers(blocks, "blocks", 'i', 2, false);
+  const py::ssize_t count = numbers.length();
+  numbers.expect_shape("blocks", count, 64);
+  const Buffer factors = read_array(quant, "quant", 'u', 2, 64);
+  const Buffer out(samples, "samples", 'u', 1, true);
+  out.expect_shape("samples", 8, 8 * count);
+  resampling::AlignedBytes own[2];
+  int16_t* const aligned = own[0].room_for<int16_t>(static_cast<size_t>(64 * count));
+  uint16_t* const aligned_quant = own[1].room_for<uint16_t>(64);
+  std::memcpy(aligned, numbers.data<int16_t>(), static_cast<size_t>(numbers.nbytes()));
+  std::memcpy(aligned_quant, factors.data<uint16_t>(), sizeof(uint16_t) * 64);
+  const InverseDct inverse = of_simd(inverse_dct_avx512(), inverse_dct_avx2(), inverse_dct_scalar());
+  inverse(aligned, static_cast<int>(count), aligned_quant, out.data<uint8_t>(), 8 * count);
+}
+
+void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, bool far_below, int x0,
+                const py::object& rgb) {
+  const Buffer brightness(luma, "luma", 'u', 1, false), colours(chroma, "chroma", 'u', 1, false);
+  const Buffer out(rgb, "rgb", 'u', 1, true);
+  const py::ssize_t width = out.length();
+  out.expect_shape("rgb", width, 3);
+  const bool halved =
+      sampling == static_cast<int>(Sampling::k2x1) || sampling == static_cast<int>(Sampling::k2x2);
+  const py::ssize_t needed = x0 + width, needed_chroma = halved ? (needed + 1) / 2 : needed;
+  if (sampling < 0 || sampling > static_cast<int>(Sampling::k2x2))
+    throw py::value_error("sampling: no such one");
+  if (x0 < 0 || brightness.ndim() != 1 || brightness.length() < needed + 2 * kBeside)
+    throw py::value_error("luma: expected 64 bytes before and behind the row");
+  if (colours.ndim() != 2 || colours.length() != 4 || colours.extent(1) < needed_chroma + 2 * kBeside)
+    throw py::value_error("chroma: expected four rows with 64 bytes before and behind");
+  YccRow row{};
+  row.luma = brightness.data<uint8_t>() + kBeside;
+  for (int k = 0; k < 2; k++) {
+    row.near[k] = colours.data<uint8_t>() + k * colours.extent(1) + kBeside;
+    row.far[k] = colours.data<uint8_t>() + (2 + k) * colours.extent(1) + kBeside;
+  }
+  row.far_below = far_below;
+  std::vector<uint8_t> made(static_cast<size_t>(3 * width + kBeside));
+  const YccToRgb convert = of_simd(ycc_to_rgb_avx512(), ycc_to_rgb_avx2(), ycc_to_rgb_scalar());
+  convert(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), made.data());
+  std::memcpy(out.data<uint8_t>(), made.data(), static_cast<size_t>(3 * width));
+}
+
+}  // namespace
+
+void bind_samples(py::module_& m) {
+  using namespace pybind11::literals;
+  m.def("_inverse_dct", &inverse_dct, "blocks"_a, "quant"_a, "samples"_a, "For the tests; see _core.pyi.");
+  m.def("_ycc_to_rgb", &ycc_to_rgb, "sampling"_a, "luma"_a, "chroma"_a, "far_below"_a, "x0"_a, "rgb"_a,
+        "For the tests; see _core.pyi.");
+}
+
+}  // namespace fastload

@@ -1,0 +1,81 @@
+// The Python side of scan/scan.h.
+#include "scan/scan.h"
+#include "bindings/module.h"
+
+namespace fastload {
+namespace {
+
+int64_t find(const py::object& data, const py::object& offset, const py::object& nbytes,
+             const py::list& wanted, const py::object& kind, const py::object& count, const py::object& where,
+             const py::object& length, const py::object& first) {
+  const Bytes bytes(data);
+  std::vector<std::string> names;
+  for (const py::handle& name : wanted) names.push_back(py::cast<py::bytes>(name));
+  const Buffer offsets(offset, "offset", 'i', 8, false);
+  const py::ssize_t n = offsets.length();
+  const py::ssize_t m = static_cast<py::ssize_t>(names.size());
+  offsets.expect_shape("offset", n);
+  const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
+  const auto output = [n, m](const py::object& object, const char* name, char type, int width) {
+    Buffer buffer(object, name, type, width, true);
+    if (n > 0 && m > 0) buffer.expect_shape(name, n, m);
+    return buffer;
+  };
+  const Buffer kinds = output(kind, "kind", 'u', 1);
+  const Buffer counts = output(count, "count", 'i', 4);
+  const Buffer places = output(where, "found_offset", 'i', 8);
+  const Buffer sizes = output(length, "found_nbytes", 'i', 8);
+  const Buffer firsts = output(first, "first", 'i', 8);
+  const Features found{kinds.data<uint8_t>(), counts.data<int32_t>(), places.data<int64_t>(),
+                       sizes.data<int64_t>(), firsts.data<int64_t>()};
+  const WithoutGil released;
+  return find_features(bytes.data(), bytes.size(), offsets.data<int64_t>(), lengths.data<int64_t>(),
+                       static_cast<size_t>(n), names, found);
+}
+
+int64_t datums(const py::object& data, const py::object& offset, const py::object& nbytes,
+               const py::object& table) {
+  const Bytes bytes(data);
+  const Buffer offsets(offset, "offset", 'i', 8, false);
+  const py::ssize_t n = offsets.length();
+  offsets.expect_shape("offset", n);
+  const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
+  const Buffer found(table, "table", 'i', 8, true);
+  found.expect_shape("table", n, kDatumColumns);
+  const WithoutGil released;
+  return find_datums(bytes.data(), bytes.size(), offsets.data<int64_t>(), lengths.data<int64_t>(),
+                     static_cast<size_t>(n), found.data<int64_t>());
+}
+
+template <typename T>
+py::bytes packed(const std::vector<T>& values) {
+  return py::bytes(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T));
+}
+
+py::tuple members(const py::object& data) {
+  const Bytes bytes(data);
+  TarMembers found;
+  {
+    const WithoutGil released;
+    found = tar_members(bytes.data(), bytes.size());
+  }
+  py::list extensions;
+  for (const std::string& extension : found.extensions) extensions.append(py::bytes(extension));
+  return py::make_tuple(found.at, found.why, py::bytes(found.name), py::bytes(found.names),
+                        packed(found.ends), packed(found.stem), packed(found.extension), packed(found.first),
+                        packed(found.offset), packed(found.nbytes), extensions);
+}
+
+}  // namespace
+
+void bind_scans(py::module_& m) {
+  using namespace pybind11::literals;
+  m.def("find_features", &find, "data"_a, "offset"_a, "nbytes"_a, "names"_a, "kind"_a, "count"_a,
+        "found_offset"_a, "found_nbytes"_a, "first"_a,
+        "Where named features of tf.train.Example lie; see _core.pyi.");
+  m.def("find_datums", &datums, "data"_a, "offset"_a, "nbytes"_a, "table"_a,
+        "Where the fields of Caffe's Datum lie; see _core.pyi.");
+  m.def("tar_members", &members, "data"_a, "The members of a tar archive; see _core.pyi.");
+}
+
+}  // namespace fastload

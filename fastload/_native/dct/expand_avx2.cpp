@@ -1,0 +1,141 @@
+// Expansion with AVX2 and BMI2: eight coefficients a step.
+#include "dct/expand.h"
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#include "dct/block.h"
+#include "dct/format.h"
+
+#define FASTLOAD_AVX2 __attribute__((target("avx2,bmi,bmi2,lzcnt,popcnt")))
+
+namespace fastload {
+namespace {
+
+constexpr uint8_t kNoSource = 0x80;  // pshufb: zero
+
+struct Tables {
+  // For each byte of the mask, which of the next eight values goes where.
+  alignas(64) uint8_t spread[256][8];
+  // Zig-zag to row-major: to half h (32 coefficients), from quarter q of the zig-zag (16 coefficients).
+  alignas(64) uint8_t natural[2][4][32];
+
+  constexpr Tables() : spread(), natural() {
+    for (int mask = 0; mask < 256; mask++) {
+      int next = 0;
+      for (int bit = 0; bit < 8; bit++)
+        spread[mask][bit] = mask >> bit & 1 ? static_cast<uint8_t>(next++) : kNoSource;
+    }
+    for (int half = 0; half < 2; half++)
+      for (int quarter = 0; quarter < 4; quarter++)
+        for (int i = 0; i < 32; i++) natural[half][quarter][i] = kNoSource;
+    for (int k = 0; k < 64; k++) {
+      const int place = kDctNaturalOrder[k];
+      natural[place / 32][k / 16][place % 32] = static_cast<uint8_t>(k % 16);
+    }
+  }
+};
+
+constexpr Tables kTables;
+
+// Unpacks 64 codes (those behind `count` hold what comes next in the record) and turns them into values.
+// Returns which of the first `count` are escapes.
+FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
+  const int width = head.width, range = 1 << width;
+  const uint64_t lanes = 0x0101010101010101u * static_cast<uint64_t>(range - 1);
+  const __m256i half = _mm256_set1_epi8(static_cast<char>(range / 2));
+  const __m256i wrap = _mm256_set1_epi8(static_cast<char>(-range));
+  const __m256i zero_code = _mm256_set1_epi8(width == kDctMinWidth ? -2 : 0);
+  uint64_t escaped = 0;
+  for (int i = 0; i < head.count; i += 32) {
+    // Eight codes take `width` bytes.
+    const auto eight = [&](int group) FASTLOAD_AVX2 {
+      return static_cast<long long>(
+          _pdep_u64(load_le<uint64_t>(head.values + (i / 8 + group) * width), lanes));
+    };
+    const __m256i codes = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
+    const __m256i zero = _mm256_cmpeq_epi8(codes, _mm256_setzero_si256());
+    const __m256i negative = _mm256_and_si256(_mm256_cmpgt_epi8(codes, half), wrap);
+    const __m256i value =
+        _mm256_or_si256(_mm256_add_epi8(codes, negative), _mm256_and_si256(zero, zero_code));
+    _mm256_store_si256(reinterpret_cast<__m256i*>(values + i), value);
+    escaped |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(zero))) << i;
+  }
+  return width == kDctMinWidth ? 0 : _bzhi_u64(escaped, static_cast<unsigned>(head.count));
+}
+
+// The next two bytes of the mask take their values: 16 coefficients in zig-zag order.
+FASTLOAD_AVX2 inline __m128i spread(const int8_t* values, uint64_t mask, int bit) {
+  const unsigned low = mask >> bit & 255, high = mask >> (bit + 8) & 255;
+  const int before = __builtin_popcountll(_bzhi_u64(mask, static_cast<unsigned>(bit)));
+  const int8_t* at = values + before;
+  const __m128i first =
+      _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at)),
+                       _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kTables.spread[low])));
+  const __m128i second =
+      _mm_shuffle_epi8(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(at + __builtin_popcount(low))),
+                       _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kTables.spread[high])));
+  return _mm_unpacklo_epi64(first, second);
+}
+
+struct ExpandBlock {
+  JBLOCKROW* blocks;
+
+  FASTLOAD_AVX2 bool operator()(const DctBlockHead& head, int16_t dc, int b) const {
+    JCOEF* block = blocks[b][0];
+    if (head.mask) {
+      alignas(32) int8_t values[64 + 8];
+      const uint64_t escaped = unpack(head, values);
+      __m256i quarter[4];
+      for (int q = 0; q < 4; q++) quarter[q] = _mm256_broadcastsi128_si256(spread(values, head.mask, 16 * q));
+      for (int h = 0; h < 2; h++) {
+        __m256i half = _mm256_setzero_si256();
+        for (int q = 0; q < 4; q++)
+          half = _mm256_or_si256(
+              half,
+              _mm256_shuffle_epi8(
+                  quarter[q], _mm256_load_si256(reinterpret_cast<const __m256i*>(kTables.natural[h][q]))));
+        __m256i* to = reinterpret_cast<__m256i*>(block + 32 * h);
+        _mm256_storeu_si256(to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(half)));
+        _mm256_storeu_si256(to + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(half, 1)));
+      }
+      if (!put_escapes(head, _pdep_u64(escaped, head.mask), block, kDctNaturalOrder)) return false;
+    } else if (head.next != head.escapes) {
+      return false;
+    }
+    block[0] = dc;
+    return true;
+  }
+};
+
+FASTLOAD_AVX2 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
+  return for_each_block(cursor, component, count, ExpandBlock{blocks});
+}
+
+struct PassBlock {
+  FASTLOAD_AVX2 bool operator()(const DctBlockHead&, int16_t, int) const { return true; }
+};
+
+FASTLOAD_AVX2 bool walk(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, PassBlock{});
+}
+
+}  // namespace
+
+const DctExpander* dct_expander_avx2() {
+  static const DctExpander kAvx2 = {"avx2", expand, walk};
+  return &kAvx2;
+}
+
+}  // namespace fastload
+
+#else
+
+namespace fastload {
+const DctExpander* dct_expander_avx2() {
+  return nullptr;
+}
+}  // namespace fastload
+
+#endif

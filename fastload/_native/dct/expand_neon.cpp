@@ -1,0 +1,147 @@
+// Expansion with NEON, which every 64-bit ARM has: sixteen codes a step, and the zig-zag in four look-ups.
+#include "dct/expand.h"
+
+#if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+
+#include <arm_neon.h>
+
+#include "dct/block.h"
+#include "dct/format.h"
+
+namespace fastload {
+namespace {
+
+constexpr uint8_t kNoSource = 0x80;  // a table look-up beyond its table gives zero
+constexpr int kWidths = 4;
+
+struct Tables {
+  // For each width, where the 16 codes lie in the bytes at hand: the byte each begins in and how far to shift
+  // it to the right (a negative shift to the left), and the same of the byte behind.
+  alignas(16) uint8_t byte[kWidths][16], behind[kWidths][16];
+  alignas(16) int8_t shift[kWidths][16], shift_behind[kWidths][16];
+  // For each byte of the mask, which of the next eight values goes where.
+  alignas(64) uint8_t spread[256][8];
+  // The zig-zag index of each coefficient, row by row.
+  alignas(64) uint8_t zigzag[64];
+
+  constexpr Tables() : byte(), behind(), shift(), shift_behind(), spread(), zigzag() {
+    for (int w = 0; w < kWidths; w++)
+      for (int i = 0; i < 16; i++) {
+        const int bit = i * (w + kDctMinWidth);
+        byte[w][i] = static_cast<uint8_t>(bit / 8);
+        behind[w][i] = static_cast<uint8_t>(bit / 8 + 1);
+        shift[w][i] = static_cast<int8_t>(-(bit % 8));
+        shift_behind[w][i] = static_cast<int8_t>(8 - bit % 8);
+      }
+    for (int mask = 0; mask < 256; mask++) {
+      int next = 0;
+      for (int bit = 0; bit < 8; bit++)
+        spread[mask][bit] = mask >> bit & 1 ? static_cast<uint8_t>(next++) : kNoSource;
+    }
+    for (int k = 0; k < 64; k++) zigzag[kDctNaturalOrder[k]] = static_cast<uint8_t>(k);
+  }
+};
+
+constexpr Tables kTables;
+
+// A bit for each of the 16 lanes, which are all ones or all zeros.
+inline uint64_t bits_of(uint8x16_t lanes) {
+  static constexpr uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
+  const uint8x16_t bits = vandq_u8(lanes, vld1q_u8(kBits));
+  return static_cast<uint64_t>(vaddv_u8(vget_low_u8(bits))) |
+         static_cast<uint64_t>(vaddv_u8(vget_high_u8(bits))) << 8;
+}
+
+// Unpacks the codes, sixteen at a time (those behind `count` hold what comes next in the record), and turns
+// them into values. Returns which of the first `count` are escapes.
+inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
+  const int width = head.width, w = width - kDctMinWidth, range = 1 << width;
+  const uint8x16_t byte = vld1q_u8(kTables.byte[w]), behind = vld1q_u8(kTables.behind[w]);
+  const int8x16_t shift = vld1q_s8(kTables.shift[w]), shift_behind = vld1q_s8(kTables.shift_behind[w]);
+  const uint8x16_t ones = vdupq_n_u8(static_cast<uint8_t>(range - 1));
+  const int8x16_t half = vdupq_n_s8(static_cast<int8_t>(range / 2));
+  const uint8x16_t wrap = vdupq_n_u8(static_cast<uint8_t>(-range));
+  const uint8x16_t zero_code = vdupq_n_u8(static_cast<uint8_t>(width == kDctMinWidth ? -2 : 0));
+  uint64_t escaped = 0;
+  for (int i = 0; i < head.count; i += 16) {
+    const uint8x16_t packed = vld1q_u8(head.values + i / 8 * width);
+    const uint8x16_t codes = vandq_u8(vorrq_u8(vshlq_u8(vqtbl1q_u8(packed, byte), shift),
+                                               vshlq_u8(vqtbl1q_u8(packed, behind), shift_behind)),
+                                      ones);
+    const uint8x16_t zero = vceqzq_u8(codes);
+    const uint8x16_t negative = vandq_u8(vcgtq_s8(vreinterpretq_s8_u8(codes), half), wrap);
+    const uint8x16_t value = vorrq_u8(vaddq_u8(codes, negative), vandq_u8(zero, zero_code));
+    vst1q_s8(values + i, vreinterpretq_s8_u8(value));
+    if (width != kDctMinWidth) escaped |= bits_of(zero) << i;
+  }
+  const uint64_t valid = head.count == 0 ? 0 : ~uint64_t{0} >> (64 - head.count);
+  return escaped & valid;
+}
+
+// The next two bytes of the mask take their values: 16 coefficients in zig-zag order.
+inline uint8x16_t spread(const int8_t** values, uint64_t mask, int bit) {
+  const unsigned low = mask >> bit & 255, high = mask >> (bit + 8) & 255;
+  const int8_t* at = *values;
+  const int8_t* then = at + __builtin_popcount(low);
+  *values = then + __builtin_popcount(high);
+  const uint8x8_t first = vtbl1_u8(vreinterpret_u8_s8(vld1_s8(at)), vld1_u8(kTables.spread[low]));
+  const uint8x8_t second = vtbl1_u8(vreinterpret_u8_s8(vld1_s8(then)), vld1_u8(kTables.spread[high]));
+  return vcombine_u8(first, second);
+}
+
+// The bits of `mask` that have a one among the low bits of `which`, in order.
+inline uint64_t deposit(uint64_t which, uint64_t mask) {
+  uint64_t found = 0;
+  for (; which; which >>= 1, mask &= mask - 1)
+    if (which & 1) found |= mask & -mask;
+  return found;
+}
+
+bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
+  if (head.mask) {
+    alignas(16) int8_t values[64 + 8];
+    const uint64_t escaped = unpack(head, values);
+    const int8_t* next = values;
+    uint8x16x4_t in_zigzag;
+    for (int q = 0; q < 4; q++) in_zigzag.val[q] = spread(&next, head.mask, 16 * q);
+    for (int q = 0; q < 4; q++) {
+      const int8x16_t row = vreinterpretq_s8_u8(vqtbl4q_u8(in_zigzag, vld1q_u8(kTables.zigzag + 16 * q)));
+      vst1q_s16(block + 16 * q, vmovl_s8(vget_low_s8(row)));
+      vst1q_s16(block + 16 * q + 8, vmovl_high_s8(row));
+    }
+    if (!put_escapes(head, deposit(escaped, head.mask), block, kDctNaturalOrder)) return false;
+  } else if (head.next != head.escapes) {
+    return false;
+  }
+  block[0] = dc;
+  return true;
+}
+
+bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
+  return for_each_block(cursor, component, count, [&](const DctBlockHead& head, int16_t dc, int b) {
+    return expand_block(head, dc, blocks[b][0]);
+  });
+}
+
+bool walk(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, [](const DctBlockHead&, int16_t, int) { return true; });
+}
+
+}  // namespace
+
+const DctExpander* dct_expander_neon() {
+  static const DctExpander kNeon = {"neon", expand, walk};
+  return &kNeon;
+}
+
+}  // namespace fastload
+
+#else
+
+namespace fastload {
+const DctExpander* dct_expander_neon() {
+  return nullptr;
+}
+}  // namespace fastload
+
+#endif

@@ -1,0 +1,71 @@
+// What the files of pixels/pixels.h share.
+#pragma once
+
+#include <array>
+
+#include "pixels/pixels.h"
+#include "resample/avx2.h"
+#include "resample/avx512.h"
+#include "resample/kernels.h"
+
+#define FASTLOAD_LOOP __attribute__((always_inline))
+
+namespace fastload {
+
+// Note [Loops for every instruction set]
+// A loop is written once, plainly, as a lambda that is always inlined, and compiled for each instruction set.
+// Nothing is contracted or reordered (-ffp-contract=off), so all of them give the same bits.
+#ifdef FASTLOAD_X86
+template <typename Loop>
+FASTLOAD_AVX2_CALL void run_avx2(const Loop& loop) {
+  loop();
+}
+template <typename Loop>
+FASTLOAD_AVX512_CALL void run_avx512(const Loop& loop) {
+  loop();
+}
+#endif
+
+template <typename Loop>
+void vectorised(const Loop& loop) {
+#ifdef FASTLOAD_X86
+  const resampling::Kernels* kernels = &resampling::kernels_in_use();
+  if (kernels == &resampling::kAvx512Kernels) return run_avx512(loop);
+  if (kernels == &resampling::kAvx2Kernels) return run_avx2(loop);
+#endif
+  loop();
+}
+
+// Pillow's Image.blend for one level: from + alpha * (to - from) in float, cut to 0 .. 255, rounded down.
+FASTLOAD_LOOP inline uint8_t blend(int from, int to, float alpha) {
+  float mixed = static_cast<float>(from) + alpha * static_cast<float>(to - from);
+  mixed = mixed < 0.0f ? 0.0f : mixed;
+  mixed = mixed > 255.0f ? 255.0f : mixed;
+  return static_cast<uint8_t>(static_cast<int>(mixed));
+}
+
+// Pillow's convert("L").
+FASTLOAD_LOOP inline int luminance(int red, int green, int blue) {
+  return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
+}
+
+void hue(Canvas* canvas, int shift);
+void sharpness(Canvas* canvas, float factor);
+// To an image of `width` x `height` pixels.
+void affine(Canvas* canvas, const double* values, int width, int height);
+void blur(Canvas* canvas, const double* values);
+
+using Tables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
+
+// Every level by its channel's table, in place.
+void look_up(const Tables& tables, Canvas* canvas);
+// The lowest and the highest of `count` levels.
+void extremes(const uint8_t* levels, size_t count, int* low, int* high);
+
+// Operations of tensors; null where `op` is none. See pixels/torch.cpp.
+using TorchOp = void (*)(Canvas* canvas, const double* values);
+TorchOp torch_op(PixelOp op);
+// As pixel_op_values.
+int torch_op_values(PixelOp op, const double* values, int count);
+
+}  // namespace fastload

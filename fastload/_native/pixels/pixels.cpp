@@ -1,0 +1,362 @@
+// Operations that treat each pixel by itself or by a table, the histograms behind them, and mirrors.
+#include "pixels/pixels.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "pixels/internal.h"
+
+namespace fastload {
+
+namespace {
+
+constexpr size_t kKeep = size_t{16} << 20;  // bytes of a canvas that a thread keeps
+
+size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
+  const size_t area = static_cast<size_t>(width) * static_cast<size_t>(height);
+  const size_t stride = (area + 63) / 64 * 64 + 2 * resampling::kSlack;
+  uint8_t* base = bytes->room_for<uint8_t>(3 * stride);
+  for (int c = 0; c < 3; ++c) planes[c] = base + c * stride + resampling::kSlack;
+  return stride;
+}
+
+// The same for all channels.
+template <typename Level>
+void point(Canvas* canvas, const Level& level) {
+  Tables tables;
+  for (int i = 0; i < 256; ++i) tables[0][i] = tables[1][i] = tables[2][i] = static_cast<uint8_t>(level(i));
+  look_up(tables, canvas);
+}
+
+// ImageEnhance.Contrast: towards the mean of the luminance.
+int mean_luminance(const Canvas& canvas) {
+  const uint8_t *red = canvas.plane(0), *green = canvas.plane(1), *blue = canvas.plane(2);
+  const size_t area = canvas.area();
+  int64_t sum = 0;
+  vectorised([&]() FASTLOAD_LOOP {
+    constexpr size_t kRun = 1 << 20;  // 255 times as many fit 32 bits
+    for (size_t begin = 0; begin < area; begin += kRun) {
+      const size_t end = std::min(area, begin + kRun);
+      uint32_t part = 0;
+      for (size_t i = begin; i < end; ++i)
+        part += static_cast<uint32_t>(luminance(red[i], green[i], blue[i]));
+      sum += part;
+    }
+  });
+  return static_cast<int>(static_cast<double>(sum) / static_cast<double>(area) + 0.5);
+}
+
+FASTLOAD_LOOP inline void blend_run(const uint16_t* __restrict from, uint8_t* __restrict to, size_t count,
+                                    float factor) {
+  for (size_t i = 0; i < count; ++i) to[i] = blend(from[i], to[i], factor);
+}
+
+void saturation(Canvas* canvas, float factor) {
+  uint8_t *reds = canvas->plane(0), *greens = canvas->plane(1), *blues = canvas->plane(2);
+  const size_t area = canvas->area();
+  vectorised([=]() FASTLOAD_LOOP {
+    constexpr size_t kBlock = 256;
+    uint16_t gray[kBlock];
+    for (size_t begin = 0; begin < area; begin += kBlock) {
+      const size_t count = std::min(kBlock, area - begin);
+      uint8_t *red = reds + begin, *green = greens + begin, *blue = blues + begin;
+      for (size_t i = 0; i < count; ++i)
+        gray[i] = static_cast<uint16_t>(luminance(red[i], green[i], blue[i]));
+      blend_run(gray, red, count, factor);
+      blend_run(gray, green, count, factor);
+      blend_run(gray, blue, count, factor);
+    }
+  });
+}
+
+void grayscale(Canvas* canvas) {
+  uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
+  const size_t area = canvas->area();
+  vectorised([=]() FASTLOAD_LOOP {
+    for (size_t i = 0; i < area; ++i) {
+      const uint8_t gray = static_cast<uint8_t>(luminance(red[i], green[i], blue[i]));
+      red[i] = gray;
+      green[i] = gray;
+      blue[i] = gray;
+    }
+  });
+}
+
+// ImageOps.autocontrast without a cutoff.
+void autocontrast(Canvas* canvas) {
+  const size_t area = canvas->area();
+  Tables tables;
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* levels = canvas->plane(c);
+    int low, high;
+    extremes(levels, area, &low, &high);
+    const bool flat = high <= low;
+    const double scale = flat ? 1.0 : 255.0 / (high - low);
+    const double offset = flat ? 0.0 : -low * scale;
+    for (int i = 0; i < 256; ++i) {
+      tables[c][i] = static_cast<uint8_t>(std::clamp(static_cast<int>(i * scale + offset), 0, 255));
+    }
+  }
+  look_up(tables, canvas);
+}
+
+// ImageOps.equalize.
+void equalize(Canvas* canvas) {
+  const size_t area = canvas->area();
+  Tables tables;
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* levels = canvas->plane(c);
+    uint32_t parts[4][256] = {};  // neighbours are often equal: four counters do not wait for one another
+    size_t i = 0;
+    for (; i + 4 <= area; i += 4) {
+      for (size_t k = 0; k < 4; ++k) parts[k][levels[i + k]]++;
+    }
+    for (; i < area; ++i) parts[0][levels[i]]++;
+    int64_t counts[256], last = 0;
+    int used = 0;
+    for (int v = 0; v < 256; ++v) {
+      counts[v] = int64_t{parts[0][v]} + parts[1][v] + parts[2][v] + parts[3][v];
+      if (counts[v] != 0) {
+        last = counts[v];
+        ++used;
+      }
+    }
+    const int64_t step = (static_cast<int64_t>(area) - last) / 255;
+    int64_t n = step / 2;
+    for (int v = 0; v < 256; ++v) {
+      const bool same = used <= 1 || step == 0;
+      tables[c][v] = static_cast<uint8_t>(same ? v : std::min<int64_t>(n / step, 255));
+      n += counts[v];
+    }
+  }
+  look_up(tables, canvas);
+}
+
+void mirror(Canvas* canvas) {
+  for (int c = 0; c < 3; ++c) {
+    uint8_t* row = canvas->plane(c);
+    for (int y = 0; y < canvas->height(); ++y, row += canvas->width()) {
+      std::reverse(row, row + canvas->width());
+    }
+  }
+}
+
+void upside_down(Canvas* canvas) {
+  for (int c = 0; c < 3; ++c) {
+    for (int y = 0; y < canvas->height() / 2; ++y) {
+      uint8_t* upper = canvas->plane(c) + static_cast<ptrdiff_t>(y) * canvas->width();
+      uint8_t* lower = canvas->plane(c) + static_cast<ptrdiff_t>(canvas->height() - 1 - y) * canvas->width();
+      std::swap_ranges(upper, upper + canvas->width(), lower);
+    }
+  }
+}
+
+void quarter_turn(Canvas* canvas, bool anticlockwise) {
+  const ptrdiff_t width = canvas->width(), height = canvas->height();
+  canvas->begin_next(canvas->height(), canvas->width());
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* from = canvas->plane(c);
+    uint8_t* to = canvas->next_plane(c);
+    for (ptrdiff_t y = 0; y < width; ++y) {
+      for (ptrdiff_t x = 0; x < height; ++x) {
+        to[y * height + x] =
+            anticlockwise ? from[x * width + width - 1 - y] : from[(height - 1 - x) * width + y];
+      }
+    }
+  }
+  canvas->swap();
+}
+
+int blur_values(const double* values, int count, int width, int height) {
+  if (count < 2) return -1;
+  const int side[2] = {width, height};
+  int used = 2;
+  for (int axis = 0; axis < 2; ++axis) {
+    // torch's reflection needs more pixels than it reflects
+    if (!(values[axis] >= 0 && values[axis] < side[axis])) return -1;
+    used += static_cast<int>(values[axis]) + 1;
+  }
+  return used;
+}
+
+int affine_values(const double* values, int count) {
+  if (count < 10) return -1;
+  for (int i = 0; i < 6; ++i) {
+    if (!(std::fabs(values[i]) <= 1e9)) return -1;
+  }
+  if (values[6] != 0 && values[6] != 2 && values[6] != 3) return -1;
+  for (int i = 7; i < 10; ++i) {
+    if (!(values[i] >= 0 && values[i] <= 255)) return -1;
+  }
+  return 10;
+}
+
+}  // namespace
+
+// By the kernel that stores rows, for which the image is one.
+void look_up(const Tables& tables, Canvas* canvas) {
+  resampling::Output output{};
+  output.dtype = Dtype::kUint8;
+  output.lut = tables.data();
+  output.pixel_stride = 1;
+  output.channel_stride = canvas->plane_stride();
+  const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
+  constexpr size_t kRun = 1 << 16;
+  for (size_t begin = 0; begin < canvas->area(); begin += kRun) {
+    output.width = static_cast<int>(std::min(kRun, canvas->area() - begin));
+    const uint8_t* const planes[3] = {canvas->plane(0) + begin, canvas->plane(1) + begin,
+                                      canvas->plane(2) + begin};
+    store(output, planes, canvas->plane(0) + begin);
+  }
+}
+
+void extremes(const uint8_t* levels, size_t count, int* low, int* high) {
+  vectorised([=]() FASTLOAD_LOOP {
+    uint8_t least = 255, most = 0;
+    for (size_t i = 0; i < count; ++i) {
+      least = std::min(least, levels[i]);
+      most = std::max(most, levels[i]);
+    }
+    *low = least;
+    *high = most;
+  });
+}
+
+void Canvas::resize(int width, int height) {
+  place(&bytes_[current_], width, height, planes_);
+  width_ = width;
+  height_ = height;
+}
+
+void Canvas::begin_next(int width, int height) {
+  place(&bytes_[1 - current_], width, height, next_planes_);
+  next_width_ = width;
+  next_height_ = height;
+}
+
+void Canvas::swap() {
+  current_ = 1 - current_;
+  std::swap(planes_, next_planes_);
+  std::swap(width_, next_width_);
+  std::swap(height_, next_height_);
+}
+
+void Canvas::trim() {
+  mix_width_ = mix_height_ = 0;
+  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &kept_, &sum_}) {
+    if (bytes->size() > kKeep) bytes->release();
+  }
+}
+
+int pixel_op_values(PixelOp op, const double* values, int count, int width, int height) {
+  for (int i = 0; i < count; ++i) {
+    if (!(std::fabs(values[i]) <= 1e30)) return -1;
+  }
+  switch (op) {
+    case PixelOp::kNone:
+    case PixelOp::kGrayscale:
+    case PixelOp::kInvert:
+    case PixelOp::kAutocontrast:
+    case PixelOp::kEqualize:
+    case PixelOp::kMirror:
+    case PixelOp::kUpsideDown:
+    case PixelOp::kRotate180:
+    case PixelOp::kRotate90:
+    case PixelOp::kRotate270:
+      return 0;
+    case PixelOp::kBrightness:
+    case PixelOp::kContrast:
+    case PixelOp::kSaturation:
+    case PixelOp::kSharpness:
+    case PixelOp::kSolarize:
+      return 1;
+    case PixelOp::kSolarizeAdd:
+    case PixelOp::kHue:
+      return count >= 1 && values[0] >= 0 && values[0] <= 255 ? 1 : -1;
+    case PixelOp::kPosterize:
+      return count >= 1 && values[0] >= 0 && values[0] <= 8 ? 1 : -1;
+    case PixelOp::kAffine:
+      return affine_values(values, count);
+    case PixelOp::kAffineTo: {
+      const bool sized = affine_values(values, count) > 0 && count >= 12 && values[10] >= 1 &&
+                         values[10] <= 65535 && values[11] >= 1 && values[11] <= 65535;
+      return sized ? 12 : -1;
+    }
+    case PixelOp::kBlur:
+      return blur_values(values, count, width, height);
+    default:
+      return torch_op_values(op, values, count);
+  }
+}
+
+void pixel_op_size(PixelOp op, const double* values, int* width, int* height) {
+  if (op == PixelOp::kRotate90 || op == PixelOp::kRotate270) std::swap(*width, *height);
+  if (op == PixelOp::kAffineTo) {
+    *width = static_cast<int>(values[10]);
+    *height = static_cast<int>(values[11]);
+  }
+}
+
+void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
+  switch (op) {
+    case PixelOp::kNone:
+      return;
+    case PixelOp::kBrightness: {
+      const float factor = static_cast<float>(values[0]);
+      return point(canvas, [factor](int i) { return blend(0, i, factor); });
+    }
+    case PixelOp::kContrast: {
+      const float factor = static_cast<float>(values[0]);
+      const int mean = mean_luminance(*canvas);
+      return point(canvas, [factor, mean](int i) { return blend(mean, i, factor); });
+    }
+    case PixelOp::kSaturation:
+      return saturation(canvas, static_cast<float>(values[0]));
+    case PixelOp::kHue:
+      return hue(canvas, static_cast<int>(values[0]));
+    case PixelOp::kSharpness:
+      return sharpness(canvas, static_cast<float>(values[0]));
+    case PixelOp::kGrayscale:
+      return grayscale(canvas);
+    case PixelOp::kInvert:
+      return point(canvas, [](int i) { return 255 - i; });
+    case PixelOp::kSolarize: {
+      const double threshold = values[0];
+      return point(canvas, [threshold](int i) { return i < threshold ? i : 255 - i; });
+    }
+    case PixelOp::kSolarizeAdd: {
+      const int more = static_cast<int>(values[0]);
+      return point(canvas, [more](int i) { return i < 128 ? std::min(255, i + more) : i; });
+    }
+    case PixelOp::kPosterize: {
+      const int mask = ~((1 << (8 - static_cast<int>(values[0]))) - 1);
+      return point(canvas, [mask](int i) { return i & mask; });
+    }
+    case PixelOp::kAutocontrast:
+      return autocontrast(canvas);
+    case PixelOp::kEqualize:
+      return equalize(canvas);
+    case PixelOp::kMirror:
+      return mirror(canvas);
+    case PixelOp::kUpsideDown:
+      return upside_down(canvas);
+    case PixelOp::kRotate180:
+      mirror(canvas);
+      return upside_down(canvas);
+    case PixelOp::kRotate90:
+      return quarter_turn(canvas, true);
+    case PixelOp::kRotate270:
+      return quarter_turn(canvas, false);
+    case PixelOp::kAffine:
+      return affine(canvas, values, canvas->width(), canvas->height());
+    case PixelOp::kAffineTo:
+      return affine(canvas, values, static_cast<int>(values[10]), static_cast<int>(values[11]));
+    case PixelOp::kBlur:
+      return blur(canvas, values);
+    default:
+      return torch_op(op)(canvas, values);
+  }
+}
+
+}  // namespace fastload

@@ -1,0 +1,350 @@
+// What AugMix is made of: torchvision takes it apart on tensors, also for Pillow's images, so this is torch's
+// float32 arithmetic, operation by operation, as its kernels for AVX2 and AVX-512 round it. Sources:
+// torchvision, transforms/_functional_tensor.py and v2/functional/_color.py, _geometry.py; torch,
+// aten/src/ATen/native/cpu/GridSamplerKernel.cpp.
+//
+// Note [Fused]
+// Torch's kernels round a x b + c once, where both stand in one kernel. In double a product of two floats is
+// exact, so the sum rounded to float is the same, and it needs no instructions of its own; the Python engine
+// does so too.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "pixels/internal.h"
+
+namespace fastload {
+
+namespace {
+
+FASTLOAD_LOOP inline float fused(float a, float b, float c) {
+  return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c));
+}
+
+// clamp(0, 255), then towards zero.
+FASTLOAD_LOOP inline uint8_t cut(float value) {
+  value = value < 0.0f ? 0.0f : value;
+  value = value > 255.0f ? 255.0f : value;
+  return static_cast<uint8_t>(static_cast<int>(value));
+}
+
+// rgb_to_grayscale, to a level.
+template <bool kFused>
+FASTLOAD_LOOP inline float gray(uint8_t red, uint8_t green, uint8_t blue) {
+  const float r = red, g = green, b = blue;
+  const float sum =
+      kFused ? fused(b, 0.114f, fused(g, 0.587f, r * 0.2989f)) : (0.2989f * r + 0.587f * g) + 0.114f * b;
+  return static_cast<float>(static_cast<int>(sum));
+}
+
+// _blend: how much of each there is.
+struct Ratio {
+  float own, other;
+  explicit Ratio(double factor) : own(static_cast<float>(factor)), other(static_cast<float>(1.0 - factor)) {}
+};
+
+template <bool kFused>
+FASTLOAD_LOOP inline uint8_t mixed(float level, float with, Ratio ratio) {
+  return cut(kFused ? fused(with, ratio.other, ratio.own * level) : ratio.own * level + ratio.other * with);
+}
+
+void brightness(Canvas* canvas, const double* values) {
+  const float factor = static_cast<float>(values[0]);
+  Tables tables;
+  for (int i = 0; i < 256; ++i) {
+    tables[0][i] = tables[1][i] = tables[2][i] = cut(static_cast<float>(i) * factor);
+  }
+  look_up(tables, canvas);
+}
+
+template <bool kFused>
+void contrast_as(Canvas* canvas, Ratio ratio) {
+  const uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
+  const size_t area = canvas->area();
+  int64_t sum = 0;
+  vectorised([&]() FASTLOAD_LOOP {
+    constexpr size_t kRun = 1 << 20;  // 255 times as many fit 32 bits
+    for (size_t begin = 0; begin < area; begin += kRun) {
+      const size_t end = std::min(area, begin + kRun);
+      uint32_t part = 0;
+      for (size_t i = begin; i < end; ++i) {
+        part += static_cast<uint32_t>(gray<kFused>(red[i], green[i], blue[i]));
+      }
+      sum += part;
+    }
+  });
+  const float mean = static_cast<float>(sum) / static_cast<float>(area);
+  Tables tables;
+  for (int i = 0; i < 256; ++i) {
+    tables[0][i] = tables[1][i] = tables[2][i] = mixed<kFused>(static_cast<float>(i), mean, ratio);
+  }
+  look_up(tables, canvas);
+}
+
+void contrast(Canvas* canvas, const double* values) {
+  values[1] != 0 ? contrast_as<true>(canvas, Ratio(values[0])) : contrast_as<false>(canvas, Ratio(values[0]));
+}
+
+template <bool kFused>
+void saturation_as(Canvas* canvas, Ratio ratio) {
+  uint8_t *red = canvas->plane(0), *green = canvas->plane(1), *blue = canvas->plane(2);
+  const size_t area = canvas->area();
+  vectorised([=]() FASTLOAD_LOOP {
+    for (size_t i = 0; i < area; ++i) {
+      const float with = gray<kFused>(red[i], green[i], blue[i]);
+      red[i] = mixed<kFused>(red[i], with, ratio);
+      green[i] = mixed<kFused>(green[i], with, ratio);
+      blue[i] = mixed<kFused>(blue[i], with, ratio);
+    }
+  });
+}
+
+void saturation(Canvas* canvas, const double* values) {
+  values[1] != 0 ? saturation_as<true>(canvas, Ratio(values[0]))
+                 : saturation_as<false>(canvas, Ratio(values[0]));
+}
+
+// adjust_sharpness. Its sum of thirteenths is rounded, and no such sum is nearer than 1/26 to a half, so
+// integers give the same level.
+void torch_sharpness(Canvas* canvas, const double* values) {
+  const int width = canvas->width(), height = canvas->height();
+  if (width < 3 || height < 3) return;
+  const Ratio ratio(values[0]);
+  const bool as_v2 = values[1] != 0;
+  canvas->begin_next(width, height);
+  for (int c = 0; c < 3; ++c) {
+    const uint8_t* from = canvas->plane(c);
+    uint8_t* to = canvas->next_plane(c);
+    const size_t area = canvas->area();
+    vectorised([=]() FASTLOAD_LOOP {
+      // v1 blends the border with itself, which may round down; v2 leaves it.
+      for (size_t i = 0; i < area; ++i) to[i] = as_v2 ? from[i] : mixed<false>(from[i], from[i], ratio);
+      for (int y = 1; y + 1 < height; ++y) {
+        const uint8_t* row = from + static_cast<ptrdiff_t>(y) * width;
+        const uint8_t *above = row - width, *below = row + width;
+        uint8_t* out = to + static_cast<ptrdiff_t>(y) * width;
+        for (int x = 1; x + 1 < width; ++x) {
+          const int sum = above[x - 1] + above[x] + above[x + 1] + row[x - 1] + 5 * row[x] + row[x + 1] +
+                          below[x - 1] + below[x] + below[x + 1];
+          const int smooth = (2 * sum + 13) / 26;
+          const float level = row[x];
+          out[x] = as_v2 ? cut(fused(static_cast<float>(smooth - row[x]), ratio.other, level))
+                         : mixed<false>(level, static_cast<float>(smooth), ratio);
+        }
+      }
+    });
+  }
+  canvas->swap();
+}
+
+void torch_autocontrast(Canvas* canvas, const double* values) {
+  Tables tables;
+  for (int c = 0; c < 3; ++c) {
+    int low, high;
+    extremes(canvas->plane(c), canvas->area(), &low, &high);
+    const float span = static_cast<float>(high - low);
+    const float divisor = span * static_cast<float>(1.0 / 255.0), factor = (1.0f / span) * 255.0f;
+    for (int i = 0; i < 256; ++i) {
+      const float above = static_cast<float>(i - low);
+      const float level = high <= low      ? static_cast<float>(i)
+                          : values[0] != 0 ? above / divisor
+                                           : above * factor;
+      tables[c][i] = cut(level);
+    }
+  }
+  look_up(tables, canvas);
+}
+
+// grid_sample over the grid of _gen_affine_grid, zeros outside.
+struct Grid {
+  float a[6];  // to coordinates from -1 to 1
+  int width, height;
+
+  Grid(const double* values, const Canvas& canvas) : width(canvas.width()), height(canvas.height()) {
+    const float half[2] = {static_cast<float>(0.5 * width), static_cast<float>(0.5 * height)};
+    for (int k = 0; k < 6; ++k) a[k] = static_cast<float>(values[k]) / half[k / 3];
+  }
+
+  // In pixels of the source, from the centre of the first.
+  FASTLOAD_LOOP float at(int axis, int x, int y) const {
+    const float from_x = static_cast<float>(x) - 0.5f * static_cast<float>(width - 1);
+    const float from_y = static_cast<float>(y) - 0.5f * static_cast<float>(height - 1);
+    const float* row = a + 3 * axis;
+    const float place = (from_x * row[0] + from_y * row[1]) + row[2];
+    return fused(place + 1.0f, 0.5f * static_cast<float>(axis == 0 ? width : height), -0.5f);
+  }
+};
+
+uint8_t rounded(float value) {
+  value = std::nearbyint(value);
+  return static_cast<uint8_t>(static_cast<int>(std::min(std::max(value, 0.0f), 255.0f)));
+}
+
+void nearest_of(const Grid& grid, const uint8_t* const* from, uint8_t* const* to, const uint8_t* fill) {
+  const float right = static_cast<float>(grid.width), bottom = static_cast<float>(grid.height);
+  for (int y = 0, i = 0; y < grid.height; ++y) {
+    for (int x = 0; x < grid.width; ++x, ++i) {
+      const float u = std::nearbyint(grid.at(0, x, y)), v = std::nearbyint(grid.at(1, x, y));
+      const bool inside = u >= 0.0f && u < right && v >= 0.0f && v < bottom;
+      const ptrdiff_t source =
+          inside ? static_cast<ptrdiff_t>(v) * grid.width + static_cast<ptrdiff_t>(u) : 0;
+      for (int c = 0; c < 3; ++c) to[c][i] = inside ? from[c][source] : fill[c];
+    }
+  }
+}
+
+void bilinear_of(const Grid& grid, const uint8_t* const* from, uint8_t* const* to, int filled,
+                 const uint8_t* fill) {
+  const float right = static_cast<float>(grid.width), bottom = static_cast<float>(grid.height);
+  for (int y = 0, i = 0; y < grid.height; ++y) {
+    for (int x = 0; x < grid.width; ++x, ++i) {
+      const float u = grid.at(0, x, y), v = grid.at(1, x, y);
+      if (!(u > -1.0f && u < right && v > -1.0f && v < bottom)) {  // no neighbour is inside
+        for (int c = 0; c < 3; ++c) to[c][i] = filled != 0 ? fill[c] : 0;
+        continue;
+      }
+      const float left = std::floor(u), top = std::floor(v);
+      const float w = u - left, e = 1.0f - w, n = v - top, s = 1.0f - n;
+      const float weights[4] = {e * s, w * s, e * n, w * n};
+      const int x0 = static_cast<int>(left), y0 = static_cast<int>(top);
+      ptrdiff_t at[4];
+      bool inside[4];
+      for (int k = 0; k < 4; ++k) {
+        const int to_x = x0 + k % 2, to_y = y0 + k / 2;
+        inside[k] = to_x >= 0 && to_x < grid.width && to_y >= 0 && to_y < grid.height;
+        at[k] = inside[k] ? static_cast<ptrdiff_t>(to_y) * grid.width + to_x : 0;
+      }
+      const auto sum = [&](const auto& level_of) {
+        float total = level_of(0) * weights[0];
+        for (int k = 1; k < 4; ++k) total = fused(level_of(k), weights[k], total);
+        return total;
+      };
+      const float there = sum([&](int k) { return inside[k] ? 1.0f : 0.0f; });
+      for (int c = 0; c < 3; ++c) {
+        const uint8_t* levels = from[c];
+        float level = sum([&](int k) { return inside[k] ? static_cast<float>(levels[at[k]]) : 0.0f; });
+        const float colour = fill[c];
+        if (filled == 1) level = level * there + (1.0f - there) * colour;
+        if (filled == 2) level = (level - colour) * there + colour;
+        to[c][i] = rounded(level);
+      }
+    }
+  }
+}
+
+void torch_affine(Canvas* canvas, const double* values) {
+  const Grid grid(values, *canvas);
+  canvas->begin_next(grid.width, grid.height);
+  const uint8_t* const from[3] = {canvas->plane(0), canvas->plane(1), canvas->plane(2)};
+  uint8_t* const to[3] = {canvas->next_plane(0), canvas->next_plane(1), canvas->next_plane(2)};
+  const int filled = static_cast<int>(values[7]);
+  uint8_t fill[3] = {};
+  for (int c = 0; c < 3 && filled != 0; ++c) fill[c] = static_cast<uint8_t>(values[8 + c]);
+  if (values[6] == 0) {
+    nearest_of(grid, from, to, fill);
+  } else {
+    bilinear_of(grid, from, to, filled, fill);
+  }
+  canvas->swap();
+}
+
+void mix_begin(Canvas* canvas, const double* values) {
+  canvas->begin_mix(static_cast<float>(values[0]));
+}
+
+void mix_add(Canvas* canvas, const double* values) {
+  canvas->add_mix(static_cast<float>(values[0]), values[1] != 0);
+}
+
+bool is_share(double value) {
+  return value >= 0 && value <= 1;
+}
+
+bool is_flag(double value) {
+  return value == 0 || value == 1;
+}
+
+}  // namespace
+
+void Canvas::begin_mix(float weight) {
+  const size_t count = area();
+  mix_width_ = width_;
+  mix_height_ = height_;
+  uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  float* sum = sum_.room_for<float>(3 * count);
+  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+    const uint8_t* levels = planes_[c];
+    std::memcpy(kept, levels, count);
+    vectorised([=]() FASTLOAD_LOOP {
+      for (size_t i = 0; i < count; ++i) sum[i] = weight * static_cast<float>(levels[i]);
+    });
+  }
+}
+
+void Canvas::add_mix(float weight, bool last) {
+  const size_t count = area();
+  if (mix_width_ != width_ || mix_height_ != height_) return;  // of no sum, or of another image
+  const uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  float* sum = sum_.room_for<float>(3 * count);
+  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+    uint8_t* levels = planes_[c];
+    vectorised([=]() FASTLOAD_LOOP {
+      for (size_t i = 0; i < count; ++i) sum[i] = sum[i] + weight * static_cast<float>(levels[i]);
+      if (!last) return;
+      for (size_t i = 0; i < count; ++i) levels[i] = cut(sum[i]);
+    });
+    if (!last) std::memcpy(levels, kept, count);
+  }
+}
+
+TorchOp torch_op(PixelOp op) {
+  switch (op) {
+    case PixelOp::kMixBegin:
+      return mix_begin;
+    case PixelOp::kMixAdd:
+      return mix_add;
+    case PixelOp::kTorchBrightness:
+      return brightness;
+    case PixelOp::kTorchContrast:
+      return contrast;
+    case PixelOp::kTorchSaturation:
+      return saturation;
+    case PixelOp::kTorchSharpness:
+      return torch_sharpness;
+    case PixelOp::kTorchAutocontrast:
+      return torch_autocontrast;
+    default:
+      return torch_affine;
+  }
+}
+
+int torch_op_values(PixelOp op, const double* values, int count) {
+  switch (op) {
+    case PixelOp::kMixBegin:
+      return count >= 1 && is_share(values[0]) ? 1 : -1;
+    case PixelOp::kTorchBrightness:
+      return count >= 1 ? 1 : -1;
+    case PixelOp::kTorchAutocontrast:
+      return count >= 1 && is_flag(values[0]) ? 1 : -1;
+    case PixelOp::kMixAdd:
+      return count >= 2 && is_share(values[0]) && is_flag(values[1]) ? 2 : -1;
+    case PixelOp::kTorchContrast:
+    case PixelOp::kTorchSaturation:
+    case PixelOp::kTorchSharpness:
+      return count >= 2 && is_flag(values[1]) ? 2 : -1;
+    case PixelOp::kTorchAffine: {
+      if (count < 11 || (values[6] != 0 && values[6] != 2)) return -1;
+      for (int i = 0; i < 6; ++i) {
+        if (!(std::fabs(values[i]) <= 1e9)) return -1;
+      }
+      for (int i = 8; i < 11; ++i) {
+        if (!(values[i] >= 0 && values[i] <= 255)) return -1;
+      }
+      return is_flag(values[7]) || values[7] == 2 ? 11 : -1;
+    }
+    default:
+      return -1;
+  }
+}
+
+}  // namespace fastload

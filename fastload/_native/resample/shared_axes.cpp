@@ -1,0 +1,99 @@
+#include "resample/shared_axes.h"
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "resample/kernels.h"
+
+namespace fastload::resampling {
+
+namespace {
+
+std::atomic<size_t> nbytes_held{0};  // by all shared axes
+
+}  // namespace
+
+SharedAxis::SharedAxis(const AxisKey& key) : key_(key) {
+  nbytes_held.fetch_add(sizeof(*this), std::memory_order_relaxed);
+}
+
+SharedAxis::~SharedAxis() {
+  const Axis* made = made_.load(std::memory_order_acquire);
+  nbytes_held.fetch_sub(sizeof(*this) + (made ? made->nbytes() : 0), std::memory_order_relaxed);
+  delete made;
+}
+
+const Axis* SharedAxis::get() const {
+  const Axis* made = made_.load(std::memory_order_acquire);
+  if (made != nullptr) return made;
+  std::unique_ptr<const Axis> fresh = make_axis(key_);
+  if (!made_.compare_exchange_strong(made, fresh.get(), std::memory_order_acq_rel)) return made;
+  nbytes_held.fetch_add(fresh->nbytes(), std::memory_order_relaxed);
+  return fresh.release();
+}
+
+struct SharedAxes::Shelf {
+  struct Entry {
+    std::shared_ptr<const SharedAxis> axis;
+    uint64_t last_used = 0;
+  };
+  std::mutex mutex;
+  std::unordered_map<uint64_t, Entry> entries;
+  const Kernels* kernels = nullptr;
+  uint64_t batch = 0;
+
+  void trim();
+};
+
+void SharedAxes::Shelf::trim() {
+  if (nbytes_held.load(std::memory_order_relaxed) <= kLimit) return;
+  std::vector<std::pair<uint64_t, uint64_t>> by_age;  // (last_used, key)
+  by_age.reserve(entries.size());
+  for (const auto& [key, entry] : entries) by_age.emplace_back(entry.last_used, key);
+  std::sort(by_age.begin(), by_age.end());
+  for (const auto& [age, key] : by_age) {
+    // The batch at hand keeps its own: without an end to that, more than kLimit would be sorted each time.
+    if (age == batch || nbytes_held.load(std::memory_order_relaxed) <= kLimit / 4 * 3) break;
+    entries.erase(key);
+  }
+}
+
+// Never destroyed: threads may outlive what is.
+SharedAxes::Shelf& SharedAxes::shelf() {
+  static Shelf* const kShelf = new Shelf;
+  return *kShelf;
+}
+
+SharedAxes::SharedAxes() {
+  Shelf& all = shelf();
+  all.mutex.lock();
+  const Kernels* now = &kernels_in_use();
+  if (now != all.kernels) all.entries.clear();
+  all.kernels = now;
+  all.batch++;
+}
+
+SharedAxes::~SharedAxes() {
+  try {
+    shelf().trim();
+  } catch (const std::bad_alloc&) {
+    // There is no memory to sort by age: what is old goes when the next batch ends.
+  }
+  shelf().mutex.unlock();
+}
+
+std::shared_ptr<const SharedAxis> SharedAxes::axis(int in, int out, Filter filter, Pass pass) {
+  if (in == out || in < 1 || out < 1 || in > kMaxSide || out > kMaxSide) return nullptr;
+  Shelf& all = shelf();
+  const AxisKey key{{in, 0, 0}, out, filter, pass, all.kernels};
+  Shelf::Entry& entry = all.entries[key.packed()];
+  if (!entry.axis) entry.axis = std::make_shared<const SharedAxis>(key);
+  entry.last_used = all.batch;
+  return entry.axis;
+}
+
+}  // namespace fastload::resampling
