@@ -196,7 +196,7 @@ int affine_values(const double* values, int count) {
 
 // By the kernel that stores rows, for which the image is one.
 void look_up(const Tables& tables, Canvas* canvas) {
-  resampling::Output output{};
+  resampling::RowOutput output{};
   output.dtype = Dtype::kUint8;
   output.lut = tables.data();
   output.pixel_stride = 1;

@@ -40,7 +40,7 @@ bool resample(const Canvas& canvas, const CropStage& frame, const Resize& resize
 void cut(const Canvas& canvas, const CropStage& frame, const uint8_t* fill, const Target& target, int element,
          Workspace* kitchen) {
   using resampling::kSlack;
-  resampling::Output& output = kitchen->output;
+  resampling::RowOutput& output = kitchen->output;
   output.dtype = target.dtype;
   output.lut = target.lut;
   output.flip = target.flip;

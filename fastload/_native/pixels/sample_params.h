@@ -64,7 +64,7 @@ struct Workspace {
   Canvas canvas;
   RowBuffer rows;
   resampling::AlignedBytes line;  // three planes of one row
-  resampling::Output output;
+  resampling::RowOutput output;
 };
 
 // Room for the first frame of sample `item`; `placement` is changed so that the decoder fills it.
