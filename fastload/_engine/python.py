@@ -164,7 +164,8 @@ def _fill_one(
     try:
         return _filled(decoder, batch, i, out, known, where)
     except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-        raise sample_error(error, **where)
+        found = sample_error(error, **where)
+        raise found from found.__cause__
 
 
 def _filled(

@@ -93,9 +93,9 @@ class Batch final : public Job {
   bool within(size_t item, const Region& region) const {
     const Sample& s = samples_[item];
     // What is beyond the resampler was not checked, and is not decoded either.
-    return s.large || (region.x <= s.box_x && region.y <= s.box_y && s.box_x + s.box_w <= region.x + region.w &&
-                       s.box_y + s.box_h <= region.y + region.h && region.x + region.w <= s.source_w &&
-                       region.y + region.h <= s.source_h);
+    return s.large || (region.x <= s.box_x && region.y <= s.box_y &&
+                       s.box_x + s.box_w <= region.x + region.w && s.box_y + s.box_h <= region.y + region.h &&
+                       region.x + region.w <= s.source_w && region.y + region.h <= s.source_h);
   }
 
   int64_t count() const { return static_cast<int64_t>(samples_.size()); }

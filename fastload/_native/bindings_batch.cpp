@@ -169,7 +169,8 @@ void lead(const py::object& views, py::ssize_t n, Batch* batch, PyJob* job) {
     const int32_t* r = array.data<int32_t>() + 4 * i;
     regions[i] = {r[0], r[1], r[2], r[3]};
     if (r[2] == 0) continue;
-    if (std::max({r[0], r[1], r[2], r[3]}) > kMaxSide) {  // views of an image with so long a side are Pillow's
+    if (std::max({r[0], r[1], r[2], r[3]}) >
+        kMaxSide) {  // views of an image with so long a side are Pillow's
       regions[i] = Region{};
       continue;
     }

@@ -33,8 +33,10 @@ Examples:
     type=click.Choice(["raise", "skip"]),
     default="raise",
     show_default=True,
-    help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
+    help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
+    "and list it.",
 )
+@click.option("--check", is_flag=True, help="Decode every new image before it is stored.")
 @click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -46,6 +48,7 @@ def command(
     resize: str | None,
     quality: int,
     on_error: str,
+    check: bool,
     exif: bool,
     workers: int | None,
     as_json: bool,
@@ -66,6 +69,7 @@ def command(
             resize=resize,
             quality=quality,
             on_error=on_error,
+            check=check,
             exif=exif,
             workers=workers,
             progress=bar,

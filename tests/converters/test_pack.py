@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fastload.converters import pack
 from fastload.converters._chunk import Chunk
-from click.testing import CliRunner
 from PIL import Image
 
 import native_core
