@@ -92,7 +92,9 @@ class DataError(FastloadError):
         offset = offset if self.offset is None else self.offset
         if (path, record, offset) == (self.path, self.record, self.offset):
             return self
-        return type(self)(self.message, path=path, record=record, offset=offset)
+        found = type(self)(self.message, path=path, record=record, offset=offset)
+        found.__cause__ = self.__cause__
+        return found
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.path, self.record, self.offset)

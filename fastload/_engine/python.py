@@ -182,7 +182,8 @@ def fill_one(
     try:
         return _filled(decoder, batch, i, out, known, later, where)
     except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-        raise sample_error(error, **where)  # noqa: B904 - it chains them
+        found = sample_error(error, **where)
+        raise found from found.__cause__
 
 
 def _filled(

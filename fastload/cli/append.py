@@ -35,10 +35,12 @@ Examples:
     type=click.Choice(get_args(OnPackError)),
     default="raise",
     show_default=True,
-    help="What to do with a file that is no image: stop and name it, or leave it out and list it.",
+    help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
+    "and list it.",
 )
 @click.option("--image-column", metavar="NAME", help="As for pack.")
 @click.option("--label-column", metavar="NAME", help="As for pack.")
+@click.option("--check", is_flag=True, help="Decode every new image before it is stored.")
 @click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
@@ -52,6 +54,7 @@ def command(
     on_error: OnPackError,
     image_column: str | None,
     label_column: str | None,
+    check: bool,
     exif: bool,
     workers: int | None,
     as_json: bool,
@@ -74,6 +77,7 @@ def command(
             on_error=on_error,
             image_column=image_column,
             label_column=label_column,
+            check=check,
             exif=exif,
             workers=workers,
             progress=not (quiet or as_json),

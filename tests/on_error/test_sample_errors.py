@@ -127,6 +127,64 @@ def test_pack_skips_what_any_library_raises(
     assert [damage.record for damage in damaged] == list(range(1, len(ERRORS) + 1))
 
 
+@pytest.fixture
+def truncated(tmp_path: Path) -> ImageFolder:
+    """Six JPEGs, of which number 2 lacks its lower half and number 4 only the marker of its end."""
+    (tmp_path / "a").mkdir()
+    for number in range(6):
+        path = tmp_path / "a" / f"{number}.jpg"
+        oracle.picture(200, 160, number).save(path)
+        data = path.read_bytes()
+        path.write_bytes(data[: {2: len(data) // 2, 4: -2}.get(number, len(data))])
+    return ImageFolder(tmp_path)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("cache", [None, "ram", "dct", "decoded"])
+@pytest.mark.parametrize("crop", ["whole", "top", "random"])
+def test_a_truncated_jpeg_is_bad_whatever_is_cut_out_of_it(
+    truncated: ImageFolder, crop: str, cache: Any, engine: str
+) -> None:
+    crops = {
+        "whole": v1.Resize((40, 40)),
+        "top": v1.Compose([v1.Pad(3), v1.RandomCrop(200, pad_if_needed=True), v1.CenterCrop(9)]),
+        "random": v1.RandomResizedCrop(8, (0.01, 0.02)),
+    }
+    truncated.transform = v1.Compose([crops[crop], v1.PILToTensor()])
+
+    def bad(path: str) -> bool:
+        try:
+            with Image.open(path) as image:
+                image.load()
+        except OSError:
+            return True
+        return False
+
+    expected = [path for path, _ in truncated.samples if bad(path)]
+    assert len(expected) in (1, 2)
+    loader = FastLoader(
+        truncated, 6, engine=engine, cache=cache, seed=1, on_error="skip", max_errors=2
+    )
+    for _ in range(3):
+        ((images, _),) = loader
+        assert len(images) == 6 - len(expected)
+        errors = loader.stats()["errors"]
+        assert [error["file"] for error in errors] == expected
+        assert all("image file is truncated" in error["error"] for error in errors)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_allows_truncated_images_gets_pillows(
+    truncated: ImageFolder, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    truncated.transform = v1.PILToTensor()
+    ((images, _),) = FastLoader(truncated, 6, engine=engine)
+    for (path, _), image in zip(truncated.samples, images):
+        with Image.open(path) as file:
+            assert np.array_equal(np.moveaxis(image.numpy(), 0, 2), np.asarray(file))
+
+
 def test_a_pixel_format_that_pillow_does_not_implement_has_its_file(tmp_path: Path) -> None:
     """What came of that: NotImplementedError, past every on_error."""
     (tmp_path / "a").mkdir()

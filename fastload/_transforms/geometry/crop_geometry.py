@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
 MAX_PIXELS = 1 << 28
-"""Of an image whose size depends on its source: a thin one becomes a strip, a memory bomb."""
+"""Of an image whose size depends on its source: what a thin strip becomes is a memory bomb."""
 
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
