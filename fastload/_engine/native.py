@@ -196,20 +196,14 @@ class NativeDecoder(Decoder):
         detail = np.zeros(n, np.int32)
         return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
 
-    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray | None]) -> None:
-        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3).
-
-        None leaves a sample as it is.
-        """
+    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray]) -> None:
+        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3)."""
         n = len(pixels)
-        known = [np.empty(0, np.uint8) if one is None else one.reshape(-1) for one in pixels]
+        known = [one.reshape(-1) for one in pixels]
         files = self._core.Files(
             b"", np.zeros(n, np.int64), np.ones(n, np.uint8), None, dict(enumerate(known))
         )
-        box = np.zeros((n, 4), np.int32)
-        for i, one in enumerate(pixels):
-            if one is not None:
-                box[i, 2:] = one.shape[1::-1]
+        sizes = np.array([one.shape[1::-1] for one in pixels], np.int32)
         part = dataclasses.replace(
             batch,
             spans=Spans(
@@ -218,8 +212,10 @@ class NativeDecoder(Decoder):
                 nbytes=np.array([len(one) for one in known], np.int64),
             ),
             kinds=np.full(n, RAW, np.uint8),
-            sizes=np.ascontiguousarray(box[:, 2:]),
-            geometry=dataclasses.replace(batch.geometry, box=box),
+            sizes=sizes,
+            geometry=dataclasses.replace(
+                batch.geometry, box=np.concatenate([np.zeros_like(sizes), sizes], axis=1)
+            ),
             checksums=None,
             check=None,
             times=None,
@@ -230,9 +226,8 @@ class NativeDecoder(Decoder):
             self.job(part, status, detail, files=files).wait()
         finally:
             files.close()
-        wrong = [i for i in np.flatnonzero(status).tolist() if pixels[i] is not None]
-        if wrong:
-            raise InternalError(f"the core refused pixels of Pillow's: status {status[wrong[0]]}")
+        if status.any():
+            raise InternalError(f"the core refused pixels of Pillow's: status {status.max()}")
 
     def job(
         self,

@@ -32,6 +32,7 @@ import select
 import signal
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -66,6 +67,9 @@ _END_S = 5.0
 
 # Decoded images that wait for the core to go on with them: as many as a processor's cache holds.
 _WAITING_NBYTES = 1 << 21
+
+# In the place of an image that could not be decoded.
+_NOTHING = np.zeros((1, 1, 3), np.uint8)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -189,7 +193,7 @@ class Processes:
 
 
 class _Team:
-    """Processes and the threads that serve them; no thread holds on to it."""
+    """Processes, and the threads that attend to them. None of these refers to ``Processes``."""
 
     def __init__(self, context: Any, decoders: Sequence[PythonDecoder], count: int) -> None:
         self._pid = os.getpid()
@@ -209,7 +213,10 @@ class _Team:
                     name=f"fastload-pillow-{number}",
                     daemon=True,
                 )
-                process.start()
+                with warnings.catch_warnings():
+                    # Python 3.12 and later: a child may not go on with what other threads were at.
+                    warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
+                    process.start()
                 self.members.append(process)
                 theirs.close()
                 thread = threading.Thread(
@@ -279,7 +286,7 @@ def _attend(connection: Connection, jobs: queue.SimpleQueue[_Job | None], pid: i
                     sent.append(job)
                     connection.send_bytes(job.message)
                 job = None
-            answer: _Answer = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our process
+            answer: _Answer = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our child
             _settle(sent.popleft().future, answer)
             del answer
     except (EOFError, OSError):
@@ -405,7 +412,8 @@ def serve(connection: Connection, told: Connection, decoders: Sequence[PythonDec
         if ended():
             return
         try:
-            answer = filler.fill(pickle.loads(connection.recv_bytes()), ended)  # noqa: S301 - of our process
+            part = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our parent
+            answer = filler.fill(part, ended)
             if answer is not None:
                 connection.send_bytes(pickle.dumps(answer, pickle.HIGHEST_PROTOCOL))
         except (EOFError, ConnectionError):
@@ -501,7 +509,7 @@ class _Behind:
             rows = slice(self._begin, self._end)
             nbytes = len(self._batch.memory) // len(self._batch.records)
             memory = self._batch.memory[nbytes * self._begin : nbytes * self._end]
-            pixels = [self._pixels.get(i) for i in range(self._begin, self._end)]
+            pixels = [self._pixels.get(i, _NOTHING) for i in range(self._begin, self._end)]
             self._decoder.of_pixels(self._batch.part(rows, memory), pixels)
             self.nanoseconds += time.perf_counter_ns() - begin_ns
         self._begin, self._nbytes = self._end, 0

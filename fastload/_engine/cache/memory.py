@@ -1,7 +1,7 @@
 """The memory file of a cache: a header, a table of the records kept, and their bytes.
 
-``_native/io/arena.h`` says who may write what and why no lock is needed there; this module makes the
-files, and has the same table for builds without the core, where a lock stands in for atomics. The
+``_native/io/arena.h`` says who may write what and why no lock is needed there; this module makes
+the files, and has the same table for builds without the core, where a lock stands in for atomics. The
 two never share a file: ``flavour`` is part of its name.
 
 All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
