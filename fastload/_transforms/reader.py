@@ -10,7 +10,8 @@ Note [Gray images]
 Note [Tensors]
     torchvision's v2 resizes uint8 tensors in integers, with 16-bit weights of which the core makes
     its own (kTorchBilinear in resample/resample.h); v1 does it in float32, whose sums have no fixed
-    order. Where the processor has no AVX2 v2 takes floats for bilinear too: torchvision itself is asked.
+    order. Where the processor has no AVX2 v2 takes floats for bilinear too: torchvision itself is
+    asked.
 """
 
 from __future__ import annotations

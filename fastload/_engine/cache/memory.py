@@ -1,8 +1,8 @@
 """The memory file of a cache: a header, a table of the records kept, and their bytes.
 
 ``_native/io/arena.h`` says who may write what and why no lock is needed there; this module makes
-the files, and has the same table for builds without the core, where a lock stands in for atomics. The
-two never share a file: ``flavour`` is part of its name.
+the files, and has the same table for builds without the core, where a lock stands in for atomics.
+The two never share a file: ``flavour`` is part of its name.
 
 All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
 begins, size of the file; at 64, 128 and 192: where free room begins, whether a record found none,

@@ -1,8 +1,8 @@
 """Operations on the pixels of a sample, and their random numbers, drawn for a whole batch at once.
 
 Between two frames of geometry (crop_geometry.py) a sample goes through *slots*. A slot is an
-operation of the core by its code (pixels/pixels.h numbers them) and its values; both may differ from
-sample to sample, so that a choice, an order or a probability is nothing but which code lies in which slot.
+operation of the core: its code (pixels/pixels.h numbers them) and its values. Both may differ from
+sample to sample, so that a choice, an order or a probability is only which code lies in which slot.
 
 The distributions are torchvision's (transforms/transforms.py, each class's ``get_params`` and
 ``forward``; transforms/v2/_container.py).
