@@ -37,7 +37,8 @@ class Columns:
         fields: name -> column.
         places: int64 (n, 4): number of the data file; where in it the record's frame begins, its
             bytes begin, its frame ends. None where the format finds that out by itself.
-        frames: uint32 (n,), CRC32C of each record's frame, its bytes included; None as ``places``.
+        frames: uint32 (n,), CRC32C of what stands before the record in its frame, of the record's
+            own CRC32C and of what stands behind it; None as ``places``.
     """
 
     labels: np.ndarray | None

@@ -136,3 +136,27 @@ def test_frames_have_checksums_in_the_journal(tmp_path: Path) -> None:
         writer.sync()
         (chunk,) = writer._partial.chunks
         assert chunk.frames is not None and chunk.frames.shape == (3,)
+
+
+def test_records_that_recordio_cuts_in_pieces_are_compared_too(tmp_path: Path) -> None:
+    magic = bytes.fromhex("0a23d7ce")
+    cut = [
+        dataclasses.replace(record, data=magic + bytes(record.data) + magic * 2)
+        for record in records(4)
+    ]
+    with pytest.raises(KeyboardInterrupt), open_writer(tmp_path / "a.rec") as writer:
+        writer.append(cut[:3])
+        writer.sync()
+        raise KeyboardInterrupt
+    target = tmp_path / "a.rec.partial" / "data-00000"
+    whole = target.read_bytes()
+    for place in (5, 30, 60, len(whole) // 2, len(whole) - 9):
+        target.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(StoreError, match="CRC32C"):
+            open_writer(tmp_path / "a.rec")
+    target.write_bytes(whole)
+    with open_writer(tmp_path / "a.rec") as writer:
+        assert len(writer) == 3
+        writer.append(cut[3:])
+    store = open_store(tmp_path / "a.rec")
+    assert store.read(np.arange(4)) == [record.data for record in cut]

@@ -97,7 +97,7 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
     listed = format_.get("columns", ["labels"] if "labels" in (sums or ()) else [])
     if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
         raise StoreError(f"no list of columns: {str(listed)[:200]}", path=path)
-    demand(listed, read.has, path)
+    demand(listed, read.names().__contains__, path)
     classes = read.json(b"classes", list)
     if not all(map(is_text, classes)):
         raise StoreError("expected class names that are text", path=path)
@@ -157,9 +157,12 @@ class _Reader:
         self._tree = tree
         self._count = count
 
-    def has(self, name: str) -> bool:
-        """Whether there is a column ``name``."""
-        return self._pages.find(self._tree, name.encode("utf-8", "replace")) is not None
+    def names(self) -> set[str]:
+        """Of all columns, in one walk: a search for each takes a third of the time of opening."""
+        found = self._pages.walk(self._tree)
+        places = zip(found.key.tolist(), found.key_nbytes.tolist())
+        names = (self._pages.bytes[at : at + nbytes].tobytes() for at, nbytes in places)
+        return {name.decode("utf-8", "replace") for name in names}
 
     def value(self, name: bytes) -> np.ndarray:
         """uint8, a view of the file."""

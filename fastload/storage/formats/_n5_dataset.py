@@ -51,9 +51,8 @@ class Dataset:
         dtype, compression = attributes.get("dataType"), attributes.get("compression")
         # The first versions of N5 have "compressionType".
         compression = compression or {"type": attributes.get("compressionType", "raw")}
-        if not isinstance(dtype, str) or not isinstance(compression, dict) or 0 in block:
-            raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
-        if dtype not in dtypes:
+        known = dtypes.get(dtype) if isinstance(dtype, str) else None
+        if known is None or not isinstance(compression, dict) or 0 in block:
             raise StoreError("expected the attributes of an N5 dataset, found others", path=where)
         if len(block) != len(self.shape) or any(
             inside < whole for inside, whole in zip(block[1:], self.shape[1:])
@@ -64,7 +63,7 @@ class Dataset:
                 "number of images",
                 path=where,
             )
-        self.dtype = np.dtype(dtypes[dtype])
+        self.dtype = np.dtype(known)
         self.rows = block[0]
         self.compression = str(compression.get("type"))
         self._zlib = bool(compression.get("useZlib"))

@@ -102,6 +102,11 @@ class StreamWriter(PartialWriter):
             batch: the records.
         """
 
+    def data_crcs(self, batch: Batch) -> Sequence[int]:
+        """CRC32C of ``batch.data``, which may be other bytes than the records are."""
+        found: list[int] = batch.crc32c.tolist()
+        return found
+
     def trailer(self) -> bytes:
         """What every data file ends with."""
         return b""
@@ -148,16 +153,19 @@ class StreamWriter(PartialWriter):
             raise self._damaged("expected another beginning of a data file", path, offset=0)
         assert columns.places is not None  # as above
         crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
-        for i, (begin, end, crc) in enumerate(zip(*columns.places[:, [1, 3]].T.tolist(), crcs)):
-            frame = os.pread(file, end - begin, begin)
+        places = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist(), crcs)
+        for i, ((begin, at, end), nbytes, crc) in enumerate(places):
+            frame = memoryview(os.pread(file, end - begin, begin))
             if len(frame) < end - begin:
                 raise self._damaged(
                     f"expected {end - begin} bytes, found {len(frame)}",
                     path, record=first + i, offset=begin,
                 )  # fmt: skip
-            if crc is not None and crc32c(frame) != crc:  # older journals have none
+            data, after = frame[at - begin : at - begin + nbytes], frame[at - begin + nbytes :]
+            found = _frame_sum(frame[: at - begin], crc32c(data), after)
+            if crc is not None and found != crc:  # older journals have none
                 raise self._damaged(
-                    f"expected CRC32C {crc:08x} of a record's frame, found {crc32c(frame):08x}",
+                    f"expected CRC32C {crc:08x} of a record's frame, found {found:08x}",
                     path, record=first + i, offset=begin,
                 )  # fmt: skip
 
@@ -187,10 +195,7 @@ class StreamWriter(PartialWriter):
         begin = np.empty(len(lengths), np.int64)
         numbers = self._assign(first, lengths, begin)
         places = np.stack([numbers, begin, begin + heads, begin + lengths], axis=1)
-        frames = [
-            crc32c(end, crc32c(data, crc32c(begin_)))
-            for begin_, data, end in zip(before, batch.data, after)
-        ]
+        frames = [_frame_sum(*parts) for parts in zip(before, self.data_crcs(batch), after)]
         try:
             for number in sorted(set(numbers.tolist())):  # np.unique takes 50 ms when first used
                 start, stop = np.searchsorted(numbers, [number, number + 1]).tolist()
@@ -316,3 +321,8 @@ class StreamWriter(PartialWriter):
         os.ftruncate(descriptor, end)
         write_all(descriptor, [self.trailer()], end)
         self._release()
+
+
+def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:
+    """CRC32C of a frame in which that of the record stands for the record, known already."""
+    return crc32c(after, crc32c(data_crc.to_bytes(4, "little"), crc32c(before)))

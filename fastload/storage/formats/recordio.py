@@ -16,6 +16,7 @@ import numpy as np
 
 from ...errors import UsageError
 from .._columns import Columns
+from .._crc import crc32c
 from .._fields import label_column
 from .._mapped import map_file
 from .._sidecar import SHARD, STORE, stream_table
@@ -154,6 +155,11 @@ class RecordIOWriter(StreamWriter):
                 f"has them; found {longest}"
             )
         return headers
+
+    def data_crcs(self, batch: Batch) -> Sequence[int]:
+        """As in the contract."""
+        found = super().data_crcs(batch)
+        return [crc32c(batch.data[i]) if i in self._split else crc for i, crc in enumerate(found)]
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """As in the contract: the header; zeros up to a multiple of 4."""
