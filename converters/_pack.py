@@ -124,8 +124,8 @@ def pack(
             by their names. The labels of stores and Hugging Face datasets may be any field.
         progress: True: a bar on stderr, in pipes and logs a line every ten seconds; False: none;
             None: a bar where somebody is watching, on a terminal or in a notebook. Or a function to
-            be called with (records done, records in all, bytes written) after every chunk; of an
-            iterable Dataset "in all" is None.
+            be called with (records done, records in all, bytes written) at the beginning and after
+            every chunk; of an iterable Dataset "in all" is None.
 
     Returns:
         What was written and what was left out.

@@ -392,7 +392,7 @@ def test_what_cannot_be_is_said(tmp_path: Path) -> None:
     own = table(images()[:3]).with_transform(lambda batch: batch)
     with pytest.raises(UsageError, match="with_format"):
         FastLoader(own, transform=EVAL)
-    with pytest.raises(UsageError, match="several: give one of them"):
+    with pytest.raises(UsageError, match=r"expected one dataset, found several \(train, test\)"):
         pack(hf.DatasetDict(train=gray, test=gray), tmp_path / "s.lmdb")
     hf.DatasetDict(train=gray, test=gray).save_to_disk(tmp_path / "saved")
     with pytest.raises(UsageError, match=r"give the folder of one of them \(test, train\)"):

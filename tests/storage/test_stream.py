@@ -146,7 +146,7 @@ def test_record_larger_than_a_shard_has_one_for_itself(path: Path) -> None:
 def test_missing_shard_is_named(path: Path) -> None:
     write(path, records(9), shards=3, total=9)
     os.remove(path.parent / "ein Name-00001-of-00003.toy")
-    with pytest.raises(StoreNotFoundError, match=r"is missing .*Name-00001-of-00003"):
+    with pytest.raises(StoreNotFoundError, match=r"Name-00001-of-00003.* is missing"):
         ToyStore(path)
 
 
@@ -254,7 +254,7 @@ def test_sidecar_of_a_deleted_store_is_replaced(path: Path) -> None:
                 {"shards": 2, "total": 3, "shard_nbytes": 5}]
 )  # fmt: skip
 def test_shards_that_cannot_be_are_refused(path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="expected shard"):
+    with pytest.raises(UsageError, match=r"^shard.*: expected"):
         ToyWriter(path, **options)
 
 
