@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -12,7 +13,13 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from batches import EVAL
 from fastload import FastLoader, UsageError
 
+
 # Without workers and with those that persist a dataset outlives its epoch.
+def named(parameter):
+    """A name that is the same in every process, for pytest-xdist: of an object without its address."""
+    return re.sub(" at 0x[0-9a-f]+", "", str(parameter))
+
+
 RUNS = [
     {},
     {"num_workers": 2},
@@ -124,7 +131,7 @@ def taken(make, steps):
     ("kind", "run"),
     [(OWN_STATE[0], run) for run in RUNS]
     + [(kind, run) for kind in OWN_STATE[1:] for run in (RUNS[0], RUNS[2])],
-    ids=str,
+    ids=named,
 )
 def test_the_state_of_an_iterable_dataset_goes_on_in_later_epochs(kind, run, steps):
     def make():
@@ -140,7 +147,7 @@ def test_the_state_of_an_iterable_dataset_goes_on_in_later_epochs(kind, run, ste
     assert [[batch.tolist() for batch in loader] for _ in expected] == expected
 
 
-@pytest.mark.parametrize("run", [RUNS[0], RUNS[2]], ids=str)
+@pytest.mark.parametrize("run", [RUNS[0], RUNS[2]], ids=named)
 def test_a_state_from_the_beginning_of_a_later_epoch_knows_what_was_before(run):
     for steps in (0, 1):
         loader = FastLoader(Counting(), 2, **run)
@@ -206,7 +213,7 @@ class Shifted(Dataset):
 @pytest.mark.parametrize(
     "run",
     [*RUNS[:4], {"seed": 3, **RUNS[2]}, {"on_error": "refill", **RUNS[2]}],
-    ids=str,
+    ids=named,
 )
 def test_a_map_style_dataset_with_a_state_is_given_it(run, steps):
     def make():
@@ -271,7 +278,7 @@ class Heavy(Counting):
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 0, None])
-@pytest.mark.parametrize("run", RUNS[:3], ids=str)
+@pytest.mark.parametrize("run", RUNS[:3], ids=named)
 def test_snapshots_in_between_resume_at_the_same_batch(run, every):
     for steps in (1, 4, 7):
         loader = FastLoader(Heavy(), 2, snapshot_every_n_steps=every, **run)
@@ -311,7 +318,7 @@ class Changing(IterableDataset):
         self.seen = state["seen"]
 
 
-@pytest.mark.parametrize("run", RUNS[:3], ids=str)
+@pytest.mark.parametrize("run", RUNS[:3], ids=named)
 def test_a_state_is_of_its_batch_though_the_dataset_goes_on(run):
     loader = FastLoader(Changing(), 2, **run)
     iterator = iter(loader)

@@ -23,8 +23,8 @@ from bench import data
 from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from fastload import FastLoader, autotune, pack
+from fastload._run.point import Point
 from fastload._tools.tuning.meter import rates_of
-from fastload._tools.tuning.point import Point
 from fastload._tools.tuning.target import Target, target_of
 
 _WORKERS = (0, 1, 2, 3, 4, 8)

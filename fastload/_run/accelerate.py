@@ -189,7 +189,7 @@ def _again(loader: Any, plain: DataLoader[Any]) -> Any:
         arguments["num_workers"] = "auto"
     if arguments["on_error"] == "refill" and "batch_sampler" in arguments:
         arguments["on_error"] = "replace"  # ranks need equal numbers of batches
-    made: Any = type(loader).__new__(type(loader))
+    made = kind.__new__(type(loader))
     kind.__init__(made, plain.dataset, **arguments)
     for name in _APPLIED | {"_timeline"}:
         setattr(made, name, getattr(loader, name))

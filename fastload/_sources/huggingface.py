@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from ..storage.huggingface import known
+from ..storage.huggingface import known as known
 
 _STREAMS = "datasets.iterable_dataset"
 
