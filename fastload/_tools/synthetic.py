@@ -153,8 +153,6 @@ def _report(
     sizes: Iterable[int], count: int, progress: Callable[[int, int, int], None] | None
 ) -> None:
     nbytes = 0
-    if progress is not None:
-        progress(0, count, 0)
     for number, size in enumerate(sizes, start=1):
         nbytes += size
         if progress is not None:
