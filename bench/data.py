@@ -137,6 +137,11 @@ def masks(cache: Path, images: Path, *, say: Say) -> Path:
     return _cached(cache / "images" / f"{images.name}-masks", draw)
 
 
+def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
+    """A folder of this ``name``, which ``fill`` is given to fill where there is none yet."""
+    return _cached(cache / "images" / name, fill)
+
+
 def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
     """``folder``, filled once: under another name until it is whole."""
     if not folder.exists():

@@ -63,7 +63,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def figures(rows: Sequence[Row]) -> str:
     """Every table, and why loaders have no figure in it."""
-    lines = [_conditions(rows), "", report.markdown(rows).rstrip()]
+    lines = [_conditions(rows), "", *_slowest(rows), report.markdown(rows).rstrip()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["median"] is None:
@@ -78,6 +78,22 @@ def figures(rows: Sequence[Row]) -> str:
             for (loader, reason), places in reasons.items()
         ]
     return "\n".join(lines)
+
+
+def _slowest(rows: Sequence[Row]) -> list[str]:
+    """The smallest ratio of the suite never-slower; nothing where it did not run."""
+    measured = [row for row in rows if row["suite"] == "never-slower" and row["median"]]
+    if not measured:
+        return []
+    least = min(measured, key=lambda row: float(row["setting"]["mean"]))
+    low, high = least["setting"]["interval_95"]
+    text = (
+        f"never-slower: of {len(measured)} configurations, the one in which FastLoader gains least "
+        f"against DataLoader is *{least['loader'].removeprefix('fastload, ')}*: "
+        f"**{least['setting']['mean']:.2f} times** its speed (95 % interval {low:.2f} to "
+        f"{high:.2f})."
+    )
+    return [textwrap.fill(text, 100), ""]
 
 
 def _line(workload: str, group: Sequence[Row]) -> list[str]:

@@ -64,7 +64,8 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             one store.
         num_workers: unset: native threads follow the CPU quota; a user's Dataset and a
             TensorDataset get torch's 0. A number means that many threads in the native engine (0:
-            the calling thread makes the batches) and that many processes in torch's machinery.
+            the calling thread makes the batches), that many processes beside them where the dataset
+            holds images that only Pillow decodes, and that many processes in torch's machinery.
             "auto" begins with the CPUs and adjusts to what the loop shows: threads and batches
             ahead while it runs, processes between epochs (one for an IterableDataset). The
             attribute is always an int.

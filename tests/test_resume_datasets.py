@@ -16,7 +16,7 @@ from fastload import FastLoader, UsageError
 
 # Without workers and with those that persist a dataset outlives its epoch.
 def named(parameter):
-    """A name that is the same in every process, for pytest-xdist: of an object without its address."""
+    """A name that is the same in every process: of an object without its address."""
     return re.sub(" at 0x[0-9a-f]+", "", str(parameter))
 
 

@@ -12,6 +12,7 @@ from bench.suites.gpu_decode import GpuDecode
 from bench.suites.gpu_transfer import GpuTransfer
 from bench.suites.imagenet import ImagenetEval, ImagenetTrain, RawTrain
 from bench.suites.memory import Memory
+from bench.suites.never_slower import NeverSlower
 from bench.suites.overhead import Overhead
 from bench.suites.pack import Pack
 from bench.suites.scaling import Scaling
@@ -40,6 +41,7 @@ SUITES: dict[str, Suite] = {
         Auto(),
         Overhead(),
         AnyDataset(),
+        NeverSlower(),
         GpuDecode(),
         GpuTransfer(),
     )

@@ -74,8 +74,8 @@ class Division:
         ]
         if source.store.indirect is None:
             lines.append(
-                "faster: `fastload pack --encode raw`, or `--quality 95 --encode jpeg`, makes "
-                "records of them that the core decodes"
+                "faster: `fastload pack --encode raw` (the same pixels) or `--encode jpeg` "
+                "(smaller, not the same) makes records that the core decodes"
             )
         return lines
 

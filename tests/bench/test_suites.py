@@ -116,6 +116,7 @@ def test_every_suite_has_a_toy_test() -> None:
         "gpu-decode",
         "any-dataset",
         "auto",
+        "never-slower",
         "autotune",
         "formats",
         "overhead",

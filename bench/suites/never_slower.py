@@ -1,0 +1,421 @@
+"""never-slower: FastLoader in the place of DataLoader in ordinary configurations, in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import math
+import random
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+    get_worker_info,
+)
+
+from bench import data
+from bench.datasets import Nested, Ready, cifar
+from bench.report import Row, row
+from bench.suites.base import Options, Suite, Variant
+from bench.workload import MEAN, STD
+from fastload import FastLoader
+
+# Pairs of measurements, and Student's t for the 95 % interval of so many.
+_PAIRS, _T = 12, 2.2
+
+# Where the interval reaches below 1 there are so many times the pairs: the smallest of many ratios
+# would be that with the most noise.
+_AGAIN = 2
+
+_SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
+_MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """A loader as somebody would write it.
+
+    Attributes:
+        name: in words.
+        make: gives the dataset.
+        batch: samples in a batch.
+        workers: of both loaders; None: ``--threads``.
+        more: further arguments of both, made of the dataset; without a sampler it is shuffled.
+        persistent: whether worker processes outlive an epoch.
+    """
+
+    name: str
+    make: Callable[[Options], Any]
+    batch: int = 64
+    workers: int | None = None
+    more: Callable[[Any], dict[str, Any]] = lambda dataset: {"shuffle": True}
+    persistent: bool = True
+
+
+# --- data -----------------------------------------------------------------------------------------
+
+
+def _folder(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+    """An ImageFolder of ``count`` images of a format; ``side`` 0: photos, cropped to 224."""
+
+    def make(options: Options) -> Any:
+        from torchvision.datasets import ImageFolder
+
+        return ImageFolder(str(_images(kind, side, count, options)), transform=_transform(side))
+
+    return make
+
+
+def _images(kind: str, side: int, count: int, options: Options) -> Path:
+    from PIL import Image
+
+    many = 12 if options.toy else count
+    small = 0 < side <= 32
+    pictures = min(many, 1000 if small else 64)
+    source = data.files(
+        data.jpegs(options.cache, data=None, count=pictures, small=small, say=options.say)
+    )
+
+    def convert(folder: Path) -> None:
+        options.say(f"writing {many} images: {kind}, {side or 'photos'}")
+        for number in range(many):
+            path = source[number % len(source)]
+            target = folder / f"class{number % 4}" / f"{number}{_SUFFIXES.get(kind, f'.{kind}')}"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            picture = Image.open(path).convert("RGB")
+            if side:
+                picture = picture.resize((side, side), Image.Resampling.BILINEAR)
+            picture.convert(_MODES.get(kind, "RGB")).save(target)
+
+    return data.made(options.cache, f"{kind}-{side or 'photos'}-{many}", convert)
+
+
+def _transform(side: int) -> Any:
+    from torchvision import transforms
+
+    small = 0 < side <= 64
+    crop = transforms.RandomCrop(side, padding=4) if small else transforms.RandomResizedCrop(224)
+    return transforms.Compose(
+        [
+            crop,
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+
+
+def _own_function(image: Any) -> Any:
+    return image.point(lambda level: 255 - level)
+
+
+def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]:
+    """An ImageFolder with a callable of one's own in its transform."""
+
+    def make(options: Options) -> Any:
+        from torchvision import transforms
+
+        dataset = _folder(kind, side, count)(options)
+        dataset.transform.transforms.insert(2, transforms.Lambda(_own_function))
+        return dataset
+
+    return make
+
+
+def _tensor_transform(options: Options) -> Any:
+    """An ImageFolder whose transform works on tensors."""
+    from torchvision.transforms import v2
+
+    dataset = _folder("jpeg", 32, 3000)(options)
+    dataset.transform = v2.Compose(
+        [
+            v2.ToImage(),
+            v2.RandomCrop(32, padding=4),
+            v2.RandomHorizontalFlip(),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(MEAN, STD),
+        ]
+    )
+    return dataset
+
+
+def _packed(options: Options) -> Any:
+    """A store of PNGs, which DataLoader reads through PackedDataset."""
+    from fastload import PackedDataset, pack
+
+    images = _images("png", 32, 3000, options)
+
+    def write(folder: Path) -> None:
+        pack(images, folder / "images.lmdb")
+
+    store = data.made(options.cache, f"{images.name}-lmdb", write) / "images.lmdb"
+    return PackedDataset(store, transform=_transform(32))
+
+
+class Tiny(Dataset[Any]):
+    """Samples that cost next to nothing: (float32 (8,), label)."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = torch.rand(count, 8)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return self._rows[index], index % 10
+
+
+class Stream(IterableDataset[Any]):
+    """The same as a stream, of which each worker has its part."""
+
+    def __init__(self, count: int) -> None:
+        self._rows = torch.rand(count, 64)
+
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for index in range(first, len(self._rows), step):
+            yield self._rows[index], index % 10
+
+
+def _samples(kind: Callable[[int], Any], count: int) -> Callable[[Options], Any]:
+    return lambda options: kind(100 if options.toy else count)
+
+
+def _rows(count: int) -> Any:
+    return TensorDataset(torch.rand(count, 128), torch.arange(count) % 10)
+
+
+def _half(options: Options) -> Any:
+    dataset = _folder("jpeg", 32, 3000)(options)
+    return Subset(dataset, range(0, len(dataset), 2))
+
+
+# --- what is given to both loaders ----------------------------------------------------------------
+
+
+def own_collate(samples: list[Any]) -> Any:
+    """A collate_fn as people write them."""
+    images, labels = zip(*samples)
+    return torch.stack(images), torch.tensor(labels)
+
+
+def dict_collate(samples: list[Any]) -> Any:
+    """One that renames what default_collate makes."""
+    images, labels = default_collate(samples)
+    return {"pixel_values": images, "labels": labels}
+
+
+def _collated(collate_fn: Callable[[list[Any]], Any]) -> Callable[[Any], dict[str, Any]]:
+    return lambda dataset: {"shuffle": True, "collate_fn": collate_fn}
+
+
+def _weighted(dataset: Any) -> dict[str, Any]:
+    return {"sampler": WeightedRandomSampler([1.0 + i % 3 for i in range(len(dataset))], 2000)}
+
+
+def _some(dataset: Any) -> dict[str, Any]:
+    return {"sampler": SubsetRandomSampler(range(0, len(dataset), 2))}
+
+
+def _with_replacement(dataset: Any) -> dict[str, Any]:
+    return {"sampler": RandomSampler(dataset, replacement=True, num_samples=20_000)}
+
+
+def _batches(dataset: Any) -> dict[str, Any]:
+    return {"batch_sampler": BatchSampler(RandomSampler(dataset), 64, drop_last=False)}
+
+
+def _in_order(dataset: Any) -> dict[str, Any]:
+    return {}
+
+
+_FORMATS = ("jpeg", "png", "gray", "palette", "webp", "tiff", "cmyk", "bmp")
+
+CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
+    "formats": (
+        *(Configuration(name=f"{kind} 32x32", make=_folder(kind, 32, 3000)) for kind in _FORMATS),
+        *(
+            Configuration(name=f"{kind} photos", make=_folder(kind, 0, 128), batch=16)
+            for kind in ("jpeg", "png", "webp", "tiff", "cmyk")
+        ),
+        Configuration(name="png 32x32 packed in LMDB", make=_packed),
+    ),
+    "sizes": (
+        Configuration(name="jpeg 64x64", make=_folder("jpeg", 64, 2000)),
+        Configuration(name="jpeg 512x512", make=_folder("jpeg", 512, 96), batch=16),
+        Configuration(name="jpeg 1024x1024", make=_folder("jpeg", 1024, 32), batch=8),
+        Configuration(name="png 128x128", make=_folder("png", 128, 800)),
+        Configuration(name="png 1024x1024", make=_folder("png", 1024, 32), batch=8),
+    ),
+    "batches": (
+        Configuration(name="jpeg 32x32, batch 1", make=_folder("jpeg", 32, 600), batch=1),
+        Configuration(name="png 32x32, batch 1", make=_folder("png", 32, 600), batch=1),
+        Configuration(name="png 32x32, batch 512", make=_folder("png", 32, 3000), batch=512),
+        Configuration(name="jpeg photos, batch 1", make=_folder("jpeg", 0, 128), batch=1),
+    ),
+    "samplers": (
+        Configuration(name="in order", make=_folder("jpeg", 32, 3000), more=_in_order),
+        Configuration(name="weighted sampler", make=_folder("png", 32, 3000), more=_weighted),
+        Configuration(name="subset sampler", make=_folder("jpeg", 32, 3000), more=_some),
+        Configuration(name="batch_sampler", make=_folder("png", 32, 3000), more=_batches),
+        Configuration(name="Subset", make=_half),
+    ),
+    "code": (
+        Configuration(
+            name="collate_fn, jpeg 32x32",
+            make=_folder("jpeg", 32, 3000),
+            more=_collated(own_collate),
+        ),
+        Configuration(
+            name="collate_fn, tiny samples",
+            make=_samples(Tiny, 20_000),
+            more=_collated(own_collate),
+        ),
+        Configuration(
+            name="collate_fn that renames, tiny samples",
+            make=_samples(Tiny, 20_000),
+            more=_collated(dict_collate),
+        ),
+        Configuration(name="function in the transform, jpeg", make=_with_function("jpeg", 0, 128)),
+        Configuration(name="function in the transform, png", make=_with_function("png", 32, 2000)),
+        Configuration(name="transform of tensors", make=_tensor_transform),
+    ),
+    "datasets": (
+        Configuration(name="TensorDataset", make=_samples(_rows, 100_000), batch=256),
+        Configuration(name="tiny samples", make=_samples(Tiny, 20_000)),
+        Configuration(name="stream", make=_samples(Stream, 20_000), more=_in_order),
+        Configuration(name="ready arrays", make=_samples(Ready, 500), batch=32),
+        Configuration(name="nested dicts", make=_samples(Nested, 2000)),
+        Configuration(name="CIFAR10", make=_samples(cifar, 5000)),
+        Configuration(
+            name="two million samples", make=_samples(Tiny, 2_000_000), more=_with_replacement
+        ),
+        Configuration(name="ten samples", make=lambda options: Tiny(10), batch=4),
+    ),
+    "workers": (
+        Configuration(name="jpeg photos, 0 workers", make=_folder("jpeg", 0, 64), workers=0),
+        Configuration(name="png 32x32, 0 workers", make=_folder("png", 32, 1500), workers=0),
+        Configuration(name="tiny samples, 0 workers", make=_samples(Tiny, 20_000), workers=0),
+        Configuration(name="png 32x32, 8 workers", make=_folder("png", 32, 3000), workers=8),
+        Configuration(name="tiny samples, 8 workers", make=_samples(Tiny, 20_000), workers=8),
+        Configuration(
+            name="png 32x32, not persistent", make=_folder("png", 32, 3000), persistent=False
+        ),
+        Configuration(
+            name="tiny samples, not persistent", make=_samples(Tiny, 20_000), persistent=False
+        ),
+    ),
+}
+"""By variant of the suite."""
+
+
+class NeverSlower(Suite):
+    name = "never-slower"
+    summary = "ordinary configurations: FastLoader against DataLoader, interleaved"
+    variants = {name: Variant() for name in CONFIGURATIONS}
+
+    def run(self, variant: str, options: Options) -> list[Row]:
+        rows = []
+        for configuration in CONFIGURATIONS[variant]:
+            rows.append(self._measured(variant, configuration, options))
+            setting = rows[-1]["setting"]
+            low, high = setting["interval_95"]
+            options.say(f"{configuration.name}: {setting['mean']} times ({low} to {high})")
+        return rows
+
+    def _measured(self, variant: str, one: Configuration, options: Options) -> Row:
+        dataset = one.make(options)
+        workers = options.threads if one.workers is None else one.workers
+        if options.toy:
+            workers = min(workers, 2)
+        arguments: dict[str, Any] = {
+            "num_workers": workers,
+            "persistent_workers": one.persistent and workers > 0,
+            **one.more(dataset),
+        }
+        if "batch_sampler" not in arguments:
+            arguments["batch_size"] = one.batch
+        with warnings.catch_warnings():
+            # More workers than CPUs are part of what is measured.
+            warnings.filterwarnings("ignore", "This DataLoader will create")
+            theirs: Any = DataLoader(dataset, **arguments)
+            ours: Any = FastLoader(dataset, **arguments)
+            rates = _rates(theirs, ours, options)
+        ratios = [mine / other for mine, other in zip(*rates, strict=True)]
+        mean, low, high = interval(ratios)
+        found = row(
+            suite=self.name,
+            variant=variant,
+            loader=f"fastload, {one.name}",
+            metric="times DataLoader",
+            unit="x",
+            values=ratios,
+            setting={
+                "mean": mean,
+                "interval_95": [low, high],
+                "engine": ours.stats()["engine"],
+                "processes": workers,
+                "samples_per_s": [round(statistics.median(rate), 1) for rate in rates],
+            },
+            threads=max(1, workers),
+            batch=one.batch,
+            images=len(dataset) if hasattr(dataset, "__len__") else len(dataset._rows),
+            data="made",
+            warmup_s=options.seconds / 4,
+            round_s=options.seconds / 4,
+            **options.machine,
+        )
+        del theirs, ours
+        gc.collect()  # processes that persist are of the loaders
+        return found
+
+
+def _rates(theirs: Any, ours: Any, options: Options) -> tuple[list[float], list[float]]:
+    """Samples a second of FastLoader and of DataLoader, in pairs."""
+    rates: dict[int, list[float]] = {0: [], 1: []}
+    loaders = (ours, theirs)
+    for loader in loaders:
+        _rate(loader, 0.0)
+    pairs = 2 if options.toy else max(_PAIRS, options.rounds)
+    for _ in range(1 if options.toy else _AGAIN):
+        for _ in range(pairs):
+            for which in random.sample((0, 1), 2):
+                rates[which].append(_rate(loaders[which], options.seconds / 4))
+        if interval([a / b for a, b in zip(rates[0], rates[1], strict=True)])[1] >= 1:
+            break
+    return rates[0], rates[1]
+
+
+def interval(ratios: list[float]) -> tuple[float, float, float]:
+    """The geometric mean of ``ratios``, and its 95 % interval."""
+    logs = [math.log(ratio) for ratio in ratios]
+    mean, half = statistics.mean(logs), _T * statistics.stdev(logs) / len(logs) ** 0.5
+    low, middle, high = (round(math.exp(value), 3) for value in (mean - half, mean, mean + half))
+    return middle, low, high
+
+
+def _rate(loader: Any, seconds: float) -> float:
+    """Samples a second over whole epochs that take at least ``seconds``."""
+    samples, begin = 0, time.perf_counter()
+    while True:
+        for batch in loader:
+            samples += len(next(iter(batch.values()))) if isinstance(batch, dict) else len(batch[0])
+        elapsed = time.perf_counter() - begin
+        if elapsed >= seconds:
+            return samples / elapsed
