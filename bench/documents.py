@@ -107,15 +107,21 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
     cells = [workload]
     for form in _FORMS.values():
         found = next((row for row in ours if row["loader"] in form), None)
-        figure = "" if found is None else report.shown(found["median"])
-        cells.append(f"**{figure}**" if found is ours[0] else figure)
+        cells.append("" if found is None else _figure(found, best=found is ours[0]))
     times = report.ratio(ours[0], peer)
     cells += [
-        "" if peer is None else f"{peer['loader']} {report.shown(peer['median'])}",
+        "" if peer is None else f"{peer['loader']} {_figure(peer)}",
         "" if times is None else f"{times:.2f}",
-        "" if baseline is None else report.shown(baseline["median"]),
+        "" if baseline is None else _figure(baseline),
     ]
     return [f"| {' | '.join(cells)} |"]
+
+
+def _figure(found: Row, *, best: bool = False) -> str:
+    """A median; behind that of a first epoch, where the suite has these."""
+    figure = report.shown(found["median"])
+    figure = f"**{figure}**" if best else figure
+    return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
 
 
 def _conditions(rows: Sequence[Row]) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 Row = dict[str, Any]
 BASELINE = "torch-pil"
 SEQUENTIAL = "sequential-read"  # the cold suite's plain reader, which decodes nothing
+RACES = {"imagenet-train", "imagenet-eval", "small-images", "raw-train", "augment", "formats"}
+"""Suites that also measure each loader's first epoch in a process; its later ones have figures."""
 LOWER_IS_BETTER = {"s", "ms", "MB", "of the JPEGs"}
 
 
@@ -83,6 +85,17 @@ def ratio(found: Row, other: Row | None) -> float | None:
     return 1 / quotient if found["unit"] in LOWER_IS_BETTER else quotient
 
 
+def raced(rows: Iterable[Row]) -> bool:
+    """Whether ``rows``, of one table, may say how fast a first epoch is."""
+    return all(found["suite"] in RACES and found["metric"] == "throughput" for found in rows)
+
+
+def first_epoch(found: Row) -> str:
+    """The median of its first epochs; "-" where none was measured."""
+    rates = found.get("first_epochs")
+    return shown(statistics.median(rates)) if rates else "-"
+
+
 def best_peer(rows: Iterable[Row]) -> Row | None:
     """The best row of a loader that is not fastload's."""
     peers = [found for found in rows if is_peer(found["loader"]) and found["median"]]
@@ -106,14 +119,18 @@ def markdown(rows: Sequence[Row]) -> str:
         lines += [
             f"**{suite}, {variant}**: {metric}, {unit}",
             "",
-            f"| loader | median | min - max | x {BASELINE} | x best peer |",
-            "|---|---:|---:|---:|---:|",
+            f"| loader | median | min - max | x {BASELINE} | x best peer |"
+            + " first epoch |" * raced(group),
+            "|---|---:|---:|---:|---:|" + "---:|" * raced(group),
         ]
         for found in best_first(group):
             name = f"**{found['loader']}**" if not is_peer(found["loader"]) else found["loader"]
             median, low, high = (shown(found[field]) for field in ("median", "min", "max"))
             ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
-            lines.append(f"| {name} | {median} | {low} - {high} | {ratios[0]} | {ratios[1]} |")
+            first = f" {first_epoch(found)} |" * raced(group)
+            lines.append(
+                f"| {name} | {median} | {low} - {high} | {ratios[0]} | {ratios[1]} |{first}"
+            )
         lines.append("")
     return "\n".join(lines)
 
@@ -144,17 +161,21 @@ def _table(key: tuple[str, str, str, str], group: list[Row]) -> Any:
     peer = best_peer(group)
     table = Table(title=f"{suite}, {variant}: {metric}, {unit}", title_justify="left")
     table.add_column("loader")
-    for heading in ("median", "min", "max", f"x {BASELINE}", "x best peer"):
+    headings = ["median", "min", "max", f"x {BASELINE}", "x best peer"]
+    headings += ["first epoch"] * raced(group)
+    for heading in headings:
         table.add_column(heading, justify="right")
     table.add_column("setting", overflow="fold")
     for found in best_first(group):
         name = f"{found['loader']} *" if found is peer else found["loader"]
         figures = [shown(found[field]) for field in ("median", "min", "max")]
         ratios = [_times(ratio(found, other)) for other in (baseline, peer)]
-        table.add_row(name, *figures, *ratios, _setting(found))
+        first = [first_epoch(found)] * raced(group)
+        table.add_row(name, *figures, *ratios, *first, _setting(found))
     for found in group:
         if found["median"] is None:
-            table.add_row(found["loader"], "-", "", "", "", "", found["reason"], style="dim")
+            empty = [""] * (len(headings) - 1)
+            table.add_row(found["loader"], "-", *empty, found["reason"], style="dim")
     if peer is not None:
         table.caption = "* the best peer"
         table.caption_justify = "left"

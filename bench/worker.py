@@ -135,6 +135,11 @@ class _Session:
         batches.close()
         return {"first_batch_s": seconds}
 
+    def first_epoch(self, setting: dict[str, Any]) -> dict[str, float]:
+        """The first epoch of this process, with a setting that another one found."""
+        self._loader.open(self._work, setting)
+        return {"images_per_s": self._run(0)}
+
     def cold_epoch(self, tuned: dict[str, Any] | None = None) -> dict[str, Any]:
         """One epoch with warm code and cold data: all is run once before the data is dropped."""
         from bench import coldness

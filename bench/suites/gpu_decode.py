@@ -35,7 +35,7 @@ class GpuDecode(Suite):
         device = "cuda" if torch.cuda.is_available() else "cpu"
         work = dataclasses.replace(work, device=device)
         facts = {**self.facts(work, options), "device": _name(device)}
-        return race(work, self.loaders(variant, options), options, facts)
+        return race(work, self.loaders(variant, options), options, facts, fresh=0)
 
 
 def _name(device: str) -> str:

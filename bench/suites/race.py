@@ -12,20 +12,32 @@ from bench.report import Row, row
 from bench.suites.base import Absent, Options
 from bench.workload import Workload
 
+# Fresh processes that each loader runs its first epoch in.
+_FRESH = 2
+
 
 @dataclasses.dataclass(kw_only=True)
 class _Runner:
     process: Process
     facts: dict[str, Any]
     setting: dict[str, Any]
+    tuned: dict[str, Any]
     rates: list[float] = dataclasses.field(default_factory=list)
 
 
-def race(work: Workload, names: list[str], options: Options, facts: dict[str, Any]) -> list[Row]:
+def race(
+    work: Workload,
+    names: list[str],
+    options: Options,
+    facts: dict[str, Any],
+    *,
+    fresh: int = _FRESH,
+) -> list[Row]:
     """Each loader in its own process; every round runs each once; all others hold still meanwhile.
 
     The order changes from round to round, so that a machine that gets slower or faster treats all
-    alike.
+    alike. Afterwards each runs the first epoch of ``fresh`` new processes, with nothing remembered
+    of the images but in the page cache.
     """
     what = {"metric": "throughput", "unit": "images/s"}
     absent = Absent(work, options, **facts)
@@ -51,6 +63,7 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
                     runner.process.stop()  # it may only have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
+        firsts = _first_epochs(work, runners, min(fresh, options.rounds))
         rows = [
             row(
                 suite=work.suite,
@@ -59,7 +72,7 @@ def race(work: Workload, names: list[str], options: Options, facts: dict[str, An
                 **what,
                 values=runner.rates,
                 setting=runner.setting,
-                **{**facts, **runner.facts},
+                **{**facts, **runner.facts, **firsts.get(runner.process.name, {})},
             )
             for runner in runners
         ]
@@ -85,7 +98,25 @@ def _started(process: Process, work: Workload, options: Options, truth: Path) ->
     if made["memory_format"] != work.memory_format or work.memory_format != "contiguous":
         setting["memory_format"] = made["memory_format"]
     facts = {"versions": made["versions"], "check": found["check"], "tried": found["tried"]}
-    return _Runner(process=process, facts=facts, setting=setting)
+    return _Runner(process=process, facts=facts, setting=setting, tuned=found["setting"])
+
+
+def _first_epochs(
+    work: Workload, runners: list[_Runner], fresh: int
+) -> dict[str, dict[str, list[float]]]:
+    """By loader, images a second of the first epoch in so many new processes."""
+    rates: dict[str, list[float]] = {}
+    for _ in range(fresh):
+        for runner in runners:
+            name = runner.process.name
+            with Process(name) as process:
+                process.call("make", work=work.to_json())
+                found = process.call("first_epoch", setting=runner.tuned)
+            rates.setdefault(name, []).append(found["images_per_s"])
+    return {
+        name: {"first_epochs": [float(f"{rate:.5g}") for rate in measured]}
+        for name, measured in rates.items()
+    }
 
 
 def _measure(runner: _Runner, options: Options) -> None:

@@ -47,6 +47,8 @@ def test_throughput_suites_measure_and_check_each_loader(
     for row in rows:
         assert (row["metric"], row["unit"]) == ("throughput", "images/s")
         assert len(row["check"]["mean"]) == 3
+        assert all(rate > 0 for rate in row["first_epochs"])
+        assert len(row["first_epochs"]) == 1
         if suite == "imagenet-eval":
             assert row["check"]["levels_off"] == 0.0
 
