@@ -390,6 +390,8 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch; what a subclass may override, as with torch's."""
+        if "_own_order" not in vars(self):  # of a class that has not called our __init__
+            return super()._get_iterator()
         self._inner = None  # workers that persist are those of one iterator, and so is their seed
         if self._resume is None:
             self._base_seed = None

@@ -73,11 +73,7 @@ class DataError(FastloadError):
         self.record = record
         self.offset = offset
         # Names in the message may come from the data: a terminal is to show them, and do no more.
-        message = printable(
-            message,
-            keep="\
-",
-        )
+        message = printable(message, keep="\n")
         where = [repr(path)] if path is not None else []
         where += [f"record {record}"] if record is not None else []
         where += [f"byte offset {offset}"] if offset is not None else []

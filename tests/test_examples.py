@@ -43,6 +43,7 @@ NOT_RUN = {
     "mkdir -p torchs ": "needs torch's tests, which curl fetches",
     "sed ": "needs torch's tests, which curl fetches",
     "for d in torchs ": "needs torch's tests, which curl fetches",
+    "python -m pytest ": "needs torchdata's tests, which git clone fetches",
     "make ": "sets up .venv, tests or measures for minutes",
     "python -m bench ": "measures for minutes; tests/bench runs it in small",
     "PYTHON=python3.12 sh bench/gpu.sh ": "is for a machine with a GPU",
@@ -177,6 +178,7 @@ def photo(path: Path) -> None:
 # What makes each, in this order; a page has those that it reads and does not write.
 DATA: dict[str, Callable[[Path], Any]] = {
     "imgs": images,
+    "imagenet": lambda path: images(path / "train"),
     "more": images,
     "food101": images,
     "train.py": lambda path: path.write_text(TRAIN),
@@ -191,7 +193,16 @@ DATA: dict[str, Callable[[Path], Any]] = {
     "saved": lambda path: hugging_face(path.with_name("imgs")).save_to_disk(path),
     "mymodule.py": lambda path: path.write_text(MYMODULE),
 }
-PACKING = ["imgs", "more", "list.csv", "a.jpg", "cifar-10-python.tar.gz", "saved", "mymodule.py"]
+PACKING = [
+    "imgs",
+    "imagenet",
+    "more",
+    "list.csv",
+    "a.jpg",
+    "cifar-10-python.tar.gz",
+    "saved",
+    "mymodule.py",
+]
 READ = {
     "README.md": ["imgs", "train.py"],
     "formats.md": ["imgs", "imgs.lmdb", "imgs.h5", "pixels.h5"],

@@ -325,11 +325,11 @@ def test_producers_end_before_libraries_that_were_loaded_meanwhile(store):
     """DALI ends its pipelines at exit, and is loaded by a decoder when the first loader runs."""
     script = (
         "import atexit, sys\n"
-        "from fastload import FastLoader, _pipeline\n"
+        "from fastload import FastLoader\nfrom fastload._run import producer\n"
         "loader = FastLoader(sys.argv[1], 1, num_workers=1)\n"
-        "atexit.register(lambda: print(len(_pipeline._running)))\n"
+        "atexit.register(lambda: print(len(producer._running)))\n"
         "iterator = iter(loader); next(iterator)\n"
-        "assert len(_pipeline._running) == 1\n"
+        "assert len(producer._running) == 1\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(store)], capture_output=True, text=True, timeout=120

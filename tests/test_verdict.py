@@ -40,8 +40,15 @@ class Costly(Dataset[torch.Tensor]):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    of_workers = ("_workers.epoch", "_workers.fetch", "_workers.local")
-    return FakeTime(monkeypatch, "_trace", "_iterator", "_pipeline", "_reports", *of_workers)
+    of_workers = ("_run.workers.epoch", "_run.workers.fetch", "_run.workers.local")
+    return FakeTime(
+        monkeypatch,
+        "_base.trace",
+        "_run.engine_stream",
+        "_run.producer",
+        "_run.reports",
+        *of_workers,
+    )
 
 
 def judged(loader: FastLoader[Any], clock: FakeTime, step_s: float = 0) -> dict[str, Any]:

@@ -196,8 +196,11 @@ class NativeDecoder(Decoder):
         detail = np.zeros(n, np.int32)
         return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
 
-    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray]) -> None:
-        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3)."""
+    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray]) -> list[int]:
+        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3).
+
+        Returns the positions that the core leaves to Pillow: sides beyond what it resizes.
+        """
         n = len(pixels)
         known = [one.reshape(-1) for one in pixels]
         files = self._core.Files(
@@ -226,8 +229,9 @@ class NativeDecoder(Decoder):
             self.job(part, status, detail, files=files).wait()
         finally:
             files.close()
-        if status.any():
+        if (status > _native.UNSUPPORTED).any():
             raise InternalError(f"the core refused pixels of Pillow's: status {status.max()}")
+        return np.flatnonzero(status).tolist()
 
     def job(
         self,

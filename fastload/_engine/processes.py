@@ -46,9 +46,9 @@ from torch._utils import ExceptionWrapper
 from .. import _native
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
-from ..errors import DataError
+from ..errors import DataError, sample_error
 from .decoder import Batch, Decoder, Ticket
-from .python import PythonDecoder, Spent, as_array, fill_one, read_indirect
+from .python import PythonDecoder, Spent, as_array, fill, fill_one, read_indirect
 
 if TYPE_CHECKING:
     from .native import NativeDecoder
@@ -441,7 +441,7 @@ class _Filler:
             batch = dataclasses.replace(part.batch, memory=memory)
             out = as_array(decoder, batch)
             data = None if decoder.origin.indirect is None else read_indirect(decoder.origin, batch)
-            behind = self._behind(part.view, batch)
+            behind = self._behind(part.view, batch, errors)
             for i in range(len(batch.records)):
                 if ended():
                     return None
@@ -461,7 +461,7 @@ class _Filler:
             return _Answer({}, (0, 0), None, failure)
         return _Answer(errors, (decoding, rest), batch.times)
 
-    def _behind(self, view: int, batch: Batch) -> _Behind | None:
+    def _behind(self, view: int, batch: Batch, errors: dict[int, DataError]) -> _Behind | None:
         """What makes samples of decoded images; None where there is no core, and Pillow does."""
         if _native.load() is None:
             return None
@@ -477,15 +477,17 @@ class _Filler:
                 check_crc="never",
                 ring=None,
             )
-        return _Behind(self._natives[view], batch)
+        return _Behind(self._natives[view], batch, errors)
 
 
 class _Behind:
     """Lets the core do with decoded images what comes behind decoding, some at a time."""
 
-    def __init__(self, decoder: NativeDecoder, batch: Batch) -> None:
+    def __init__(self, decoder: NativeDecoder, batch: Batch, errors: dict[int, DataError]) -> None:
         self._decoder = decoder
         self._batch = batch
+        self._out = as_array(decoder, batch)
+        self._errors = errors
         self._begin = self._end = 0  # of the samples that are waiting
         self._pixels: dict[int, np.ndarray] = {}
         self._nbytes = 0
@@ -510,10 +512,24 @@ class _Behind:
             nbytes = len(self._batch.memory) // len(self._batch.records)
             memory = self._batch.memory[nbytes * self._begin : nbytes * self._end]
             pixels = [self._pixels.get(i, _NOTHING) for i in range(self._begin, self._end)]
-            self._decoder.of_pixels(self._batch.part(rows, memory), pixels)
+            for i in self._decoder.of_pixels(self._batch.part(rows, memory), pixels):
+                self._by_pillow(self._begin + i)
             self.nanoseconds += time.perf_counter_ns() - begin_ns
         self._begin, self._nbytes = self._end, 0
         self._pixels = {}
+
+    def _by_pillow(self, i: int) -> None:
+        """Fill sample ``i`` as the threads of ``PythonTicket`` would."""
+        image = Image.fromarray(self._pixels[i])
+        box = self._batch.geometry.box.copy()
+        box[i] = 0, 0, *image.size
+        geometry = dataclasses.replace(self._batch.geometry, box=box)
+        try:
+            fill(image, i, geometry, self._decoder.plan, self._out, self._batch.recipe)
+        except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
+            self._errors[i] = sample_error(
+                error, **self._decoder.where(int(self._batch.records[i]))
+            )
 
 
 # --- pipes and forks ------------------------------------------------------------------------------

@@ -151,11 +151,7 @@ def _as_ctrl_c(terminated: list[int]) -> Any:
 def _message(error: Exception) -> str:
     """Of an error of ours, or the system's, whose number helps nobody."""
     if isinstance(error, FastloadError) or not isinstance(error, OSError) or not error.strerror:
-        return printable(
-            str(error),
-            keep="\
-",
-        )
+        return printable(str(error), keep="\n")
     return f"{error.filename!r}: {error.strerror}" if error.filename else error.strerror
 
 

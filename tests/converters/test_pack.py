@@ -295,7 +295,7 @@ def test_truncated_jpeg_is_not_packed(
             pytest.skip("the core writes such records")
     root = unsound(tmp_path)
     options: dict[str, Any] = {"encode": encode, "exif": exif}
-    with pytest.raises(DecodeError, match=r"image file is truncated.*half\.jpg"):
+    with pytest.raises(DecodeError, match=r"half\.jpg.*image file is truncated"):
         pack(root, tmp_path / "x.lmdb", **options)
     report = pack(root, tmp_path / "y.lmdb", on_error="skip", **options)
     names = [os.path.basename(skipped.path) for skipped in report.skipped]
@@ -365,7 +365,8 @@ def test_truncated_member_of_a_foreign_archive_is_not_packed(tmp_path: Path) -> 
 
 def test_work_without_checks_is_not_resumed_with_them(images: Path, tmp_path: Path) -> None:
     def stop(done: int, total: int | None, nbytes: int) -> None:
-        raise KeyboardInterrupt
+        if done:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         pack(images, tmp_path / "x.lmdb", workers=1, progress=stop)

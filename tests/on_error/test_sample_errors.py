@@ -244,7 +244,7 @@ def test_an_error_keeps_its_type_and_what_it_says_of_its_place() -> None:
     plain = sample_error(ValueError("of the core"), **where)
     assert type(plain) is DecodeError and isinstance(plain.__cause__, ValueError)
     assert str(plain) == (
-        "the sample cannot be made: ValueError: of the core [file '/x', record 3, byte offset 7]"
+        "'/x', record 3, byte offset 7: the sample cannot be made: ValueError: of the core"
     )
     known = DataError("too small", path="/y")
     placed = sample_error(known, **where)

@@ -422,4 +422,4 @@ def test_no_loader_shows_a_name_that_is_not_escaped(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         list(FastLoader(path, batch_size=2))
     assert "\x1b" not in str(caught.value) and "\\x1b[2J" in str(caught.value)
-    assert io.StringIO(str(caught.value)).readline().endswith("]")
+    assert io.StringIO(str(caught.value)).read().count("\n") == 0

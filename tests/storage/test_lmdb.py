@@ -211,7 +211,7 @@ def test_full_disk_says_so_and_the_next_run_completes(path: Path) -> None:
     code = (
         "import resource, sys\n"
         "from fastload.storage import Record, open_writer\n"
-        "from fastload.storage import lmdb as module\n"
+        "from fastload.storage.formats import lmdb as module\n"
         "module._FLUSH_NBYTES = 1 << 17\n"
         "if sys.argv[2] == 'full':\n"
         "    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))\n"

@@ -167,7 +167,7 @@ def test_parts_with_other_views_do_not_make_one_dataset(store: Path) -> None:
     assert "different transforms" in FastLoader(ConcatDataset(mixed)).explain()
     (view,), _ = next(iter(FastLoader(mixed[0], batch_size=2)))
     assert view.shape == (2, 3, 12, 16)
-    with pytest.raises(UsageError, match="expected one for each view"):
+    with pytest.raises(UsageError, match="expected a transform for each view"):
         FastLoader(store, transform=[], engine="native")
 
 

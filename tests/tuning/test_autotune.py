@@ -48,7 +48,7 @@ class Slow(Dataset[torch.Tensor]):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    return FakeTime(monkeypatch, "_tuning.search", "_tuning.meter", read_s=1e-3)
+    return FakeTime(monkeypatch, "_tools.tuning.search", "_tools.tuning.meter", read_s=1e-3)
 
 
 def rates(clock: FakeTime, monkeypatch: pytest.MonkeyPatch, most: int, each: float) -> None:
