@@ -231,7 +231,8 @@ class NativeDecoder(Decoder):
             files.close()
         if (status > _native.UNSUPPORTED).any():
             raise InternalError(f"the core refused pixels of Pillow's: status {status.max()}")
-        return np.flatnonzero(status).tolist()
+        left: list[int] = np.flatnonzero(status).tolist()
+        return left
 
     def job(
         self,
