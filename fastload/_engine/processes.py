@@ -199,6 +199,9 @@ class _Team:
         self._pid = os.getpid()
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self.members: list[Any] = []
+        # Set by the thread that finds its process gone. The system closes the pipes of a process
+        # some time before it lets ``is_alive`` know.
+        self._broken = threading.Event()
         self._threads: list[threading.Thread] = []
         self._stopped = False
         told, self._tell = context.Pipe(duplex=False)
@@ -221,7 +224,7 @@ class _Team:
                 theirs.close()
                 thread = threading.Thread(
                     target=_attend,
-                    args=(ours, self.jobs, process.pid),
+                    args=(ours, self.jobs, process.pid, self._broken),
                     name=f"fastload-pillow-{number}",
                     daemon=True,
                 )
@@ -247,7 +250,9 @@ class _Team:
 
     def whole(self) -> bool:
         """Whether all of them are there and this process's own."""
-        return self.mine and all(process.is_alive() for process in self.members)
+        if not self.mine or self._broken.is_set():
+            return False
+        return all(process.is_alive() for process in self.members)
 
     def stop(self) -> None:
         """End them. May be called again, and from any thread."""
@@ -269,7 +274,12 @@ class _Team:
         self._tell.close()
 
 
-def _attend(connection: Connection, jobs: queue.SimpleQueue[_Job | None], pid: int) -> None:
+def _attend(
+    connection: Connection,
+    jobs: queue.SimpleQueue[_Job | None],
+    pid: int,
+    broken: threading.Event,
+) -> None:
     """Send parts to one process and receive its answers: the thread that it has here."""
     sent = collections.deque[_Job]()
     job: _Job | None = None
@@ -290,6 +300,7 @@ def _attend(connection: Connection, jobs: queue.SimpleQueue[_Job | None], pid: i
             _settle(sent.popleft().future, answer)
             del answer
     except (EOFError, OSError):
+        broken.set()
         _fail(sent, jobs, pid)
     finally:
         for job in sent:
