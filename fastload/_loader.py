@@ -461,7 +461,7 @@ class FastLoader(DataLoader[Sample]):
         Raises:
             UsageError: with ``in_order=False`` and worker processes, where batches have no order.
         """
-        progress = self._cursor.standing(self._config())
+        progress = self._cursor.under_way() or self._cursor.standing(self._config())
         if progress.unordered:
             raise UsageError(
                 "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
@@ -558,7 +558,7 @@ class FastLoader(DataLoader[Sample]):
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
-    """Gives torch's own iterator over ``loader``, which it does not keep; None when that is gone."""
+    """Gives torch's own iterator; None when ``loader``, which it does not keep, is gone."""
     method = weakref.WeakMethod(loader._torchs)
 
     def torchs() -> Iterator[Any] | None:

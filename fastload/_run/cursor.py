@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast
 
 import torch
 
@@ -21,7 +21,6 @@ from .progress import Position, Progress
 from .shard import Shard
 
 
-@runtime_checkable
 class Stateful(Protocol):
     """Has a state of its own: a sampler of torchdata, for example."""
 
@@ -120,12 +119,20 @@ class EpochCursor:
             sampler.set_epoch(resume.sampler_epoch)
             self.sampler_epoch = resume.sampler_epoch
 
+    def under_way(self) -> Progress | None:
+        """How far the newest iteration has come; None before its first batch and after its end."""
+        progress = self.progress
+        if self.resume is not None or progress is None or progress.ended:
+            return None
+        return progress if progress.since or progress.unordered else None
+
     def standing(self, config: LoaderConfig) -> Progress:
         """What ``state_dict`` saves: how far the newest iteration has come."""
         if self.resume is not None:
             return self.resume
         progress = self.progress
-        if progress is None or progress.ended or self._passed_over(config, progress):
+        passed_over = self.under_way() is None and progress and self.another(config, progress)
+        if progress is None or progress.ended or passed_over:
             blank = self.blank(config, self.coming(config), config.part())
             return dataclasses.replace(blank, begun=False)
         return progress
@@ -152,10 +159,6 @@ class EpochCursor:
             base_seed=self.base_seed if config.persistent else None,
             before=self._outlived(config),
         )
-
-    def _passed_over(self, config: LoaderConfig, progress: Progress) -> bool:
-        """Whether another epoch was chosen before the first batch of this one."""
-        return not (progress.since or progress.unordered) and self.another(config, progress)
 
     def _outlived(self, config: LoaderConfig) -> list[Position]:
         """Where the datasets stood when the last epoch ended, if the next one finds them there.
@@ -185,8 +188,8 @@ def stateful_sampler(config: LoaderConfig) -> Stateful | None:
     if config.iterable:
         return None
     for part in (config.batch_sampler, config.sampler):
-        if isinstance(part, Stateful):
-            return part
+        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            return cast(Stateful, part)
     return None
 
 

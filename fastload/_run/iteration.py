@@ -1,4 +1,4 @@
-"""EpochIterator: what ``iter`` of a FastLoader gives; it begins an epoch, and hands out its batches.
+"""EpochIterator: what ``iter`` of a FastLoader gives.
 
 An epoch begins with ``iter``, as in torch: that is when random numbers are drawn and workers start.
 But trainers may ask for the iterator before they say which epoch comes: Lightning does when it

@@ -1,4 +1,4 @@
-"""What a loader keeps from one epoch to the next: engines, memory, workers, and what was measured."""
+"""What a loader keeps from one epoch to the next: engines, memory, workers, measurements."""
 
 from __future__ import annotations
 
