@@ -114,10 +114,10 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
 
 def _split(source: Source) -> list[str]:
     """What an engine does within the processes, and what stays in Python."""
-    assert source.halves is not None
+    assert source.hybrid is not None
     lines = []
-    for number, part in enumerate(source.halves.each):
-        lines += [f"view {number}:"] * source.halves.views
+    for number, part in enumerate(source.hybrid.each):
+        lines += [f"view {number}:"] * source.hybrid.views
         lines += [
             f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),

@@ -72,7 +72,7 @@ def find(config: LoaderConfig) -> Route:
     hybrid = None
     try:
         source = _readable(config)
-        if source.halves is None:
+        if source.hybrid is None:
             chosen(config.engine, source.store)  # raises where it is not there
             source = source.with_output(config.dtype, config.memory_format)
             return EngineRoute(source.with_decode(config.decode))
@@ -94,7 +94,7 @@ def _readable(config: LoaderConfig) -> Source:
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
-    if config.engine == "auto" and source.halves is None:
+    if config.engine == "auto" and source.hybrid is None:
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
             check_rows(config.sampler, config.batch_sampler, started=started)

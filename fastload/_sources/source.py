@@ -49,7 +49,7 @@ class Source:
         fields: names of the fields that come with each image, or None.
         parts: the stores that ``store`` consists of; the same stores mean the same records.
         draw: seed and epoch of the augmentation where the dataset itself has them, else None.
-        halves: where engines can only begin the transform: what they do, and what Python does
+        hybrid: where engines can only begin the transform: what they do, and what Python does
             then; ``plan`` is the beginning. Else None.
         reason: why, in words.
         tensors: a record is a row of each of several tensors, and nothing is done to it.
@@ -63,7 +63,7 @@ class Source:
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
-    halves: Parts | None = None
+    hybrid: Parts | None = None
     reason: str = ""
     tensors: bool = False
 
@@ -125,7 +125,7 @@ def check_one_size(source: Source) -> None:
 
 
 def resolve(dataset: Any) -> Source:
-    """The source behind ``dataset``; with ``halves`` where Python has to end the transform.
+    """The source behind ``dataset``; with ``hybrid`` where Python has to end the transform.
 
     Raises:
         Unreadable: an engine cannot even begin to make its samples.
@@ -180,7 +180,7 @@ def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dic
         raise Unreadable(plan.reason)
     beginnings = tuple(part.plan for part in plan.halves.each)
     begun = Views(beginnings) if plan.halves.views else beginnings[0]
-    return {"plan": begun, "halves": plan.halves, "reason": plan.reason}
+    return {"plan": begun, "hybrid": plan.halves, "reason": plan.reason}
 
 
 def _subset(dataset: Subset[Any]) -> Source:
@@ -198,7 +198,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     parts = [resolve(inner) for inner in dataset.datasets]
     first = parts[0]
     for part in parts[1:]:
-        if not part.plan.same_as(first.plan) or not _same_tails(part.halves, first.halves):
+        if not part.plan.same_as(first.plan) or not _same_tails(part.hybrid, first.hybrid):
             raise Unreadable("the parts of the ConcatDataset have different transforms")
         if part.target_transform is not first.target_transform:
             raise Unreadable("the parts of the ConcatDataset have different target_transforms")
@@ -239,7 +239,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
         fields=first.fields,
-        halves=first.halves,
+        hybrid=first.hybrid,
         reason=first.reason,
         tensors=first.tensors,
     )

@@ -166,7 +166,7 @@ def _made(
 
     try:
         source = resolve(dataset)
-        plan = source.plan if source.halves is None else None
+        plan = source.plan if source.hybrid is None else None
     except Unreadable:
         plan = None
     # Images of different sizes make no batch, and any transform may give those.

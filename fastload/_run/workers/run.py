@@ -18,7 +18,7 @@ from ..resources import Resources
 from ..route import WorkersRoute
 from .epoch import WorkerIterator
 from .fetch import Fetcher
-from .hybrid_samples import Halves
+from .hybrid_samples import HybridSamples
 from .local import LocalIterator
 from .start import WorkerInit
 from .tasks import Outcome, Tasks, same
@@ -152,7 +152,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         seed=None if config.prefetch_thread and not count else config.seed,
         resume=positions(plan.progress, count) if plan.resumed else None,
         every=config.snapshot_every_n_steps or 0,
-        halves=None if source is None else Halves(source, config.dataset, config.check_crc),
+        hybrid=None if source is None else HybridSamples(source, config.dataset, config.check_crc),
         warm=None if count else resources.warm,
         waiting=resources.waiting,
     )
