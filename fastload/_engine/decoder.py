@@ -21,7 +21,7 @@ from .._transforms.recognise import Plan
 from .._transforms.sample_params import Recipe
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
-from ..errors import DataError, DecodeError, InternalError
+from ..errors import DataError, DecodeError
 from ..storage.base import UNSIZED, Located, Spans, Store
 from .cache.prefix import merged
 from .cache.store import CachedStore, Keep
@@ -43,14 +43,12 @@ class Draws:
     Attributes:
         seed, epoch, repeats: for ``recipe.draw``.
         timed: the ticket gets the times of its samples.
-        early: there is no memory for the batch yet: it gets it in ``Ticket.go_on``.
     """
 
     seed: int
     epoch: int
     repeats: np.ndarray | None = None
     timed: bool = False
-    early: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -124,9 +122,6 @@ class Batch:
         return width, height
 
 
-_NOWHERE = torch.empty(0), np.empty(0, np.uint8)
-
-
 class Ticket(abc.ABC):
     """A batch that is being filled.
 
@@ -135,14 +130,12 @@ class Ticket(abc.ABC):
         nbytes: of its records, as far as their spans tell.
         hits: how many of its samples come from a cache; None without one.
         moving: the fields that move along with the images, or None.
-        begun: how many of its samples were begun before there was memory for it.
     """
 
     times: np.ndarray | None
     nbytes: int = 0
     hits: int | None = None
     moving: Moving | None = None
-    begun: int = 0
 
     @abc.abstractmethod
     def result(self) -> Images:
@@ -160,9 +153,6 @@ class Ticket(abc.ABC):
         Raises:
             concurrent.futures.CancelledError: the ticket was cancelled.
         """
-
-    def go_on(self) -> None:  # noqa: B027 - most tickets have their memory from the start
-        """Take memory for a batch that was begun early, and fill it; before ``result``."""
 
     @abc.abstractmethod
     def cancel(self) -> None:
@@ -189,7 +179,6 @@ class Decoder(abc.ABC):
     processes: Processes | None = None  # that decode what Pillow has to
     view = 0  # which of these processes' decoders stands for it
     keeps = True  # what it reads, where it has a cache
-    early = False  # whether it can begin a batch before there is memory for it
 
     def __init__(
         self,
@@ -223,7 +212,6 @@ class Decoder(abc.ABC):
         epoch: int,
         repeats: np.ndarray | None = None,
         timed: bool = False,
-        early: bool = False,
     ) -> Ticket:
         """Begin to fill a batch with ``records`` (int64, in range); see ``Draws`` for the rest.
 
@@ -231,7 +219,7 @@ class Decoder(abc.ABC):
             Refused: nothing can be made of a sample; with its place.
             DataError: the images make no batch.
         """
-        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed, early=early)
+        draws = Draws(seed=seed, epoch=epoch, repeats=repeats, timed=timed)
         try:
             return self._submit(records, draws)
         except Refused as refused:
@@ -240,7 +228,7 @@ class Decoder(abc.ABC):
 
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
         batch, moves = self.prepare(records, draws)
-        ticket = self._start_early(batch) if draws.early else self._start(batch)
+        ticket = self._start(batch)
         if self.plan.joint is not None and moves is not None:
             ticket.moving = Moving(
                 self.plan.joint,
@@ -278,8 +266,7 @@ class Decoder(abc.ABC):
         if moves is not None:
             drawn["moves"] = moves
         sizes, geometry, behind = self._draw(found, keep, drawn)
-        shape = len(records), geometry.out_h, geometry.out_w
-        images, memory = _NOWHERE if draws.early else self._allocate(*shape)
+        images, memory = self._allocate(len(records), geometry.out_h, geometry.out_w)
         checksums = None if self._check_crc == "never" else self.store.checksums(records)
         batch = Batch(
             records=records,
@@ -345,10 +332,6 @@ class Decoder(abc.ABC):
     @abc.abstractmethod
     def _start(self, batch: Batch) -> Ticket:
         """Begin to fill ``batch``."""
-
-    def _start_early(self, batch: Batch) -> Ticket:
-        """Begin what can be done of ``batch`` without memory."""
-        raise InternalError("only an engine that says so begins a batch early")
 
     def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
         channels, dtype = self.plan.channels, self.plan.dtype

@@ -11,13 +11,12 @@ import dataclasses
 import errno
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from .. import _native
-from .._transforms.geometry.draws import Geometry
 from .._transforms.recognise import Plan
 from ..errors import (
     ChecksumError,
@@ -31,9 +30,6 @@ from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
 from .decoder import REPLACED, Batch, Decoder, Ticket
 from .entry_points import table_of
-
-if TYPE_CHECKING:
-    from .processes import Processes
 
 # resample/resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -127,8 +123,6 @@ class NativeDecoder(Decoder):
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
-        # What moves along is drawn with a batch, and a cache keeps what is being filled.
-        self.early = plan.joint is None and self.cache is None
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
         """As in the contract."""
@@ -143,30 +137,11 @@ class NativeDecoder(Decoder):
         for part in np.array_split(np.arange(len(file)), parts):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
-    def employ(self, processes: Processes | None) -> None:
-        """As in the contract."""
-        super().employ(processes)
-        self.early = self.early and processes is None
-
     def _start(self, batch: Batch) -> Ticket:
         ticket = self._begin(batch)
         if self.processes is not None:
             ticket.leave_to_pillow()
         return ticket
-
-    def _start_early(self, batch: Batch) -> Ticket:
-        from .early import EarlyTicket  # for large batches only
-
-        return EarlyTicket(self, batch)
-
-    def sample_nbytes(self, geometry: Geometry) -> int:
-        """What one sample of a batch takes."""
-        area = geometry.out_h * geometry.out_w
-        return self.plan.channels * area * self.plan.dtype.itemsize
-
-    def memory(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
-        """Of a batch: as a tensor, and as 1-D uint8."""
-        return self._allocate(n, height, width)
 
     def start_views(
         self, others: Sequence[NativeDecoder], batches: Sequence[Batch]

@@ -6,8 +6,8 @@ How it runs
     them into tickets of the engine, waits for each in order, and passes the images on, together
     with the record numbers they belong to. At every ``next`` the consumer takes one batch of images
     and adds one index batch. In that order: by the time the engine wants memory for the added one,
-    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Large ones are
-    fewer: an index batch waits in the producer until one is free (``_gate``).
+    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Where batches are
+    large, ``default_prefetch`` is 1.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, the sampler's too, travels in the place of its batch and is raised at that
@@ -42,6 +42,33 @@ from .progress import Progress
 
 if TYPE_CHECKING:
     from .governor import Governor, Pace
+
+# torch's own default per worker.
+_PREFETCH = 2
+
+# Batches of this size and above are a large part of a loop's memory.
+_LARGE_NBYTES = 8 << 20
+
+# Between two batches a thread is idle for half a sample on average: 3 % of so many.
+_SAMPLES_PER_THREAD = 16
+
+
+def default_prefetch(
+    sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
+) -> int:
+    """Batches ahead of the consumer where ``prefetch_factor`` does not say.
+
+    One where batches are large: the one that the loop works on and the one that is being filled.
+    But two where threads would be idle for too long between them.
+
+    Args:
+        sample_nbytes, batch_size: None where they are not known.
+        threads: that fill a batch.
+    """
+    if sample_nbytes is None or batch_size is None:
+        return _PREFETCH
+    large = sample_nbytes * batch_size >= _LARGE_NBYTES
+    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else _PREFETCH
 
 
 class BatchIterator(Iterator[Any]):

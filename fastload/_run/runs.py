@@ -32,7 +32,7 @@ from ..errors import UsageError
 from . import decode_device, division
 from . import order as _sampler
 from .delivery import delivery
-from .engine_stream import BatchIterator
+from .engine_stream import BatchIterator, default_prefetch
 from .epoch import Epoch
 from .order import Order
 from .progress import Progress
@@ -43,12 +43,6 @@ if TYPE_CHECKING:
 # How long the producer waits for a consumer to let go of the batch before. It does so within
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
 _PATIENCE_S = 2e-3
-
-# Large slabs that a loop begins with: the batch that it works on, and the one that is being filled.
-_FEW = 2
-
-# Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
-_PREFETCH = 2
 
 
 # --- num_workers="auto" -----------------------------------------------------------------------
@@ -91,11 +85,17 @@ def _batches_ahead(loader: Any, source: Source) -> int:
     """Batches that an engine of ours keeps ahead of the consumer."""
     if loader._governor is not None:
         return int(loader._governor.setting.prefetch)
-    ahead = loader.prefetch_factor or _PREFETCH
+    ahead = loader.prefetch_factor or default_prefetch()
     divided = division.division(loader, source)
-    if divided is None or not divided.processes:
+    if divided is not None and divided.processes:
+        return division.ahead(ahead, loader.num_workers, loader.batch_size)
+    # Copies to a device, pinned memory and DALI need batches in flight of their own.
+    on_gpu = delivery.accelerated(loader) or (loader.pin_memory and torch.cuda.is_available())
+    if loader.prefetch_factor or on_gpu:
         return ahead
-    return division.ahead(ahead, loader.num_workers, loader.batch_size)
+    if decode_device.decoding(loader, source).engine == "dali":
+        return ahead
+    return default_prefetch(source.plan.nbytes, loader.batch_size, loader.num_workers)
 
 
 # --- torch's own iterator -------------------------------------------------------------------------
@@ -214,9 +214,6 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     processes = None
     if decoding.engine != "dali":
         processes = division.processes(loader, source, store, plan)
-    # Not where others count: flights hold on to slabs, libraries of GPUs and processes have batches
-    # in flight of their own, and the governor tries what batches ahead are worth.
-    few = not delivery.accelerated(loader) and adjusted is None and decoding.engine != "dali"
     decoder = make_decoder(
         decoding.engine,
         store,
@@ -228,7 +225,6 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         else SlabRing(
             ahead + 1 + delivery.slabs_held(loader),
             _PATIENCE_S if loader.num_workers else 0,
-            few=_FEW if few and processes is None else None,
         ),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,

@@ -127,11 +127,11 @@ class Filler:
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 
-    def begin(self, indices: np.ndarray, *, timed: bool, early: bool = False) -> Filling:
-        """Begin to fill the next batch, with ``indices``; ``timed``, ``early``: see ``Draws``."""
+    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
+        """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
         records = self._source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
-        return self._begin(indices, records, repeats, timed, early)
+        return self._begin(indices, records, repeats, timed)
 
     def _begin(
         self,
@@ -139,7 +139,6 @@ class Filler:
         records: np.ndarray,
         repeats: np.ndarray | None,
         timed: bool,
-        early: bool = False,
     ) -> Filling:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self._on_error != "raise":
@@ -157,7 +156,6 @@ class Filler:
                     epoch=self._epoch,
                     repeats=repeats if whole or repeats is None else repeats[tried],
                     timed=timed,
-                    **({"early": True} if early else {}),
                 )
             except Refused as error:
                 if self._on_error == "raise":
