@@ -15,9 +15,9 @@ from ._base.machine import cpu
 from ._base.timeline import Timeline, active, lasting
 from ._base.torch_loader import DataLoader
 from ._base.trace import Observed, Stamps
-from ._engine import chosen
+from ._engine.base import BatchEngine
 from ._engine.cache.cache import Cache
-from ._engine.decoder import Decoder
+from ._engine.registry import chosen, is_engine, is_torch
 from ._run import accelerate, runs
 from ._run import arguments as _arguments
 from ._run import decode_device as _decode_device
@@ -253,7 +253,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         self.batch_transform = batch_transform
         self.decode_device = decode_device
         self._cache = Cache.of(cache, cache_limit, engine)
-        self._made: tuple[object, Decoder] | None = None
+        self._made: tuple[object, BatchEngine] | None = None
         self._division: tuple[Any, ...] | None = None
         self._stamps = Stamps()
         self._bad = BadSamples(max_errors, None)
@@ -311,7 +311,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
         source: Source | str
         sampler, batches, collate_fn = drawn
-        if self.engine == "workers":
+        if is_torch(self.engine):
             source = "engine='workers' was asked for"
         else:
             source = "batch_size=None asks for single samples" if single else resolve(dataset)
@@ -323,7 +323,7 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         if not isinstance(source, str):
             chosen(self.engine, source.store)  # raises where it is not there
             return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
-        if self.engine in ("native", "python", "dali"):
+        if is_engine(self.engine):
             raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
         if self.dtype is not None or self.memory_format != torch.contiguous_format:
             raise UsageError(

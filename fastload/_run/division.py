@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .._engine import chosen
+from .._engine import registry
+from .._engine.image_engine import EngineOptions
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from .._transforms.views import Views
@@ -82,7 +83,7 @@ class Division:
 
 def division(loader: Any, source: Source) -> Division | None:
     """Who decodes for ``loader``, a FastLoader; None where there is nothing to divide."""
-    if loader.engine not in ("auto", "native") or source.tensors or not len(source):
+    if not registry.may_use_processes(loader.engine) or source.tensors or not len(source):
         return None
     known = loader._division
     if known is None or known[0] != source.parts:
@@ -98,11 +99,8 @@ def division(loader: Any, source: Source) -> Division | None:
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-    if chosen("auto", store) == "python":
-        return records
-    from .._engine.native import left_to_pillow
-
-    left: np.ndarray = records[left_to_pillow(store, records, threads)]
+    engine = registry.chosen("auto", store)
+    left: np.ndarray = records[engine.left_to_pillow(store, records, threads)]
     return left
 
 
@@ -118,7 +116,7 @@ def _why_threads(loader: Any, store: Store) -> str:
         return ""
     if _context(loader).get_start_method() != "fork":
         return "a cache is shared with processes that are forked only"
-    if chosen("auto", store) == "python":
+    if not registry.chosen("auto", store).forked_cache:
         return "the cache of a build without the core is not for processes"
     return ""
 
@@ -142,20 +140,19 @@ def processes(loader: Any, source: Source, store: Store, plan: Plan | Views) -> 
     if found is None or not found.processes:
         return None
     from .._engine.processes import Processes
-    from .._engine.python import PythonDecoder
+    from .._engine.python import PythonEngine
 
-    decoders = [
-        PythonDecoder(
-            store,
-            one,
-            channels_last=loader.memory_format == torch.channels_last,
-            threads=0,
-            check_crc="never",
-            ring=None,
-        )
+    options = EngineOptions(
+        threads=0,
+        ring=None,
+        channels_last=loader.memory_format == torch.channels_last,
+        check_crc="never",
+    )
+    engines = [
+        PythonEngine(store, one, options)
         for one in (plan.each if isinstance(plan, Views) else [plan])
     ]
-    return Processes(decoders, _context(loader), persistent=loader.persistent_workers)
+    return Processes(engines, _context(loader), persistent=loader.persistent_workers)
 
 
 def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:

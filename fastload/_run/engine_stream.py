@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder, Images
+from .._engine.base import BatchEngine, Images
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
+from .._transforms.plan import Plan
 from ..hints import OnError
 from .bad_samples.batch_filler import Filled, Filler
 from .bad_samples.policy import BadSamples
@@ -76,7 +77,7 @@ class BatchIterator(Iterator[Any]):
 
     Args:
         source: what is read.
-        decoder: what fills the batches.
+        engine: what fills the batches.
         order: index batches, iterated on the consumer's thread.
         sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
         assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
@@ -89,6 +90,7 @@ class BatchIterator(Iterator[Any]):
         on_error, bad: what becomes of samples that cannot be read, and where they are counted.
         refill: where batches are filled up from, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
+        rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
     _workers: tuple[()] = ()
@@ -98,7 +100,7 @@ class BatchIterator(Iterator[Any]):
         self,
         *,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         order: Order,
         sized: Sized,
         assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
@@ -113,6 +115,7 @@ class BatchIterator(Iterator[Any]):
         bad: BadSamples,
         refill: Refill | None = None,
         governor: Governor | None = None,
+        rest: Plan | None = None,
     ) -> None:
         self._order = order
         self._sized = sized
@@ -132,15 +135,16 @@ class BatchIterator(Iterator[Any]):
         if refill is not None:
             refill.order = lambda: known.indices
         filler = Filler(
-            decoder,
+            engine,
             source,
             seed=seed,
             epoch=epoch,
             on_error=on_error,
             refill=refill,
             left_out=left_out,
+            rest=rest,
         )
-        self._pipeline = Pipeline(source, decoder, known, filler, timeout_s, stamps)
+        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps)
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()

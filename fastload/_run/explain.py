@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .._engine import chosen, entry_points
+from .._engine import huffman_index
+from .._engine.registry import chosen, is_torch
 from .._sources.source import Source, begun
 from .._transforms.views import Views
 from ..hints import Stats
@@ -34,7 +35,7 @@ def _native(loader: Any, source: Source) -> list[str]:
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if loader.num_workers else 'the calling'} thread copies rows"
     lines = [
-        f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
+        f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     if decoding.why:
@@ -57,7 +58,7 @@ def _native(loader: Any, source: Source) -> list[str]:
     if loader._cache is not None:
         engine = chosen(loader.engine, source.store)
         lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
-    known = entry_points.in_words(source.parts)
+    known = huffman_index.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
     divided = division.division(loader, source)
@@ -85,7 +86,7 @@ def _workers(loader: Any, reason: str) -> list[str]:
             lines.append(f"memory: {objects.words(loader.num_workers)}; {REMEDY}")
     elif loader.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
-    elif loader.engine != "workers":
+    elif not is_torch(loader.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
     if loader._cache is not None:
         lines.append(f"cache: {loader._cache.explain(None, None)}")
@@ -116,7 +117,7 @@ def _split(loader: Any) -> list[str]:
     for number, part in enumerate(source.halves.each):
         lines += [f"view {number}:"] * source.halves.views
         lines += [
-            f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
+            f"split, in the engine ({chosen('auto', source.store).name}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
             "split, in Python, sample by sample: "
             + " -> ".join(part.tail.words if part.tail else ("nothing",)),
@@ -156,7 +157,7 @@ def figures(loader: Any) -> Stats:
         "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,
         "entry_points_nbytes": 0
         if loader._made is None
-        else entry_points.nbytes(loader._made[0][1]),
+        else huffman_index.nbytes(loader._made[0][1]),
         "bound": found.bound,
         "why": found.why,
         "headroom": loader._replayed / rate if rate and loader._replayed else None,
@@ -166,4 +167,4 @@ def figures(loader: Any) -> Stats:
 def _engine_name(loader: Any) -> str:
     if not loader._native:
         return "workers"
-    return chosen(loader.engine) if loader._made is None else str(loader._made[1].name)
+    return chosen(loader.engine).name if loader._made is None else str(loader._made[1].name)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
 from .._sources.source import Source
 from ..errors import UsageError
 from .bad_samples.batch_filler import Filled, Filler, Filling
@@ -47,17 +47,17 @@ class Pipeline:
     def __init__(
         self,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         known: Batches,
         filler: Filler,
         timeout_s: float,
         stamps: Stamps,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._filler = filler
         self._timeout_s = timeout_s or None
         self._stamps = stamps
-        self._ahead = ReadAhead(decoder, source.lookup, known)
+        self._ahead = ReadAhead(engine, source.lookup, known)
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: weakref.ref[Any] | None = None
@@ -71,7 +71,7 @@ class Pipeline:
         """Start the producer; it ends when ``owner`` is gone."""
         from prefetch_generator import BackgroundGenerator
 
-        self._decoder.acquire(self)
+        self._engine.acquire(self)
         _running.add(self)
         # Last of all, so that it is called first: libraries that a decoder has loaded meanwhile end
         # then too, and DALI complains of who still uses it.
@@ -87,7 +87,7 @@ class Pipeline:
 
     def use_threads(self, threads: int) -> None:
         """Batches submitted from now on are worked on by so many threads."""
-        self._decoder.threads = threads
+        self._engine.use_threads(threads)
 
     def put(self, indices: np.ndarray | BaseException | None) -> None:
         """Ask for one more batch; None says that there are no more, an error takes its place."""
@@ -173,7 +173,7 @@ class Pipeline:
             self._release()
 
     def _release(self) -> None:
-        self._decoder.release(self)
+        self._engine.release(self)
         _running.discard(self)
 
     def _submit(self, indices: np.ndarray) -> _Filling:
@@ -217,7 +217,7 @@ class Pipeline:
             self._stamps.count(
                 batches_ready=0 if self._results is None else self._results.queue.qsize(),
                 batches_being_filled=len(self._filling),
-                slabs_in_use=self._decoder.slabs_in_use(),
+                slabs_in_use=sum(ring.in_use() for ring in self._engine.rings),
             )
         return filled
 

@@ -23,8 +23,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from .._base.machine import cpu, memory
 from .._base.slabs import SlabRing
 from .._base.trace import Stamps
-from .._engine import chosen, make_decoder
-from .._engine.decoder import Decoder, Images
+from .._engine.base import BatchEngine, Images
+from .._engine.image_engine import EngineOptions
+from .._engine.registry import chosen, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
@@ -93,7 +94,7 @@ def _batches_ahead(loader: Any, source: Source) -> int:
     on_gpu = delivery.accelerated(loader) or (loader.pin_memory and torch.cuda.is_available())
     if loader.prefetch_factor or on_gpu:
         return ahead
-    if decode_device.decoding(loader, source).engine == "dali":
+    if decode_device.decoding(loader, source).engine.on_device:
         return ahead
     return default_prefetch(source.plan.nbytes, loader.batch_size, loader.num_workers)
 
@@ -136,7 +137,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
     left_out = _sampler.leave_out(order, epoch.skip) if epoch.resumed else None
     return BatchIterator(
         source=source,
-        decoder=_decoder(loader, source),
+        engine=_engine(loader, source),
         order=order,
         # Not the loader, which may keep the iterator.
         sized=loader._index_sampler if loader._shard() is None else range(len(loader)),
@@ -158,6 +159,7 @@ def native(loader: Any, source: Source, epoch: Epoch) -> BatchIterator:
         refill=epoch.refill,
         bad=loader._bad,
         governor=loader._governor,
+        rest=delivery.rest(loader, source),
     )
 
 
@@ -185,8 +187,8 @@ def _pinned(loader: Any) -> bool:
     return loader.pin_memory and torch.cuda.is_available()
 
 
-def _decoder(loader: Any, source: Source) -> Decoder:
-    """The decoder of this process for ``source``; kept from epoch to epoch."""
+def _engine(loader: Any, source: Source) -> BatchEngine:
+    """The engine of this process for ``source``; kept from epoch to epoch."""
     # Not one that was made before a fork: its threads are the parent's.
     decode_device.settle(loader, source)
     decoding = decode_device.decoding(loader, source)
@@ -194,11 +196,10 @@ def _decoder(loader: Any, source: Source) -> Decoder:
     rest = delivery.rest(loader, source)
     plan = source.plan if rest is None else rest.levels()
     if loader._made is not None:
-        made_for, decoder = loader._made
-        if made_for == key and decoder.makes(plan):
-            decoder.threads = loader.num_workers
-            decoder.rest = rest
-            return decoder  # type: ignore[no-any-return]
+        made_for, engine = loader._made
+        if made_for == key and engine.makes(plan):
+            engine.use_threads(loader.num_workers)
+            return engine  # type: ignore[no-any-return]
     pinned = loader.pin_memory and not delivery.accelerated(loader) and torch.cuda.is_available()
     adjusted = loader._governor
     ahead = _batches_ahead(loader, source) if adjusted is None else adjusted.most.prefetch
@@ -212,12 +213,9 @@ def _decoder(loader: Any, source: Source) -> Decoder:
             checked=loader.check_crc != "never",
         )
     processes = None
-    if decoding.engine != "dali":
+    if not decoding.engine.on_device:
         processes = division.processes(loader, source, store, plan)
-    decoder = make_decoder(
-        decoding.engine,
-        store,
-        plan,
+    options = EngineOptions(
         threads=loader.num_workers,
         # what is ahead, the one the consumer works on, and what is being copied to a device
         ring=None
@@ -230,11 +228,11 @@ def _decoder(loader: Any, source: Source) -> Decoder:
         check_crc=loader.check_crc,
         device=decoding.device,
         hw_decoder_load=decoding.hw_decoder_load,
+        processes=processes,
     )
-    decoder.rest = rest
-    decoder.employ(processes)
-    loader._made = key, decoder
-    return decoder
+    engine = make_engine(decoding.engine.name, store, plan, options)
+    loader._made = key, engine
+    return engine
 
 
 def _assemble(

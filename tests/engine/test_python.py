@@ -16,6 +16,7 @@ from torchvision import transforms as v1
 
 from fastload._base.slabs import SlabRing
 from fastload._engine import python as engine
+from fastload._engine.image_engine import EngineOptions
 from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import ChecksumError, DecodeError, StoreError, StoreNotFoundError
 from fastload.storage._crc import crc32c
@@ -37,7 +38,7 @@ def pixels(image: Image.Image) -> Any:
     return np.asarray(image).tolist()
 
 
-# PythonDecoder, over a store of loose files
+# PythonEngine, over a store of loose files
 
 
 class LooseFiles(Store):
@@ -104,15 +105,15 @@ def store_of(tmp_path: Path, kind: int = ENCODED) -> LooseFiles:
     return LooseFiles(tmp_path / "records", records, [image.size for image in IMAGES], kind)
 
 
-def decoder_of(store: Store, threads: int = 2, **options: Any) -> engine.PythonDecoder:
+def decoder_of(store: Store, threads: int = 2, **options: Any) -> engine.PythonEngine:
     dtype = options.pop("dtype", None)
     plan = recognise(options.pop("transform", TRAIN))
     assert isinstance(plan, Plan)
-    options = {"channels_last": False, "check_crc": "first", "ring": SlabRing(2), **options}
-    return engine.PythonDecoder(store, plan.with_output(dtype), threads=threads, **options)
+    options = {"threads": threads, "ring": SlabRing(2), **options}
+    return engine.PythonEngine(store, plan.with_output(dtype), EngineOptions(**options))
 
 
-def batch_of(decoder: engine.PythonDecoder, records: Any) -> torch.Tensor:
+def batch_of(decoder: engine.PythonEngine, records: Any) -> torch.Tensor:
     decoder.acquire(decoder)
     try:
         return decoder.submit(np.array(records, np.int64), seed=1, epoch=2).result()

@@ -54,7 +54,7 @@ def rest(loader: Any, source: Source) -> Plan | None:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
-    if decode_device.decoding(loader, source).engine == "dali":
+    if decode_device.decoding(loader, source).engine.on_device:
         return None
     return plan if plan.lut is not None or plan.erasing else None
 

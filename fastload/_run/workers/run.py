@@ -11,6 +11,7 @@ from typing import Any
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
+from ..._engine.registry import is_torch
 from ..._sources.source import begun
 from .. import epoch as _epoch
 from ..delivery import delivery
@@ -163,7 +164,7 @@ def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
 
 def halves(loader: Any) -> Halves | None:
     """What makes a loader's samples where an engine can begin what Python has to end."""
-    if loader.engine == "workers" or loader.batch_sampler is None:
+    if is_torch(loader.engine) or loader.batch_sampler is None:
         return None
     source = begun(loader.dataset)
     return None if source is None else Halves(source, loader.dataset, loader.check_crc)
