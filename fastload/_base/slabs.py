@@ -5,9 +5,8 @@ tensor, view, or NumPy array over that storage is gone, the array dies, which a 
 shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
 caller keeps is simply never reused.
 
-The ring looks at the weak references when it leases. A callback in Python would run in the middle
-of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits for a slab is told
-by a C function (``tell``).
+The ring looks at the weak references when it leases. A callback would run in the middle of the
+training loop, and Python swallows a Ctrl-C that arrives in a callback.
 
 A forked child begins with no slabs: those of its parent may be pinned, and then are not mapped in
 it (``_base/devices/cuda.py``); and another thread of the parent's may have held the lock.
@@ -21,8 +20,6 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,9 +27,6 @@ import torch
 # Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one fault
 # instead of 512.
 _HUGE_PAGE = 2 << 20
-
-# Smaller slabs are not counted: with small batches a loop waits for Python between two of them.
-LARGE_NBYTES = 8 << 20
 
 # A slab that was not needed in so many leases is given back.
 _WINDOW = 32
@@ -59,14 +53,11 @@ class SlabRing:
         patience_s: where ``keep`` slabs are all in use, wait so long for one before another is
             allocated. For a ring that is leased from by another thread than the consumer's, which
             may be about to let go.
-        few: how many large slabs there are to be until ``more`` is called; None: as many as are
-            leased. It is for who leases to ask whether the ring is ``crowded``.
     """
 
-    def __init__(self, keep: int, patience_s: float = 0.0, few: int | None = None) -> None:
+    def __init__(self, keep: int, patience_s: float = 0.0) -> None:
         self._keep = keep
         self._patience_s = patience_s
-        self._few = few
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
         self.steady = False
@@ -75,7 +66,6 @@ class SlabRing:
         self._begin()
 
     def _begin(self) -> None:
-        self._told: list[Callable[[Any], Any]] = []
         self._slabs: list[_Slab] = []
         self._leases = 0
         self._unused = self._keep  # slabs left free by each of the last leases
@@ -89,7 +79,10 @@ class SlabRing:
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
-        return SlabRing(self._keep, self._patience_s, self._few)
+        return SlabRing(self._keep, self._patience_s)
+
+    def __reduce__(self) -> tuple[type[SlabRing], tuple[int, float]]:
+        return SlabRing, (self._keep, self._patience_s)  # another process has slabs of its own
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -109,7 +102,7 @@ class SlabRing:
         if self._patience_s:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes, self._told)
+            view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
@@ -122,34 +115,6 @@ class SlabRing:
                 if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
                     return
             time.sleep(1e-4)
-
-    def crowded(self) -> bool:
-        """Whether a lease would allocate one more large slab than there are to be."""
-        if self._few is None:
-            return False
-        self._begin_in_a_child()
-        with self._lock:
-            large = [slab for slab in self._slabs if slab.memory.nbytes >= LARGE_NBYTES]
-            return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
-
-    def more(self) -> None:
-        """Let there be one large slab more, up to those that are kept."""
-        if self._few is not None:
-            self._few = min(self._few + 1, max(self._keep, self._few))
-
-    def tell(self, told: Callable[[Any], Any]) -> None:
-        """Call ``told``, a C function, whenever a slab is let go, until ``tell_no_more``."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._told.append(told)
-            for slab in self._slabs:
-                slab.tell(self._told)
-
-    def tell_no_more(self, told: Callable[[Any], Any]) -> None:
-        """End ``tell``. Another call does nothing."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._told = [other for other in self._told if other != told]
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that ``address`` lies in; None where it is in none of these."""
@@ -193,18 +158,11 @@ class _Slab:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
-        self._told: list[weakref.ref[np.ndarray]] = []
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, told: Sequence[Callable[[Any], Any]] = ()) -> np.ndarray:
+    def lease(self, nbytes: int) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
-        self.tell(told)
         return view
-
-    def tell(self, told: Sequence[Callable[[Any], Any]]) -> None:
-        view = None if self._lease is None else self._lease()
-        if view is not None:
-            self._told = [weakref.ref(view, one) for one in told]
