@@ -126,7 +126,6 @@ class EpochIterator(BatchStream):
     def close(self) -> None:
         """As in BatchStream; its worker processes end, unless they persist."""
         self._stream.close()
-        self._stream = _Ended()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_stream":  # a copy that is being made has none yet
