@@ -51,7 +51,7 @@ def test_small_slabs_and_rings_without_a_number_are_never_crowded():
 def test_whoever_waits_is_told_when_a_slab_is_let_go():
     ring, told = SlabRing(keep=3, few=2), queue.SimpleQueue()
     before = lease(ring)
-    ring.tell(told.put)
+    ring.notify(told.put)
     after = lease(ring)
     assert told.empty()
     del before
@@ -66,13 +66,13 @@ def test_whoever_waits_is_told_when_a_slab_is_let_go():
 def test_of_several_who_wait_each_is_told_until_it_ends():
     ring, first, second = SlabRing(keep=3, few=2), queue.SimpleQueue(), queue.SimpleQueue()
     for told in (first, second):
-        ring.tell(told.put)
+        ring.notify(told.put)
     held = lease(ring)
     del held
     assert (first.qsize(), second.qsize()) == (1, 1)
     held = lease(ring)
-    ring.tell_no_more(second.put)
-    ring.tell_no_more(second.put)
+    ring.notify_no_more(second.put)
+    ring.notify_no_more(second.put)
     again = lease(ring)
     del held, again
     assert first.qsize() == 3

@@ -1,16 +1,16 @@
-"""Slabs: the memory of batches, allocated once and reused when nobody refers to it any more.
+"""Slabs: the memory of batches, allocated once and reused when nothing refers to it any more.
 
-A slab is handed out as a tensor. The tensor's storage keeps a NumPy array alive; when the last
-tensor, view, or NumPy array over that storage is gone, the array dies, which a weak reference
-shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
-caller keeps is simply never reused.
+A slab is leased as a tensor. The tensor's storage keeps a NumPy array alive. When the last tensor,
+view or NumPy array over that storage is freed, so is this array; a weak reference shows it, and the
+slab can be leased again. Nothing has to be returned explicitly, and a batch that the caller keeps
+is never overwritten.
 
-The ring looks at the weak references when it leases. A callback in Python would run in the middle
-of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits for a slab is told
-by a C function (``tell``).
+The ring checks the weak references when a slab is leased. A Python callback would run in the middle
+of the training loop, and Python swallows a Ctrl-C that arrives in one; a thread that waits for a
+slab is notified by a C function (``notify``).
 
-A forked child begins with no slabs: those of its parent may be pinned, and then are not mapped in
-it (``_base/devices/cuda.py``); and another thread of the parent's may have held the lock.
+A forked child starts without slabs: its parent's may be pinned, and then are not mapped in the
+child (``_base/devices/cuda.py``), and another thread of the parent may have held the lock.
 """
 
 from __future__ import annotations
@@ -22,45 +22,48 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh huge
-# page costs one fault instead of 512.
+Notify: TypeAlias = Callable[[Any], object]
+"""A C function that is called with the weak reference of a slab that was released."""
+
+# Pages in use take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh
+# huge page costs one page fault instead of 512.
 _HUGE_PAGE = 2 << 20
 
 # Smaller slabs are not counted: with small batches a loop waits for Python between two of them.
 LARGE_NBYTES = 8 << 20
 
-# A slab that was not needed in so many leases is given back.
+# A slab that was not needed during this many leases is freed.
 _WINDOW = 32
 
 
 def _allocate(nbytes: int) -> np.ndarray:
-    """Page-aligned private memory of ``nbytes`` bytes, given back to the system when it dies."""
-    # MAP_PRIVATE: Python's default for anonymous maps is shared, and a forked worker that wrote
-    # into a shared slab would write into its parent's batch.
+    """Page-aligned private memory of ``nbytes`` bytes, unmapped when the array is freed."""
+    # MAP_PRIVATE, because Python's default for anonymous maps is shared: a forked worker that wrote
+    # into a slab would change its parent's batch.
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             memory.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
-            pass  # a kernel without transparent huge pages: ordinary pages do
+            pass  # a kernel without transparent huge pages: use ordinary ones
     return np.frombuffer(memory, np.uint8)
 
 
 class SlabRing:
-    """A ring of slabs that grows when the caller holds on to batches and shrinks when it lets go.
+    """A ring of slabs that grows while the caller keeps batches and shrinks when it drops them.
 
     Args:
-        keep: number of free slabs to keep for reuse; what is free beyond that is given back.
-        patience_s: where ``keep`` slabs are all in use, wait so long for one before another is
-            allocated. For a ring that is leased from by another thread than the consumer's, which
-            may be about to let go.
-        few: how many large slabs there are to be until ``more`` is called; None: as many as are
-            leased. It is for who leases to ask whether the ring is ``crowded``.
+        keep: number of free slabs to keep for reuse; free slabs beyond that are freed.
+        patience_s: if ``keep`` slabs are all in use, wait up to this many seconds for one before
+            allocating another. For a ring that another thread than the consumer's leases from: the
+            consumer may be about to drop a batch.
+        few: limit of large slabs until ``more`` is called; None: no limit. The limit is advisory:
+            the thread that leases asks ``crowded`` first.
     """
 
     def __init__(self, keep: int, patience_s: float = 0.0, few: int | None = None) -> None:
@@ -70,16 +73,16 @@ class SlabRing:
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
         self.steady = False
-        """Whether free slabs stay though they were not needed for a while: pinned memory does, as
-        pinning and unpinning take milliseconds, and let the host wait for the device."""
+        """Whether free slabs are kept although they were not needed for a while. True for pinned
+        memory: pinning and unpinning take milliseconds and make the host wait for the device."""
         self._begin()
 
     def _begin(self) -> None:
-        self._told: list[Callable[[Any], Any]] = []
+        self._notified: list[Notify] = []
         self._slabs: list[_Slab] = []
         self._leases = 0
-        self._unused = self._keep  # slabs left free by each of the last leases
-        # Re-entrant: the collector may close an abandoned iterator in the middle of a lease.
+        self._unused = self._keep  # slabs that stayed free in all of the last leases
+        # Re-entrant: the garbage collector may close an abandoned iterator during a lease.
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
@@ -102,20 +105,20 @@ class SlabRing:
             strides: in elements; they must cover exactly the elements of ``shape``.
 
         Returns:
-            The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
+            The tensor owns the slab. The array is for filling it: drop the reference afterwards.
         """
         self._begin_in_a_child()
         nbytes = math.prod(shape) * dtype.itemsize
         if self._patience_s:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes, self._told)
+            view = self._free(nbytes).lease(nbytes, self._notified)
         storage = torch.from_numpy(view).untyped_storage()
-        # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
+        # set_, not view: like a tensor from torch.stack, this one must be no autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
 
     def _wait(self, nbytes: int) -> None:
-        """Until a slab is free or may be allocated, or patience ends."""
+        """Wait until a slab is free or may be allocated, or ``patience_s`` is over."""
         end = time.monotonic() + self._patience_s
         while len(self._slabs) >= self._keep and time.monotonic() < end:
             with self._lock:
@@ -124,7 +127,7 @@ class SlabRing:
             time.sleep(1e-4)
 
     def crowded(self) -> bool:
-        """Whether a lease would allocate one more large slab than there are to be."""
+        """Whether a lease would allocate a large slab beyond the limit ``few``."""
         if self._few is None:
             return False
         self._begin_in_a_child()
@@ -133,41 +136,41 @@ class SlabRing:
             return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
 
     def more(self) -> None:
-        """Let there be one large slab more, up to those that are kept."""
+        """Raise the limit of large slabs by one, up to ``keep``."""
         if self._few is not None:
             self._few = min(self._few + 1, max(self._keep, self._few))
 
-    def tell(self, told: Callable[[Any], Any]) -> None:
-        """Call ``told``, a C function, whenever a slab is let go, until ``tell_no_more``."""
+    def notify(self, function: Notify) -> None:
+        """Call ``function``, a C function, for each released slab, until ``notify_no_more``."""
         self._begin_in_a_child()
         with self._lock:
-            self._told.append(told)
+            self._notified.append(function)
             for slab in self._slabs:
-                slab.tell(self._told)
+                slab.notify(self._notified)
 
-    def tell_no_more(self, told: Callable[[Any], Any]) -> None:
-        """End ``tell``. Another call does nothing."""
+    def notify_no_more(self, function: Notify) -> None:
+        """Undo ``notify``. A second call does nothing."""
         self._begin_in_a_child()
         with self._lock:
-            self._told = [other for other in self._told if other != told]
+            self._notified = [other for other in self._notified if other != function]
 
     def memory_at(self, address: int) -> np.ndarray | None:
-        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        """The whole slab that contains ``address``, or None."""
         for slab in list(self._slabs):
             if slab.address <= address < slab.address + slab.memory.nbytes:
                 return slab.memory
         return None
 
     def in_use(self) -> int:
-        """Number of slabs that somebody still refers to."""
+        """Number of slabs that are still referred to."""
         self._begin_in_a_child()
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 
     def _free(self, nbytes: int) -> _Slab:
-        """A free slab of at least ``nbytes``; free ones too small or too many are dropped."""
+        """A free slab of at least ``nbytes``; frees those that are too small or too many."""
         free = [slab for slab in self._slabs if slab.free()]
-        # A last, smaller batch fits into a slab of the others; a larger need replaces them.
+        # The smaller last batch uses a slab of full size; a larger batch replaces the slabs.
         fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]
         dropped = set(map(id, free)) - set(map(id, fitting[: self._keep]))
         if dropped:
@@ -187,24 +190,24 @@ class SlabRing:
 
 
 class _Slab:
-    """One piece of memory, and a weak reference to the array it was last handed out as."""
+    """A piece of memory, with a weak reference to the array that was last leased from it."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
-        self._told: list[weakref.ref[np.ndarray]] = []
+        self._callbacks: list[weakref.ref[np.ndarray]] = []
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, told: Sequence[Callable[[Any], Any]] = ()) -> np.ndarray:
+    def lease(self, nbytes: int, notified: Sequence[Notify] = ()) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
-        self.tell(told)
+        self.notify(notified)
         return view
 
-    def tell(self, told: Sequence[Callable[[Any], Any]]) -> None:
+    def notify(self, notified: Sequence[Notify]) -> None:
         view = None if self._lease is None else self._lease()
         if view is not None:
-            self._told = [weakref.ref(view, one) for one in told]
+            self._callbacks = [weakref.ref(view, function) for function in notified]

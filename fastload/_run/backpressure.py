@@ -38,12 +38,12 @@ class Gate:
         self._passed_ns = self._lost_ns = self._batches = self._waited = self._slowed = 0
         self._told = told
         for ring in rings:
-            ring.tell(told)
+            ring.notify(told)
 
     def close(self) -> None:
         """Be told of slabs no more. May be called again, and from any thread."""
         for ring in self._rings:
-            ring.tell_no_more(self._told)
+            ring.notify_no_more(self._told)
 
     def ask(self) -> bool:
         """The consumer wants the next batch; whether it is not there yet."""

@@ -119,7 +119,7 @@ def _split(loader: Any) -> list[str]:
             f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
             "split, in Python, sample by sample: "
-            + " -> ".join(part.tail.words if part.tail else ("nothing",)),
+            + " -> ".join(part.suffix.words if part.suffix else ("nothing",)),
         ]
     return lines
 

@@ -257,7 +257,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
 
 def _same_tails(one: Parts | None, other: Parts | None) -> bool:
     tails = [
-        None if halves is None else [part.tail for part in halves.each] for halves in (one, other)
+        None if halves is None else [part.suffix for part in halves.each] for halves in (one, other)
     ]
     return tails[0] == tails[1]
 

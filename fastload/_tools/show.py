@@ -17,7 +17,7 @@ import numpy.typing as npt
 import torch
 from torch.utils.data import Subset
 
-from .._base.import_object import told
+from .._base.import_object import one_line
 from .._sources.packed import PackedDataset, open_dataset
 from .._sources.source import nested, resolve
 from .._transforms.views import Views
@@ -189,7 +189,9 @@ def _made(
             except FastloadError:
                 raise
             except Exception as error:  # of the user's transform
-                raise UsageError(f"the transform fails on sample {index}: {told(error)}") from error
+                raise UsageError(
+                    f"the transform fails on sample {index}: {one_line(error)}"
+                ) from error
             found, words = _levels(_image_of(batch, batched=not single), plan)
             levels.append(found)
         made.append(levels)

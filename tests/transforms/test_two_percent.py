@@ -19,8 +19,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._transforms.geometry import draws
-from fastload._transforms.geometry.affine import Look
 from fastload._transforms.pixels import augmix, operations, policies, timm_policy
+from fastload._transforms.pixels.affine import Look
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload._transforms.sample_params import Recipe, draw

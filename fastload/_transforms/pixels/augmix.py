@@ -1,7 +1,7 @@
-"""AugMix: chains of operations, mixed with the image they began with.
+"""AugMix: chains of operations, mixed with the original image.
 
-torchvision takes it apart on tensors, also where the image is Pillow's (transforms/autoaugment.py,
-transforms/v2/_auto_augment.py), so its operations are those of tensors: pixels/torch.cpp.
+torchvision runs AugMix on tensors even for PIL images (transforms/autoaugment.py,
+transforms/v2/_auto_augment.py), so its operations reproduce torch's arithmetic: pixels/torch.cpp.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import math
 
 import numpy as np
 
-from ..geometry.affine import Look, inverse
 from ..geometry.crop_geometry import Array
 from . import operations
+from .affine import Look, inverse
 from .operations import Slots, empty
 from .policies import Step
 
@@ -21,7 +21,7 @@ WIDTH = 11
 """Values of the largest operation: the matrix, the filter, the kind of fill, the fill."""
 
 _TRIES = 8
-_DEEPEST = 3  # of a chain whose depth is drawn
+_DEEPEST = 3  # largest depth of a chain whose depth is random
 
 _AS_ON_TENSORS = {
     "Brightness": operations.TORCH_BRIGHTNESS,
@@ -41,10 +41,10 @@ NAMES = frozenset({*_AS_ON_TENSORS, *_AS_THEY_ARE, "AutoContrast", "Rotate"}) | 
 
 @dataclasses.dataclass(frozen=True)
 class AugMix:
-    """``chains`` chains, each of ``depth`` of ``steps`` (0: 1 to 3), added up with the image.
+    """``chains`` chains of ``depth`` random ``steps`` each (0: 1 to 3), summed with the image.
 
-    The shares are drawn from Dirichlet's distribution with ``alpha``. ``filled``: whether what lies
-    outside has a colour (``look.fill``), and not merely no light.
+    The weights are drawn from a Dirichlet distribution with ``alpha``. ``filled``: whether affine
+    maps fill with ``look.fill``; otherwise with zeros.
     """
 
     steps: tuple[Step, ...]
@@ -62,13 +62,13 @@ class AugMix:
 
     @property
     def numbers(self) -> int:
-        """Of the shares; of each chain its depth; which operation, which bin, which sign."""
+        """Those of the weights, each chain's depth, and each operation's choice, bin and sign."""
         shares = (2 + self.chains) * gamma_numbers(self.alpha)
         return shares + self.chains * (1 + 3 * self._longest)
 
     @property
     def slots(self) -> int:
-        """One to begin, and one behind each chain to add it."""
+        """One to start, the operations of each chain, and one after each chain to add it."""
         return 1 + self.chains * (self._longest + 1)
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -99,7 +99,7 @@ class AugMix:
     def _step(
         self, codes: Array, values: Array, u: Array, there: Array, w: Array, h: Array
     ) -> None:
-        """Fill a slot, of the samples that are ``there``."""
+        """Fill a slot for the samples where ``there``."""
         chosen = (u[0] * len(self.steps)).astype(np.int64)
         bins = (u[1] * self.severity).astype(np.int64)
         for k, step in enumerate(self.steps):
@@ -113,7 +113,7 @@ class AugMix:
             codes[which], values[which] = self._operation(step.name, magnitude, *sides)
 
     def _operation(self, name: str, magnitude: Array, w: Array, h: Array) -> tuple[int, Array]:
-        """Its code, and its values (n, 11)."""
+        """Code and values (n, 11) of an operation."""
         values = np.zeros((len(magnitude), WIDTH))
         v2 = self.look.v2
         values[:, 0] = magnitude
@@ -139,7 +139,10 @@ class AugMix:
         elif name.startswith("Shear"):
             degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
             shear = (degrees, zero) if across else (zero, degrees)
-            center = -w * 0.5, -h * 0.5  # the corner; the matrices of tensors start at the centre
+            center = (
+                -w * 0.5,
+                -h * 0.5,
+            )  # the corner: matrices for tensors are relative to the centre
         else:
             shift = np.trunc(magnitude)
             move = (shift, zero) if across else (zero, shift)
@@ -151,12 +154,12 @@ class AugMix:
 
 
 def gamma_numbers(alpha: float) -> int:
-    """Uniform numbers for each number with the gamma distribution."""
+    """Number of uniform numbers needed for each gamma-distributed number."""
     return 1 if alpha == 1 else 1 + 3 * _TRIES
 
 
 def dirichlet(u: Array, alpha: float, count: int) -> Array:
-    """float32 (n, count): shares with Dirichlet's distribution, ``alpha`` for each.
+    """float32 (n, count): weights with a Dirichlet distribution, ``alpha`` for each.
 
     ``u`` is (count * gamma_numbers(alpha), n).
     """
@@ -168,12 +171,12 @@ def dirichlet(u: Array, alpha: float, count: int) -> Array:
 
 
 def _log_gamma(u: Array, alpha: float) -> Array:
-    """The logarithm of numbers with the gamma distribution.
+    """The logarithms of gamma-distributed numbers.
 
-    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000); with a fixed
-    number of tries, of which each fails one time in twenty or less. The last resort is d.
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), with a fixed
+    number of tries, each of which fails with a probability of at most 1/20. If all fail: log(d).
     """
-    # numbers are in [0, 1): the complement has a logarithm
+    # 1 - u, because u may be 0
     exponent = -np.log1p(-u[0])
     if alpha == 1:
         logs: Array = np.log(np.maximum(exponent, 1e-300))
