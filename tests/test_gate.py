@@ -203,11 +203,11 @@ def test_an_iterator_that_ends_takes_nothing_from_one_that_goes_on(folder):
     iterator, other = iter(loader), iter(loader)
     next(iterator), next(other)
     ring = loader._made[1]._ring
-    assert len(ring._told) == 2
+    assert len(ring._notified) == 2
     other.close()
-    assert ring._told == [iterator._pipeline._tasks.put]
+    assert ring._notified == [iterator._pipeline._tasks.put]
     assert len(list(iterator)) == 2
-    assert ring._told == []
+    assert ring._notified == []
 
 
 def test_a_batch_that_another_thread_lets_go_of_lets_the_next_begin(folder):

@@ -10,6 +10,8 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from .byte_sizes import human
+
 Progress = Callable[[int, "int | None", int], None]
 """Called with the number of records done, their total (None: unknown), and the bytes done."""
 
@@ -97,15 +99,6 @@ def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress 
                 shown.update(done - shown.n)
 
             yield report
-
-
-def human(nbytes: float) -> str:
-    """``nbytes`` in the largest unit below it: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
 
 
 def _in_notebook() -> bool:

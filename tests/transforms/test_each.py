@@ -316,7 +316,7 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
         v1.Compose([v1.RandomRotation((45, 45), expand=True), v1.Resize((9, 9)), v1.ToTensor()])
     )
     sizes = np.array([[300, 200], [50000, 300]], np.int32)
-    with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
+    with pytest.raises(DataError, match=r"gives more than .* this 50000x300 image") as info:
         sample_params.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
     assert info.value.record == 8
 

@@ -144,7 +144,7 @@ def test_erasing_is_torchvisions(mode: str, value: Any) -> None:
         (lambda: chain(v1.CenterCrop(9), RandomErasing("rand")), "mode='rand'"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(count=3)), "several rectangles"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(device="cuda")), "device=cuda"),
-        (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights of its operations"),
+        (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights for its operations"),
         (lambda: chain(RandAugment([AugmentOp("Rotate", resample=(2, 3))])), "chosen at random"),
         (lambda: chain(RandAugment([AugmentOp("GaussianBlur")])), "timm with GaussianBlur"),
         (
@@ -165,7 +165,7 @@ def test_a_method_that_was_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(MaybeToTensor, "__call__", lambda self, image: image)
     found = recognise(whole)
     assert isinstance(found, Unrecognised)
-    assert f"MaybeToTensor has another __call__, of {__name__}" in found.reason
+    assert f"the __call__ of MaybeToTensor was replaced by one from {__name__}" in found.reason
 
 
 def test_a_class_that_only_has_the_name_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

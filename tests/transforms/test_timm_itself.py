@@ -119,4 +119,4 @@ def test_rand_augment_is_timms(
 
 def test_weights_of_operations_are_declined(create: Any) -> None:
     chain = create(32, is_training=True, interpolation="bicubic", auto_augment="rand-tweights")
-    assert "with weights of its operations" in recognise(chain).reason
+    assert "with weights for its operations" in recognise(chain).reason

@@ -2,14 +2,23 @@
 
 torchvision runs AugMix on tensors even for PIL images (transforms/autoaugment.py,
 transforms/v2/_auto_augment.py), so its operations reproduce torch's arithmetic: pixels/torch.cpp.
+
+Note [Grid]
+    torchvision computes the grid of an affine map by a matrix multiplication in float32. How that
+    rounds depends on the library behind it and on the processor: with MKL, the sum of the products
+    of x and y is fused (rounded once) on Intel's processors with AVX-512, and not on others. So
+    ``grid_rounding`` asks torch, once. If torch rounds in a third way, AugMix is not recognised.
+    Below 400 multiplications torch uses its own loops, which do not fuse.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
+import torch
 
 from ..geometry.crop_geometry import Array
 from . import operations
@@ -17,8 +26,10 @@ from .affine import Look, inverse
 from .operations import Slots, empty
 from .policies import Step
 
-WIDTH = 11
-"""Values of the largest operation: the matrix, the filter, the kind of fill, the fill."""
+WIDTH = 12
+"""Values of the largest operation: the matrix, the filter, the kind of fill, the fill, fused."""
+
+_LOOPS = 400  # multiplications; aten/src/ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_
 
 _TRIES = 8
 _DEEPEST = 3  # largest depth of a chain whose depth is random
@@ -113,7 +124,7 @@ class AugMix:
             codes[which], values[which] = self._operation(step.name, magnitude, *sides)
 
     def _operation(self, name: str, magnitude: Array, w: Array, h: Array) -> tuple[int, Array]:
-        """Code and values (n, 11) of an operation."""
+        """Code and values (n, 12) of an operation."""
         values = np.zeros((len(magnitude), WIDTH))
         v2 = self.look.v2
         values[:, 0] = magnitude
@@ -149,8 +160,38 @@ class AugMix:
         values[:, :6] = inverse(center, angle, move, zero + 1.0, shear, v2=v2)
         values[:, 6] = self.look.filter
         values[:, 7] = (1 + v2) * self.filled
-        values[:, 8:] = self.look.fill
+        values[:, 8:11] = self.look.fill
+        values[:, 11] = (6 * w * h >= _LOOPS) & (grid_rounding() == "fused")
         return operations.TORCH_AFFINE, values
+
+
+@functools.cache
+def grid_rounding() -> str | None:
+    """How torch rounds the grid of an affine map: "separate", "fused", or None: in another way.
+
+    See Note [Grid]. Takes 0.3 ms, once in a process.
+    """
+    found = {"separate", "fused"}
+    for width, height in ((8, 8), (13, 11), (16, 16)):
+        x, y = (np.arange(side, dtype=np.float32) - 0.5 * (side - 1) for side in (width, height))
+        base = np.ones((height, width, 3), np.float32)
+        base[:, :, 0], base[:, :, 1] = x, y[:, None]
+        points = torch.from_numpy(base.reshape(1, -1, 3))
+        for k in range(4):
+            angle = 0.1 + 0.2 * k
+            cos, sin, move = math.cos(angle), math.sin(angle), 1 / (3 + k)
+            matrix = np.array([[cos, -sin], [sin, cos], [move, -move]], np.float32)
+            theirs = points.bmm(torch.from_numpy(matrix[None])).numpy()[0]
+            across = base.reshape(-1, 3)[:, :1] * matrix[0]
+            down = base.reshape(-1, 3)[:, 1:2].astype(np.float64) * matrix[1]
+            sums = {
+                "separate": across + down.astype(np.float32),
+                "fused": (across + down).astype(np.float32),
+            }
+            if 6 * width * height < _LOOPS:
+                sums["fused"] = sums["separate"]
+            found &= {name for name in found if np.array_equal(sums[name] + matrix[2], theirs)}
+    return min(found, default=None)
 
 
 def gamma_numbers(alpha: float) -> int:

@@ -156,6 +156,8 @@ def _aug_mix(transform: Transform) -> PixelOp:
         )
     if not 1 <= transform.severity <= 10:
         raise Stop(f"AugMix with severity={transform.severity}; torchvision takes 1 to 10")
+    if augmix.grid_rounding() is None:
+        raise Stop("AugMix, because torch multiplies matrices with an unknown rounding here")
     fill = transform.fill
     parts = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
     if any(level != int(level) for level in parts):
