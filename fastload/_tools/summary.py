@@ -147,7 +147,7 @@ def in_words(classes: int, labels: str | None) -> str:
     return "1 class" if classes == 1 else f"{classes:,} classes"
 
 
-def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
     return f"{dtype} ({', '.join(map(str, shape))})" if shape else str(dtype)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from .targets.joint import Joint
 if TYPE_CHECKING:
     import numpy.typing as npt  # 20 ms
 
-STORED: dict[torch.dtype, np.dtype[Any]] = {
+STORED: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.uint8: np.dtype(np.uint8),
     torch.float32: np.dtype(np.float32),
     torch.float16: np.dtype(np.float16),
@@ -71,7 +71,7 @@ class Plan:
     filter: int = BILINEAR
     fill: tuple[int, int, int] = (0, 0, 0)
     stages: tuple[Stage, ...] = ()
-    lut: npt.NDArray[Any] | None = None
+    lut: npt.NDArray[np.generic] | None = None
     dtype: torch.dtype = torch.uint8
     channels: int = 3
     size: tuple[int, int] | None = None
@@ -123,7 +123,7 @@ class Plan:
         )
 
     @property
-    def stored(self) -> np.dtype[Any]:
+    def stored(self) -> np.dtype[np.generic]:
         """The NumPy dtype that an output is stored in; uint16 stands for bfloat16."""
         return STORED[self.dtype]
 
@@ -236,7 +236,7 @@ class Plan:
         )
 
 
-def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
+def as_numpy(table: torch.Tensor) -> npt.NDArray[np.generic]:
     """The table as a read-only array in the dtype given by ``STORED``."""
     if table.dtype == torch.bfloat16:
         stored = table.contiguous().view(torch.int16).numpy().view(np.uint16)
@@ -247,7 +247,7 @@ def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
     return stored
 
 
-def as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
+def as_torch(table: npt.NDArray[np.generic], dtype: torch.dtype) -> torch.Tensor:
     """The inverse of ``as_numpy``: a copy of the table as a tensor of ``dtype``."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(table.view(np.int16).copy()).view(torch.bfloat16)

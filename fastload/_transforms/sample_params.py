@@ -11,7 +11,7 @@ Note [Positions]
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -60,7 +60,7 @@ class Recipe:
         names = ("first_size", "codes", "values", "frames", "boxes", "keys")
         return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
 
-    def stages(self) -> tuple[npt.NDArray[Any], ...] | None:
+    def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
         """The argument ``stages`` of the core's submit; None if there is only the first frame."""
         if not len(self.settings):
             return None
@@ -68,7 +68,7 @@ class Recipe:
 
     def erase(
         self, noise: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
-    ) -> tuple[npt.NDArray[Any], ...]:
+    ) -> tuple[npt.NDArray[np.generic], ...]:
         """The argument ``erase`` of the core's submit, with ``Plan.erased_bytes``."""
         return self.boxes, self.keys, noise, values
 

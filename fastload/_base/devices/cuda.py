@@ -143,7 +143,7 @@ class Cuda:
             if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTFORK"):
                 base.madvise(mmap.MADV_DONTFORK)
             with torch.cuda.device(self.device):
-                status: Any = cudart().cudaHostRegister(address, memory.nbytes, 1)
+                status: int = cudart().cudaHostRegister(address, memory.nbytes, 1)
             self._pins[address] = int(status) == 0
             if not self._pins[address]:
                 self._forget_error()
@@ -215,7 +215,7 @@ class Cuda:
             event.record(stream)
             self._side.wait_event(event)
 
-    def side(self) -> contextlib.AbstractContextManager[Any]:
+    def side(self) -> contextlib.AbstractContextManager[object]:
         """As in the contract."""
         return on_stream(self._side)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ class Erase:
     p: float
     scale: tuple[float, float]
     ratio: tuple[float, float]
-    values: npt.NDArray[Any]
+    values: npt.NDArray[np.generic]
 
     @property
     def noise(self) -> bool:
@@ -113,7 +113,10 @@ def noise(key: int, count: int) -> npt.NDArray[np.uint16]:
 
 
 def erase(
-    image: npt.NDArray[Any], boxes: npt.NDArray[np.int32], keys: Array, erasing: tuple[Erase, ...]
+    image: npt.NDArray[np.generic],
+    boxes: npt.NDArray[np.int32],
+    keys: Array,
+    erasing: tuple[Erase, ...],
 ) -> None:
     """Erase the rectangles (e, 4) of one sample (channels, h, w), in place."""
     count = len(image)

@@ -330,7 +330,7 @@ class Moving:
                 self._fail(i, name, str(error) or type(error).__name__, error)
         return time.perf_counter_ns() - begin
 
-    def _mask(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def _mask(self, name: str, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
         """Memory for the masks, allocated on first use."""
         if name not in self._masks:
             made = np.zeros((len(self._records), *self._shape), dtype)
@@ -345,7 +345,7 @@ class Moving:
         self._errors.setdefault(i, found)
 
 
-def _read_mask(data: bytes) -> npt.NDArray[Any]:
+def _read_mask(data: bytes) -> npt.NDArray[np.generic]:
     """A mask (h, w) from an image file with one channel. Raises OSError and ValueError."""
     from PIL import Image
 
