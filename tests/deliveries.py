@@ -29,6 +29,12 @@ class Slabs:
     def __iter__(self):
         return self
 
+    def ready(self):
+        return True
+
+    def close(self):
+        pass
+
     def __next__(self):
         if self.made == self.count:
             raise StopIteration

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -171,18 +171,10 @@ class Stamps:
         )
 
 
-class _TorchIterator(Protocol):
-    """torch's ``_BaseDataLoaderIter``, as far as it is used here."""
-
-    def __next__(self) -> Any: ...
-
-    def __len__(self) -> int: ...
-
-
 class Observed(Iterator[Any]):
     """Wraps torch's own iterator and measures how long the consumer waits."""
 
-    def __init__(self, iterator: _TorchIterator, stamps: Stamps) -> None:
+    def __init__(self, iterator: Iterator[Any], stamps: Stamps) -> None:
         self._wrapped = iterator
         self._stamps = stamps
 
@@ -197,7 +189,15 @@ class Observed(Iterator[Any]):
         return batch
 
     def __len__(self) -> int:
-        return len(self._wrapped)
+        return len(self._wrapped)  # type: ignore[arg-type]
+
+    def ready(self) -> bool:
+        """Always true, because torch's iterator does not tell."""
+        return True
+
+    def close(self) -> None:
+        """Drop torch's iterator."""
+        self._wrapped = iter(())
 
     def __getattr__(self, name: str) -> Any:
         if name == "_wrapped":  # while this is being copied it is not set yet

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from .._base.torch_loader import DataLoader as TorchLoader
 from .._loader import FastLoader
-from .._run.arguments import Sample
+from .._run.config import Sample
 
 
 class _Same(type):

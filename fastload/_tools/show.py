@@ -20,6 +20,7 @@ from torch.utils.data import Dataset, Subset
 from .._base.import_object import one_line
 from .._sources.packed import PackedDataset, open_dataset
 from .._sources.source import nested, resolve
+from .._sources.unreadable import Unreadable
 from .._transforms.views import Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
@@ -165,10 +166,13 @@ def _made(
     """The samples' levels by epoch, the engine, and how values were converted to levels."""
     from .._loader import FastLoader
 
-    source = resolve(dataset)
+    try:
+        source = resolve(dataset)
+        plan = source.plan if source.hybrid is None else None
+    except Unreadable:
+        plan = None
     # Without a plan the transform may give images of different sizes, which form no batch.
-    single = isinstance(source, str)
-    plan = None if isinstance(source, str) else source.plan
+    single = plan is None
     if isinstance(plan, Views):
         raise UsageError(f"show: expected one chain of transforms, got {len(plan.each)} views")
     loader: FastLoader[Any] = FastLoader(

@@ -32,12 +32,12 @@ class Unrecognised:
 
     Attributes:
         reason: what the user could change, in words.
-        halves: the chain split into a part for an engine and a part for Python; None: an engine can
+        hybrid: the chain split into a part for an engine and a part for Python; None: an engine can
             do nothing of it.
     """
 
     reason: str
-    halves: Parts | None = None
+    hybrid: Parts | None = None
 
 
 def recognise(
@@ -64,8 +64,8 @@ def recognise(
         remember(transform, settings, found)
     if isinstance(found, Unrecognised) and (joint is not None or mode != "RGB"):
         return Unrecognised(found.reason)
-    if isinstance(found, Unrecognised) and found.halves is not None:
-        if not found.halves.each[0].plan.steps:
+    if isinstance(found, Unrecognised) and found.hybrid is not None:
+        if not found.hybrid.each[0].plan.steps:
             return Unrecognised(found.reason)
     return found
 
@@ -84,8 +84,8 @@ def _views(transforms: Sequence[Transform], mode: str) -> Views | Unrecognised:
         if isinstance(one, Plan):
             parts.append(Part(one))
         else:
-            assert one.halves is not None
-            parts.append(one.halves.each[0])
+            assert one.hybrid is not None
+            parts.append(one.hybrid.each[0])
             reasons.append(f"view {number}: {one.reason}")
     return Unrecognised("; ".join(reasons), Parts(tuple(parts), views=True))
 
