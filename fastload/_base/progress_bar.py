@@ -32,9 +32,6 @@ class Bar(Protocol):
     def update(self, n: float) -> object:
         """Advance by ``n`` units."""
 
-    def refresh(self) -> object:
-        """Draw the bar now."""
-
     def set_description(self, desc: str, refresh: bool = True) -> None:
         """Show ``desc`` before the bar."""
 

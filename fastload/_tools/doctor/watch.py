@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import RandomSampler
 
+from ..._base.nested import tensors
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import batch_length
 from ..._loader import FastLoader
@@ -169,10 +170,10 @@ class Watch:
             seen.epochs.append(epoch)
 
     def _look(self, seen: LoaderSeen, batch: object) -> None:
-        tensors = list(_tensors(batch))
+        found = tensors(batch)
         seen.images += batch_length(batch)
-        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in tensors))
-        images = next((tensor for tensor in tensors if tensor.dim() == 4), None)
+        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in found))
+        images = next((tensor for tensor in found if tensor.dim() == 4), None)
         if images is None:
             return
         shape, last = list(images.shape), seen.image_shape
@@ -217,7 +218,7 @@ class Watch:
         seen.grad += torch.is_grad_enabled()
         seen.train_mode += module.training
         seen.autocast += _autocast()
-        images = next((tensor for tensor in _tensors(inputs) if tensor.dim() == 4), None)
+        images = next((tensor for tensor in tensors(inputs) if tensor.dim() == 4), None)
         if images is not None:
             seen.channels_last += images.is_contiguous(memory_format=torch.channels_last)
 
@@ -252,14 +253,3 @@ def _length(sized: object) -> int:
 
 def _autocast() -> bool:
     return torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
-
-
-def _tensors(batch: object) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from _tensors(value)
