@@ -158,7 +158,7 @@ def _write_chunk(
             )
         name = _safe(store, keys[at], index)
         if by_class:
-            assert store.labels is not None  # by_class says so
+            assert store.labels is not None  # by_class implies it
             label = int(store.labels[index])
             if not 0 <= label < len(store.classes):
                 raise StoreError(

@@ -226,7 +226,7 @@ def _pillow(seen: Observation) -> Finding | None:
     return Finding(
         name="pillow-decode",
         what=f"Pillow's decoding is {share:.0%} of the dataset's time, and the loop waits "
-        f"{loader.waiting:.0%} of its own",
+        f"{loader.waiting:.0%} of its time",
         change=f"FastLoader decodes in native threads; {pack} makes it faster still"
         if _native(loader)
         else f"{pack} makes a store of it, which FastLoader decodes in native threads",

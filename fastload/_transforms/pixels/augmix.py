@@ -169,7 +169,7 @@ class AugMix:
 def grid_rounding() -> str | None:
     """How torch rounds the grid of an affine map: "separate", "fused", or None: in another way.
 
-    See Note [Grid]. Takes 0.3 ms, once in a process.
+    See Note [Grid]. Takes 2 ms, once per process.
     """
     found = {"separate", "fused"}
     for width, height in ((8, 8), (13, 11), (16, 16)):
