@@ -30,8 +30,8 @@ import torch
 Notify: TypeAlias = Callable[[Any], object]
 """A C function that is called with the weak reference of a slab that was released."""
 
-# Pages in use take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh
-# huge page costs one page fault instead of 512.
+# Pages in use take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one page
+# fault instead of 512.
 _HUGE_PAGE = 2 << 20
 
 # Smaller slabs are not counted: with small batches a loop waits for Python between two of them.

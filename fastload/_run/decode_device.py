@@ -30,7 +30,7 @@ from ..hints import DecodeDevice
 from .config import LoaderConfig
 
 if TYPE_CHECKING:
-    from .delivery.mover import Mover
+    from .._base.devices.mover import Mover
 
 HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
@@ -233,7 +233,7 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     Samples that cannot be read count as any other: the loop that follows says what they are.
     """
     from .._base.devices import accelerator
-    from .delivery.mover import Mover
+    from .._base.devices.mover import Mover
 
     tickets: collections.deque[Ticket] = collections.deque()
     target = accelerator.make(device)

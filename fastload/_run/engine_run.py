@@ -28,7 +28,7 @@ from .engine_stream import BatchIterator
 from .epoch import EpochPlan
 from .order import Order
 from .progress import Progress
-from .resources import EngineKey, Resources
+from .resources import EngineKey, Resources, slabs_held
 
 # How long the producer waits for a consumer to let go of the batch before. It does so within
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
@@ -170,7 +170,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Decod
         ring=None
         if pinned
         else SlabRing(
-            ahead + 1 + delivery.slabs_held(config, resources),
+            ahead + 1 + slabs_held(config, resources),
             _PATIENCE_S if config.num_workers else 0,
             few=_FEW if few and processes is None else None,
         ),

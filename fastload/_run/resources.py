@@ -15,15 +15,15 @@ from .._base.machine import cpu
 from .._engine.cache.cache import Cache
 from .._engine.decoder import Decoder
 from ..storage.base import Store
+from .config import LoaderConfig
 from .measured import Measured
 
 if TYPE_CHECKING:  # what not every loader needs
+    from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
     from .decode_device import Choice
-    from .delivery.mover import Mover
     from .governor import Governor
-    from .workers.run import Inner
 
 
 class EngineKey(NamedTuple):
@@ -56,7 +56,7 @@ class Resources:
         warm: slabs for large batches that are collated in this process.
         mover: moves batches to the device; with the process that it belongs to.
         turn: lock for the threads of ``prefetch_thread``; with the process that it belongs to.
-        inner: torch's loader whose worker processes persist.
+        inner: what keeps the worker processes of a user's Dataset, where they persist.
         torchs: torch's own iterator whose worker processes persist.
         measured: of the epoch that runs, or of the last one.
         replayed: images/s of the loop on one batch again and again; 0 where it was not tried.
@@ -74,13 +74,27 @@ class Resources:
     warm: SlabRing | None = None
     mover: tuple[int, Mover] | None = None
     turn: tuple[int, threading.Lock] | None = None
-    inner: Inner | None = None
+    inner: object | None = None
     torchs: Iterator[Any] | None = None
     replayed: float = 0.0
 
     def end_workers(self) -> None:
         """Let go of worker processes that persist; the next epoch starts others."""
         self.inner = self.torchs = None
+
+    def mover_to(self, device: torch.device, ahead: int) -> Mover:
+        """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
+
+        Raises UsageError where the device is not there.
+        """
+        from .._base.devices import accelerator
+        from .._base.devices.mover import Mover
+
+        if self.mover is None or self.mover[0] != os.getpid():
+            target = accelerator.make(device)
+            assert target is not None, "the CPU needs no mover"
+            self.mover = os.getpid(), Mover(target, ahead)
+        return self.mover[1]
 
     def lock(self) -> threading.Lock:
         """The lock of this process's threads; a forked child gets another one."""
@@ -92,3 +106,16 @@ class Resources:
         # Threads, processes, shared memory, streams: another process makes its own.
         alive = ("engine", "looked_at", "ring", "warm", "mover", "turn", "inner", "torchs")
         return {**self.__dict__, **dict.fromkeys(alive)}
+
+
+def mover_of(config: LoaderConfig, resources: Resources) -> Mover | None:
+    """What moves a loader's batches to its device in this process; None where they stay."""
+    if config.device is None or not config.accelerated:
+        return None
+    return resources.mover_to(torch.device(config.device), config.prefetch_device)
+
+
+def slabs_held(config: LoaderConfig, resources: Resources) -> int:
+    """Slabs that copies in flight hold, beside those that the stream before has in use."""
+    mover = mover_of(config, resources)
+    return 0 if mover is None else mover.ahead + 2

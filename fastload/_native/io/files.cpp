@@ -30,7 +30,7 @@ constexpr size_t kAdvice = size_t{128} << 10;
 
 // Ranges this close are read as one: half of what the system reads around a missing page by itself. A disk
 // that answers 16,000 requests a second at 250 MB/s reads a gap of 16 KiB in the time of a request; one of
-// 64 KiB serves tiny records, whose neighbours are wanted next (docs/performance.md).
+// 64 KiB serves tiny records, whose neighbours are wanted next.
 constexpr size_t kGap = size_t{64} << 10;
 
 // Where [offset, offset + nbytes) lies inside `size` bytes, its length; else false.

@@ -11,7 +11,8 @@ namespace fastload {
 namespace {
 
 // An entry point for each row of MCUs, and further ones in a row that is at least twice as long as this. What
-// is beside a crop is passed; a photo of 500 pixels does without them. Measured: docs/performance.md.
+// is beside a crop is passed; a photo of 500 pixels does without them. Measured on large photos: 8 % less
+// decoding time; a point for each 16 MCUs of a small photo gained 7 % for three times as many bytes.
 constexpr int kPointEvery = 32;
 
 // What a thread keeps from file to file.
@@ -23,10 +24,12 @@ constexpr int64_t kReadAheadBits = 128;
 constexpr uint8_t kEndOfImage = 0xD9;  // EOI
 
 // A smaller file is not worth building tables for: it is decoded with those at hand or by libjpeg, and tables
-// are built when a second file wants the same. Measured: docs/performance.md.
+// are built when a second file wants the same. Measured on files with tables of their own: at 2.0 KB 24.3 us
+// with tables always built and 20.2 with libjpeg, at 3.9 KB equal, at 6.3 KB 62.1 and 69.8.
 constexpr size_t kSmall = 4096;
 
-// A larger one is worth building wide tables for, which takes 20 us more. Measured: the same.
+// A larger one is worth building wide tables for, which takes 20 us more. Measured: crops of 12-megapixel
+// photos take 2 to 7 % less time with them, crops of photos of 128 KB and more 2 % more.
 constexpr size_t kLarge = size_t{1} << 19;
 
 // Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` has room for as

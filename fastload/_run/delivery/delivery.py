@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +18,15 @@ from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch import EpochPlan
 from ..progress import Progress
-from ..resources import Resources
+from ..resources import Resources, mover_of
 from ..route import EngineRoute, Route
 from ..stream import BatchStream
 from ..workers import randomness
 
 if TYPE_CHECKING:  # what batches in host memory do not need
+    from ..._base.devices.mover import Mover
     from ..._engine.device_stage import DeviceStage
     from ..decode_device import Choice
-    from .mover import Mover
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,29 +57,6 @@ def rest(config: LoaderConfig, choice: Choice | None, source: Source) -> Plan | 
     return plan if plan.lut is not None or plan.erasing else None
 
 
-def prepare(config: LoaderConfig, resources: Resources) -> Mover | None:
-    """What moves batches to the device in this process; None where they stay.
-
-    Raises UsageError where the device is not there.
-    """
-    if not config.accelerated or config.device is None:
-        return None
-    from ..._base.devices import accelerator
-    from .mover import Mover
-
-    if resources.mover is None or resources.mover[0] != os.getpid():
-        target = accelerator.make(torch.device(config.device))
-        assert target is not None
-        resources.mover = os.getpid(), Mover(target, config.prefetch_device)
-    return resources.mover[1]
-
-
-def slabs_held(config: LoaderConfig, resources: Resources) -> int:
-    """Slabs that copies in flight hold, beside those that the stream before has in use."""
-    mover = prepare(config, resources)
-    return 0 if mover is None else mover.ahead + 2
-
-
 def deliver(
     config: LoaderConfig,
     resources: Resources,
@@ -89,7 +65,7 @@ def deliver(
     inner: BatchStream,
 ) -> BatchStream:
     """``inner``, with its batches moved to the device and transformed as ``config`` says."""
-    mover = prepare(config, resources)
+    mover = mover_of(config, resources)
     if mover is None and config.batch_transform is None:
         return inner
     from .transfer import Delivery

@@ -46,11 +46,11 @@ import torch
 
 from ..._base import nested
 from ..._base.devices.accelerator import Accelerator, Mark
+from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
 from ...errors import UsageError
 from ..producer import below
 from ..stream import BatchStream
-from .mover import Mover
 
 _SAMPLED = 16  # without a timeline, the copies of one batch in so many are timed
 

@@ -11,10 +11,9 @@ from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
-from ..delivery import delivery
 from ..epoch import EpochPlan
 from ..progress import positions
-from ..resources import Resources
+from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
 from .epoch import WorkerIterator
 from .fetch import Fetcher
@@ -56,7 +55,7 @@ def stream(
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
     inner = resources.inner
-    if inner is None or not config.persistent or _died(inner):
+    if not isinstance(inner, Inner) or not config.persistent or _died(inner):
         inner = _inner(config, resources, plan)
     progress = plan.progress
     turn = progress.turn if plan.resumed else 0
@@ -99,7 +98,7 @@ def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner
     count = config.num_workers
     if count and resources.ring is None:
         # what is ahead, the one the consumer works on, the one it just let go of
-        held = delivery.slabs_held(config, resources)
+        held = slabs_held(config, resources)
         ahead = count * (config.prefetch_factor or 0)
         resources.ring = SharedRing(ahead + 2 + held)
     fetcher = _fetcher(config, resources, plan)
