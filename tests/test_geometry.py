@@ -129,7 +129,9 @@ def test_a_strip_that_would_be_a_memory_bomb_is_refused() -> None:
     with pytest.raises(DataError, match="at most 268435456 pixels, got 20x15000000") as info:
         draw((Resize(20),), [[300, 300], [2, 1500000]])
     assert info.value.record == 1
-    assert draw((Resize(20), crop), [[2, 1500000]]).out_w == 224  # of which little is made
+    assert (
+        draw((Resize(20), crop), [[2, 1500000]]).out_w == 224
+    )  # only a small part of it is computed
 
 
 # Random boxes.
@@ -231,7 +233,7 @@ def test_crop_and_flip_are_independent() -> None:
         assert abs(np.corrcoef(values, drawn.flip)[0, 1]) < 0.06
 
 
-# What the numbers depend on.
+# What the random numbers depend on.
 
 OPS = (RandomResizedCrop((8, 8)), RandomHorizontalFlip())
 

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own where that matters."""
+"""The command line as a user calls it, in a separate process where that matters."""
 
 from __future__ import annotations
 
@@ -329,7 +329,7 @@ def test_sigterm_ends_doctor_and_the_script_that_it_watches(tmp_path: Path) -> N
 
 
 def _runs(process: int) -> bool:
-    """Whether it has not ended; one that nobody has asked about yet has."""
+    """Whether a process still runs; a zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -39,8 +39,8 @@ QUICK = {  # workers_0 is the command's
     "epoch_not_set",
     "import_fastload",
 }
-STEPS = {"workers_grow": 120}  # in fewer, growth cannot be told from what starting takes
-# What stands beside a fault in the dataset's code: a remedy, and where the code is.
+STEPS = {"workers_grow": 120}  # with fewer, growth cannot be told from the memory used at the start
+# Findings that appear together with a fault in the dataset's code.
 BESIDE = {"import-fastload", "slow-function"}
 
 

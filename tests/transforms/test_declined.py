@@ -1,4 +1,4 @@
-"""What recognition declines, with which reason; and that asking leaves no trace."""
+"""Chains that recognition declines, with the reason; and recognition has no side effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reason_of(transform: Any) -> str:
 
 
 class MyResize(v1.Resize):
-    """Does what it likes."""
+    """A transform of unknown effect."""
 
 
 def altered(transform: Any, /, **attributes: Any) -> Any:
@@ -288,7 +288,7 @@ def test_anything_at_all_can_be_asked_about(thing: Any) -> None:
     assert "not a" in reason_of(thing)
 
 
-# Recognising leaves no trace.
+# Recognition has no side effects.
 
 
 def test_recognising_draws_no_random_number() -> None:

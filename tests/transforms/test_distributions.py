@@ -1,4 +1,4 @@
-"""What is drawn for samples is distributed as what torchvision draws for itself.
+"""Random parameters have the same distribution as those that torchvision draws.
 
 Two samples of one size with fixed seeds, ours and torchvision's; Kolmogorov-Smirnov for numbers
 on a scale, chi-square for choices, both at one in a thousand.
@@ -151,7 +151,7 @@ def test_blur() -> None:
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize("name", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
 def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operations that torchvision applies, and how much, against those in the slots."""
+    """The operations and magnitudes that torchvision applies, against those in the slots."""
     from torchvision.transforms import autoaugment
 
     count = 800
@@ -188,7 +188,7 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
     recipe = drawn(policy, v1.PILToTensor(), n=count)
     mine = [code for code in recipe.codes.reshape(-1).tolist() if code]
     theirs = [names.get(op, pixels.AFFINE) for op, _ in applied if op != "Identity"]
-    # a rotation or a translation by nothing is an affine map of theirs and no operation of ours
+    # a rotation or translation by zero is an affine map in torchvision and no operation here
     if name == "TrivialAugmentWide":
         turned = [k for k, (op, m) in enumerate(applied) if op == "Rotate" and m == 0]
         applied = [pair for k, pair in enumerate(applied) if k not in turned]
@@ -215,7 +215,7 @@ def test_shares_of_a_mixture(alpha: float) -> None:
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
 def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many operations torchvision applies, which ones, and how much."""
+    """The number, kinds and magnitudes of the operations that torchvision applies."""
     from PIL import Image
     from torchvision.transforms import autoaugment
 

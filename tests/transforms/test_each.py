@@ -1,4 +1,4 @@
-"""Each transform of pixels: fused, equal to torchvision's, by the core and by the Python engine."""
+"""Each transform of pixels: native, equal to torchvision's, in the core and the Python engine."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_instruction_sets_give_the_same_bits() -> None:
             values[0, :6] = 2, 1, 0.4, 0.2, 0.1, 0.5
             values[0, 6] = 0.25
         if code in (15, 16):
-            continue  # which give an image another shape
+            continue  # these change the shape of an image
         results = []
         for simd in ("scalar", "avx2", ""):
             if core().set_simd(simd):

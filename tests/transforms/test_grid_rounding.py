@@ -67,7 +67,7 @@ def test_an_unknown_rounding_is_left_to_torchvision(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("size", [(5, 7), (8, 8), (9, 8), (33, 31), (224, 224)])
 def test_small_grids_are_never_fused(size: tuple[int, int]) -> None:
-    """torch multiplies small matrices in loops of its own."""
+    """torch multiplies small matrices in its own loops."""
     w, h = (np.array([side]) for side in size)
     look = augmix.Look(2)
     step = augmix.Step("Rotate", (10.0,))

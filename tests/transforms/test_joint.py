@@ -1,4 +1,4 @@
-"""Masks, boxes and points move along with their images exactly as torchvision v2 moves them."""
+"""Masks, boxes and points are transformed with their images exactly as in torchvision v2."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def given_of(i: int, joint: dict[str, str]) -> dict[str, Any]:
 
 
 def assert_sample(ours: Any, at: int, theirs: dict[str, Any]) -> None:
-    """Sample ``at`` of a batch against what torchvision made."""
+    """Sample ``at`` of a batch equals torchvision's."""
     assert torch.equal(ours["image"][at], theirs["image"])
     for name, value in theirs.items():
         if name == "labels":
@@ -327,7 +327,7 @@ def test_a_cache_changes_nothing(path: str, cache: str) -> None:
             assert torch.equal(ours["mask"], theirs["mask"])
 
 
-# --- what cannot be -------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 DECLINED = {
     "v1": (v1.Compose([v1.Resize((8, 8)), v1.ToTensor()]), "Resize is not of torchvision"),

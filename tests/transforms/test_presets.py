@@ -18,7 +18,7 @@ STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
 
 
 def presets() -> list[Any]:
-    """What ``transforms()`` of every weight of the installed torchvision gives."""
+    """The ``transforms()`` of all weights of the installed torchvision."""
     return [
         weight.transforms()
         for name in models.list_models()
@@ -30,7 +30,7 @@ def test_every_preset_of_still_images_is_recognised() -> None:
     found = collections.Counter[tuple[str, bool]]()
     for preset in presets():
         found[type(preset).__name__, isinstance(recognise(preset), Plan)] += 1
-    # Those of videos and of pairs of images are no transforms of an image.
+    # Presets for videos and for pairs of images do not transform one image.
     assert {name for name, recognised in found if not recognised}.isdisjoint(STILL)
     assert found["ImageClassification", True] >= 100
     assert found["ObjectDetection", True] >= 10

@@ -1,4 +1,4 @@
-"""What timm's create_transform gives is recognised, by classes with timm's names and attributes."""
+"""The transforms of timm's create_transform are recognised, with stand-ins for timm's classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.2
 
 
 class RandomResizedCropAndInterpolation:
-    """timm's has these attributes, and torchvision's distribution."""
+    """A stand-in with timm's attributes and torchvision's distribution."""
 
     def __init__(self, interpolation: Any = InterpolationMode.BICUBIC) -> None:
         self.size = (24, 20)

@@ -1,4 +1,4 @@
-"""What the installed timm's create_transform gives is recognised, and does what timm does."""
+"""The transforms of the installed timm's create_transform are recognised and equal timm's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is drawn has its distribution to two parts in a hundred: samples large enough to tell.
+"""Random parameters have the right distribution to 2 %, tested on large samples.
 
 test_distributions.py asks torchvision itself, a few thousand times, which distribution that is.
 Here it is written down (torchvision draws nothing but uniform numbers, choices and signs), and a
@@ -47,7 +47,7 @@ def values(recipe: Recipe, code: int, value: int = 0) -> np.ndarray:
 
 
 def uniform(values: np.ndarray, low: float, high: float) -> None:
-    """Kolmogorov-Smirnov, one in a thousand; and nothing is missing at either end."""
+    """Kolmogorov-Smirnov, one in a thousand; and both ends are reached."""
     x = np.sort((values - low) / (high - low))
     n = len(x)
     assert n > N / 4
@@ -172,7 +172,7 @@ def test_sigmas() -> None:
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[tuple[str, float]]:
-    """Counts which operation is drawn, and how much, of all policies from now on."""
+    """Counts the operations and magnitudes that all policies draw from now on."""
     seen: collections.Counter[tuple[str, float]] = collections.Counter()
 
     def slots(self: Any, magnitude: np.ndarray, w: Any, h: Any, look: Look) -> Any:
@@ -262,7 +262,7 @@ def test_shares_of_a_mixture() -> None:
 
 
 def timm(**given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and values that an operation of timm's draws."""
+    """Codes and values that an operation of timm draws."""
     settings = {"p": 0.5, "magnitude": 5.0, "std": 0.5, "most": 10.0, "reach": 0.45}
     op = timm_policy.Operation(**{"look": Look(), **settings, **given})
     u = np.random.default_rng(4).uniform(size=(5, 2 * N))
