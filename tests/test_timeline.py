@@ -174,9 +174,7 @@ def test_events_of_the_profiler_lie_on_the_same_clock(store: Path, tmp_path: Pat
     mine = [e for e in events if e["name"] == "step" and e.get("cat") == "fastload"]
     theirs = [e for e in events if e["name"] == "my step" and e.get("cat") == "user_annotation"]
     assert len(mine) == len(theirs) == 3
-    for step, inner in zip(
-        mine, theirs, strict=True
-    ):  # to a millisecond, because there are two clocks
+    for step, inner in zip(mine, theirs, strict=True):  # to a millisecond: two clocks
         assert step["ts"] - 1000 <= inner["ts"]
         assert inner["ts"] + inner["dur"] <= step["ts"] + step["dur"] + 1000
 

@@ -106,7 +106,7 @@ def test_the_trial_asks_fastloader_as_the_changed_import_would() -> None:
     assert not seen.native
 
 
-# --- settings for CUDA only -------------------------------------------------------------------------
+# --- settings for CUDA only -----------------------------------------------------------------------
 
 CONDITIONAL = """
 import torch

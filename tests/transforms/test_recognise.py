@@ -1,4 +1,4 @@
-"""Recognition: results equal torchvision's on PIL images, bit for bit; other chains are declined."""
+"""Recognition: results equal torchvision's on PIL images, bit for bit; others are declined."""
 
 from __future__ import annotations
 
