@@ -11,7 +11,7 @@ from typing import Any
 from ..errors import UsageError
 
 
-def named(name: str) -> Any:
+def import_object(name: str) -> Any:
     """Import ``module:object``; the current folder is searched too.
 
     Raises:

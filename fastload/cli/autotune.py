@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .._base import byte_sizes
-from .._base.import_object import named
+from .._base.import_object import import_object
 from .._base.progress_bar import bar
 from ..errors import UsageError
 from ._stdout import kept_for_json
@@ -90,12 +90,12 @@ def command(
     from .._tools.tuning import autotune, page
 
     with kept_for_json(as_json):
-        found = source if os.path.exists(source) or ":" not in source else named(source)
+        found = source if os.path.exists(source) or ":" not in source else import_object(source)
         with _spent(quiet=quiet) as progress:
             tuning = autotune(
                 found,
-                transform=named(transform) if transform else None,
-                step=named(step) if step else None,
+                transform=import_object(transform) if transform else None,
+                step=import_object(step) if step else None,
                 batch_size=batch_size,
                 fix_batch_size=fix_batch_size,
                 budget_s=budget_s,

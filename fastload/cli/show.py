@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from .._base.import_object import named
+from .._base.import_object import import_object
 from ..hints import Decode
 from ._stdout import kept_for_json
 
@@ -59,7 +59,7 @@ def command(
     with kept_for_json(as_json):
         shown = show(
             path,
-            named(transform) if transform else None,
+            import_object(transform) if transform else None,
             out=out,
             samples=list(indices) or samples,
             views=views,
