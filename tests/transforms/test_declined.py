@@ -198,7 +198,7 @@ DECLINED = {
     "a layer": ([torch.nn.ReLU(), v1.ToTensor()], "ReLU is not a transform"),
     "a PIL image": ([v1.Resize(8)], "the samples are PIL images; end the transforms with ToTensor"),
     "nothing but identity": ([torch.nn.Identity()], "the samples are PIL images"),
-    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor, or take v2"),
+    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor, or use v2"),
     "cropping and resizing a tensor": (
         [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.RandomResizedCrop(8)],
         "RandomResizedCrop comes after the image is a tensor",
