@@ -20,8 +20,9 @@ from fake_device import FakeDevice
 from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError
 from fastload._base.devices import accelerator
 from fastload._base.slabs import SlabRing
-from fastload._engine import chosen
+from fastload._engine import registry
 from fastload._engine.nvidia import dali_graph
+from fastload._engine.registry import chosen
 from fastload._run import decode_device as _decode_device
 from fastload._run import tuned_file
 from fastload._run.config import LoaderConfig
@@ -118,13 +119,14 @@ class Source:
 def test_auto_takes_the_one_that_is_clearly_faster(
     monkeypatch: Any, cpu: float, gpus: Any, device: str, load: float
 ) -> None:
-    rates = {"native": cpu, **gpus}
+    rates = {registry.NATIVE: cpu, **gpus}
     monkeypatch.setattr(_decode_device, "rate", lambda decoder, batches, where: rates[decoder])
-    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
+    monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
 
     def make(decoding: Any) -> Any:
-        assert decoding.device == torch.device("cuda:1" if decoding.engine == "dali" else "cpu")
-        return decoding.hw_decoder_load if decoding.engine == "dali" else decoding.engine
+        on_device = decoding.engine.on_device
+        assert decoding.device == torch.device("cuda:1" if on_device else "cpu")
+        return decoding.hw_decoder_load if on_device else decoding.engine
 
     choice = measure(make, Source(), 8, torch.device("cuda:1"))  # type: ignore[arg-type]
     assert choice == Choice(
@@ -137,13 +139,13 @@ def test_auto_takes_the_one_that_is_clearly_faster(
 
 
 def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: Any) -> None:
-    def rate(engine: str, batches: Any, where: Any) -> float:
-        if engine == "dali":
+    def rate(engine: registry.EngineKind, batches: Any, where: Any) -> float:
+        if engine.on_device:
             raise RuntimeError("no driver")
         return 100.0
 
     monkeypatch.setattr(_decode_device, "rate", rate)
-    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
+    monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
     with pytest.warns(UserWarning, match="DALI does not decode on cuda:1.*: no driver"):
         choice = measure(
             lambda decoding: decoding.engine,  # type: ignore[arg-type, return-value]
@@ -253,7 +255,7 @@ def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
     assert choice == CHOICE
     assert len(pretended) == 1
     found = _decode_device.decoding(config, choice, source)
-    assert (found.engine, found.device) == ("dali", torch.device("cuda:0"))
+    assert (found.engine, found.device) == (registry.DALI, torch.device("cuda:0"))
     assert found.hw_decoder_load == 0.85
     choice = dataclasses.replace(CHOICE, device="cpu")
     found = _decode_device.decoding(config, choice, source)

@@ -5,9 +5,8 @@ view or NumPy array over that storage is freed, so is this array; a weak referen
 slab can be leased again. Nothing has to be returned explicitly, and a batch that the caller keeps
 is never overwritten.
 
-The ring checks the weak references when a slab is leased. A Python callback would run in the middle
-of the training loop, and Python swallows a Ctrl-C that arrives in one; a thread that waits for a
-slab is notified by a C function (``notify``).
+The ring checks the weak references when a slab is leased. A callback would run in the middle of the
+training loop, and Python swallows a Ctrl-C that arrives in one.
 
 A forked child starts without slabs: its parent's may be pinned, and then are not mapped in the
 child (``_base/devices/cuda.py``), and another thread of the parent may have held the lock.
@@ -21,21 +20,13 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 
-Notify: TypeAlias = Callable[[Any], object]
-"""A C function that is called with the weak reference of a slab that was released."""
-
 # Pages in use take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one page
 # fault instead of 512.
 _HUGE_PAGE = 2 << 20
-
-# Smaller slabs are not counted: with small batches a loop waits for Python between two of them.
-LARGE_NBYTES = 8 << 20
 
 # A slab that was not needed during this many leases is freed.
 _WINDOW = 32
@@ -62,14 +53,11 @@ class SlabRing:
         patience_s: if ``keep`` slabs are all in use, wait up to this many seconds for one before
             allocating another. For a ring that another thread than the consumer's leases from: the
             consumer may be about to drop a batch.
-        few: limit of large slabs until ``more`` is called; None: no limit. The limit is advisory:
-            the thread that leases asks ``crowded`` first.
     """
 
-    def __init__(self, keep: int, patience_s: float = 0.0, few: int | None = None) -> None:
+    def __init__(self, keep: int, patience_s: float = 0.0) -> None:
         self._keep = keep
         self._patience_s = patience_s
-        self._few = few
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
         self.steady = False
@@ -78,7 +66,6 @@ class SlabRing:
         self._begin()
 
     def _begin(self) -> None:
-        self._notified: list[Notify] = []
         self._slabs: list[_Slab] = []
         self._leases = 0
         self._unused = self._keep  # slabs that stayed free in all of the last leases
@@ -92,7 +79,10 @@ class SlabRing:
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
-        return SlabRing(self._keep, self._patience_s, self._few)
+        return SlabRing(self._keep, self._patience_s)
+
+    def __reduce__(self) -> tuple[type[SlabRing], tuple[int, float]]:
+        return SlabRing, (self._keep, self._patience_s)  # another process starts with no slabs
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -112,7 +102,7 @@ class SlabRing:
         if self._patience_s:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes, self._notified)
+            view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
         # set_, not view: like a tensor from torch.stack, this one must be no autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
@@ -125,34 +115,6 @@ class SlabRing:
                 if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
                     return
             time.sleep(1e-4)
-
-    def crowded(self) -> bool:
-        """Whether a lease would allocate a large slab beyond the limit ``few``."""
-        if self._few is None:
-            return False
-        self._begin_in_a_child()
-        with self._lock:
-            large = [slab for slab in self._slabs if slab.memory.nbytes >= LARGE_NBYTES]
-            return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
-
-    def more(self) -> None:
-        """Raise the limit of large slabs by one, up to ``keep``."""
-        if self._few is not None:
-            self._few = min(self._few + 1, max(self._keep, self._few))
-
-    def notify(self, function: Notify) -> None:
-        """Call ``function``, a C function, for each released slab, until ``notify_no_more``."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._notified.append(function)
-            for slab in self._slabs:
-                slab.notify(self._notified)
-
-    def notify_no_more(self, function: Notify) -> None:
-        """Undo ``notify``. A second call does nothing."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._notified = [other for other in self._notified if other != function]
 
     def memory_at(self, address: int) -> np.ndarray | None:
         """The whole slab that contains ``address``, or None."""
@@ -196,18 +158,11 @@ class _Slab:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
-        self._callbacks: list[weakref.ref[np.ndarray]] = []
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, notified: Sequence[Notify] = ()) -> np.ndarray:
+    def lease(self, nbytes: int) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
-        self.notify(notified)
         return view
-
-    def notify(self, notified: Sequence[Notify]) -> None:
-        view = None if self._lease is None else self._lease()
-        if view is not None:
-            self._callbacks = [weakref.ref(view, function) for function in notified]

@@ -267,8 +267,8 @@ def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Im
     return Image.fromarray(resized[0].permute(1, 2, 0).contiguous().numpy())
 
 
-def begun(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:
-    """What a cache keeps of sample ``i``: the operations that never change, done."""
+def done_before(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:
+    """What a cache keeps of sample ``i``: the image after the operations that never change."""
     x, y, width, height = placed.window[i].tolist()
     frame = [*placed.box[i].tolist(), *placed.resized[i].tolist(), x, y, 0, width, height]
     return Image.fromarray(_frame(image, frame, plan.filter, plan.fill))

@@ -21,8 +21,10 @@ import torch
 
 from .._base import callers
 from .._base.slabs import SlabRing
-from .._engine import chosen, make_decoder
-from .._engine.decoder import Decoder, Ticket
+from .._engine import registry
+from .._engine.base import BatchEngine, Ticket
+from .._engine.image_engine import EngineOptions
+from .._engine.registry import EngineKind
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from ..errors import DataError, FastloadError, UsageError
@@ -73,13 +75,13 @@ class Decoding:
     """What a loader decodes with.
 
     Attributes:
-        engine: "native", "python" or "dali".
+        engine: which one.
         device: where: a CUDA device or the CPU.
         why: in words, for ``explain()``; "" where nothing else was asked for.
         hw_decoder_load: of Choice, or None for the engine's default.
     """
 
-    engine: str
+    engine: EngineKind
     device: torch.device
     why: str = ""
     hw_decoder_load: float | None = None
@@ -96,12 +98,13 @@ def check(config: LoaderConfig) -> None:
     if where not in get_args(DecodeDevice):
         names = ", ".join(map(repr, get_args(DecodeDevice)))
         raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
-    if where != "cpu" and engine not in ("auto", "dali"):
+    named = registry.is_engine(engine) or registry.is_torch(engine)
+    if where != "cpu" and named and not registry.on_device(engine):
         raise UsageError(
             f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
             "on the CPU: leave one of them out"
         )
-    if (engine == "dali" or where == "gpu") and config.cache is not None:
+    if (registry.on_device(engine) or where == "gpu") and config.cache is not None:
         raise UsageError(
             f"cache={config.cache!r} is for images that are decoded on the CPU by fastload: leave "
             f"it out, or engine={engine!r} and decode_device={where!r}"
@@ -116,11 +119,10 @@ def check(config: LoaderConfig) -> None:
             "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
             f"it, got device={config.device!r}"
         )
-    if engine == "dali":
-        from .._engine.nvidia import dali_graph
-
-        if dali_graph.absent():
-            raise dali_graph.missing()
+    if registry.on_device(engine):
+        missing = registry.KINDS[engine].missing()
+        if missing is not None:
+            raise missing
 
 
 def decoding(config: LoaderConfig, choice: Choice | None, source: Source) -> Decoding:
@@ -130,8 +132,8 @@ def decoding(config: LoaderConfig, choice: Choice | None, source: Source) -> Dec
         choice: what "auto" found, or None so far.
     """
     cuda, where = config.cuda, config.decode_device
-    asked = config.engine == "dali"
-    engine = chosen("auto" if asked else config.engine, source.store)
+    asked = registry.on_device(config.engine)
+    engine = registry.chosen(config.engine, source.store)
     on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
     if not asked and where == "cpu":
         return on_cpu
@@ -141,16 +143,15 @@ def decoding(config: LoaderConfig, choice: Choice | None, source: Source) -> Dec
     reason = reason or _refusal(source)
     if reason:
         return dataclasses.replace(on_cpu, why=f"on the CPU, as {reason}")
-    from .._engine.nvidia import dali_graph
-
-    load, why = None, f"by DALI {dali_graph.version()} on {cuda or 'its CPU back end'}"
+    on_device = registry.device_engine()
+    load, why = None, f"by {on_device.describe()} on {cuda or 'its CPU back end'}"
     if not asked and where == "auto":
         if choice is None:
             return dataclasses.replace(on_cpu, why="measured before the first batch, CPU and GPU")
         if choice.device == "cpu":
             return dataclasses.replace(on_cpu, why=f"on the CPU; measured: {choice}")
         load, why = choice.hw_decoder_load, f"{why}; measured: {choice}"
-    return Decoding(engine="dali", device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
+    return Decoding(engine=on_device, device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
 def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choice | None:
@@ -169,11 +170,8 @@ def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choic
     assert isinstance(source.plan, Plan)  # views are not for DALI
     levels = source.plan.levels()
 
-    def make(decoding: Decoding) -> Decoder:
-        return make_decoder(
-            decoding.engine,
-            source.store,
-            levels,
+    def make(decoding: Decoding) -> BatchEngine:
+        options = EngineOptions(
             threads=config.num_workers,
             ring=SlabRing(3),
             channels_last=True,
@@ -181,6 +179,7 @@ def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choic
             device=decoding.device,
             hw_decoder_load=decoding.hw_decoder_load,
         )
+        return registry.make_engine(decoding.engine.name, source.store, levels, options)
 
     choice = measure(make, source, config.batch_size or _BATCH, device)
     if config.tuned is not None:
@@ -189,7 +188,7 @@ def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choic
 
 
 def measure(
-    make: Callable[[Decoding], Decoder],
+    make: Callable[[Decoding], BatchEngine],
     source: Source,
     batch_size: int,
     device: torch.device,
@@ -201,11 +200,11 @@ def measure(
         batch_size: images that are decoded at a time.
         device: where batches have to be in the end.
     """
-    cpu = Decoding(engine=chosen("auto", source.store), device=torch.device("cpu"))
+    cpu = Decoding(engine=registry.chosen("auto", source.store), device=torch.device("cpu"))
     on_cpu = rate(make(cpu), _some(source, batch_size), device)
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
-        gpu = Decoding(engine="dali", device=device, hw_decoder_load=load)
+        gpu = Decoding(engine=registry.device_engine(), device=device, hw_decoder_load=load)
         try:
             found = rate(make(gpu), _some(source, batch_size), device)
         except (RuntimeError, FastloadError) as error:
@@ -226,7 +225,7 @@ def measure(
     )
 
 
-def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) -> float:
+def rate(decoder: BatchEngine, batches: Sequence[np.ndarray], device: torch.device) -> float:
     """Images a second of ``batches`` (record numbers) decoded and on ``device``.
 
     The first ones are not counted (that is when slabs are pinned); two are in work at a time.
@@ -275,7 +274,7 @@ def _moved(mover: Mover, images: Any) -> None:
     del moved, held  # not before
 
 
-def _tickets(decoder: Decoder, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:
+def _tickets(decoder: BatchEngine, batches: Sequence[np.ndarray]) -> Iterator[Ticket]:
     for records in batches:
         known = records[decoder.store.sizes(records).min(axis=1, initial=1) > 0]
         try:
@@ -339,8 +338,4 @@ def _why_not_measured(config: LoaderConfig) -> str:
 
 def _refusal(source: Source) -> str:
     """Why DALI does not decode ``source``, in words; "" where it does."""
-    if source.tensors:
-        return "rows of tensors are not decoded"
-    from .._engine.nvidia import dali, dali_graph
-
-    return dali_graph.absent() or dali.refusal(source.plan, source.store) or ""
+    return registry.device_engine().refusal(source.store, source.plan) or ""

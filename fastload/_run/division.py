@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._engine import chosen
+from .._engine import registry
+from .._engine.image_engine import EngineOptions
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from .._transforms.views import Views
@@ -84,7 +85,7 @@ class Division:
 
 def division(config: LoaderConfig, resources: Resources, source: Source) -> Division | None:
     """Who decodes; None where there is nothing to divide."""
-    if config.engine not in ("auto", "native") or source.tensors or not len(source):
+    if not registry.may_use_processes(config.engine) or source.tensors or not len(source):
         return None
     known = resources.looked_at
     if known is None or known[0] != source.parts:
@@ -101,11 +102,8 @@ def division(config: LoaderConfig, resources: Resources, source: Source) -> Divi
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-    if chosen("auto", store) == "python":
-        return records
-    from .._engine.native import left_to_pillow
-
-    left: np.ndarray = records[left_to_pillow(store, records, threads)]
+    engine = registry.chosen("auto", store)
+    left: np.ndarray = records[engine.left_to_pillow(store, records, threads)]
     return left
 
 
@@ -121,7 +119,7 @@ def _why_threads(config: LoaderConfig, resources: Resources, store: Store) -> st
         return ""
     if _context(config).get_start_method() != "fork":
         return "a cache is shared with processes that are forked only"
-    if chosen("auto", store) == "python":
+    if not registry.chosen("auto", store).forked_cache:
         return "the cache of a build without the core is not for processes"
     return ""
 
@@ -147,20 +145,16 @@ def processes(
     if found is None or not found.processes:
         return None
     from .._engine.processes import Processes
-    from .._engine.python import PythonDecoder
+    from .._engine.python import PythonEngine
 
-    decoders = [
-        PythonDecoder(
-            store,
-            one,
-            channels_last=config.channels_last,
-            threads=0,
-            check_crc="never",
-            ring=None,
-        )
+    options = EngineOptions(
+        threads=0, ring=None, channels_last=config.channels_last, check_crc="never"
+    )
+    engines = [
+        PythonEngine(store, one, options)
         for one in (plan.each if isinstance(plan, Views) else [plan])
     ]
-    return Processes(decoders, _context(config), persistent=config.persistent_workers)
+    return Processes(engines, _context(config), persistent=config.persistent_workers)
 
 
 def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:

@@ -14,8 +14,9 @@ from torch.utils.data._utils.pin_memory import pin_memory
 
 from .._base import callers
 from .._base.slabs import SlabRing
-from .._engine import chosen, make_decoder
-from .._engine.decoder import Decoder, Images
+from .._engine.base import BatchEngine, Images
+from .._engine.image_engine import EngineOptions
+from .._engine.registry import chosen, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
@@ -24,7 +25,7 @@ from . import order as _order
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
-from .engine_stream import BatchIterator
+from .engine_stream import BatchIterator, default_prefetch
 from .epoch import EpochPlan
 from .order import Order
 from .progress import Progress
@@ -33,12 +34,6 @@ from .resources import EngineKey, Resources, slabs_held
 # How long the producer waits for a consumer to let go of the batch before. It does so within
 # microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
 _PATIENCE_S = 2e-3
-
-# Large slabs that a loop begins with: the batch that it works on, and the one that is being filled.
-_FEW = 2
-
-# Batches ahead of the consumer where prefetch_factor is not given: torch's own default per worker.
-_PREFETCH = 2
 
 
 def stream(
@@ -66,7 +61,7 @@ def stream(
     governor = resources.governor
     return BatchIterator(
         source=source,
-        decoder=_engine(config, resources, source),
+        engine=_engine(config, resources, source),
         order=order,
         sized=config.index_sampler if length is None else range(length),
         assemble=functools.partial(
@@ -87,6 +82,7 @@ def stream(
         refill=plan.refill,
         bad=plan.bad,
         governor=governor,
+        rest=delivery.rest(config, resources.choice, source),
     )
 
 
@@ -108,11 +104,17 @@ def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -
     """Batches that are made ahead of the consumer."""
     if resources.governor is not None:
         return resources.governor.setting.prefetch
-    ahead = config.prefetch_factor or _PREFETCH
+    ahead = config.prefetch_factor or default_prefetch()
     divided = division.division(config, resources, source)
-    if divided is None or not divided.processes:
+    if divided is not None and divided.processes:
+        return division.ahead(ahead, config.num_workers, config.batch_size)
+    # Copies to a device, pinned memory and DALI need batches in flight of their own.
+    on_gpu = config.accelerated or (config.pin_memory and torch.cuda.is_available())
+    if config.prefetch_factor or on_gpu:
         return ahead
-    return division.ahead(ahead, config.num_workers, config.batch_size)
+    if decode_device.decoding(config, resources.choice, source).engine.on_device:
+        return ahead
+    return default_prefetch(source.plan.nbytes, config.batch_size, config.num_workers)
 
 
 def _pinned(config: LoaderConfig) -> bool:
@@ -126,20 +128,19 @@ def _pinned(config: LoaderConfig) -> bool:
     return config.pinned and torch.cuda.is_available()
 
 
-def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Decoder:
+def _engine(config: LoaderConfig, resources: Resources, source: Source) -> BatchEngine:
     """The engine of this process for ``source``, kept from epoch to epoch."""
     resources.choice = decode_device.settle(config, resources.choice, source)
     decoding = decode_device.decoding(config, resources.choice, source)
     # Not one that was made before a fork: its threads are the parent's.
-    key = EngineKey(os.getpid(), source.parts, decoding.engine, decoding.device)
+    key = EngineKey(os.getpid(), source.parts, decoding.engine.name, decoding.device)
     rest = delivery.rest(config, resources.choice, source)
     plan = source.plan if rest is None else rest.levels()
     if resources.engine is not None:
-        made_for, decoder = resources.engine
-        if made_for == key and decoder.makes(plan):
-            decoder.threads = config.num_workers
-            decoder.rest = rest
-            return decoder
+        made_for, engine = resources.engine
+        if made_for == key and engine.makes(plan):
+            engine.use_threads(config.num_workers)
+            return engine
     pinned = config.pinned and torch.cuda.is_available()
     adjusted = resources.governor
     if adjusted is None:
@@ -156,15 +157,9 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Decod
             checked=config.check_crc != "never",
         )
     processes = None
-    if decoding.engine != "dali":
+    if not decoding.engine.on_device:
         processes = division.processes(config, resources, source, store, plan)
-    # Not where others count: flights hold on to slabs, libraries of GPUs and processes have batches
-    # in flight of their own, and the governor tries what batches ahead are worth.
-    few = not config.accelerated and adjusted is None and decoding.engine != "dali"
-    decoder = make_decoder(
-        decoding.engine,
-        store,
-        plan,
+    options = EngineOptions(
         threads=config.num_workers,
         # what is ahead, the one the consumer works on, and what is being copied to a device
         ring=None
@@ -172,17 +167,16 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Decod
         else SlabRing(
             ahead + 1 + slabs_held(config, resources),
             _PATIENCE_S if config.num_workers else 0,
-            few=_FEW if few and processes is None else None,
         ),
         channels_last=config.channels_last,
         check_crc=config.check_crc,
         device=decoding.device,
         hw_decoder_load=decoding.hw_decoder_load,
+        processes=processes,
     )
-    decoder.rest = rest
-    decoder.employ(processes)
-    resources.engine = key, decoder
-    return decoder
+    engine = make_engine(decoding.engine.name, store, plan, options)
+    resources.engine = key, engine
+    return engine
 
 
 def _assemble(

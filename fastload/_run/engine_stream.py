@@ -6,8 +6,8 @@ How it runs
     them into tickets of the engine, waits for each in order, and passes the images on, together
     with the record numbers they belong to. At every ``next`` the consumer takes one batch of images
     and adds one index batch. In that order: by the time the engine wants memory for the added one,
-    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Large ones are
-    fewer: an index batch waits in the producer until one is free (``_gate``).
+    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Where batches are
+    large, ``default_prefetch`` is 1.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
     failure    an error, the sampler's too, travels in the place of its batch and is raised at that
@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder, Images
+from .._engine.base import BatchEngine, Images
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
+from .._transforms.plan import Plan
 from ..hints import OnError
 from .bad_samples.batch_filler import Filled, Filler
 from .bad_samples.policy import BadSamples
@@ -43,13 +44,40 @@ from .progress import Progress
 if TYPE_CHECKING:
     from .governor import Governor, Pace
 
+# torch's own default per worker.
+_PREFETCH = 2
+
+# Batches of this size and above are a large part of a loop's memory.
+_LARGE_NBYTES = 8 << 20
+
+# Between two batches a thread is idle for half a sample on average: 3 % of so many.
+_SAMPLES_PER_THREAD = 16
+
+
+def default_prefetch(
+    sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
+) -> int:
+    """Batches ahead of the consumer where ``prefetch_factor`` does not say.
+
+    One where batches are large: the one that the loop works on and the one that is being filled.
+    But two where threads would be idle for too long between them.
+
+    Args:
+        sample_nbytes, batch_size: None where they are not known.
+        threads: that fill a batch.
+    """
+    if sample_nbytes is None or batch_size is None:
+        return _PREFETCH
+    large = sample_nbytes * batch_size >= _LARGE_NBYTES
+    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else _PREFETCH
+
 
 class BatchIterator(Iterator[Any]):
     """Iterates over the batches of one epoch.
 
     Args:
         source: what is read.
-        decoder: what fills the batches.
+        engine: what fills the batches.
         order: index batches, iterated on the consumer's thread.
         sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
         assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
@@ -62,6 +90,7 @@ class BatchIterator(Iterator[Any]):
         on_error, bad: what becomes of samples that cannot be read, and where they are counted.
         refill: where batches are filled up from, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
+        rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
     _workers: tuple[()] = ()
@@ -71,7 +100,7 @@ class BatchIterator(Iterator[Any]):
         self,
         *,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         order: Order,
         sized: Sized,
         assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
@@ -86,6 +115,7 @@ class BatchIterator(Iterator[Any]):
         bad: BadSamples,
         refill: Refill | None = None,
         governor: Governor | None = None,
+        rest: Plan | None = None,
     ) -> None:
         self._order = order
         self._sized = sized
@@ -105,15 +135,16 @@ class BatchIterator(Iterator[Any]):
         if refill is not None:
             refill.order = lambda: known.indices
         filler = Filler(
-            decoder,
+            engine,
             source,
             seed=seed,
             epoch=epoch,
             on_error=on_error,
             refill=refill,
             left_out=left_out,
+            rest=rest,
         )
-        self._pipeline = Pipeline(source, decoder, known, filler, timeout_s, stamps)
+        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps)
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()

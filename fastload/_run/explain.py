@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from .._base.shared_slabs import SharedRing
-from .._engine import chosen, entry_points
+from .._engine import huffman_index
+from .._engine.registry import chosen, is_torch
 from .._sources.source import Source
 from .._transforms.views import Views
 from ..hints import Engine, Stats
@@ -37,7 +38,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if workers else 'the calling'} thread copies rows"
     lines = [
-        f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
+        f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     if decoding.why:
@@ -59,7 +60,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     if resources.cache is not None:
         engine = chosen(config.engine, source.store)
         lines.append(f"cache: {resources.cache.explain(engine, source.store)}")
-    known = entry_points.in_words(source.parts)
+    known = huffman_index.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
     divided = division.division(config, resources, source)
@@ -91,7 +92,7 @@ def _workers(
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
     elif config.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
-    elif config.engine != "workers":
+    elif not is_torch(config.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
     if resources.cache is not None:
         lines.append(f"cache: {resources.cache.explain(None, None)}")
@@ -119,7 +120,7 @@ def _split(source: Source) -> list[str]:
     for number, part in enumerate(source.hybrid.each):
         lines += [f"view {number}:"] * source.hybrid.views
         lines += [
-            f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
+            f"split, in the engine ({chosen('auto', source.store).name}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
             "split, in Python, sample by sample: "
             + " -> ".join(part.suffix.words if part.suffix else ("nothing",)),
@@ -160,7 +161,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "cache_nbytes": 0 if cache is None else cache.nbytes,
         "entry_points_nbytes": 0
         if resources.engine is None
-        else entry_points.nbytes(resources.engine[0].parts),
+        else huffman_index.nbytes(resources.engine[0].parts),
         "bound": found.bound,
         "why": found.why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,
@@ -170,4 +171,4 @@ def figures(engine: Engine, resources: Resources) -> Stats:
 def _engine_name(engine: Engine, resources: Resources) -> str:
     if not resources.measured.native:
         return "workers"
-    return chosen(engine) if resources.engine is None else resources.engine[1].name
+    return chosen(engine).name if resources.engine is None else resources.engine[1].name

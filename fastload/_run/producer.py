@@ -18,10 +18,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
 from .._sources.source import Source
 from ..errors import UsageError
-from .backpressure import Gate
 from .bad_samples.batch_filler import Filled, Filler, Filling
 from .order import Batches
 from .readahead import ReadAhead
@@ -37,9 +36,8 @@ _running: set[Pipeline] = set()
 
 
 # Indices of a batch, or what the sampler raised instead; None after the last one; the weak
-# reference to an iterator that is gone; that to memory that was let go; _WAITS: the consumer does.
-_WAITS = "the consumer waits"
-_Task = np.ndarray | BaseException | weakref.ref[Any] | str | None
+# reference to an iterator that is gone.
+_Task = np.ndarray | BaseException | weakref.ref[Any] | None
 _Filling = Filling | BaseException
 
 
@@ -49,24 +47,21 @@ class Pipeline:
     def __init__(
         self,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         known: Batches,
         filler: Filler,
         timeout_s: float,
         stamps: Stamps,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._filler = filler
         self._timeout_s = timeout_s or None
         self._stamps = stamps
-        self._ahead = ReadAhead(decoder, source.lookup, known)
+        self._ahead = ReadAhead(engine, source.lookup, known)
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: weakref.ref[Any] | None = None
-        self._ordered: collections.deque[np.ndarray | BaseException] = collections.deque()
         self._filling: collections.deque[_Filling] = collections.deque()
-        self._early: _Filling | None = None  # the first of those, begun without memory
-        self._gate: Gate | None = None
         self._results: Any = None
         self._closing = threading.Event()
         self.taken = 0
@@ -76,7 +71,7 @@ class Pipeline:
         """Start the producer; it ends when ``owner`` is gone."""
         from prefetch_generator import BackgroundGenerator
 
-        self._decoder.acquire(self)
+        self._engine.acquire(self)
         _running.add(self)
         # Last of all, so that it is called first: libraries that a decoder has loaded meanwhile end
         # then too, and DALI complains of who still uses it.
@@ -86,14 +81,13 @@ class Pipeline:
         # producer to end. The callback is a C function on purpose: a finalizer in Python could be
         # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
         self._owner = weakref.ref(owner, self._tasks.put)
-        self._gate = Gate(self._decoder.rings, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended (with a bound, leaving early would leave it blocked for ever).
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
 
     def use_threads(self, threads: int) -> None:
         """Batches submitted from now on are worked on by so many threads."""
-        self._decoder.threads = threads
+        self._engine.use_threads(threads)
 
     def put(self, indices: np.ndarray | BaseException | None) -> None:
         """Ask for one more batch; None says that there are no more, an error takes its place."""
@@ -127,9 +121,6 @@ class Pipeline:
 
     def _take(self) -> Any:
         """The next batch from the producer."""
-        assert self._gate is not None
-        if self._gate.ask():
-            self._tasks.put(_WAITS)
         try:
             made, outcome = self._results.queue.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -162,54 +153,34 @@ class Pipeline:
         ended = False
         try:
             while not self._closing.is_set():
-                while (self._ordered or not ended) and not (self._filling and self._tasks.empty()):
+                # Wait for a task only while nothing is being filled.
+                while not ended and not (self._filling and self._tasks.empty()):
                     task = self._tasks.get()
                     if self._closing.is_set() or task is self._owner:
                         return
                     if task is None:
                         ended = True
-                    elif isinstance(task, (np.ndarray, BaseException)):
-                        self._ordered.append(task)
-                    self._begin()  # also after what says that it may begin now
+                    else:
+                        assert isinstance(task, (np.ndarray, BaseException))
+                        submitted = self._submit(task) if isinstance(task, np.ndarray) else task
+                        self._filling.append(submitted)
                 if not self._filling:
                     return
                 yield self._finish_first()
-                self._begin()
         finally:
-            for filling in (self._early, *self._filling):
+            for filling in self._filling:
                 _cancel(filling)
             self._release()
 
     def _release(self) -> None:
-        if self._gate is not None:
-            self._gate.close()
-        self._decoder.release(self)
+        self._engine.release(self)
         _running.discard(self)
 
-    def _begin(self) -> None:
-        """Give the engine what was ordered and may begin."""
-        assert self._gate is not None
-        while self._ordered and not self._closing.is_set():
-            first = self._ordered[0]
-            if isinstance(first, np.ndarray) and not self._gate.open():
-                if self._early is None and self._decoder.early and not self._stamps.timeline:
-                    self._early = self._submit(first, early=True)
-                return
-            self._ordered.popleft()
-            self._gate.begun()
-            early, self._early = self._early, None
-            if early is not None:
-                self._filling.append(_gone_on(early))
-            else:
-                self._filling.append(
-                    self._submit(first) if isinstance(first, np.ndarray) else first
-                )
-
-    def _submit(self, indices: np.ndarray, *, early: bool = False) -> _Filling:
+    def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
         try:
             timed = self._stamps.timeline is not None
-            filling = self._filler.begin(indices, timed=timed, early=early)
+            filling = self._filler.begin(indices, timed=timed)
             self._ahead.submitted(filling.records)
             return filling
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
@@ -219,11 +190,8 @@ class Pipeline:
 
     def _finish_first(self) -> Filled | BaseException:
         # It stays in the queue while it is being filled, where close() finds it.
-        assert self._gate is not None
-        filling = self._filling[0]
-        filled = self._finish(filling)
+        filled = self._finish(self._filling[0])
         self._filling.popleft()
-        self._gate.made(_idle_share(filling, self._decoder.threads))
         return filled
 
     def _finish(self, filling: _Filling) -> Filled | BaseException:
@@ -249,7 +217,7 @@ class Pipeline:
             self._stamps.count(
                 batches_ready=0 if self._results is None else self._results.queue.qsize(),
                 batches_being_filled=len(self._filling),
-                slabs_in_use=self._decoder.slabs_in_use(),
+                slabs_in_use=sum(ring.in_use() for ring in self._engine.rings),
             )
         return filled
 
@@ -260,30 +228,7 @@ def below(error: _E) -> _E:
     return error.with_traceback(None if trace is None else trace.tb_next)
 
 
-def _gone_on(filling: _Filling) -> _Filling:
-    """``filling``, which was begun early, now that there may be memory for it."""
-    if isinstance(filling, BaseException) or filling.ticket is None:
-        return filling
-    try:
-        filling.ticket.go_on()
-    except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
-        filling.ticket.cancel()
-        return error
-    return filling
-
-
-def _idle_share(filling: _Filling, threads: int) -> float:
-    """Of the time that a batch took: what threads were idle at its end, less what began early."""
-    if isinstance(filling, BaseException) or filling.ticket is None or not filling.records.size:
-        return 0.0
-    begun, count = filling.ticket.begun, len(filling.records)
-    if begun:
-        return -begun / count
-    # On average a thread that finds nothing more to begin waits for half a sample of another's.
-    return threads / (2 * count)
-
-
-def _cancel(filling: _Filling | None) -> None:
+def _cancel(filling: _Filling) -> None:
     if isinstance(filling, Filling) and filling.ticket is not None:
         filling.ticket.cancel()
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
 from ..errors import DataError
 from ..storage.base import Spans
 from .order import Batches
@@ -56,7 +56,7 @@ class ReadAhead:
     """Announces the records of one epoch to the system.
 
     Args:
-        decoder: its ``readahead`` is called.
+        engine: its ``readahead`` is called.
         lookup: indices of the dataset -> record numbers, both int64.
         order: the batches of the whole epoch, there at the latest with the first one; nothing
             where they are not known, and each batch is announced when it is submitted.
@@ -64,18 +64,18 @@ class ReadAhead:
 
     def __init__(
         self,
-        decoder: Decoder,
+        engine: BatchEngine,
         lookup: Callable[[np.ndarray], np.ndarray],
         order: Batches,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._lookup = lookup
         self._order = order
         self._submitted = 0
         self._cold = 0  # batches until announcing ends
         self._ahead: collections.deque[int] = collections.deque()  # announced batches, in bytes
         self._counter = _nbytes_read()
-        self._tables: Spans | None = decoder.store.tables()
+        self._tables: Spans | None = engine.store.tables()
         if self._tables.nbytes.sum() <= _SMALL_TABLES_NBYTES:
             self._announce_tables()
 
@@ -89,7 +89,7 @@ class ReadAhead:
             announced = False
         try:
             if self._submitted == 1:
-                self._decoder.readahead([self._spans(records)], wait=True)
+                self._engine.readahead([self._spans(records)], wait=True)
                 announced = True
             self._look()
             if not self._cold:
@@ -97,7 +97,7 @@ class ReadAhead:
                 return
             self._cold -= 1
             if not announced:
-                self._decoder.readahead([self._spans(records)])
+                self._engine.readahead([self._spans(records)])
             if self._submitted > _FIRST_BATCHES:
                 self._top_up()
         except DataError:
@@ -116,7 +116,7 @@ class ReadAhead:
         tables, self._tables = self._tables, None
         if tables is not None and len(tables.nbytes):
             wait = int(tables.nbytes.sum()) <= _SMALL_TABLES_NBYTES
-            self._decoder.readahead([tables], wait=wait)
+            self._engine.readahead([tables], wait=wait)
 
     def _top_up(self) -> None:
         """Announce whole batches until the window is full, if a piece is missing from it."""
@@ -134,15 +134,15 @@ class ReadAhead:
             self._ahead.append(nbytes)
             total += nbytes
             if total - begin >= _PIECE_NBYTES:
-                self._decoder.readahead(piece)
+                self._engine.readahead(piece)
                 piece, begin = [], total
             if total >= _WINDOW_NBYTES:
                 break
         if piece:
-            self._decoder.readahead(piece)
+            self._engine.readahead(piece)
 
     def _spans(self, records: np.ndarray) -> Spans:
-        return self._decoder.store.spans(records)
+        return self._engine.store.spans(records)
 
 
 def _nbytes_read() -> int:

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from .._base.machine import cpu
+from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
-from .._engine.decoder import Decoder
 from ..storage.base import Store
 from .config import LoaderConfig
 from .measured import Measured
@@ -68,7 +68,7 @@ class Resources:
     governor: Governor | None = None
     choice: Choice | None = None
     waiting: cpu.Waiting = dataclasses.field(default_factory=cpu.Waiting)
-    engine: tuple[EngineKey, Decoder] | None = None
+    engine: tuple[EngineKey, BatchEngine] | None = None
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
     ring: SharedRing | None = None
     warm: SlabRing | None = None

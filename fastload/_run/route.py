@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from .._engine import chosen
+from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError
@@ -89,7 +89,7 @@ def find(config: LoaderConfig) -> Route:
 
 def _readable(config: LoaderConfig) -> Source:
     """What an engine reads, or begins to. Raises Unreadable where there is nothing."""
-    if config.engine == "workers":
+    if is_torch(config.engine):
         raise Unreadable("engine='workers' was asked for")
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
@@ -105,7 +105,7 @@ def _readable(config: LoaderConfig) -> Source:
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
     """Raise UsageError for arguments that only an engine of fastload can follow."""
-    if config.engine in ("native", "python", "dali"):
+    if is_engine(config.engine):
         raise UsageError(f"engine={config.engine!r} cannot read this dataset: {reason}")
     if config.dtype is not None or config.memory_format != torch.contiguous_format:
         raise UsageError(

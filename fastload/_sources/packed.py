@@ -16,8 +16,9 @@ from torch.utils.data import Dataset, get_worker_info
 from .._base.indices import repeats_within
 from .._base.machine import cpu
 from .._base.slabs import SlabRing
-from .._engine import images_of, make_decoder
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
+from .._engine.image_engine import EngineOptions
+from .._engine.registry import images_of, make_engine
 from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
 from .._transforms.views import seed_of
@@ -113,7 +114,7 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: tuple[int, list[Decoder]] | None = None
+        self._made: tuple[int, list[BatchEngine]] | None = None
 
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that augmentation is drawn for; seen by running workers too."""
@@ -193,7 +194,7 @@ class PackedDataset(Dataset[Any]):
             from .._engine.python import decode_record
 
             return in_python(joint, self.store, records, self.transform, decode_record)
-        (decoder,), (seed, epoch, repeats) = self._decoders([plan]), self._numbers([plan], records)
+        (engine,), (seed, epoch, repeats) = self._engines([plan]), self._numbers([plan], records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
         parts = [slice(0, len(records))]
         if len(np.unique(sizes, axis=0)) > 1:
@@ -201,7 +202,7 @@ class PackedDataset(Dataset[Any]):
         images: list[Any] = []
         moved: dict[str, Any] = {name: [] for name in joint.names}
         for part in parts:
-            ticket = decoder.submit(
+            ticket = engine.submit(
                 records[part],
                 seed=seed,
                 epoch=epoch,
@@ -237,8 +238,8 @@ class PackedDataset(Dataset[Any]):
         """What an engine makes of ``records`` by each of ``plans``."""
         seed, epoch, repeats = self._numbers(plans, records)
         return [
-            images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
-            for view, decoder in enumerate(self._decoders(plans))
+            images_of(engine, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
+            for view, engine in enumerate(self._engines(plans))
         ]
 
     def draw(self) -> tuple[int, int] | None:
@@ -246,18 +247,18 @@ class PackedDataset(Dataset[Any]):
         epoch = int(self._epoch[0])
         return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
 
-    def _decoders(self, plans: Sequence[Plan]) -> list[Decoder]:
-        """The decoders of this process."""
+    def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
+        """The engines of this process."""
         if self._made is not None:
             process, made = self._made
             # Not those that were made before a fork: their threads are the parent's.
             if process == os.getpid() and len(made) == len(plans):
-                if all(map(Decoder.makes, made, plans)):
+                if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                     return made
         # A worker process is one of many: it decodes on its own thread.
         threads = 0 if get_worker_info() is not None else cpu.available()
         made = [
-            make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
+            make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
             for plan in plans
         ]
         self._made = os.getpid(), made

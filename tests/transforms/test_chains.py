@@ -156,7 +156,8 @@ def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> None:
     from fastload._base.slabs import SlabRing
-    from fastload._engine import make_decoder
+    from fastload._engine.image_engine import EngineOptions
+    from fastload._engine.registry import make_engine
     from fastload.storage.folder import FolderStore
 
     (tmp_path / "a").mkdir()
@@ -165,7 +166,7 @@ def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> Non
     store = FolderStore(str(tmp_path))
     for number in range(part, CHAINS, 4):
         plan = recognise(chain_of(number)[0])
-        decoder = make_decoder("native", store, plan, threads=2, ring=SlabRing(2))
+        decoder = make_engine("native", store, plan, EngineOptions(threads=2, ring=SlabRing(2)))
         made = decoder.submit(np.arange(len(PICTURES)), seed=1, epoch=2).result()
         for index, image in enumerate(PICTURES):
             assert torch.equal(made[index], ours(plan, image, index)), number

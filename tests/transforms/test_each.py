@@ -17,7 +17,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
@@ -125,7 +126,7 @@ def bitmaps(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(engine: str, store: FolderStore, plan: Plan, index: int, seed: int = 0) -> torch.Tensor:
-    decoder = make_decoder(engine, store, plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(engine, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     return decoder.submit(np.array([index]), seed=seed, epoch=0).result()[0].clone()
 
 
@@ -238,8 +239,11 @@ def test_every_layout_and_dtype_of_a_batch(
     plan = recognise(chain).with_output(dtype)
     records = np.arange(len(SIZES))
     batches = [
-        make_decoder(
-            engine, bitmaps, plan, threads=2, ring=SlabRing(2), channels_last=channels_last
+        make_engine(
+            engine,
+            bitmaps,
+            plan,
+            EngineOptions(threads=2, ring=SlabRing(2), channels_last=channels_last),
         )
         .submit(records, seed=5, epoch=1)
         .result()

@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle as oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
@@ -48,7 +49,9 @@ def test_a_transform_of_fixed_numbers_gives_torchvisions_pixels(
     chain = v1.Compose([FIXED[name](version), v1.PILToTensor()])
     plan = recognise(chain)
     assert isinstance(plan, Plan)
-    decoder = make_decoder(engine, FolderStore(tmp_path), plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(
+        engine, FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
+    )
     for number, image in enumerate(images):
         made = decoder.submit(np.array([number]), seed=0, epoch=0).result()
         assert isinstance(made, torch.Tensor)

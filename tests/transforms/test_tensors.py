@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms import reader
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
@@ -65,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(engine: str, store: FolderStore, plan: Plan, index: int, seed: int) -> torch.Tensor:
-    decoder = make_decoder(engine, store, plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(engine, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     images = decoder.submit(np.array([index]), seed=seed, epoch=0).result()
     assert isinstance(images, torch.Tensor)
     return images[0].clone()

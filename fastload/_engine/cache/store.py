@@ -28,21 +28,21 @@ _FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Keep:
-    """What of a batch is to be kept.
+class CacheFill:
+    """What of a batch goes into the cache.
 
     Attributes:
-        wanted: uint8 (n,), 1 where a sample is.
-        placed: with PIXELS, what is kept of each sample (where it is not wanted: anything).
+        wanted: uint8 (n,), 1 where a sample does.
+        placed: with PIXELS, what is stored of each sample (where it is not wanted: anything).
     """
 
     wanted: np.ndarray
     placed: Placed | None
 
-    def part(self, which: slice | np.ndarray) -> Keep:
+    def part(self, which: slice | np.ndarray) -> CacheFill:
         """Of some of the samples."""
         placed = None if self.placed is None else self.placed.part(which)
-        return Keep(wanted=self.wanted[which], placed=placed)
+        return CacheFill(wanted=self.wanted[which], placed=placed)
 
 
 class CachedStore(Store):
@@ -132,15 +132,15 @@ class CachedStore(Store):
             converted=converted.view(bool),
         )
 
-    def to_keep(self, records: np.ndarray, found: Located) -> Keep | None:
-        """What of a batch is to be kept, or None where there is nothing or no room."""
+    def to_fill(self, records: np.ndarray, found: Located) -> CacheFill | None:
+        """What of a batch goes into the cache, or None where there is nothing or no room."""
         if found.kept is None or found.kept.all() or self.arena.full:
             return None
         placed = None if self.prefix is None else self.prefix.place(found.sizes, records)
         wanted = ~found.kept
         if placed is not None:  # the table has 16 bits for a side
             wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
-        return Keep(wanted=wanted.astype(np.uint8), placed=placed)
+        return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""

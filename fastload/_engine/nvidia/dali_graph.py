@@ -23,7 +23,7 @@ import dataclasses
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,10 @@ class Build:
         )
 
 
+Inputs = dict[str, np.ndarray | list[np.ndarray]]
+"""What goes into the pipeline, by name; see ``Work.inputs``."""
+
+
 @dataclasses.dataclass(eq=False)
 class Work:
     """One batch on its way through the pipeline.
@@ -101,7 +105,7 @@ class Work:
         done: nothing more will happen to it.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: Inputs
     images: torch.Tensor | None = None
     found: np.ndarray | None = None
     failure: BaseException | None = None

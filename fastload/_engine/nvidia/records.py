@@ -16,7 +16,7 @@ import numpy as np
 from ...storage._crc import crc32c
 from ...storage._read import open_regular
 from ...storage.base import ENCODED, Store
-from ..decoder import Batch
+from ..image_engine import BatchRequest
 
 # A JPEG file from its first byte to its last. What ends otherwise is cut short, or has something
 # behind it: a GPU's decoder may take that for an image, where Pillow raises.
@@ -37,7 +37,7 @@ class Records:
 
     def read(
         self,
-        batch: Batch,
+        batch: BatchRequest,
         wanted: np.ndarray,
         pool: Callable[[], concurrent.futures.Executor],
         threads: int,
@@ -64,10 +64,12 @@ class Records:
             found[first::parts] = task.result()
         return found
 
-    def _part(self, batch: Batch, wanted: np.ndarray, which: range) -> list[np.ndarray | None]:
+    def _part(
+        self, batch: BatchRequest, wanted: np.ndarray, which: range
+    ) -> list[np.ndarray | None]:
         return [self._one(batch, i) if wanted[i] else None for i in which]
 
-    def _one(self, batch: Batch, i: int) -> np.ndarray | None:
+    def _one(self, batch: BatchRequest, i: int) -> np.ndarray | None:
         if batch.kinds[i] != ENCODED:
             return None
         spans = batch.spans

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..._engine.decoder import Decoder, Images, Ticket
+from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
 from ..._transforms.pixels.erasing import Drawn
+from ..._transforms.plan import Plan
 from ...errors import DataError, DecodeError
 from ...hints import OnError, OnErrorName
 from ...storage.base import UNSIZED
@@ -96,17 +97,18 @@ class Filler:
     """Fills the batches of one epoch, and makes of what fails what ``on_error`` says.
 
     Args:
-        decoder: the engine.
+        engine: fills them.
         source: what it reads.
         seed, epoch: of the augmentation.
         on_error: see ``policy.py``.
         refill: where batches are filled up from, with ``on_error="refill"``.
         left_out: indices of this epoch that came before its first batch, or None.
+        rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
     def __init__(
         self,
-        decoder: Decoder,
+        engine: BatchEngine,
         source: Source,
         *,
         seed: int,
@@ -114,24 +116,26 @@ class Filler:
         on_error: OnError,
         refill: Refill | None,
         left_out: np.ndarray | None,
+        rest: Plan | None = None,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._source = source
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
         self._refill = refill
+        self._rest = rest
         self._number = 0  # of the batch that is finished next
         self._left_out = _NONE if left_out is None else left_out
         self._repeats = Repeats(len(source.store)) if source.plan.random else None
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 
-    def begin(self, indices: np.ndarray, *, timed: bool, early: bool = False) -> Filling:
-        """Begin to fill the next batch, with ``indices``; ``timed``, ``early``: see ``Draws``."""
+    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
+        """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
         records = self._source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
-        return self._begin(indices, records, repeats, timed, early)
+        return self._begin(indices, records, repeats, timed)
 
     def _begin(
         self,
@@ -139,25 +143,23 @@ class Filler:
         records: np.ndarray,
         repeats: np.ndarray | None,
         timed: bool,
-        early: bool = False,
     ) -> Filling:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self._on_error != "raise":
-            sized = self._decoder.store.sizes(records).min(axis=1, initial=1) > 0
+            sized = self._engine.store.sizes(records).min(axis=1, initial=1) > 0
             for i in np.flatnonzero(~sized).tolist():
-                refused[i] = self._decoder.error(DecodeError, UNSIZED, records, i)
+                refused[i] = self._engine.error(DecodeError, UNSIZED, int(records[i]))
             tried = np.flatnonzero(sized)
         ticket = None
         while ticket is None and (len(tried) or not len(records)):
             whole = len(tried) == len(records)
             try:
-                ticket = self._decoder.submit(
+                ticket = self._engine.submit(
                     records if whole else records[tried],
                     seed=self._seed,
                     epoch=self._epoch,
                     repeats=repeats if whole or repeats is None else repeats[tried],
                     timed=timed,
-                    **({"early": True} if early else {}),
                 )
             except Refused as error:
                 if self._on_error == "raise":
@@ -173,7 +175,7 @@ class Filler:
             DataError: a sample failed that is not to be skipped or replaced.
             concurrent.futures.CancelledError: it was cancelled.
         """
-        filled, rest = self._finished(filling), self._decoder.rest
+        filled, rest = self._finished(filling), self._rest
         if rest is None or not rest.erasing or filled.empty or isinstance(filled.images, list):
             return filled
         height, width = filled.images.shape[2:]

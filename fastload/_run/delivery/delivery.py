@@ -52,7 +52,7 @@ def rest(config: LoaderConfig, choice: Choice | None, source: Source) -> Plan | 
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
-    if decode_device.decoding(config, choice, source).engine == "dali":
+    if decode_device.decoding(config, choice, source).engine.on_device:
         return None
     return plan if plan.lut is not None or plan.erasing else None
 

@@ -12,13 +12,15 @@ from torch.utils.data import get_worker_info
 from ..._base.indices import as_indices, repeats_within
 from ..._base.machine import cpu
 from ..._base.slabs import SlabRing
-from ..._engine import images_of, load, make_decoder
-from ..._engine.decoder import Decoder
+from ..._engine.base import BatchEngine
+from ..._engine.image_engine import EngineOptions
+from ..._engine.registry import images_of, make_engine, preload
 from ..._sources.collate import annotations_of, samples_of
 from ..._sources.packed import PackedDataset
 from ..._sources.source import Source, nested
 from ..._transforms.python_suffix import Parts
 from ..._transforms.views import seed_of
+from ...hints import CheckCrc
 from . import randomness
 
 
@@ -31,17 +33,17 @@ class HybridSamples:
     Args:
         source: whose ``hybrid`` says what is to be done.
         dataset: that it was resolved from; where it has an epoch, that counts.
-        check_crc: as for ``Decoder``.
+        check_crc: as for ``EngineOptions``.
     """
 
-    def __init__(self, source: Source, dataset: Any, check_crc: str) -> None:
+    def __init__(self, source: Source, dataset: Any, check_crc: CheckCrc) -> None:
         assert source.hybrid is not None
         self._source = source
         self._hybrid: Parts = source.hybrid
         self._packed = [one for one in nested(dataset) if isinstance(one, PackedDataset)][:1]
         self._check_crc = check_crc
-        load(source.store)
-        self._made: tuple[int, list[Decoder]] | None = None
+        preload(source.store)
+        self._made: tuple[int, list[BatchEngine]] | None = None
 
     def __call__(
         self,
@@ -75,8 +77,8 @@ class HybridSamples:
                 counts = repeats_within(records)
             seed, epoch = draw
         images = [
-            images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=counts)
-            for view, decoder in enumerate(self._decoders())
+            images_of(engine, records, seed=seed_of(seed, view), epoch=epoch, repeats=counts)
+            for view, engine in enumerate(self._engines())
         ]
 
         def begin(i: int) -> None:
@@ -90,19 +92,21 @@ class HybridSamples:
         )
         return samples_of(samples, annotations)
 
-    def _decoders(self) -> list[Decoder]:
+    def _engines(self) -> list[BatchEngine]:
         """One for each chain, of this process: not those of before a fork, with their threads."""
         if self._made is None or self._made[0] != os.getpid():
             threads = 0 if get_worker_info() is not None else cpu.available()
             made = [
-                make_decoder(
+                make_engine(
                     "auto",
                     self._source.store,
                     part.plan,
-                    threads=threads,
-                    ring=SlabRing(2),
-                    channels_last=part.as_pillow,
-                    check_crc=self._check_crc,
+                    EngineOptions(
+                        threads=threads,
+                        ring=SlabRing(2),
+                        channels_last=part.as_pillow,
+                        check_crc=self._check_crc,
+                    ),
                 )
                 for part in self._hybrid.each
             ]
