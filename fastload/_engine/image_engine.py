@@ -22,7 +22,7 @@ from .._transforms.geometry.crop_geometry import Refused
 from .._transforms.geometry.draws import Geometry
 from .._transforms.geometry.geometry_log import Moves
 from .._transforms.plan import Plan
-from .._transforms.sample_params import Recipe
+from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..errors import DecodeError
@@ -96,7 +96,7 @@ class BatchRequest:
             ``cache_fill`` stores pixels, ``sizes`` are those of the stored pixels.
         check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
-        recipe: what follows the geometry; None: nothing.
+        params: what follows the geometry; None: nothing.
         images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
         times: int64 (n, TIMES), where the times of each sample are written, as the core's
@@ -112,7 +112,7 @@ class BatchRequest:
     checksums: np.ndarray | None
     check: np.ndarray | None
     geometry: Geometry
-    recipe: Recipe | None
+    params: SampleParams | None
     images: torch.Tensor
     memory: np.ndarray
     times: np.ndarray | None
@@ -139,7 +139,7 @@ class BatchRequest:
                 window=at.window[which],
                 flip=at.flip[which],
             ),
-            recipe=None if self.recipe is None else self.recipe.part(which),
+            params=None if self.params is None else self.params.part(which),
             memory=memory,
             times=None if self.times is None else self.times[which],
             cached=None if self.cached is None else self.cached[which],
@@ -217,7 +217,7 @@ class ImageEngine(BatchEngine):
         if self.cache is not None and self.options.view == 0:
             fill = self.cache.to_fill(records, found)
         moves = None if self.plan.joint is None else Moves(len(records))
-        sizes, geometry, recipe = self._draw(records, found, fill, draws, moves)
+        sizes, geometry, params = self._draw(records, found, fill, draws, moves)
         images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
@@ -229,7 +229,7 @@ class ImageEngine(BatchEngine):
             checksums=checksums,
             check=self._to_check(records, checksums, found),
             geometry=geometry,
-            recipe=recipe,
+            params=params,
             images=images,
             memory=memory,
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
@@ -245,7 +245,7 @@ class ImageEngine(BatchEngine):
         fill: CacheFill | None,
         draws: Draws,
         moves: Moves | None,
-    ) -> tuple[np.ndarray, Geometry, Recipe | None]:
+    ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
         """The sizes of a batch's images, their geometry, and what follows it.
 
         Where a cache has pixels, or is about to get them, the first operations are done already.
@@ -253,7 +253,7 @@ class ImageEngine(BatchEngine):
 
         def drawn(
             plan: Plan, sizes: np.ndarray, which: slice | np.ndarray = slice(None)
-        ) -> tuple[Geometry, Recipe | None]:
+        ) -> tuple[Geometry, SampleParams | None]:
             return sample_params.draw(
                 plan,
                 sizes,

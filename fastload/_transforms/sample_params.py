@@ -32,7 +32,7 @@ _MAX_TURNED = 65535  # pixels of a side of a rotated image, in both engines; pix
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
+class SampleParams:
     """The parameters of n samples after the first frame of geometry.
 
     See Note [Stages] in pixels/sample_params.h.
@@ -55,7 +55,7 @@ class Recipe:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
-    def part(self, which: slice | npt.NDArray[np.int64]) -> Recipe:
+    def part(self, which: slice | npt.NDArray[np.int64]) -> SampleParams:
         """The parameters of some of the samples."""
         names = ("first_size", "codes", "values", "frames", "boxes", "keys")
         return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
@@ -82,7 +82,7 @@ def draw(
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
     moves: Moves | None = None,
-) -> tuple[Geometry, Recipe | None]:
+) -> tuple[Geometry, SampleParams | None]:
     """The first frame of a batch, and the parameters after it (None: there are none).
 
     Arguments and errors are those of ``geometry.draws.draw``. ``Geometry.out_h`` and ``out_w`` are
@@ -138,7 +138,7 @@ def draw(
     )
     codes, values = _joined(slots, len(indices))
     erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
-    recipe = Recipe(
+    params = SampleParams(
         first_size=size,
         codes=codes,
         values=values,
@@ -147,7 +147,7 @@ def draw(
         boxes=erased.boxes,
         keys=erased.keys,
     )
-    return geometry, recipe
+    return geometry, params
 
 
 def rectangles(

@@ -117,9 +117,9 @@ def chain_of(number: int) -> tuple[Any, set[str], str]:
 
 def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
     sizes = np.array([image.size], np.int32)
-    geometry, recipe = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
+    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
     out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, recipe)
+    fill(image, 0, geometry, plan, out, params)
     return torch.from_numpy(out[0])
 
 

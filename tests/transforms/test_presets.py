@@ -45,7 +45,7 @@ def test_every_different_preset_is_torchvisions() -> None:
         plan = recognise(preset)
         assert isinstance(plan, Plan)
         sizes = np.array([image.size], np.int32)
-        geometry, recipe = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
+        geometry, params = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
         out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-        fill(image, 0, geometry, plan, out, recipe)
+        fill(image, 0, geometry, plan, out, params)
         assert torch.equal(torch.from_numpy(out[0]), preset(image)), words

@@ -115,13 +115,13 @@ def test_rand_augment_is_drawn_as_timm_draws_it() -> None:
     """One of the operations, half of the time, near its magnitude (all of timm: --long)."""
     plan = plan_of(v1.Compose([RandAugment([AugmentOp(name) for name in OPS]), v1.PILToTensor()]))
     sizes = np.full((600, 2), 50, np.int32)
-    _, recipe = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
-    assert recipe is not None
-    codes = collections.Counter(recipe.codes.reshape(-1).tolist())
+    _, params = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
+    assert params is not None
+    codes = collections.Counter(params.codes.reshape(-1).tolist())
     assert abs(codes.pop(operations.NONE) - 600) < 60  # of 1,200
     affine = codes.pop(operations.AFFINE)  # rotations and translations
     assert min(*codes.values(), affine / 2) > 60
-    factors = recipe.values[:, :, 0][recipe.codes == operations.SATURATION]
+    factors = params.values[:, :, 0][params.codes == operations.SATURATION]
     assert 0.1 <= factors.min() < 0.25 and 1.75 < factors.max() <= 1.9
     assert 0.02 < np.abs(np.abs(factors - 1) - 0.81).std() < 0.06
 

@@ -23,27 +23,27 @@ from fastload._transforms.pixels import augmix, operations, policies, timm_polic
 from fastload._transforms.pixels.affine import Look
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
-from fastload._transforms.sample_params import Recipe, draw
+from fastload._transforms.sample_params import SampleParams, draw
 
 N = 100_000
 W, H = 120, 90
 
 
-def drawn(*chain: Any, n: int = N) -> Recipe:
+def drawn(*chain: Any, n: int = N) -> SampleParams:
     plan = recognise(v1.Compose([*chain]))
     assert isinstance(plan, Plan), plan
     sizes = np.tile(np.array([[W, H]], np.int32), (n, 1))
-    recipe = draw(plan, sizes, seed=77, epoch=5, indices=np.arange(n))[1]
-    assert recipe is not None
-    return recipe
+    params = draw(plan, sizes, seed=77, epoch=5, indices=np.arange(n))[1]
+    assert params is not None
+    return params
 
 
-def ours(transform: Any, n: int = N) -> Recipe:
+def ours(transform: Any, n: int = N) -> SampleParams:
     return drawn(transform, v1.PILToTensor(), n=n)
 
 
-def values(recipe: Recipe, code: int, value: int = 0) -> np.ndarray:
-    return recipe.values[:, :, value][recipe.codes == code]
+def values(params: SampleParams, code: int, value: int = 0) -> np.ndarray:
+    return params.values[:, :, value][params.codes == code]
 
 
 def uniform(values: np.ndarray, low: float, high: float) -> None:
@@ -111,16 +111,16 @@ def test_flips(p: float) -> None:
 
 
 def test_factors_of_a_colour_jitter() -> None:
-    recipe = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
-    uniform(values(recipe, operations.BRIGHTNESS), 0.6, 1.4)
-    uniform(values(recipe, operations.CONTRAST), 0.3, 1.5)
-    uniform(values(recipe, operations.SATURATION), 0.1, 1.9)
-    shifts = values(recipe, operations.HUE).astype(int)
+    params = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
+    uniform(values(params, operations.BRIGHTNESS), 0.6, 1.4)
+    uniform(values(params, operations.CONTRAST), 0.3, 1.5)
+    uniform(values(params, operations.SATURATION), 0.1, 1.9)
+    shifts = values(params, operations.HUE).astype(int)
     # torchvision's: the factor times 255, towards zero, as a byte
     edges = {s & 255: 1.0 for s in range(-24, 76)} | {231: 0.5, 76: 0.5, 0: 2.0}
     total = 0.4 * 255
     likely(collections.Counter(shifts.tolist()), {s: k / total for s, k in edges.items()})
-    orders = collections.Counter(map(tuple, recipe.codes.tolist()))
+    orders = collections.Counter(map(tuple, params.codes.tolist()))
     assert len(orders) == 24
     likely(orders, dict.fromkeys(orders, 1 / 24))
 
@@ -162,8 +162,8 @@ def test_angles_and_the_rest_of_a_map() -> None:
 
 
 def test_sigmas() -> None:
-    recipe = ours(v1.GaussianBlur(9, (0.3, 3.0)))
-    ratio = values(recipe, operations.BLUR, 3) / values(recipe, operations.BLUR, 2)
+    params = ours(v1.GaussianBlur(9, (0.3, 3.0)))
+    ratio = values(params, operations.BLUR, 3) / values(params, operations.BLUR, 2)
     sigmas = np.sqrt(-0.5 / np.log(ratio))
     uniform(np.clip(sigmas, 0.3, 3.0), 0.3, 3.0)
 
@@ -212,16 +212,16 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
     space = torchvision_oracle.augmentation_space(policy, bins, (H, W))
     which = {"RandAugment": range(9, 10), "TrivialAugmentWide": range(31), "AugMix": range(3)}[name]
     seen = noted(monkeypatch)
-    recipe = ours(policy)
+    params = ours(policy)
     likely(seen, spread(space, dict.fromkeys(space, which)))
     if name == "AugMix":
-        depths = (recipe.codes == operations.INVERT)[:, 1:4].sum(axis=1)
+        depths = (params.codes == operations.INVERT)[:, 1:4].sum(axis=1)
         even(depths, 1, 3)
 
 
 def test_operations_of_a_sample_are_chosen_apart() -> None:
-    recipe = ours(v1.RandAugment(), N // 2)
-    first, second = (recipe.codes[:, k].tolist() for k in range(2))
+    params = ours(v1.RandAugment(), N // 2)
+    first, second = (params.codes[:, k].tolist() for k in range(2))
     for pair in (
         (operations.EQUALIZE, operations.EQUALIZE),
         (operations.EQUALIZE, operations.POSTERIZE),
