@@ -20,7 +20,7 @@ from .._base.timeline import TIMES
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Refused
 from .._transforms.geometry.draws import Geometry
-from .._transforms.geometry.geometry_log import Moves
+from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan
 from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
@@ -192,23 +192,23 @@ class ImageEngine(BatchEngine):
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
 
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        batch, moves = self.prepare(records, draws)
+        batch, log = self.prepare(records, draws)
         ticket = self.start(batch)
-        if self.plan.joint is not None and moves is not None:
+        if self.plan.joint is not None and log is not None:
             ticket.moving = Moving(
                 self.plan.joint,
                 self.origin,
                 records,
                 batch.sizes,
-                moves,
+                log,
                 batch.geometry.out_h,
                 batch.geometry.out_w,
                 self.pool() if self.threads else None,
             )
         return counted(ticket, batch)
 
-    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, Moves | None]:
-        """The batch that ``submit`` starts to fill, and the log of what moves its fields."""
+    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
+        """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
         found = self.store.locate(records)
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
@@ -216,8 +216,8 @@ class ImageEngine(BatchEngine):
         fill = None
         if self.cache is not None and self.options.view == 0:
             fill = self.cache.to_fill(records, found)
-        moves = None if self.plan.joint is None else Moves(len(records))
-        sizes, geometry, params = self._draw(records, found, fill, draws, moves)
+        log = None if self.plan.joint is None else GeometryLog(len(records))
+        sizes, geometry, params = self._draw(records, found, fill, draws, log)
         images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
@@ -236,7 +236,7 @@ class ImageEngine(BatchEngine):
             cached=found.kept,
             cache_fill=fill,
         )
-        return batch, moves
+        return batch, log
 
     def _draw(
         self,
@@ -244,7 +244,7 @@ class ImageEngine(BatchEngine):
         found: Located,
         fill: CacheFill | None,
         draws: Draws,
-        moves: Moves | None,
+        log: GeometryLog | None,
     ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
         """The sizes of a batch's images, their geometry, and what follows it.
 
@@ -261,7 +261,7 @@ class ImageEngine(BatchEngine):
                 epoch=draws.epoch,
                 indices=records[which],
                 repeats=None if draws.repeats is None else draws.repeats[which],
-                moves=moves,
+                log=log,
             )
 
         sizes, plan = found.sizes, self.plan

@@ -19,7 +19,7 @@ from .._base import philox
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry
 from .geometry.draws import MAX_PIXELS
-from .geometry.geometry_log import Moves
+from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, Drawn
 from .plan import Plan
@@ -81,7 +81,7 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
-    moves: Moves | None = None,
+    log: GeometryLog | None = None,
 ) -> tuple[Geometry, SampleParams | None]:
     """The first frame of a batch, and the parameters after it (None: there are none).
 
@@ -89,13 +89,13 @@ def draw(
     the size of the finished samples.
     """
     given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
-    if moves is not None:
-        moves.fill = plan.mask_fill
+    if log is not None:
+        log.fill = plan.mask_fill
     if not plan.stages and not plan.erasing:
-        return draws.draw(plan.ops, sizes, moves=moves, **given), None  # type: ignore[arg-type]
+        return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
     counters = draws.counters(indices, repeats)
     numbers = _Numbers(seed, epoch, counters)
-    frame = Frame(sizes, indices, moves=moves)
+    frame = Frame(sizes, indices, log=log)
     draws.check_sizes(frame)
     draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
     frame.refuse_large()
@@ -111,15 +111,15 @@ def draw(
             _refuse_blur(frame, drawn, w, h)
             slots.append(drawn)
             pixel_position += 1
-            if moves is not None:
-                _note_mirrors(moves, drawn[0], w, h)
+            if log is not None:
+                _note_mirrors(log, drawn[0], w, h)
             w, h = operations.sides_after(drawn, w, h)
             if operations.resizes(op):
                 _refuse_large(frame, w, h)
-        if moves is not None:
-            moves.fill = stage.mask_fill
+        if log is not None:
+            log.fill = stage.mask_fill
         fixed = None if any(map(operations.resizes, stage.pixels)) else frame.size()
-        frame = Frame(np.stack([w, h], axis=1), indices, fixed, moves)
+        frame = Frame(np.stack([w, h], axis=1), indices, fixed, log)
         draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
         frame.refuse_large()
         position += len(stage.ops)
@@ -199,11 +199,11 @@ class _Numbers:
         return key
 
 
-def _note_mirrors(moves: Moves, codes: Array, w: Array, h: Array) -> None:
+def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
     """Log the flips among the operations on pixels; joint plans have no other that move pixels."""
     for slot in codes.T:
-        moves.mirror(slot == operations.MIRROR, w, h)
-        moves.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
+        log.mirror(slot == operations.MIRROR, w, h)
+        log.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
 
 
 def _joined(slots: list[operations.Slots], n: int) -> operations.Slots:

@@ -22,7 +22,7 @@ from ...errors import DataError, UsageError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .geometry_log import Moves
+    from .geometry_log import GeometryLog
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
 MAX_PIXELS = 1 << 28
@@ -87,10 +87,10 @@ class Frame:
         sizes: Array,
         indices: Array,
         fixed: tuple[int, int] | None = None,
-        moves: Moves | None = None,
+        log: GeometryLog | None = None,
     ) -> None:
         size = np.asarray(sizes, np.int64)
-        self.moves = moves  # records each step, for masks and boxes
+        self.log = log  # records each step, for masks and boxes
         self.indices = indices
         self.x: Length = 0  # the box in the source
         self.y: Length = 0
@@ -123,8 +123,8 @@ class Frame:
 
         ``inside``: they are known to lie inside the image. ``centred``: it is a central crop.
         """
-        if self.moves is not None:
-            self.moves.crop(x, y, w, h, (self.w, self.h), centred=centred)
+        if self.log is not None:
+            self.log.crop(x, y, w, h, (self.w, self.h), centred=centred)
         if not inside:
             self._settle("pads")
             self.outside = True
@@ -141,8 +141,8 @@ class Frame:
             raise Unfit("resizes after a flip; put the flip last, which has the same distribution")
         self._settle("resizes")
         w, h = (side if np.ndim(side) else int(side) for side in (w, h))
-        if self.moves is not None:
-            self.moves.resize(w, h, (self.w, self.h))
+        if self.log is not None:
+            self.log.resize(w, h, (self.w, self.h))
         self.resized_w = self.w = w
         self.resized_h = self.h = h
         self.least = (w if isinstance(w, int) else least, h if isinstance(h, int) else least)
@@ -150,8 +150,8 @@ class Frame:
 
     def flip(self, which: Array) -> None:
         """Flip the samples where ``which`` is true, left to right."""
-        if self.moves is not None:
-            self.moves.mirror(which, self.w, self.h)
+        if self.log is not None:
+            self.log.mirror(which, self.w, self.h)
         self.flipped = which if self.flipped is None else self.flipped ^ which
 
     def _settle(self, what: str) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from ..._base import philox
 from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
-from .geometry_log import Moves
+from .geometry_log import GeometryLog
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -280,7 +280,7 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
-    moves: Moves | None = None,
+    log: GeometryLog | None = None,
 ) -> Geometry:
     """The geometry of a batch, a pure function of the arguments.
 
@@ -290,14 +290,14 @@ def draw(
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
-        moves: records each step; None: no recording.
+        log: records each step; None: no recording.
 
     Raises:
         DataError: an image has no size or is too small for a RandomCrop, or the results differ in
             size. Names the record.
         Unfit: the operations have no normal form (``fit`` checks this beforehand).
     """
-    frame = Frame(sizes, indices, moves=moves)
+    frame = Frame(sizes, indices, log=log)
     check_sizes(frame)
     apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
     return frame.finish()

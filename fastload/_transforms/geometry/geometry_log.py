@@ -81,10 +81,10 @@ class Clean:
     h: Array
 
 
-Move = Crop | Resize | Mirror | Clean
+LogEntry = Crop | Resize | Mirror | Clean
 
 
-class Moves:
+class GeometryLog:
     """The steps that were applied to a batch of n samples.
 
     Args:
@@ -97,7 +97,7 @@ class Moves:
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self.steps: list[Move] = []
+        self.steps: list[LogEntry] = []
         self.fill = 0
 
     def crop(
@@ -165,23 +165,23 @@ class Lines:
     step: npt.NDArray[np.int64]
 
 
-def lines(steps: list[Move], n: int, length: int, *, rows: bool) -> Lines:
+def lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> Lines:
     """The ``length`` rows (if not ``rows``: columns) of n masks. See Note [Masks]."""
     at = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
     step = np.full((n, length), _PADDING, np.int64)
     for number in range(len(steps) - 1, -1, -1):
-        move = steps[number]
-        if isinstance(move, Mirror) and move.vertical == rows:
-            side = (move.h if rows else move.w)[:, None]
-            at = np.where(move.which[:, None], side - 1 - at, at)
-        elif isinstance(move, Resize):
-            before, after = (move.before_h, move.h) if rows else (move.before_w, move.w)
+        entry = steps[number]
+        if isinstance(entry, Mirror) and entry.vertical == rows:
+            side = (entry.h if rows else entry.w)[:, None]
+            at = np.where(entry.which[:, None], side - 1 - at, at)
+        elif isinstance(entry, Resize):
+            before, after = (entry.before_h, entry.h) if rows else (entry.before_w, entry.w)
             # torch's nearest_neighbor_compute_source_index, in float32 as there
             scale = before.astype(np.float32) / after.astype(np.float32)
             found = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
             at = np.minimum(found, before[:, None] - 1)
-        elif isinstance(move, Crop):
-            start, before = (move.y, move.before_h) if rows else (move.x, move.before_w)
+        elif isinstance(entry, Crop):
+            start, before = (entry.y, entry.before_h) if rows else (entry.x, entry.before_w)
             at = at + start[:, None]
             outside = (at < 0) | (at >= before[:, None])
             if outside.any():
@@ -190,13 +190,19 @@ def lines(steps: list[Move], n: int, length: int, *, rows: bool) -> Lines:
     return Lines(at, step)
 
 
-def mask(source: npt.NDArray[np.generic], i: int, rows: Lines, columns: Lines, steps: list[Move],
-         out: npt.NDArray[np.generic]) -> None:  # fmt: skip
+def mask(
+    source: npt.NDArray[np.generic],
+    i: int,
+    rows: Lines,
+    columns: Lines,
+    steps: list[LogEntry],
+    out: npt.NDArray[np.generic],
+) -> None:
     """Transform mask ``i`` of a batch from ``source`` (h, w) into ``out`` (out_h, out_w)."""
     np.take(source[rows.source[i]], columns.source[i], axis=1, out=out, mode="clip")
     padded = np.concatenate([rows.step[i], columns.step[i]])
     for number in np.unique(padded[padded >= 0]).tolist():  # in order: later padding covers earlier
-        move = steps[number]
-        assert isinstance(move, Crop)
-        out[rows.step[i] == number] = move.fill
-        out[:, columns.step[i] == number] = move.fill
+        entry = steps[number]
+        assert isinstance(entry, Crop)
+        out[rows.step[i] == number] = entry.fill
+        out[:, columns.step[i] == number] = entry.fill

@@ -12,7 +12,7 @@ import numpy as np
 
 from ...hints import BoxFormat
 from ..geometry.crop_geometry import Array
-from ..geometry.geometry_log import Clean, Crop, Mirror, Move, Resize
+from ..geometry.geometry_log import Clean, Crop, LogEntry, Mirror, Resize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -23,7 +23,7 @@ Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def move_boxes(
-    boxes: Sequence[Array], steps: Sequence[Move], form: str
+    boxes: Sequence[Array], steps: Sequence[LogEntry], form: str
 ) -> tuple[list[Float], list[npt.NDArray[np.int64]]]:
     """The boxes of n samples after ``steps``.
 
@@ -58,7 +58,7 @@ def move_boxes(
     return np.split(b, ends), np.split(place, ends)
 
 
-def move_points(points: Sequence[Array], steps: Sequence[Move]) -> list[Float]:
+def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Float]:
     """The points of n samples, (..., 2) each, after ``steps``: float32, in the same shapes."""
     flat = [np.asarray(some).reshape(-1, 2) for some in points]
     counts = np.array([len(some) for some in flat], np.int64)

@@ -16,7 +16,7 @@ from ...errors import DataError, DecodeError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
 from ..geometry.crop_geometry import Array, Frame
-from ..geometry.geometry_log import Moves, lines, mask
+from ..geometry.geometry_log import GeometryLog, lines, mask
 from ..transform_class import Transform
 from . import boxes
 
@@ -104,8 +104,8 @@ class Sanitize:
 
     def apply(self, frame: Frame, u: Array) -> None:
         """Log it, if targets are transformed too."""
-        if frame.moves is not None:
-            frame.moves.clean(self.min_size, self.min_area, frame.w, frame.h)
+        if frame.log is not None:
+            frame.log.clean(self.min_size, self.min_area, frame.w, frame.h)
 
 
 class JointProbe:
@@ -172,7 +172,7 @@ class Moving:
         store: the store that holds them.
         records: int64 (n,).
         sizes: int32 (n, 2): width and height of the source images.
-        moves: geometry log of the images.
+        log: geometry log of the images.
         height, width: size of the results.
         pool: executor for the masks; None: the thread that calls ``result``.
     """
@@ -183,13 +183,13 @@ class Moving:
         store: Store,
         records: np.ndarray,
         sizes: np.ndarray,
-        moves: Moves,
+        log: GeometryLog,
         height: int,
         width: int,
         pool: concurrent.futures.Executor | None,
     ) -> None:
         self._joint, self._store, self._records = joint, store, records
-        self._sizes, self._moves = sizes, moves
+        self._sizes, self._log = sizes, log
         self._shape = height, width
         self.nanoseconds = 0
         self._errors: dict[int, DataError] = {}
@@ -199,7 +199,7 @@ class Moving:
         masks = joint.named("mask")
         if masks:
             n = len(records)
-            steps = moves.steps
+            steps = log.steps
             self._rows = lines(steps, n, height, rows=True)
             self._columns = lines(steps, n, width, rows=False)
         for name, _ in masks:
@@ -217,7 +217,7 @@ class Moving:
         self.nanoseconds += sum(self._make_masks(*work) for work in self._later)
         moved: dict[str, Any] = dict(self._masks)
         begin = time.perf_counter_ns()
-        steps = self._moves.steps
+        steps = self._log.steps
         kept: list[npt.NDArray[np.int64]] | None = None
         for name, form in self._joint.named(*boxes.FORMATS):
             placed, kept = boxes.move_boxes(self._numbers(name, 4), steps, form)
@@ -325,7 +325,7 @@ class Moving:
                     raise ValueError(
                         f"expected {out.dtype} as in the batch's other masks, got {source.dtype}"
                     )
-                mask(source, i, self._rows, self._columns, self._moves.steps, out)
+                mask(source, i, self._rows, self._columns, self._log.steps, out)
             except Exception as error:  # noqa: BLE001 - Pillow may raise any error
                 self._fail(i, name, str(error) or type(error).__name__, error)
         return time.perf_counter_ns() - begin
@@ -378,7 +378,7 @@ def in_python(
         image = decode(store, record)
         size = np.array([image.size], np.int32)
         one = np.array([record], np.int64)
-        moving = Moving(joint, store, one, size, Moves(1), image.height, image.width, None)
+        moving = Moving(joint, store, one, size, GeometryLog(1), image.height, image.width, None)
         given: dict[str, Any] = {"image": image}
         for name, values in moving.result().items():
             kind, canvas = dict(joint.kinds)[name], (image.height, image.width)
