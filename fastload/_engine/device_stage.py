@@ -58,7 +58,7 @@ class DeviceStage:
         Args:
             levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
                 result is uint8 too.
-            drawn: rectangles of these images (``recipe.rectangles``); None where there are none.
+            drawn: rectangles of these images (``sample_params.rectangles``); None: none.
             columns: ``drawn.columns()``, if it is on the device already.
         """
         # Channels come where they lie in memory: then everything below is dense.

@@ -20,9 +20,9 @@ from .._base.timeline import TIMES
 from .._transforms import sample_params
 from .._transforms.geometry.crop_geometry import Refused
 from .._transforms.geometry.draws import Geometry
-from .._transforms.geometry.geometry_log import Moves
+from .._transforms.geometry.geometry_log import GeometryLog
 from .._transforms.plan import Plan
-from .._transforms.sample_params import Recipe
+from .._transforms.sample_params import SampleParams
 from .._transforms.targets.joint import Moving
 from .._transforms.views import Views
 from ..errors import DecodeError
@@ -96,7 +96,7 @@ class BatchRequest:
             ``cache_fill`` stores pixels, ``sizes`` are those of the stored pixels.
         check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
         geometry: crop, size, window and flip of each sample.
-        recipe: what follows the geometry; None: nothing.
+        params: what follows the geometry; None: nothing.
         images: the tensor to fill, (n, channels, out_h, out_w).
         memory: the same memory as a 1-D uint8 array.
         times: int64 (n, TIMES), where the times of each sample are written, as the core's
@@ -112,7 +112,7 @@ class BatchRequest:
     checksums: np.ndarray | None
     check: np.ndarray | None
     geometry: Geometry
-    recipe: Recipe | None
+    params: SampleParams | None
     images: torch.Tensor
     memory: np.ndarray
     times: np.ndarray | None
@@ -139,7 +139,7 @@ class BatchRequest:
                 window=at.window[which],
                 flip=at.flip[which],
             ),
-            recipe=None if self.recipe is None else self.recipe.part(which),
+            params=None if self.params is None else self.params.part(which),
             memory=memory,
             times=None if self.times is None else self.times[which],
             cached=None if self.cached is None else self.cached[which],
@@ -192,23 +192,23 @@ class ImageEngine(BatchEngine):
         return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
 
     def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
-        batch, moves = self.prepare(records, draws)
+        batch, log = self.prepare(records, draws)
         ticket = self.start(batch)
-        if self.plan.joint is not None and moves is not None:
+        if self.plan.joint is not None and log is not None:
             ticket.moving = Moving(
                 self.plan.joint,
                 self.origin,
                 records,
                 batch.sizes,
-                moves,
+                log,
                 batch.geometry.out_h,
                 batch.geometry.out_w,
                 self.pool() if self.threads else None,
             )
         return counted(ticket, batch)
 
-    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, Moves | None]:
-        """The batch that ``submit`` starts to fill, and the log of what moves its fields."""
+    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
+        """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
         found = self.store.locate(records)
         unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
         if len(unknown):
@@ -216,8 +216,8 @@ class ImageEngine(BatchEngine):
         fill = None
         if self.cache is not None and self.options.view == 0:
             fill = self.cache.to_fill(records, found)
-        moves = None if self.plan.joint is None else Moves(len(records))
-        sizes, geometry, recipe = self._draw(records, found, fill, draws, moves)
+        log = None if self.plan.joint is None else GeometryLog(len(records))
+        sizes, geometry, params = self._draw(records, found, fill, draws, log)
         images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
         never = self.options.check_crc == "never"
         checksums = None if never else self.store.checksums(records)
@@ -229,14 +229,14 @@ class ImageEngine(BatchEngine):
             checksums=checksums,
             check=self._to_check(records, checksums, found),
             geometry=geometry,
-            recipe=recipe,
+            params=params,
             images=images,
             memory=memory,
             times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
             cached=found.kept,
             cache_fill=fill,
         )
-        return batch, moves
+        return batch, log
 
     def _draw(
         self,
@@ -244,8 +244,8 @@ class ImageEngine(BatchEngine):
         found: Located,
         fill: CacheFill | None,
         draws: Draws,
-        moves: Moves | None,
-    ) -> tuple[np.ndarray, Geometry, Recipe | None]:
+        log: GeometryLog | None,
+    ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
         """The sizes of a batch's images, their geometry, and what follows it.
 
         Where a cache has pixels, or is about to get them, the first operations are done already.
@@ -253,7 +253,7 @@ class ImageEngine(BatchEngine):
 
         def drawn(
             plan: Plan, sizes: np.ndarray, which: slice | np.ndarray = slice(None)
-        ) -> tuple[Geometry, Recipe | None]:
+        ) -> tuple[Geometry, SampleParams | None]:
             return sample_params.draw(
                 plan,
                 sizes,
@@ -261,7 +261,7 @@ class ImageEngine(BatchEngine):
                 epoch=draws.epoch,
                 indices=records[which],
                 repeats=None if draws.repeats is None else draws.repeats[which],
-                moves=moves,
+                log=log,
             )
 
         sizes, plan = found.sizes, self.plan

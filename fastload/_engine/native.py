@@ -241,7 +241,7 @@ class NativeEngine(ImageEngine):
 
         ``files``: what the spans refer to, where not to the store's; ``how``: as for ``submit``.
         """
-        geometry, recipe = batch.geometry, batch.recipe
+        geometry, params = batch.geometry, batch.params
         job: _core.Job = self._core.submit(
             self._files if files is None else files,
             batch.spans.file,
@@ -268,8 +268,8 @@ class NativeEngine(ImageEngine):
             detail=detail,
             threads=self.threads,
             times=batch.times,
-            stages=None if recipe is None else recipe.stages(),
-            erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
+            stages=None if params is None else params.stages(),
+            erase=None if params is None or self._erased is None else params.erase(*self._erased),
             keep=self._cache_fill(batch),
             entries=(self._index, batch.records),
             channels=self.plan.channels,

@@ -14,7 +14,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from .._transforms.geometry.draws import Geometry
 from .._transforms.pixels.erasing import erase
 from .._transforms.plan import Plan
-from .._transforms.sample_params import Recipe
+from .._transforms.sample_params import SampleParams
 from ..errors import DataError, DecodeError
 from . import pixels
 from .cache.prefix import Placed
@@ -157,16 +157,16 @@ def fill(
     geometry: Geometry,
     plan: Plan,
     out: npt.NDArray[Any],
-    recipe: Recipe | None = None,
+    params: SampleParams | None = None,
     scale: int = 1,
 ) -> None:
     """Write sample ``i`` of a batch: box, resize, window, flip, what else there is, table.
 
     Args:
         image: the whole decoded image, RGB, at 1 / ``scale`` of its size.
-        i: the sample's place in ``geometry``, ``recipe`` and ``out``.
+        i: the sample's place in ``geometry``, ``params`` and ``out``.
         out: (n, channels, out_h, out_w) of dtype ``plan.stored``, any strides.
-        recipe: what was drawn with ``geometry``.
+        params: what was drawn with ``geometry``.
         scale: 1, 2, 4 or 8; the geometry is of the whole size.
 
     Raises:
@@ -179,29 +179,29 @@ def fill(
             f"got {image.width}x{image.height} pixels: was the file replaced?"
         )
     frame = [geometry.box[i], geometry.resized[i], geometry.window[i], geometry.flip[i : i + 1]]
-    staged = recipe is not None and len(recipe.settings) > 0
-    size = recipe.first_size[i] if recipe and staged else [geometry.out_w, geometry.out_h]
+    staged = params is not None and len(params.settings) > 0
+    size = params.first_size[i] if params and staged else [geometry.out_w, geometry.out_h]
     first = [*np.concatenate(frame).tolist(), *map(int, size)]
     levels = _frame(image, first, plan.filter, plan.fill, scale)
-    if recipe is not None and staged:
-        levels = _stages(levels, i, recipe)
+    if params is not None and staged:
+        levels = _stages(levels, i, params)
     for channel in range(out.shape[1]):
         level = levels[:, :, channel]
         out[i, channel] = level if plan.lut is None else plan.lut[channel][level]
-    if recipe is not None and plan.erasing:
-        erase(out[i], recipe.boxes[i], recipe.keys[i], plan.erasing)
+    if params is not None and plan.erasing:
+        erase(out[i], params.boxes[i], params.keys[i], plan.erasing)
 
 
-def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArray[np.uint8]:
-    """What the recipe makes of the first frame."""
+def _stages(levels: npt.NDArray[np.uint8], i: int, params: SampleParams) -> npt.NDArray[np.uint8]:
+    """What the parameters make of the first frame."""
     at = 0
     for frame, (count, filter, *colour) in zip(
-        recipe.frames[i].tolist(), recipe.settings.tolist(), strict=True
+        params.frames[i].tolist(), params.settings.tolist(), strict=True
     ):
         image = Image.fromarray(levels)
         mix = Mix()
         for code, values in zip(
-            recipe.codes[i, at : at + count].tolist(), recipe.values[i, at : at + count].tolist()
+            params.codes[i, at : at + count].tolist(), params.values[i, at : at + count].tolist()
         ):
             image = pixels.apply(image, code, values, mix)
         at += count
@@ -212,7 +212,7 @@ def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArra
 def _frame(
     image: Image.Image, frame: list[int], filter: int, colour: Sequence[int], scale: int = 1
 ) -> npt.NDArray[np.uint8]:
-    """uint8 (h, w, 3): a frame as ``Recipe.frames`` has them."""
+    """uint8 (h, w, 3): a frame as ``SampleParams.frames`` has them."""
     x, y, w, h, resized_w, resized_h, left, top, flip, width, height = frame
     if scale > 1:
         # The pixels that the box touches, and of those exactly the box.

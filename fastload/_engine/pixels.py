@@ -1,4 +1,4 @@
-"""Operations on pixels the Pillow way, by the codes and values that a recipe draws."""
+"""Operations on pixels the Pillow way, by the codes and values that are drawn for a sample."""
 
 from __future__ import annotations
 

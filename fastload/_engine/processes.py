@@ -541,7 +541,7 @@ class _Finisher:
         box[i] = 0, 0, *image.size
         geometry = dataclasses.replace(self._batch.geometry, box=box)
         try:
-            fill(image, i, geometry, self._engine.plan, self._out, self._batch.recipe)
+            fill(image, i, geometry, self._engine.plan, self._out, self._batch.params)
         except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
             where = self._engine.where(int(self._batch.records[i]))
             self._errors[i] = sample_error(error, **where)

@@ -126,7 +126,7 @@ class PythonTicket(Ticket):
 
 def stages_of(batch: BatchRequest, spent: list[Spent]) -> dict[str, int]:
     """``Ticket.stages_ns`` of samples of ``batch``."""
-    later = "resize" if batch.recipe is None else "augment"
+    later = "resize" if batch.params is None else "augment"
     return {
         "decode": sum(decoding for decoding, _ in spent),
         later: sum(rest for _, rest in spent),
@@ -234,7 +234,7 @@ def _filled(
     if later is not None and scale == 1:
         later(i, image)
     else:
-        fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
+        fill(image, i, batch.geometry, plan, out, batch.params, scale)
     if stored is not None and engine.cache is not None:
         arena, kind = engine.cache.arena, int(batch.kinds[i])
         if stored.placed is None:
@@ -243,7 +243,7 @@ def _filled(
             arena.put(record, image.tobytes(), RAW, image.width, image.height, True)
     end = time.perf_counter_ns()
     if batch.times is not None:
-        resized, until = (end - decoded, end) if batch.recipe is None else (0, decoded)
+        resized, until = (end - decoded, end) if batch.params is None else (0, decoded)
         thread = threading.get_native_id()
         batch.times[i] = thread, begin, read, checked, resized, until, end
     return decoded - begin, end - decoded

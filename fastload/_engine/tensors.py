@@ -121,6 +121,12 @@ def _autocontrast(levels: Levels, v2: bool) -> Levels:
     return out
 
 
+def _place(row: Floats, x: Floats, y: Floats, fused: bool) -> Floats:
+    across = x * row[0]
+    total: Floats = (_fused(y, row[1], across) if fused else across + y * row[1]) + row[2]
+    return total
+
+
 def _affine(levels: Levels, values: list[float]) -> Levels:
     """``grid_sample`` over an affine grid, zeros or a colour outside."""
     height, width = levels.shape[:2]
@@ -129,7 +135,7 @@ def _affine(levels: Levels, values: list[float]) -> Levels:
     x = np.arange(width, dtype=np.float32) - _F(0.5) * _F(width - 1)
     y = (np.arange(height, dtype=np.float32) - _F(0.5) * _F(height - 1))[:, None]
     u, v = (
-        _fused((x * row[0] + y * row[1]) + row[2] + _F(1), _F(0.5) * _F(side), _F(-0.5))
+        _fused(_place(row, x, y, bool(values[11])) + _F(1), _F(0.5) * _F(side), _F(-0.5))
         for row, side in zip(a, (width, height))
     )
     fill = np.array(values[8:11], np.float32)

@@ -123,7 +123,7 @@ def _split(source: Source) -> list[str]:
             f"split, in the engine ({chosen('auto', source.store).name}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
             "split, in Python, sample by sample: "
-            + " -> ".join(part.tail.words if part.tail else ("nothing",)),
+            + " -> ".join(part.suffix.words if part.suffix else ("nothing",)),
         ]
     return lines
 

@@ -175,9 +175,9 @@ class PackedDataset(Dataset[Any]):
         if isinstance(plan, Views):
             views = self._decoded(plan.each, records)
             return [list(sample) for sample in zip(*views, strict=True)]
-        if plan.halves is not None:
-            begun = self._decoded([part.plan for part in plan.halves.each], records)
-            return plan.halves.samples(begun, self.store, records)
+        if plan.hybrid is not None:
+            begun = self._decoded([part.plan for part in plan.hybrid.each], records)
+            return plan.hybrid.samples(begun, self.store, records)
         from .._engine.python import decode_record
 
         assert self.transform is not None  # None is always recognised

@@ -176,11 +176,11 @@ def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dic
     plan = recognise(transform, mode, joint)
     if not isinstance(plan, Unrecognised):
         return {"plan": plan}
-    if plan.halves is None:
+    if plan.hybrid is None:
         raise Unreadable(plan.reason)
-    beginnings = tuple(part.plan for part in plan.halves.each)
-    begun = Views(beginnings) if plan.halves.views else beginnings[0]
-    return {"plan": begun, "hybrid": plan.halves, "reason": plan.reason}
+    beginnings = tuple(part.plan for part in plan.hybrid.each)
+    begun = Views(beginnings) if plan.hybrid.views else beginnings[0]
+    return {"plan": begun, "hybrid": plan.hybrid, "reason": plan.reason}
 
 
 def _subset(dataset: Subset[Any]) -> Source:
@@ -247,7 +247,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
 
 def _same_tails(one: Parts | None, other: Parts | None) -> bool:
     tails = [
-        None if halves is None else [part.tail for part in halves.each] for halves in (one, other)
+        None if parts is None else [part.suffix for part in parts.each] for parts in (one, other)
     ]
     return tails[0] == tails[1]
 

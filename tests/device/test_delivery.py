@@ -374,7 +374,7 @@ def test_a_device_that_is_not_there_is_said_at_once(monkeypatch):
     with pytest.raises(UsageError, match="finds 2 cuda devices here"):
         FastLoader(range(4), device="cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="finds no cuda devices here; take device=None"):
+    with pytest.raises(UsageError, match="finds no cuda devices here; use device=None"):
         FastLoader(range(4), device="cuda")
 
 

@@ -1,4 +1,4 @@
-"""200 random chains of everything, each transform in ten at least, equal to torchvision."""
+"""200 random chains of all transforms, each in at least ten chains, equal torchvision."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def some(v: Any, rng: np.random.Generator, of: dict[str, Make], most: int) -> li
 
 
 def chain_of(number: int) -> tuple[Any, set[str], str]:
-    """A chain, the names of what is in it, and how it ends."""
+    """A chain, the names of its transforms, and how it ends."""
     rng = np.random.default_rng(number)
     version = v2 if number % 2 else v1
     kinds = {**PIXELS, **GROUPS, **GEOMETRY}
@@ -117,14 +117,14 @@ def chain_of(number: int) -> tuple[Any, set[str], str]:
 
 def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
     sizes = np.array([image.size], np.int32)
-    geometry, recipe = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
+    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
     out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, recipe)
+    fill(image, 0, geometry, plan, out, params)
     return torch.from_numpy(out[0])
 
 
 def split_as_documented(plan: Plan, chain: Any) -> None:
-    """Every transform is in the engine's part, where and as often as the chain has it."""
+    """Every transform of the chain is in the engine's part, at its place."""
     names = [type(leaf).__name__ for leaf in torchvision_oracle.leaves(chain)]
     pixels = [name for name in names if name not in ON_GEOMETRY and name not in ON_VALUES]
     assert [words.split("(")[0] for words in plan.steps] == names

@@ -1,4 +1,4 @@
-"""Each transform of pixels: fused, equal to torchvision's, by the core and by the Python engine."""
+"""Each transform of pixels: native, equal to torchvision's, in the core and the Python engine."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def test_instruction_sets_give_the_same_bits() -> None:
             values[0, :6] = 2, 1, 0.4, 0.2, 0.1, 0.5
             values[0, 6] = 0.25
         if code in (15, 16):
-            continue  # which give an image another shape
+            continue  # these change the shape of an image
         results = []
         for simd in ("scalar", "avx2", ""):
             if core().set_simd(simd):
@@ -320,7 +320,7 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
         v1.Compose([v1.RandomRotation((45, 45), expand=True), v1.Resize((9, 9)), v1.ToTensor()])
     )
     sizes = np.array([[300, 200], [50000, 300]], np.int32)
-    with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
+    with pytest.raises(DataError, match=r"gives more than .* this 50000x300 image") as info:
         sample_params.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
     assert info.value.record == 8
 

@@ -1,4 +1,4 @@
-"""Transforms whose numbers are given: what torchvision itself makes, without any oracle."""
+"""Transforms with fixed parameters: equal to torchvision itself, without an oracle."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastload.storage.folder import FolderStore
 CUBIC = v1.InterpolationMode.BICUBIC
 LINEAR = v1.InterpolationMode.BILINEAR
 
-# None of these numbers is a float32, in which torch draws them.
+# None of these numbers is exactly a float32, the dtype in which torch draws.
 FIXED = {
     "scale": lambda v: v.RandomAffine(0, scale=(1.1, 1.1)),
     "small scale": lambda v: v.RandomAffine(0, scale=(0.7, 0.7), interpolation=LINEAR),

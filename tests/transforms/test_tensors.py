@@ -1,4 +1,4 @@
-"""Chains that make a tensor first, as torchvision's v2 recommends: torch's own levels."""
+"""Chains that make a tensor first, as torchvision's v2 recommends, give torch's own levels."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_any_size_to_any_size(mode: str, simd: str, count: Callable[[int, int], 
     try:
         for _ in range(count(60, 2000)):
             h, w, to_h, to_w = (int(side) for side in np.exp(rng.uniform(0, 6, 4)).astype(int))
-            if to_h == to_w == 1:  # an internal error of torch's
+            if to_h == to_w == 1:  # torch fails with an internal error
                 continue
             levels = rng.integers(0, 2, (h, w, 3), np.uint8) * np.uint8(255)
             out = np.zeros(to_h * to_w * 3, np.uint8)

@@ -1,4 +1,4 @@
-"""Several views of each image: each as from its own chain, from numbers of its own."""
+"""Several views of each image: each as its own chain gives it, with independent random numbers."""
 
 from __future__ import annotations
 

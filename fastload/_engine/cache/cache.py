@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import weakref
 from collections.abc import Sequence
 from typing import get_args
 
+from ..._base import byte_sizes
 from ..._base.machine import memory
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
@@ -29,9 +29,6 @@ from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 
 KINDS = get_args(CacheKind)
-
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
 
 # Of the memory that is available when the cache is made: the training gets the other half.
 _SHARE = 0.5
@@ -170,9 +167,9 @@ def _form(kind: CacheKind, engine: EngineKind) -> int:
 
 def _nbytes(limit: int | str) -> int:
     """Bytes out of 8000000000, "8GB" or "7.5 GiB". Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", str(limit).strip().upper())
-    if isinstance(limit, (bool, float)) or not match or not float(match[1]):
+    nbytes = None if isinstance(limit, (bool, float)) else byte_sizes.parse(str(limit))
+    if nbytes is None:
         raise UsageError(
-            f"expected cache_limit in bytes or as a string such as '8GB' or '512MiB', got {limit!r}"
+            f"cache_limit: expected bytes or a size such as '8GB' or '512MiB', got {limit!r}"
         )
-    return int(float(match[1]) * _UNITS[match[2]])
+    return nbytes

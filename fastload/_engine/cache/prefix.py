@@ -16,7 +16,7 @@ import numpy as np
 from ..._transforms.geometry.crop_geometry import Array, Frame
 from ..._transforms.geometry.draws import Geometry, Op
 from ..._transforms.plan import Plan
-from ..._transforms.sample_params import Recipe
+from ..._transforms.sample_params import SampleParams
 from ..._transforms.views import Views
 
 _NO_NUMBERS = np.empty((4, 0, 0))
@@ -118,7 +118,7 @@ class Prefix:
         )
 
 
-_Drawn = tuple[Geometry, Recipe | None]
+_Drawn = tuple[Geometry, SampleParams | None]
 
 
 def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
@@ -133,15 +133,15 @@ def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
         both[first], both[~first] = mine, theirs
         return both
 
-    (geometry, recipe), (others, others_recipe) = one, other
+    (geometry, params), (others, others_params) = one, other
     box, resized, window, flip = (
         column(name, geometry, others) for name in ("box", "resized", "window", "flip")
     )
     whole = Geometry(box, resized, window, flip, geometry.out_h, geometry.out_w)
-    if recipe is None:
+    if params is None:
         return whole, None
     parts = {
-        name: column(name, recipe, others_recipe)
+        name: column(name, params, others_params)
         for name in ("first_size", "codes", "values", "frames", "boxes", "keys")
     }
-    return whole, dataclasses.replace(recipe, **parts)
+    return whole, dataclasses.replace(params, **parts)

@@ -211,8 +211,8 @@ class DaliEngine(ImageEngine):
         if self._stage is None:
             order = torch.channels_last if self.options.channels_last else torch.contiguous_format
             self._stage = DeviceStage(self.plan, self.device, order)
-        recipe = batch.recipe
-        drawn = None if recipe is None else Drawn(recipe.boxes, recipe.keys)
+        params = batch.params
+        drawn = None if params is None else Drawn(params.boxes, params.keys)
         return self._stage(levels, drawn)
 
 
@@ -343,7 +343,7 @@ class _Part:
         geometry = batch.geometry
         images, memory = other.allocate(len(which), geometry.out_h, geometry.out_w)
         part = dataclasses.replace(
-            batch.part(which, memory), recipe=None, images=images, times=None
+            batch.part(which, memory), params=None, images=images, times=None
         )
         self.ticket = other.start(part)
 

@@ -31,7 +31,7 @@ class HybridSamples:
     one of many; this process on as many as it may use.
 
     Args:
-        source: whose ``halves`` say what is to be done.
+        source: whose ``hybrid`` says what is to be done.
         dataset: that it was resolved from; where it has an epoch, that counts.
         check_crc: as for ``EngineOptions``.
     """

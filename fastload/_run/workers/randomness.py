@@ -27,7 +27,7 @@ _BATCH = 0x6261_7463  # stream of an iterable dataset's batches
 
 _TRANSFORM = 0x7472_616E  # stream of transforms of whole batches
 
-_REPEAT_BITS = 40  # as in _geometry: indices take the bits below, repeats those above
+_REPEAT_BITS = 40  # as in geometry/draws.py: indices take the bits below, repeats those above
 
 _State = tuple[Any, Any, torch.Tensor]
 
