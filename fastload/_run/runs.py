@@ -41,10 +41,6 @@ from .progress import Progress
 if TYPE_CHECKING:
     from .governor import Governor
 
-# How long the producer waits for a consumer to let go of the batch before. It does so within
-# microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
-_PATIENCE_S = 2e-3
-
 
 # --- num_workers="auto" -----------------------------------------------------------------------
 
@@ -222,7 +218,7 @@ def _engine(loader: Any, source: Source) -> BatchEngine:
         if pinned
         else SlabRing(
             ahead + 1 + delivery.slabs_held(loader),
-            _PATIENCE_S if loader.num_workers else 0,
+            patient=loader.num_workers > 0,
         ),
         channels_last=loader.memory_format == torch.channels_last,
         check_crc=loader.check_crc,
