@@ -14,6 +14,7 @@ child (``_base/devices/cuda.py``), and another thread of the parent may have hel
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
@@ -24,11 +25,16 @@ import weakref
 import numpy as np
 import torch
 
-# Pages in use take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one page
-# fault instead of 512.
+# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge
+# page costs one fault instead of 512.
+_FRESH_NBYTES_PER_S = 3.2e9
 _HUGE_PAGE = 2 << 20
 
-# A slab that was not needed during this many leases is freed.
+# A consumer drops the batch before within microseconds of taking the next one, if at all; on a busy
+# machine it takes longer.
+_PATIENCE_S = 2e-3
+
+# A slab that was not needed in so many leases is given back.
 _WINDOW = 32
 
 
@@ -49,15 +55,15 @@ class SlabRing:
     """A ring of slabs that grows while the caller keeps batches and shrinks when it drops them.
 
     Args:
-        keep: number of free slabs to keep for reuse; free slabs beyond that are freed.
-        patience_s: if ``keep`` slabs are all in use, wait up to this many seconds for one before
-            allocating another. For a ring that another thread than the consumer's leases from: the
-            consumer may be about to drop a batch.
+        keep: number of free slabs to keep for reuse; what is free beyond that is given back.
+        patient: where ``keep`` slabs are all in use, wait a moment for one before another is
+            allocated. For a ring that another thread than the consumer's leases from: the consumer
+            may be about to drop its batch.
     """
 
-    def __init__(self, keep: int, patience_s: float = 0.0) -> None:
+    def __init__(self, keep: int, *, patient: bool = False) -> None:
         self._keep = keep
-        self._patience_s = patience_s
+        self._patient = patient
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
         self.steady = False
@@ -79,10 +85,11 @@ class SlabRing:
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
-        return SlabRing(self._keep, self._patience_s)
+        return SlabRing(self._keep, patient=self._patient)
 
-    def __reduce__(self) -> tuple[type[SlabRing], tuple[int, float]]:
-        return SlabRing, (self._keep, self._patience_s)  # another process starts with no slabs
+    def __reduce__(self) -> tuple[object, ...]:
+        # another process has slabs of its own
+        return functools.partial(SlabRing, patient=self._patient), (self._keep,)
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -99,7 +106,7 @@ class SlabRing:
         """
         self._begin_in_a_child()
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._patience_s:
+        if self._patient:
             self._wait(nbytes)
         with self._lock:
             view = self._free(nbytes).lease(nbytes)
@@ -108,9 +115,12 @@ class SlabRing:
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
 
     def _wait(self, nbytes: int) -> None:
-        """Wait until a slab is free or may be allocated, or ``patience_s`` is over."""
-        end = time.monotonic() + self._patience_s
-        while len(self._slabs) >= self._keep and time.monotonic() < end:
+        """Wait until a slab is free, at most as long as it takes to make another one.
+
+        A caller that already has more slabs than that keeps its batches: no wait would help.
+        """
+        end = time.monotonic() + max(_PATIENCE_S, nbytes / _FRESH_NBYTES_PER_S)
+        while self._keep <= len(self._slabs) <= self._keep + 1 and time.monotonic() < end:
             with self._lock:
                 if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
                     return

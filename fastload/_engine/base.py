@@ -48,8 +48,8 @@ of each tensor."""
 class Where(TypedDict):
     """Where a record lies, as errors name it."""
 
-    path: str
-    record: int
+    path: str | None
+    record: int | None
     offset: int | None
 
 

@@ -31,10 +31,6 @@ from .order import Order
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
 
-# How long the producer waits for a consumer to let go of the batch before. It does so within
-# microseconds of taking the next one, if at all; a new slab of 256 photos costs 30 ms.
-_PATIENCE_S = 2e-3
-
 
 def stream(
     config: LoaderConfig,
@@ -166,7 +162,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
         if pinned
         else SlabRing(
             ahead + 1 + slabs_held(config, resources),
-            _PATIENCE_S if config.num_workers else 0,
+            patient=config.num_workers > 0,
         ),
         channels_last=config.channels_last,
         check_crc=config.check_crc,

@@ -117,7 +117,7 @@ def _dali() -> Any:
 CASES = [
     pytest.param(Case("native"), id="native", marks=_native),
     pytest.param(Case("python"), id="python"),
-    pytest.param(Case("dali", exact=False), id="dali", marks=_dali()),
+    pytest.param(Case("dali", exact=False), id="dali", marks=[_native, _dali()]),
     pytest.param(
         Case("native", plan=Views((plan_of(CHAIN), plan_of(OTHER)))),
         id="native views",

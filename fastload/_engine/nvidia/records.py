@@ -1,7 +1,7 @@
 """The bytes of a batch's records in memory, for decoders that take buffers instead of files.
 
-What lies in a packed local file is mapped and not copied; loose and network files are read. The
-core does the same for itself (``_native/io/files.h``).
+Packed local files are mapped and not copied; loose and network files are read. The core does the
+same (``_native/io/files.h``).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...storage._read import open_regular
 from ...storage.base import ENCODED, Store
 from ..image_engine import BatchRequest
 
-# A JPEG file from its first byte to its last. What ends otherwise is cut short, or has something
-# behind it: a GPU's decoder may take that for an image, where Pillow raises.
+# First and last bytes of a whole JPEG file. One that ends otherwise is truncated, or has other data
+# after it: a GPU's decoder may decode it, where Pillow raises.
 _BEGIN, _END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
@@ -45,10 +45,11 @@ class Records:
         """The bytes of each sample, uint8 (nbytes,), read-only.
 
         None where the sample is not ``wanted`` (bool (n,)), is no whole JPEG file, cannot be read,
-        or does not match its checksum: whoever decodes it otherwise says what is wrong.
+        or does not match its checksum: the engine that gets it next raises the error.
 
         Args:
-            pool: gives the threads that read; ``threads`` says how many, 0: the caller's.
+            pool: makes the threads that read.
+            threads: how many; 0: the caller reads.
         """
         n = len(batch.records)
         slow = (batch.check is not None and batch.check.any()) or not self._mapped.all()
@@ -76,7 +77,7 @@ class Records:
         try:
             data = self._bytes(int(spans.file[i]), int(spans.offset[i]), int(spans.nbytes[i]))
         except OSError:
-            return None  # the engine that gets it next raises it, with path, record and offset
+            return None
         if data is None or bytes(data[:3]) != _BEGIN or bytes(data[-2:]) != _END:
             return None
         if batch.checksums is not None and batch.check is not None and batch.check[i]:
