@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import IterableDataset, Sampler, SequentialSampler, default_collate
 
 from .._sources.collate import collate
-from .._sources.drawing import check_seed, is_whole
+from .._sources.augmentation_checks import check_seed, is_integer
 from ..errors import UsageError
 from ..hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, NumWorkers, OnError
 from . import shard
@@ -258,7 +258,7 @@ OURS: Sequence[str] = ARGUMENTS[len(_names(TorchArguments)) :]
 
 def check_workers(num_workers: NumWorkers | None) -> None:
     """Raise UsageError for what is no number of workers; torch refuses negative ones."""
-    if num_workers is not None and num_workers != "auto" and not is_whole(num_workers):
+    if num_workers is not None and num_workers != "auto" and not is_integer(num_workers):
         raise UsageError(
             f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
         )

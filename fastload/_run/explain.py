@@ -7,7 +7,7 @@ from .._engine import chosen, entry_points
 from .._sources.source import Source
 from .._transforms.views import Views
 from ..hints import Engine, Stats
-from . import decode_device, division, scaled_advice
+from . import decode_device, pillow_share, scaled_advice
 from .bottleneck import verdict
 from .config import LoaderConfig
 from .delivery import delivery
@@ -62,7 +62,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     known = entry_points.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
-    divided = division.division(config, resources, source)
+    divided = pillow_share.pillow_share(config, resources, source)
     if divided is not None:
         lines += divided.explain(source, workers)
     lines += scaled_advice.explain(source)
@@ -129,7 +129,7 @@ def _split(source: Source) -> list[str]:
 
 def figures(engine: Engine, resources: Resources) -> Stats:
     """``FastLoader.stats()`` of a loader with this ``engine`` argument."""
-    measured, governor, cache = resources.measured, resources.governor, resources.cache
+    measured, governor, cache = resources.measurements, resources.governor, resources.cache
     figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
@@ -168,6 +168,6 @@ def figures(engine: Engine, resources: Resources) -> Stats:
 
 
 def _engine_name(engine: Engine, resources: Resources) -> str:
-    if not resources.measured.native:
+    if not resources.measurements.native:
         return "workers"
     return chosen(engine) if resources.engine is None else resources.engine[1].name

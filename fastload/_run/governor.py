@@ -22,7 +22,7 @@ import math
 from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
 from .config import LoaderConfig
-from .measured import Measured
+from .measurements import Measurements
 from .route import EngineRoute, Route
 
 _log = logging.getLogger("fastload")
@@ -248,7 +248,7 @@ def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
     return for_processes(cpus=cpu.available(), memory_nbytes=memory.available())
 
 
-def workers(governor: Governor, last: Measured) -> int:
+def workers(governor: Governor, last: Measurements) -> int:
     """With how many threads or processes the next epoch begins, after what the last one showed."""
     if last.native:
         return governor.setting.workers

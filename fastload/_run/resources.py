@@ -15,7 +15,7 @@ from .._base.machine import cpu
 from .._engine.cache.cache import Cache
 from .._engine.decoder import Decoder
 from ..storage.base import Store
-from .measured import Measured
+from .measurements import Measurements
 
 if TYPE_CHECKING:  # what not every loader needs
     from .._base.shared_slabs import SharedRing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # what not every loader needs
     from .decode_device import Choice
     from .delivery.mover import Mover
     from .governor import Governor
-    from .workers.run import Inner
+    from .workers.dataset_epoch import Inner
 
 
 class EngineKey(NamedTuple):
@@ -62,7 +62,7 @@ class Resources:
         replayed: images/s of the loop on one batch again and again; 0 where it was not tried.
     """
 
-    measured: Measured
+    measured: Measurements
 
     cache: Cache | None = None
     governor: Governor | None = None

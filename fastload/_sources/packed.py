@@ -27,7 +27,7 @@ from ..storage import format_of, open_store
 from ..storage.base import Store
 from . import huggingface
 from .collate import ReadyBatch, annotations_of, samples_of
-from .drawing import check_drawing
+from .augmentation_checks import check_augmentation
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -94,7 +94,7 @@ class PackedDataset(Dataset[Any]):
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, JointKind] | Joint | None = None,
     ) -> None:
-        check_drawing(seed, transform, target_transform)
+        check_augmentation(seed, transform, target_transform)
         self.store = open_store(path)
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)

@@ -26,7 +26,7 @@ from ..storage.base import Store
 from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .packed import PackedDataset
-from .tensors import tensors_of
+from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
@@ -299,7 +299,7 @@ def _array_dataset(dataset: Any) -> Source:
 
 
 def _tensor_dataset(dataset: TensorDataset) -> Source:
-    store = tensors_of(dataset)
+    store = tensor_store(dataset)
     return Source(
         store=store,
         records=None,

@@ -17,7 +17,7 @@ from ..._transforms.plan import Plan
 from .. import decode_device
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import Progress
 from ..resources import Resources
 from ..route import EngineRoute, Route

@@ -9,7 +9,7 @@ from .bad_samples.policy import BadSamples
 
 
 @dataclasses.dataclass
-class Measured:
+class Measurements:
     """Figures of one epoch, for ``stats()``.
 
     Attributes:

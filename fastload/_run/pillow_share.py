@@ -37,7 +37,7 @@ _SHARE = 1 / 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Division:
+class PillowShare:
     """Who decodes.
 
     Attributes:
@@ -82,7 +82,7 @@ class Division:
         return lines
 
 
-def division(config: LoaderConfig, resources: Resources, source: Source) -> Division | None:
+def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
     """Who decodes; None where there is nothing to divide."""
     if config.engine not in ("auto", "native") or source.tensors or not len(source):
         return None
@@ -97,7 +97,7 @@ def division(config: LoaderConfig, resources: Resources, source: Source) -> Divi
         )
     _, records, left = known
     why = _why_threads(config, resources, source.store)
-    return Division(looked_at=len(records), left=left, threads=why)
+    return PillowShare(looked_at=len(records), left=left, threads=why)
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
@@ -143,7 +143,7 @@ def processes(
     config: LoaderConfig, resources: Resources, source: Source, store: Store, plan: Plan | Views
 ) -> Processes | None:
     """The processes that decode ``store`` for ``plan``, not started; None where there are none."""
-    found = division(config, resources, source)
+    found = pillow_share(config, resources, source)
     if found is None or not found.processes:
         return None
     from .._engine.processes import Processes

@@ -29,7 +29,7 @@ from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
 from ..progress import Position, Progress
 from .background import Background
-from .completed import Completed
+from .refilled import Refilled
 from .fetch import Fetcher
 from .tasks import Outcome, Task, TaskIterator, Tasks
 
@@ -73,7 +73,7 @@ class WorkerIterator(Iterator[Any]):
             make = functools.partial(_make, self._fetcher, turn or threading.Lock(), pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         if refill is not None:
-            self._wrapped = Completed(self._wrapped, self._tasks, refill, number)
+            self._wrapped = Refilled(self._wrapped, self._tasks, refill, number)
         self._refill = refill
         self._came = _counter(self._wrapped)
         self._progress = progress
@@ -202,7 +202,7 @@ class WorkerIterator(Iterator[Any]):
 
 def _counter(wrapped: Any) -> Callable[[], int | None]:
     """What tells how many batches came of ``wrapped``; None where each is made when asked for."""
-    if isinstance(wrapped, Completed):
+    if isinstance(wrapped, Refilled):
         return lambda: wrapped.number
     if isinstance(wrapped, Background):
         return lambda: wrapped.came

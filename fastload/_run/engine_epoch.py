@@ -19,13 +19,13 @@ from .._engine.decoder import Decoder, Images
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
-from . import decode_device, division
+from . import decode_device, pillow_share
 from . import order as _order
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
 from .engine_stream import BatchIterator
-from .epoch import EpochPlan
+from .epoch_plan import EpochPlan
 from .order import Order
 from .progress import Progress
 from .resources import EngineKey, Resources
@@ -109,10 +109,10 @@ def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -
     if resources.governor is not None:
         return resources.governor.setting.prefetch
     ahead = config.prefetch_factor or _PREFETCH
-    divided = division.division(config, resources, source)
+    divided = pillow_share.pillow_share(config, resources, source)
     if divided is None or not divided.processes:
         return ahead
-    return division.ahead(ahead, config.num_workers, config.batch_size)
+    return pillow_share.ahead(ahead, config.num_workers, config.batch_size)
 
 
 def _pinned(config: LoaderConfig) -> bool:
@@ -157,7 +157,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Decod
         )
     processes = None
     if decoding.engine != "dali":
-        processes = division.processes(config, resources, source, store, plan)
+        processes = pillow_share.processes(config, resources, source, store, plan)
     # Not where others count: flights hold on to slabs, libraries of GPUs and processes have batches
     # in flight of their own, and the governor tries what batches ahead are worth.
     few = not config.accelerated and adjusted is None and decoding.engine != "dali"

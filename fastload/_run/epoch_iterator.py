@@ -17,19 +17,19 @@ import torch
 
 from .._base.timeline import Timeline
 from .._base.trace import Observed, Stamps
-from . import engine_run, epoch, route
+from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators
 from .delivery import delivery
-from .epoch import EpochPlan
-from .measured import Measured
+from .epoch_plan import EpochPlan
+from .measurements import Measurements
 from .resources import Resources
 from .route import EngineRoute, TorchRoute
 from .stream import BatchStream
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Iteration:
+class EpochContext:
     """What the iterator over an epoch needs of its loader, which it must not keep alive.
 
     Attributes:
@@ -54,7 +54,7 @@ class Iteration:
 class Iterable(Protocol):
     """A loader that can be iterated over once more."""
 
-    def _iteration(self) -> Iteration: ...
+    def _iteration(self) -> EpochContext: ...
 
 
 class EpochIterator(BatchStream):
@@ -67,7 +67,7 @@ class EpochIterator(BatchStream):
         iteration: the epoch; it does not refer to the loader.
     """
 
-    def __init__(self, iteration: Iteration) -> None:
+    def __init__(self, iteration: EpochContext) -> None:
         self._stream: BatchStream = _Ended()
         self._begin(iteration)
 
@@ -76,7 +76,7 @@ class EpochIterator(BatchStream):
         self.close()
         self._begin(loader._iteration())
 
-    def _begin(self, iteration: Iteration) -> None:
+    def _begin(self, iteration: EpochContext) -> None:
         self._iteration = iteration
         resources, cursor = iteration.resources, iteration.cursor
         self._before = resources.inner, resources.torchs, cursor.base_seed
@@ -153,30 +153,30 @@ class _Ended(BatchStream):
         pass
 
 
-def _stream(iteration: Iteration) -> BatchStream:
+def _stream(iteration: EpochContext) -> BatchStream:
     """Begin the next epoch."""
     config, resources, cursor = iteration.config, iteration.resources, iteration.cursor
     number = cursor.begin(config)
     stamps = Stamps(iteration.timeline)
     found = route.find(config)
-    plan = epoch.plan(config, cursor, found, stamps, number=number)
+    plan = epoch_plan.plan(config, cursor, found, stamps, number=number)
     cursor.progress = plan.progress
     native = isinstance(found, EngineRoute)
-    resources.measured = Measured(native=native, stamps=stamps, bad=plan.bad, padding=plan.padding)
+    resources.measurements = Measurements(native=native, stamps=stamps, bad=plan.bad, padding=plan.padding)
     with plan.drawing():
         return delivery.deliver(config, resources, cursor, plan, _made(iteration, plan))
 
 
-def _made(iteration: Iteration, plan: EpochPlan) -> BatchStream:
+def _made(iteration: EpochContext, plan: EpochPlan) -> BatchStream:
     """The batches as their route makes them, in host memory."""
     config, resources, cursor = iteration.config, iteration.resources, iteration.cursor
     if isinstance(plan.route, EngineRoute):
-        return engine_run.stream(
+        return engine_epoch.stream(
             config, resources, cursor, plan, plan.route.source, length=iteration.length
         )
     if isinstance(plan.route, TorchRoute):
         found = iteration.torchs()
         return _Ended() if found is None else Observed(found, plan.stamps)
-    from .workers import run
+    from .workers import dataset_epoch
 
-    return run.stream(config, resources, cursor, plan, reported=iteration.reported)
+    return dataset_epoch.stream(config, resources, cursor, plan, reported=iteration.reported)

@@ -41,7 +41,7 @@ class _Unfinished:
     awaited: int | None = None
 
 
-class Completed(Iterator[Outcome]):
+class Refilled(Iterator[Outcome]):
     """The outcomes of ``wrapped`` in their order, every batch of its full size.
 
     Args:

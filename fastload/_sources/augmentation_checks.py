@@ -9,11 +9,11 @@ from ..errors import UsageError
 
 def check_seed(seed: object) -> None:
     """Raise UsageError for a seed that is neither an integer nor None."""
-    if seed is not None and not is_whole(seed):
+    if seed is not None and not is_integer(seed):
         raise UsageError(f"seed: expected an integer or None, got {seed!r}")
 
 
-def check_drawing(seed: object, transform: object, target_transform: object) -> None:
+def check_augmentation(seed: object, transform: object, target_transform: object) -> None:
     """Raise UsageError for a seed or transforms that cannot work, before a worker meets them."""
     check_seed(seed)
     views = transform if isinstance(transform, (list, tuple)) else [transform]
@@ -31,7 +31,7 @@ def check_drawing(seed: object, transform: object, target_transform: object) -> 
         )
 
 
-def is_whole(value: object) -> bool:
+def is_integer(value: object) -> bool:
     """Whether ``value`` is an integer of any type."""
     try:
         operator.index(value)  # type: ignore[arg-type]

@@ -12,15 +12,15 @@ from ..._base.torch_loader import DataLoader
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..delivery import delivery
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources
 from ..route import WorkersRoute
-from .epoch import WorkerIterator
+from .worker_iterator import WorkerIterator
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
-from .local import LocalIterator
-from .start import WorkerInit
+from .local_iterator import LocalIterator
+from .worker_init import WorkerInit
 from .tasks import Outcome, Tasks, same
 
 # Slabs of batches collated in this process: the one that the consumer works on, and the

@@ -18,7 +18,7 @@ from .unreadable import Unreadable
 _stores: weakref.WeakKeyDictionary[Any, TensorStore] = weakref.WeakKeyDictionary()
 
 
-def tensors_of(dataset: TensorDataset) -> TensorStore:
+def tensor_store(dataset: TensorDataset) -> TensorStore:
     """The tensors of a TensorDataset as they are now: they, and their memory, may be replaced.
 
     Raises:

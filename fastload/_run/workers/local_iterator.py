@@ -23,10 +23,10 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 from ..._base.trace import Clock
 from ..bad_samples.policy import BadSample
 from ..config import LoaderConfig
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import Position
 from . import randomness
-from .epoch import too_long
+from .worker_iterator import too_long
 from .fetch import Fetcher
 from .tasks import Repeats, drawn
 
