@@ -1,4 +1,4 @@
-"""FastLoader: torch's DataLoader with engines of its own."""
+"""FastLoader: a torch DataLoader whose batches fastload's engines can make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -32,7 +33,7 @@ from ._run.config import (
     dtype_of,
 )
 from ._run.cursor import EpochCursor
-from ._run.epoch_iterator import EpochIterator, EpochContext
+from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
 from ._run.order import of_loader
 from ._run.resources import Resources
@@ -52,7 +53,9 @@ from .hints import (
     Stats,
 )
 
-# Arguments of DataLoader that this torch knows: in_order came with 2.6.
+_Batch = TypeVar("_Batch")
+
+# Arguments of this torch's DataLoader: in_order was added in 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
 
@@ -178,9 +181,9 @@ class FastLoader(DataLoader[Sample]):
         TooManyErrors: while iterating: more samples failed than ``max_errors`` allows.
     """
 
-    in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
+    in_order = True  # torch sets it from 2.6 on, and trainers read every argument as an attribute
 
-    # Arguments of ours, under their own names.
+    # fastload's own arguments, under their own names.
     snapshot_every_n_steps: int | None
     engine: Engine
     dtype: torch.dtype | None
@@ -200,14 +203,15 @@ class FastLoader(DataLoader[Sample]):
     batch_transform: Callable[[Any], Any] | None
     decode_device: DecodeDevice
 
-    # Of a class that was derived while FastLoader stood in torch's place, and that does by itself
-    # what torch's __init__ does, as torchdata's StatefulDataLoader: ours never runs.
+    # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
+    # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
+    # does instead of calling it.
     shard = False
     _threads = False
 
-    _is_accelerate_prepared = accelerate.Asked()
-    _adapter: weakref.ref[Any] | None = None  # accelerate's, around this loader
-    _left_out = 0  # batches at the beginning of each epoch that accelerate skips
+    _is_accelerate_prepared = accelerate.PreparedAttribute()
+    _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
+    _left_out = 0  # batches that accelerate skips at the start of each epoch
 
     def __init__(
         self,
@@ -222,7 +226,7 @@ class FastLoader(DataLoader[Sample]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
@@ -324,9 +328,10 @@ class FastLoader(DataLoader[Sample]):
             governor = self._resources.governor = _governor.for_loader(found, config)
             num_workers = 1 if governor is None else governor.setting.workers
         elif num_workers is None:
-            # Rows of tensors are copied when asked for, so that the next batch has changed ones.
+            # Rows of tensors are copied in the call to next, so that a batch shows changes made
+            # to the tensors before it.
             num_workers = cpu.available() if self._threads else 0
-        # Attributes by the names of the arguments: trainers read them to make another loader.
+        # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
         self.transform = transform
@@ -366,7 +371,7 @@ class FastLoader(DataLoader[Sample]):
         )
 
     def _config(self) -> LoaderConfig:
-        """The arguments as they stand: attributes may have been set since."""
+        """The arguments as they are now: attributes may have been set since ``__init__``."""
         given = {name: getattr(self, name) for name in ARGUMENTS}
         given["collate_fn"] = accelerate.collate_of(self.collate_fn)
         return LoaderConfig(
@@ -377,28 +382,29 @@ class FastLoader(DataLoader[Sample]):
         )
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning about too many workers; not about threads, which are as many as given."""
+        """Let torch warn about too many worker processes; native threads need no warning."""
         if not self._threads:
             super().check_worker_number_rationality()
 
     # --- iterating --------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, also of one that has given no batch yet.
+        """Set the epoch of the next iteration.
 
-        Samplers and datasets with an epoch are told too; of loader and sampler, whichever was told
-        last decides. Without it every iteration is the next epoch.
+        Also works on an iterator that has not given a batch yet. Samplers and datasets with a
+        ``set_epoch`` method are told too. If the loader and its sampler are told different epochs,
+        the last call decides. Without any call, every iteration is the next epoch.
         """
         self._cursor.set_epoch(self._config(), epoch)
 
     def __len__(self) -> int:
-        """Batches of an epoch, of this rank where ``shard=True`` divides it."""
+        """Batches per epoch; with ``shard=True``, those of this rank."""
         length = self._config().part_length() if self.shard else None
         return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         accelerate.follow(self)
-        # As in torch: workers that persist have one iterator, which begins anew.
+        # As in torch: persistent workers belong to one iterator, which is reset for each epoch.
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
         if self._iterator is None:
@@ -408,17 +414,17 @@ class FastLoader(DataLoader[Sample]):
         return self._iterator  # type: ignore[return-value]
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
-        """A new iterator over the next epoch; what a subclass may override, as with torch's."""
-        if "_resources" not in vars(self):  # of a class that has not called our __init__
+        """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
+        if "_resources" not in vars(self):  # a subclass that has not called our __init__
             return super()._get_iterator()
-        # Workers that persist are those of one iterator, and so is their seed.
+        # Persistent workers and their seed belong to one iterator.
         self._resources.end_workers()
         if self._cursor.resume is None:
             self._cursor.base_seed = None
         return EpochIterator(self._iteration())
 
     def _iteration(self) -> EpochContext:
-        """What an iterator needs of this loader to begin an epoch."""
+        """What an iterator needs from this loader to start an epoch."""
         resources = self._resources
         if resources.governor is not None:
             from ._run import governor as _governor
@@ -426,7 +432,7 @@ class FastLoader(DataLoader[Sample]):
             workers = _governor.workers(resources.governor, resources.measurements)
             if workers != self.num_workers:
                 self.num_workers = workers
-                resources.end_workers()  # of the number that there was
+                resources.end_workers()  # there were another number of them
         config = self._config()
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
@@ -439,43 +445,44 @@ class FastLoader(DataLoader[Sample]):
             timeline=active() or self._timeline,  # an enclosing ``fastload.trace`` comes first
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
-            torchs=_weak(self),
+            torch_iterator=_weak(self),
         )
 
     @property
     def _unordered(self) -> bool:
-        """Whether torch's own iterator runs, whose batches may come in any order."""
+        """Whether torch's own iterator runs, whose batches may arrive in any order."""
         return isinstance(route.find(self._config()), TorchRoute)
 
-    def _torchs(self) -> Iterator[Any]:
-        """torch's own iterator; one that persists begins anew."""
+    def _torch_iterator(self) -> Iterator[Any]:
+        """torch's own iterator; a persistent one is reset."""
         if not (self.persistent_workers and self.num_workers > 0):
             return super()._get_iterator()
         resources = self._resources
-        inner: Any = resources.torchs
-        if inner is None:
-            inner = resources.torchs = super()._get_iterator()
+        iterator = resources.torch_iterator
+        if iterator is None:
+            iterator = resources.torch_iterator = super()._get_iterator()
         else:
-            inner._reset(self)
-        return inner  # type: ignore[no-any-return]
+            iterator._reset(self)
+        return iterator
 
     # --- resuming ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What resumes this loader at the sample after the newest batch; see load_state_dict.
+        """A checkpoint of this loader, which resumes after the newest batch.
 
-        Small (the states of two generators, 7 KB each, a few numbers, and what datasets with a
-        state of their own give), and cheap enough for every step. Beside the datasets' states, and
-        a sampler's, it is made of what JSON has.
+        It holds the states of two random generators (7 KB each), a few numbers, and the states of
+        datasets and samplers that have their own ``state_dict``. It is cheap enough to take at
+        every step. Everything but the datasets' and samplers' own states can be written as JSON.
 
         Raises:
-            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
+            UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, or
+                a DataPipe.
         """
-        progress = self._cursor.under_way() or self._cursor.standing(self._config())
+        progress = self._cursor.running() or self._cursor.snapshot(self._config())
         if progress.unordered:
             raise UsageError(
-                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
-                "batches that come in the order of their samples"
+                "state_dict: expected batches in the order of their samples, got in_order=False "
+                "with workers, or a DataPipe; use in_order=True and a Dataset"
             )
         state = progress.state()
         if self._resources.choice is not None:
@@ -483,64 +490,67 @@ class FastLoader(DataLoader[Sample]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration resume where ``state`` was taken.
+        """Resume the next iteration from a checkpoint.
 
-        With an int ``seed`` the batches are those that would have come: with any number of
-        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
-        of them, as every rank has come equally far). Without one the order is the same, drawn
-        again from the states of torch's generators, and augmentation in the native engine too;
-        random transforms of a dataset of the user's are not, as workers draw their own numbers.
-        An IterableDataset resumes by its own ``state_dict`` and its iterator's; without either it
-        is read again up to there, and what raised on the way does not stop it. A map-style dataset
-        with ``state_dict`` and ``load_state_dict`` gets its state back. All of them need the same
-        number of workers, each of which has its own state.
+        With an int ``seed``, the remaining batches are exactly those of the uninterrupted run, with
+        any number of workers and, with ``shard=True``, on any number of ranks. (Every rank has come
+        equally far, so any rank's state serves all of them.) Without a seed, the order and the
+        native engine's augmentation are the same too, because the states of torch's generators are
+        saved; random transforms that run in a dataset's own code differ, because workers draw
+        their own numbers.
+
+        An IterableDataset is resumed by its ``state_dict`` and its iterator's. If it has neither,
+        it is read again up to the same place; errors on the way are ignored, as they were raised
+        before. A map-style dataset with ``state_dict`` and ``load_state_dict`` gets its state
+        back. Datasets that are iterable or stateful need as many workers as before, because each
+        worker has a state of its own.
 
         Example:
             >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
             >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
 
         Args:
-            state: from ``state_dict`` of a loader made alike.
+            state: from ``state_dict`` of a loader with the same arguments.
 
         Raises:
-            UsageError: here or by the next ``iter``, where the loader cannot resume it.
+            UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
         resume, config = _progress.read(state), self._config()
         self._cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
-        self._iterator = None  # persistent workers stand elsewhere
+        self._iterator = None  # its persistent workers are at another place in the data
         self._resources.end_workers()
         choice = _decode_device.resumed(config, state.get("decode"))
         if choice is not None:
             self._resources.choice = choice
 
     def __getstate__(self) -> dict[str, Any]:
-        # Resources and cursor leave out what is alive.
+        # Resources and cursor leave out threads, processes and iterators by themselves.
         return {**self.__dict__, "_iterator": None, "_adapter": None}
 
     # --- reports ----------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """Which engine runs and why, what is fused, what would be faster, in plain words."""
+        """A text: which engine runs and why, what is fused, and what would be faster."""
         from ._run import explain
 
         return explain.explain(self._config(), self._resources)
 
     def stats(self) -> Stats:
-        """Figures of the epoch that runs, or of the last one.
+        """Measurements of the running epoch, or of the last one.
 
         Returns:
-            A dict of counts, rates, times, errors, and what the loop waits for:
-            ``fastload.hints.Stats`` describes each entry, with its unit.
+            A dict of counts, rates, times, errors, and what the loop waits for.
+            ``fastload.hints.Stats`` describes each entry and its unit.
         """
         from ._run import explain
 
         return explain.figures(self.engine, self._resources)
 
-    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
-        """One batch, ``steps`` times: the loop as it would be if data were free.
+    def replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
+        """Yield the same batch ``steps`` times, to measure the loop without data loading.
 
-        After it, ``stats()["headroom"]`` says how much faster the loop could be.
+        Afterwards, ``stats()["headroom"]`` says how many times faster the loop could be.
 
         Example:
             >>> for batch in loader: train_step(batch)
@@ -548,8 +558,8 @@ class FastLoader(DataLoader[Sample]):
             >>> loader.stats()["headroom"]
 
         Args:
-            batch: such as the loop had last.
-            steps: at least 2; the first one is not counted.
+            batch: for example the last one of an epoch.
+            steps: at least 2; the first step is not measured.
 
         Raises:
             UsageError: fewer than 2 steps.
@@ -558,7 +568,7 @@ class FastLoader(DataLoader[Sample]):
             raise UsageError(f"replay: expected at least 2 steps, got {steps}")
         return self._replay(batch, steps)
 
-    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
+    def _replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
         yield batch
         begin = time.perf_counter()
         for _ in range(steps - 1):
@@ -568,11 +578,11 @@ class FastLoader(DataLoader[Sample]):
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
-    """Gives torch's own iterator; None when ``loader``, which it does not keep, is gone."""
-    method = weakref.WeakMethod(loader._torchs)
+    """``loader._torch_iterator`` without keeping ``loader`` alive; None once it is gone."""
+    method = weakref.WeakMethod(loader._torch_iterator)
 
-    def torchs() -> Iterator[Any] | None:
+    def torch_iterator() -> Iterator[Any] | None:
         make = method()
         return None if make is None else make()
 
-    return torchs
+    return torch_iterator

@@ -22,7 +22,7 @@ import torch
 from .._base import callers
 from .._base.slabs import SlabRing
 from .._engine import chosen, make_decoder
-from .._engine.decoder import Decoder, Ticket
+from .._engine.decoder import Decoder, Images, Ticket
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from ..errors import DataError, FastloadError, UsageError
@@ -265,9 +265,9 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     return count / elapsed if count else 0.0
 
 
-def _moved(mover: Mover, images: Any) -> None:
+def _moved(mover: Mover, images: Images) -> None:
     """Bring a batch to the device as the loop does, out of pinned slabs, and wait for it."""
-    target, held = mover.accelerator, list[Any]()
+    target, held = mover.accelerator, list[object]()
     target.follow()
     with target.side():
         moved = mover.move(images, held)

@@ -1,9 +1,9 @@
-"""EpochIterator: what ``iter`` of a FastLoader gives.
+"""EpochIterator: what ``iter`` of a FastLoader returns.
 
-An epoch begins with ``iter``, as in torch: that is when random numbers are drawn and workers start.
-But trainers may ask for the iterator before they say which epoch comes: Lightning does when it
-resumes after the end of an epoch. Where another epoch was chosen before the first batch, the one
-that was begun ends, torch's generators go back to where they stood, and the other one begins.
+As in torch, ``iter`` starts the epoch: it draws random numbers and starts workers. But trainers may
+call ``iter`` before they set the epoch; Lightning does when it resumes after the end of an epoch.
+If another epoch is set before the first batch, the started epoch is closed, torch's generators are
+restored to their states before it, and the other epoch is started.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from .stream import BatchStream
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EpochContext:
-    """What the iterator over an epoch needs of its loader, which it must not keep alive.
+    """What an EpochIterator needs from its loader. It does not keep the loader alive.
 
     Attributes:
-        config: the arguments as they stand.
-        resources: what the loader keeps.
+        config: the arguments as they are now.
+        resources: what the loader keeps between epochs.
         cursor: which epoch it is at.
-        timeline: where the epoch is written down, or None.
-        length: batches of the epoch, where the loader divides it among ranks; else None.
-        reported: the length that an IterableDataset gave when it was asked, or None.
-        torchs: gives torch's own iterator; None when the loader is gone.
+        timeline: where the epoch is recorded, or None.
+        length: batches of this rank if the loader divides the epoch among ranks, else None.
+        reported: the length that an IterableDataset gave when ``len`` asked for it, or None.
+        torch_iterator: gives torch's own iterator; None when the loader is gone.
     """
 
     config: LoaderConfig
@@ -48,73 +48,73 @@ class EpochContext:
     timeline: Timeline | None
     length: int | None
     reported: int | None
-    torchs: Callable[[], Iterator[Any] | None]
+    torch_iterator: Callable[[], Iterator[Any] | None]
 
 
-class Iterable(Protocol):
-    """A loader that can be iterated over once more."""
+class Loader(Protocol):
+    """A loader that can start another epoch."""
 
     def _iteration(self) -> EpochContext: ...
 
 
 class EpochIterator(BatchStream):
-    """The batches of one epoch; of another one, if that is chosen before the first batch.
+    """The batches of one epoch, or of another one that is chosen before the first batch.
 
-    It has the attributes of the stream inside, so that what torch's iterators have is found here
-    too where torch's machinery runs.
+    It has the attributes of the stream inside, so that the attributes of torch's iterators are
+    available wherever one of those runs.
 
     Args:
-        iteration: the epoch; it does not refer to the loader.
+        context: what the epoch needs; it does not refer to the loader.
     """
 
-    def __init__(self, iteration: EpochContext) -> None:
-        self._stream: BatchStream = _Ended()
-        self._begin(iteration)
+    def __init__(self, context: EpochContext) -> None:
+        self._stream: BatchStream = _ClosedStream()
+        self._start(context)
 
-    def _reset(self, loader: Iterable, first_iter: bool = False) -> None:
-        """Begin the next epoch: what torch calls where an iterator persists with its workers."""
+    def _reset(self, loader: Loader, first_iter: bool = False) -> None:
+        """Start the next epoch. torch calls this on iterators with persistent workers."""
         self.close()
-        self._begin(loader._iteration())
+        self._start(loader._iteration())
 
-    def _begin(self, iteration: EpochContext) -> None:
-        self._iteration = iteration
-        resources, cursor = iteration.resources, iteration.cursor
-        self._before = resources.inner, resources.torchs, cursor.base_seed
-        self._states = [generator.get_state() for generator in generators(iteration.config)]
-        self._stream = _stream(iteration)
+    def _start(self, context: EpochContext) -> None:
+        self._context = context
+        resources, cursor = context.resources, context.cursor
+        self._before = resources.inner, resources.torch_iterator, cursor.base_seed
+        self._states = [generator.get_state() for generator in generators(context.config)]
+        self._stream = _stream(context)
         assert cursor.progress is not None
-        self._begun = cursor.progress
-        self._waits = True  # for its first batch
+        self._started = cursor.progress
+        self._first_pending = True
         self._process = os.getpid()
 
     def __next__(self) -> Any:
-        if self._waits:
-            self._settle()
+        if self._first_pending:
+            self._fix_epoch()
         return next(self._stream)
 
-    def _settle(self) -> None:
-        """See which epoch the first batch is to be of."""
-        self._waits = False
+    def _fix_epoch(self) -> None:
+        """Before the first batch: start again if another epoch was chosen since ``iter``."""
+        self._first_pending = False
         if os.getpid() != self._process:
             return
-        iteration, cursor = self._iteration, self._iteration.cursor
-        if not cursor.another(iteration.config, self._begun):
-            cursor.settle(iteration.config, self._begun)
+        context, cursor = self._context, self._context.cursor
+        if not cursor.changed_since(context.config, self._started):
+            cursor.confirm(context.config, self._started)
             return
         self.close()
-        resources = iteration.resources
-        inner, torchs, base_seed = self._before
-        if resources.inner is not inner or resources.torchs is not torchs:
-            resources.end_workers()  # they were seeded with what was drawn
+        resources = context.resources
+        inner, torch_iterator, base_seed = self._before
+        if resources.inner is not inner or resources.torch_iterator is not torch_iterator:
+            resources.end_workers()  # their seed is from the epoch that is given up
         if cursor.resume is None:
             cursor.base_seed = base_seed
-        own = torch.default_generator.get_state()
-        for generator, state in zip(generators(iteration.config), self._states):
+        users_state = torch.default_generator.get_state()
+        for generator, state in zip(generators(context.config), self._states):
             generator.set_state(state)
         try:
-            self._stream = _stream(iteration)
+            self._stream = _stream(context)
         finally:
-            torch.default_generator.set_state(own)  # the user's
+            torch.default_generator.set_state(users_state)
 
     def __len__(self) -> int:
         return len(self._stream)
@@ -124,21 +124,21 @@ class EpochIterator(BatchStream):
         return self._stream.ready()
 
     def close(self) -> None:
-        """As in BatchStream; its worker processes end, unless they persist."""
+        """As in BatchStream. Worker processes end unless they persist."""
         self._stream.close()
-        self._stream = _Ended()
+        self._stream = _ClosedStream()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_stream":  # a copy that is being made has none yet
+        if name == "_stream":  # asked for by copy and pickle before __init__ has run
             raise AttributeError(name)
         return getattr(self._stream, name)
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> str | tuple[Any, ...]:
         return self._stream.__reduce__()
 
 
-class _Ended(BatchStream):
-    """The batches of an epoch that was closed: there are no more."""
+class _ClosedStream(BatchStream):
+    """The stream of an epoch that was closed: it has no more batches."""
 
     def __next__(self) -> Any:
         raise StopIteration
@@ -153,30 +153,32 @@ class _Ended(BatchStream):
         pass
 
 
-def _stream(iteration: EpochContext) -> BatchStream:
-    """Begin the next epoch."""
-    config, resources, cursor = iteration.config, iteration.resources, iteration.cursor
+def _stream(context: EpochContext) -> BatchStream:
+    """Start the next epoch."""
+    config, resources, cursor = context.config, context.resources, context.cursor
     number = cursor.begin(config)
-    stamps = Stamps(iteration.timeline)
+    stamps = Stamps(context.timeline)
     found = route.find(config)
     plan = epoch_plan.plan(config, cursor, found, stamps, number=number)
     cursor.progress = plan.progress
     native = isinstance(found, EngineRoute)
-    resources.measurements = Measurements(native=native, stamps=stamps, bad=plan.bad, padding=plan.padding)
+    resources.measurements = Measurements(
+        native=native, stamps=stamps, bad=plan.bad, padding=plan.padding
+    )
     with plan.drawing():
-        return delivery.deliver(config, resources, cursor, plan, _made(iteration, plan))
+        return delivery.deliver(config, resources, cursor, plan, _host_batches(context, plan))
 
 
-def _made(iteration: EpochContext, plan: EpochPlan) -> BatchStream:
-    """The batches as their route makes them, in host memory."""
-    config, resources, cursor = iteration.config, iteration.resources, iteration.cursor
+def _host_batches(context: EpochContext, plan: EpochPlan) -> BatchStream:
+    """The batches in host memory, made by the epoch's route."""
+    config, resources, cursor = context.config, context.resources, context.cursor
     if isinstance(plan.route, EngineRoute):
         return engine_epoch.stream(
-            config, resources, cursor, plan, plan.route.source, length=iteration.length
+            config, resources, cursor, plan, plan.route.source, length=context.length
         )
     if isinstance(plan.route, TorchRoute):
-        found = iteration.torchs()
-        return _Ended() if found is None else Observed(found, plan.stamps)
+        found = context.torch_iterator()
+        return _ClosedStream() if found is None else Observed(found, plan.stamps)
     from .workers import dataset_epoch
 
-    return dataset_epoch.stream(config, resources, cursor, plan, reported=iteration.reported)
+    return dataset_epoch.stream(config, resources, cursor, plan, reported=context.reported)

@@ -13,7 +13,7 @@ from .config import LoaderConfig
 from .delivery import delivery
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
-from .workers.copy_on_write import REMEDY, held
+from .workers.copy_on_write import REMEDY, object_memory
 
 
 def explain(config: LoaderConfig, resources: Resources) -> str:
@@ -86,7 +86,7 @@ def _workers(
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
         # What an engine begins in the workers it finds by arrays.
-        objects = None if hybrid is not None else held(config.dataset, workers)
+        objects = None if hybrid is not None else object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
     elif config.prefetch_thread:

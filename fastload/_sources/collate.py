@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -17,6 +17,9 @@ from torch.utils.data import default_collate
 
 from ..errors import StoreError
 from ..storage.base import Store
+
+Collate: TypeAlias = Callable[[Any], Any]
+"""A ``collate_fn``: takes a list of samples, or one sample where there are no batches."""
 
 
 @dataclasses.dataclass(frozen=True)

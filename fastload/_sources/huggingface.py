@@ -14,7 +14,7 @@ from ..storage.huggingface import known as known
 _STREAMS = "datasets.iterable_dataset"
 
 
-def forgets(dataset: Any) -> bool:
+def keeps_loaded_state(dataset: Any) -> bool:
     """Whether it is a ``datasets.IterableDataset``.
 
     Its state is a place within an epoch: every iteration begins at its beginning, or where the

@@ -26,8 +26,8 @@ from ..hints import JointKind
 from ..storage import format_of, open_store
 from ..storage.base import Store
 from . import huggingface
-from .collate import ReadyBatch, annotations_of, samples_of
 from .augmentation_checks import check_augmentation
+from .collate import ReadyBatch, annotations_of, samples_of
 
 _NO_EPOCH = -1  # set_epoch was not called
 

@@ -355,10 +355,10 @@ def test_an_error_of_a_transform_is_raised_at_its_batch_and_generators_are_put_b
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"device": "cudaa"}, "device: expected such as 'cuda'"),
+        ({"device": "cudaa"}, "device: expected a device such as 'cuda'"),
         ({"device": "meta"}, "expected cpu, cuda, mps or xpu"),
-        ({"device": 1.5}, "device: expected such as 'cuda'"),
-        ({"prefetch_device": -1}, "prefetch_device: expected batches ahead"),
+        ({"device": 1.5}, "device: expected a device such as 'cuda'"),
+        ({"prefetch_device": -1}, "prefetch_device: expected an integer of at least 0"),
         ({"batch_transform": 3}, "batch_transform: expected something to call"),
     ],
 )

@@ -135,7 +135,7 @@ def test_memory_that_cannot_be_pinned_is_copied_all_the_same(monkeypatch):
 @pytest.mark.parametrize("omitted", ["follow", "hand_over", "flights"])
 def test_without_its_events_batches_would_be_wrong(omitted, monkeypatch):
     if omitted == "flights":
-        monkeypatch.setattr(transfer._Flights, "add", lambda *arguments: None)
+        monkeypatch.setattr(transfer._InFlight, "add", lambda *arguments: None)
     else:
         monkeypatch.setattr(FakeDevice, omitted, lambda self, *arguments: None)
     wrong = 0

@@ -1,4 +1,4 @@
-"""An epoch whose samples the user's Dataset makes: in worker processes, or in this one."""
+"""An epoch whose samples the user's Dataset makes, in worker processes or in this one."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources
 from ..route import WorkersRoute
-from .worker_iterator import WorkerIterator
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
+from .tasks import Outcome, Tasks, identity
 from .worker_init import WorkerInit
-from .tasks import Outcome, Tasks, same
+from .worker_iterator import WorkerIterator
 
-# Slabs of batches collated in this process: the one that the consumer works on, and the
-# one that is being made.
+# Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
 
-# Batches that ``prefetch_thread`` keeps ahead.
+# Batches that ``prefetch_thread`` makes ahead.
 _AHEAD = 2
 
 
 @dataclasses.dataclass(frozen=True)
 class Inner:
-    """Torch's loader of outcomes, and its sampler."""
+    """torch's loader of outcomes, and its sampler."""
 
     loader: DataLoader[Outcome]
     tasks: Tasks
@@ -47,7 +46,7 @@ def stream(
     *,
     reported: int | None,
 ) -> WorkerIterator | LocalIterator:
-    """The batches of ``plan``, whose samples the user's Dataset makes.
+    """The batches of ``plan``.
 
     Args:
         reported: the length that an IterableDataset gave, or None.
@@ -59,9 +58,9 @@ def stream(
     if inner is None or not config.persistent or _died(inner):
         inner = _inner(config, resources, plan)
     progress = plan.progress
-    turn = progress.turn if plan.resumed else 0
-    inner.tasks.begin(progress.epoch, plan.order(config), plan.skip, turn)
-    made = WorkerIterator(
+    idle = progress.next_worker if plan.resumed else 0
+    inner.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle)
+    iterator = WorkerIterator(
         inner.loader,
         inner.tasks,
         progress,
@@ -74,23 +73,23 @@ def stream(
         resources.lock(),
     )
     if plan.resumed and not config.num_workers:
-        made.start()
+        iterator.start()
     if config.persistent:
         resources.inner = inner
         if cursor.base_seed is None:
-            cursor.base_seed = made._base_seed
-    return made
+            cursor.base_seed = iterator._base_seed
+    return iterator
 
 
 def _local(
     config: LoaderConfig, resources: Resources, plan: EpochPlan, reported: int | None
 ) -> LocalIterator:
-    """The same where each batch is made in this process, when it is asked for."""
+    """The same, with each batch made in this process, in ``next``."""
     return LocalIterator(config, _fetcher(config, resources, plan), plan, reported=reported)
 
 
 def _died(inner: Inner) -> bool:
-    """Whether a worker that was to persist is gone; torch would wait for it in every epoch."""
+    """Whether a persistent worker has died; torch would wait for it in every epoch."""
     processes = getattr(inner.loader._iterator, "_workers", ())
     return not all(process.is_alive() for process in processes)
 
@@ -98,7 +97,7 @@ def _died(inner: Inner) -> bool:
 def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner:
     count = config.num_workers
     if count and resources.ring is None:
-        # what is ahead, the one the consumer works on, the one it just let go of
+        # batches ahead, the consumer's batch, and the one that it has just freed
         held = delivery.slabs_held(config, resources)
         ahead = count * (config.prefetch_factor or 0)
         resources.ring = SharedRing(ahead + 2 + held)
@@ -118,14 +117,14 @@ def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner
             "worker_init_fn": WorkerInit(config.worker_init_fn),
         }
     with warnings.catch_warnings():
-        # Torch has said it of the loader itself.
+        # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
         inner: DataLoader[Outcome] = DataLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,
             num_workers=count,
-            collate_fn=same,  # type: ignore[arg-type]
+            collate_fn=identity,  # type: ignore[arg-type]
             pin_memory=config.pinned,
             pin_memory_device=config.pin_memory_device,
             timeout=config.timeout,
@@ -148,7 +147,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         drop_last=config.drop_last,
         on_error=plan.on_error,
         limit=config.max_errors,
-        # The generators are this process's own: a thread must not seed them under its feet.
+        # A thread must not seed the generators that the training loop is using.
         seed=None if config.prefetch_thread and not count else config.seed,
         resume=positions(plan.progress, count) if plan.resumed else None,
         every=config.snapshot_every_n_steps or 0,

@@ -1,10 +1,9 @@
-"""What runs in a worker process before it makes its first batch."""
+"""WorkerInit: what a worker process runs before it makes its first batch."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from torch.utils.data import get_worker_info
 
@@ -13,18 +12,19 @@ from ..._base.machine import cpu
 
 @dataclasses.dataclass(frozen=True)
 class WorkerInit:
-    """Runs in a worker process before anything else of the user's: torch's ``worker_init_fn``.
+    """The ``worker_init_fn`` that torch is given; it calls the user's.
 
     Attributes:
-        chosen: the user's, or None.
+        user_init: the user's ``worker_init_fn``, or None.
     """
 
-    chosen: Callable[[int], None] | None
+    user_init: Callable[[int], None] | None
 
     def __call__(self, worker_id: int) -> None:
-        info: Any = get_worker_info()
-        # get_worker_info().dataset is the user's own dataset, not what wraps it.
-        object.__setattr__(info, "dataset", info.dataset.dataset)
+        info = get_worker_info()
+        assert info is not None, "called in a worker process"
+        # get_worker_info().dataset must be the user's dataset, not the Fetcher that wraps it.
+        object.__setattr__(info, "dataset", info.dataset.dataset)  # type: ignore[attr-defined]
         cpu.one_thread()
-        if self.chosen is not None:
-            self.chosen(worker_id)
+        if self.user_init is not None:
+            self.user_init(worker_id)

@@ -1,11 +1,11 @@
-"""One epoch of a loader that runs the user's Dataset, in worker processes or in this one.
+"""WorkerIterator: an epoch of a user's Dataset in worker processes, or in a thread.
 
-Torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
-tasks for indices and a ``Fetcher`` for a dataset, and so hands out ``Outcome``s, which become
-batches here.
+torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
+tasks in place of indices and a ``Fetcher`` in place of a dataset, and so it returns ``Outcome``s,
+which become batches here.
 
-How it ends: as torch's own iterator does, which this one only wraps. An iterable dataset has ended
-when every worker has said so; then no more tasks are given, and torch's iterator runs out.
+How it ends: as torch's own iterator does, which this one wraps. An iterable dataset has ended when
+every worker has said so; then no more tasks are given, and torch's iterator runs out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -29,9 +29,10 @@ from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
 from ..progress import Position, Progress
 from .background import Background
-from .refilled import Refilled
 from .fetch import Fetcher
-from .tasks import Outcome, Task, TaskIterator, Tasks
+from .refilled import Refilled
+from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
+from .torch_iterator import TorchWorkersIterator, has_workers
 
 
 class WorkerIterator(Iterator[Any]):
@@ -40,14 +41,15 @@ class WorkerIterator(Iterator[Any]):
     Args:
         inner: torch's loader of outcomes.
         tasks: its sampler.
-        progress: is kept up to date.
-        bad: samples that cannot be made are counted there.
-        stamps: where times are added up.
+        progress: is updated with every batch.
+        bad: counts samples that cannot be made.
+        stamps: collects times.
         reported: the length that an iterable dataset reported, or None.
-        ahead: batches that a thread makes ahead; 0: none does.
-        refill, number: where batches are filled up from, and which batch comes first; or None.
-        turn: held by the thread while it makes a batch; threads of earlier iterations may not have
-            ended yet, and the dataset is the user's.
+        ahead: batches that a thread makes ahead; 0: there is no thread.
+        refill: gives the samples that refill batches, or None.
+        number: number of the first batch, for ``refill``.
+        lock: held by the thread while it makes a batch. A thread of an earlier iteration may still
+            run, and the user's dataset must not be used by two threads.
     """
 
     def __init__(
@@ -61,21 +63,26 @@ class WorkerIterator(Iterator[Any]):
         ahead: int = 0,
         refill: Refill | None = None,
         number: int = 0,
-        turn: threading.Lock | None = None,
+        lock: threading.Lock | None = None,
     ) -> None:
-        self._wrapped: Any = _in_this_process(iter(inner))
-        self._pid = os.getpid() if hasattr(self._wrapped, "_workers") else None
-        assert tasks.current is not None  # torch's iterator has asked for its sampler's
+        iterator = cast(OutcomeIterator, iter(inner))
+        self._wrapped: OutcomeIterator = iterator
+        self._pid = None
+        if has_workers(iterator):
+            _end_only_in_this_process(iterator)
+            self._pid = os.getpid()
+        assert tasks.current is not None, "torch's iterator has called iter(tasks)"
         self._tasks: TaskIterator = tasks.current
-        self._fetcher: Fetcher = inner.dataset  # type: ignore[assignment]
+        assert isinstance(inner.dataset, Fetcher)
+        self._fetcher = inner.dataset
         if ahead:
             pinned = inner.pin_memory and torch.cuda.is_available()
-            make = functools.partial(_make, self._fetcher, turn or threading.Lock(), pinned)
+            make = functools.partial(_make, self._fetcher, lock or threading.Lock(), pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
         if refill is not None:
             self._wrapped = Refilled(self._wrapped, self._tasks, refill, number)
         self._refill = refill
-        self._came = _counter(self._wrapped)
+        self._received = _counter(self._wrapped)
         self._progress = progress
         self._bad = bad
         self._stamps = stamps
@@ -100,82 +107,80 @@ class WorkerIterator(Iterator[Any]):
                 break
         self._yielded += 1
         if self._reported is not None and self._yielded > self._reported:
-            dataset, workers = self._fetcher.dataset, self._wrapped._num_workers
-            warnings.warn(too_long(dataset, self._reported, self._yielded, workers), stacklevel=2)
+            dataset, workers = self._fetcher.dataset, getattr(self._wrapped, "_num_workers", 0)
+            warnings.warn(
+                length_warning(dataset, self._reported, self._yielded, workers), stacklevel=2
+            )
         self._stamps.batch(outcome.samples, begin)
         return batch
 
     def ready(self) -> bool:
-        """Whether ``next`` would not wait, as far as can be told.
-
-        True where a batch is made in the call that asks for it.
-        """
+        """As in BatchStream. With workers it may be True too early: another batch has arrived."""
         wrapped = self._wrapped
         if isinstance(wrapped, Background):
             return wrapped.ready()
-        arrived = getattr(wrapped, "_data_queue", None)
-        if arrived is None:
+        if not has_workers(wrapped):
             return True
-        # As torch keeps what came before its turn: (worker, data) in the place of (worker,).
+        # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
         known = wrapped._task_info.get(wrapped._rcvd_idx, ())
-        return len(known) == 2 or not arrived.empty()
+        return len(known) == 2 or not wrapped._data_queue.empty()
 
     def close(self) -> None:
-        """End this epoch: worker processes that do not persist end with torch's iterator."""
-        self._wrapped = iter(())
+        """End this epoch. Worker processes end with torch's iterator, unless they persist."""
+        self._wrapped = _NoOutcomes()
 
     def start(self) -> None:
-        """Draw the beginning of the order now, where torch's iterator waits for the first batch."""
+        """Draw the start of the order now; torch's iterator would wait for the first batch."""
         self._tasks.start()
 
     def _open(self, outcome: Outcome) -> Any:
-        """The batch. RuntimeError, as from torch, where tensors sent torch's way are lost."""
+        """The batch of ``outcome``. RuntimeError, as from torch, if its tensors got lost."""
         if outcome.message is None:
             return self._tasks.open(outcome)
         try:
             return self._tasks.open(outcome)
         except (EOFError, ConnectionError) as error:
             raise RuntimeError(
-                f"DataLoader worker {outcome.worker} exited unexpectedly: a batch that it had made "
+                f"DataLoader worker {outcome.worker} exited unexpectedly: a batch that it made "
                 "can no longer be received"
             ) from error
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
             raise RuntimeError(
-                "too many open files: tensors that come from worker processes in files of their "
-                "own take a descriptor each while they are in use. Raise the limit (ulimit -n), or "
-                "call torch.multiprocessing.set_sharing_strategy('file_system') at the beginning"
+                "too many open files: each tensor that a worker process sends in a shared file "
+                "uses a file descriptor while it is in use. Raise the limit (ulimit -n), or call "
+                "torch.multiprocessing.set_sharing_strategy('file_system') at the start"
             ) from error
 
     def _outcome(self, begin: int) -> Outcome:
         if self._pid not in (None, os.getpid()):
-            raise UsageError("the iterator is of the process before the fork; make one in this one")
-        came = self._came()
+            raise UsageError("this iterator was made before the fork: make one in this process")
+        received = self._received()
         try:
-            outcome: Outcome = next(self._wrapped)
+            outcome = next(self._wrapped)
         except StopIteration:
             self._end()
             self._stamps.ended(begin)
             raise
         except Exception:
-            # A batch that failed is behind us, as in torch. One that did not come, as its worker
-            # is late or gone, is the next one still.
-            late = came is not None and came == self._came()
+            # As in torch, a batch that failed counts as consumed. A batch that was not received,
+            # because its worker is late or has died, remains the next one.
+            late = received is not None and received == self._received()
             if not (late or self._fetcher.iterable):
                 self._progress.batch()
             raise
         return outcome
 
     def _count(self, outcome: Outcome) -> None:
-        """Note what the outcome says, whether or not it carries a batch."""
+        """Update progress and bad samples from an outcome, whether or not it has a batch."""
         progress = self._progress
         self._samples += outcome.samples + len(outcome.bad)
         if progress.workers:
-            progress.turn = (outcome.worker + 1) % len(progress.workers)
+            progress.next_worker = (outcome.worker + 1) % len(progress.workers)
             if outcome.position is not None:
                 last = progress.workers[outcome.worker]
-                progress.workers[outcome.worker] = outcome.position.after(last)
+                progress.workers[outcome.worker] = outcome.position.applied_to(last)
                 if all(worker.ended for worker in progress.workers):
                     self._tasks.stop()
         if not outcome.idle and not (self._fetcher.iterable and outcome.empty):
@@ -188,58 +193,66 @@ class WorkerIterator(Iterator[Any]):
         if not self._progress.ended:
             self._progress.ended = True
             if self._pid is None:
-                self._fetcher.settle(self._progress.epoch)
+                self._fetcher.finish_epoch(self._progress.epoch)
             self._bad.report(self._progress.epoch, self._samples)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # a copy that is being made has none yet
+        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
-    def __reduce__(self) -> Any:
-        return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._wrapped.__reduce__()  # torch's iterators raise that they cannot be pickled
 
 
-def _counter(wrapped: Any) -> Callable[[], int | None]:
-    """What tells how many batches came of ``wrapped``; None where each is made when asked for."""
+class _NoOutcomes(Iterator[Outcome]):
+    """Takes the place of torch's iterator when the epoch is closed."""
+
+    def __next__(self) -> Outcome:
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _counter(wrapped: OutcomeIterator) -> Callable[[], int | None]:
+    """A function that counts the batches received; None: they are made in ``next``."""
     if isinstance(wrapped, Refilled):
         return lambda: wrapped.number
     if isinstance(wrapped, Background):
-        return lambda: wrapped.came
-    if hasattr(wrapped, "_rcvd_idx"):
-        return lambda: int(wrapped._rcvd_idx)
+        return lambda: wrapped.received
+    if has_workers(wrapped):
+        return lambda: wrapped._rcvd_idx
     return lambda: None
 
 
-# Torch's iterators with workers; in a child they are to be left alone.
-_alive: weakref.WeakSet[Any] = weakref.WeakSet()
+# torch's iterators with workers that belong to this process.
+_alive: weakref.WeakSet[TorchWorkersIterator] = weakref.WeakSet()
 _registered = False
 
 
-def _in_this_process(iterator: Any) -> Any:
-    """The same, which after a fork does not end its parent's workers when the child lets it go."""
+def _end_only_in_this_process(iterator: TorchWorkersIterator) -> None:
+    """Prevent a forked child from ending the parent's workers when it drops ``iterator``."""
     global _registered
-    if hasattr(iterator, "_workers"):
-        _alive.add(iterator)
-        if not _registered:
-            os.register_at_fork(after_in_child=_leave_alone)
-            _registered = True
-    return iterator
+    _alive.add(iterator)
+    if not _registered:
+        os.register_at_fork(after_in_child=_abandon)
+        _registered = True
 
 
-def _leave_alone() -> None:
-    # As if it had been shut down already: the event and the queues by which it would are shared.
+def _abandon() -> None:
+    # Marked as shut down: shutting down would use events and queues that the parent shares.
     for iterator in list(_alive):
         iterator._shutdown = True
 
 
-def too_long(dataset: Any, reported: int, yielded: int, workers: int = 0) -> str:
-    """What is warned of when an IterableDataset gives more batches than its length says."""
+def length_warning(dataset: object, reported: int, yielded: int, workers: int = 0) -> str:
+    """torch's warning when an IterableDataset gives more batches than its length says."""
     advice = ""
     if workers:
         advice = (
-            "For multiprocessing data-loading, this happens where each worker process gives "
-            "the whole dataset instead of its own part (torch.utils.data.get_worker_info)."
+            "For multiprocessing data-loading, this happens if each worker process gives the "
+            "whole dataset instead of its own part (torch.utils.data.get_worker_info)."
         )
     return (
         f"Length of IterableDataset {dataset} was reported to be {reported} (when accessing "
@@ -247,7 +260,7 @@ def too_long(dataset: Any, reported: int, yielded: int, workers: int = 0) -> str
     )
 
 
-def _make(fetcher: Fetcher, turn: threading.Lock, pinned: bool, task: Task) -> Outcome:
-    with turn:
+def _make(fetcher: Fetcher, lock: threading.Lock, pinned: bool, task: Task) -> Outcome:
+    with lock:
         outcome = fetcher[task]
     return outcome.pin_memory() if pinned else outcome
