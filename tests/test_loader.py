@@ -624,10 +624,10 @@ def test_without_the_core_results_are_the_same_and_the_warning_is_loud(store, mo
     [
         ({"seed": "1"}, "seed: expected an integer or None, got '1'"),
         ({"seed": 1.5}, "seed: expected an integer"),
-        ({"transform": 5}, "transform: expected something to call with an image.* got 5"),
-        ({"transform": [EVAL, "x"]}, "transform: expected something to call.* got 'x'"),
+        ({"transform": 5}, "transform: expected a callable that takes an image.* got 5"),
+        ({"transform": [EVAL, "x"]}, "transform: expected a callable.* got 'x'"),
         ({"transform": []}, "transform: expected a transform for each view"),
-        ({"target_transform": {}}, "target_transform: expected something to call with a label"),
+        ({"target_transform": {}}, "target_transform: expected a callable that takes a label"),
         ({"num_workers": "4"}, "num_workers: expected an integer of at least 0 or 'auto', got '4'"),
         ({"num_workers": 1.5}, "num_workers: expected an integer of at least 0 or 'auto'"),
         (

@@ -1,4 +1,4 @@
-"""What a loader does and why, in plain words and in figures."""
+"""``FastLoader.explain()`` and ``FastLoader.stats()``: what a loader does, in words and numbers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
     if config.shard and not config.own_order:
-        lines.append("shard: not here, since the sampler that was given decides what is read")
+        lines.append("shard: has no effect, because the given sampler decides what is read")
     return "\n".join(lines)
 
 
@@ -52,9 +52,8 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
         if plan.drawn_size:
             lines.append(
-                "sizes: expand=True draws each image a size of its own, of which a batch of more "
-                "than one cannot be made; end the transforms with a crop or a resize to a fixed "
-                "(h, w)"
+                "sizes: expand=True gives each image another size, so only batches of one image "
+                "can be made; end the transforms with a crop or a resize to a fixed (h, w)"
             )
     if resources.cache is not None:
         engine = chosen(config.engine, source.store)
@@ -67,7 +66,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         lines += divided.explain(source, workers)
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
-        lines.append("faster: `fastload pack` saves opening a file for every image")
+        lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines
@@ -85,35 +84,35 @@ def _workers(
     ]
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
-        # What an engine begins in the workers it finds by arrays.
+        # A hybrid route finds its samples in arrays.
         objects = None if hybrid is not None else object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
     elif config.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
     elif config.engine != "workers":
-        lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
+        lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
         lines.append(f"cache: {resources.cache.explain(None, None)}")
     return lines
 
 
 def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str:
-    """How batches come from worker processes, in words."""
+    """How worker processes send batches, in words."""
     if isinstance(route, TorchRoute):
         return "torch's own, a shared file for each tensor"
     if ring is not None and ring.failure:
-        return f"torch's own, a shared file for each tensor, since {ring.failure}"
+        return f"torch's own, a shared file for each tensor, because {ring.failure}"
     if ring is not None and ring.left:
         return (
-            "slabs of shared memory; but some tensors are not plain or were in shared memory "
-            "already, and come torch's way, in a shared file each"
+            "slabs of shared memory; but some tensors are not plain, or were in shared memory "
+            "already, and are sent as by torch, in a shared file each"
         )
     return "slabs of shared memory, which workers collate into and which are reused"
 
 
 def _split(source: Source) -> list[str]:
-    """What an engine does within the processes, and what stays in Python."""
+    """What an engine does in the workers, and what Python does."""
     assert source.hybrid is not None
     lines = []
     for number, part in enumerate(source.hybrid.each):

@@ -1,4 +1,4 @@
-"""Checks of the seed and the transforms, made where a loader or dataset is made."""
+"""Checks of the seed and the transforms, made when a loader or dataset is created."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def check_seed(seed: object) -> None:
 
 
 def check_augmentation(seed: object, transform: object, target_transform: object) -> None:
-    """Raise UsageError for a seed or transforms that cannot work, before a worker meets them."""
+    """Raise UsageError for an invalid seed or transform, before a worker uses it."""
     check_seed(seed)
     views = transform if isinstance(transform, (list, tuple)) else [transform]
     if not views:
@@ -22,12 +22,12 @@ def check_augmentation(seed: object, transform: object, target_transform: object
     for one in views:
         if one is not None and not callable(one):
             raise UsageError(
-                "transform: expected something to call with an image, such as "
-                f"torchvision.transforms.ToTensor(), or a list of such, got {one!r}"
+                "transform: expected a callable that takes an image, such as "
+                f"torchvision.transforms.ToTensor(), or a list of them, got {one!r}"
             )
     if target_transform is not None and not callable(target_transform):
         raise UsageError(
-            f"target_transform: expected something to call with a label, got {target_transform!r}"
+            f"target_transform: expected a callable that takes a label, got {target_transform!r}"
         )
 
 

@@ -359,7 +359,7 @@ def test_an_error_of_a_transform_is_raised_at_its_batch_and_generators_are_put_b
         ({"device": "meta"}, "expected cpu, cuda, mps or xpu"),
         ({"device": 1.5}, "device: expected a device such as 'cuda'"),
         ({"prefetch_device": -1}, "prefetch_device: expected an integer of at least 0"),
-        ({"batch_transform": 3}, "batch_transform: expected something to call"),
+        ({"batch_transform": 3}, "batch_transform: expected a callable"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(arguments, message):

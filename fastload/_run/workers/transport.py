@@ -114,7 +114,7 @@ class Packer:
         return torch_stack(samples, collate_fn_map=collate_fn_map)
 
     def _place(self, tensor: torch.Tensor) -> _Place | None:
-        """Copy ``tensor`` to the slab if it is not there; its place, or None: send it torch's way."""
+        """The place of ``tensor``, copied to the slab if needed; None: it is sent as by torch."""
         strides = _dense_strides(tensor) if plain(tensor) else None
         if strides is None:
             self._unplaced += 1
