@@ -48,7 +48,7 @@ def test_what_cannot_be_is_refused(store: Path, arguments: Any, message: str) ->
 
 @without_cuda
 def test_gpu_without_one_is_an_error(store: Path) -> None:
-    with pytest.raises(UsageError, match="expected a CUDA device, found none; use decode_device="):
+    with pytest.raises(UsageError, match="expected a CUDA device, found none; decode_device="):
         FastLoader(store, decode_device="gpu")
 
 
@@ -209,7 +209,7 @@ def test_a_state_carries_the_choice(store: Path) -> None:
     loader._resources.choice = CHOICE
     state = loader.state_dict()
     other = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
-    with pytest.warns(UserWarning, match="the crops are the same, levels differ a little"):
+    with pytest.warns(UserWarning, match="crops are the same, pixels differ slightly"):
         other.load_state_dict(state)
     assert other._resources.choice == CHOICE
     plain = FastLoader(store, 4, num_workers=0, seed=1)
