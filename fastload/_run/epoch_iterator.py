@@ -79,7 +79,7 @@ class EpochIterator(BatchStream):
     def _start(self, context: EpochContext) -> None:
         self._context = context
         resources, cursor = context.resources, context.cursor
-        self._before = resources.inner, resources.torch_iterator, cursor.base_seed
+        self._before = resources.outcomes, resources.torch_iterator, cursor.base_seed
         self._states = [generator.get_state() for generator in generators(context.config)]
         self._stream = _stream(context)
         assert cursor.progress is not None
@@ -103,8 +103,8 @@ class EpochIterator(BatchStream):
             return
         self.close()
         resources = context.resources
-        inner, torch_iterator, base_seed = self._before
-        if resources.inner is not inner or resources.torch_iterator is not torch_iterator:
+        outcomes, torch_iterator, base_seed = self._before
+        if resources.outcomes is not outcomes or resources.torch_iterator is not torch_iterator:
             resources.end_workers()  # their seed is from the epoch that is given up
         if cursor.resume is None:
             cursor.base_seed = base_seed

@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # not every loader needs these
     from .decode_device import Choice
     from .delivery.mover import Mover
     from .governor import Governor
-    from .workers.dataset_epoch import Inner
+    from .workers.tasks import OutcomeLoader
 
 
 class EngineKey(NamedTuple):
@@ -58,7 +58,7 @@ class Resources:
         warm: slabs for large batches that are collated in this process.
         mover: the id of this process, and what moves batches to the device.
         fetch_lock: the id of this process, and the lock of the threads of ``prefetch_thread``.
-        inner: torch's loader whose worker processes persist.
+        outcomes: torch's loader of outcomes whose worker processes persist.
         torch_iterator: torch's own iterator whose worker processes persist.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
@@ -75,13 +75,13 @@ class Resources:
     warm: SlabRing | None = None
     mover: tuple[int, Mover] | None = None
     fetch_lock: tuple[int, threading.Lock] | None = None
-    inner: Inner | None = None
+    outcomes: OutcomeLoader | None = None
     torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
 
     def end_workers(self) -> None:
         """Drop persistent worker processes; the next epoch starts new ones."""
-        self.inner = self.torch_iterator = None
+        self.outcomes = self.torch_iterator = None
 
     def lock(self) -> threading.Lock:
         """The lock of this process's threads; a forked child gets a new one."""
@@ -98,7 +98,7 @@ class Resources:
             "warm",
             "mover",
             "fetch_lock",
-            "inner",
+            "outcomes",
             "torch_iterator",
         )
         return {**self.__dict__, **dict.fromkeys(alive)}

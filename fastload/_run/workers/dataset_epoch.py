@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -19,7 +18,7 @@ from ..route import WorkersRoute
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
-from .tasks import Outcome, Tasks, identity
+from .tasks import Outcome, OutcomeLoader, Tasks, identity
 from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
 
@@ -28,14 +27,6 @@ _WARM_SLABS = 2
 
 # Batches that ``prefetch_thread`` makes ahead.
 _AHEAD = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    """torch's loader of outcomes, and its sampler."""
-
-    loader: DataLoader[Outcome]
-    tasks: Tasks
 
 
 def stream(
@@ -54,15 +45,15 @@ def stream(
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
-    inner = resources.inner
-    if inner is None or not config.persistent or _died(inner):
-        inner = _inner(config, resources, plan)
+    outcomes = resources.outcomes
+    if outcomes is None or not config.persistent or _worker_died(outcomes):
+        outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
     idle = progress.next_worker if plan.resumed else 0
-    inner.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle)
+    outcomes.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle)
     iterator = WorkerIterator(
-        inner.loader,
-        inner.tasks,
+        outcomes.loader,
+        outcomes.tasks,
         progress,
         plan.bad,
         plan.stamps,
@@ -75,7 +66,7 @@ def stream(
     if plan.resumed and not config.num_workers:
         iterator.start()
     if config.persistent:
-        resources.inner = inner
+        resources.outcomes = outcomes
         if cursor.base_seed is None:
             cursor.base_seed = iterator._base_seed
     return iterator
@@ -88,13 +79,13 @@ def _local(
     return LocalIterator(config, _fetcher(config, resources, plan), plan, reported=reported)
 
 
-def _died(inner: Inner) -> bool:
+def _worker_died(outcomes: OutcomeLoader) -> bool:
     """Whether a persistent worker has died; torch would wait for it in every epoch."""
-    processes = getattr(inner.loader._iterator, "_workers", ())
+    processes = getattr(outcomes.loader._iterator, "_workers", ())
     return not all(process.is_alive() for process in processes)
 
 
-def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner:
+def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
     count = config.num_workers
     if count and resources.ring is None:
         # batches ahead, the consumer's batch, and the one that it has just freed
@@ -119,7 +110,7 @@ def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner
     with warnings.catch_warnings():
         # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        inner: DataLoader[Outcome] = DataLoader(
+        loader: DataLoader[Outcome] = DataLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,
@@ -131,7 +122,7 @@ def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner
             generator=plan.seeding(config),
             **options,
         )
-    return Inner(inner, tasks)
+    return OutcomeLoader(loader, tasks)
 
 
 def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fetcher:

@@ -18,6 +18,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
+from ..._base.torch_loader import DataLoader
 from ..._base.trace import Clock
 from ...errors import InternalError
 from ..bad_samples.policy import BadSample
@@ -153,6 +154,14 @@ class Tasks:
     def __len__(self) -> int:
         sized: Sized = self._sized  # type: ignore[assignment] # TypeError without a length, as in torch
         return len(sized)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeLoader:
+    """torch's loader of outcomes, and its sampler."""
+
+    loader: DataLoader[Outcome]
+    tasks: Tasks
 
 
 class TaskIterator(Iterator[Task]):
