@@ -16,7 +16,7 @@ import torch
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
-from .order import SEQUENTIAL, EpochSampler, SeededSampler
+from .order import SEQUENTIAL, EpochSampler, SeededSampler, set_epoch_of
 from .progress import Position, Progress
 from .shard import Shard
 from .stateful import Stateful, is_stateful
@@ -54,10 +54,8 @@ class EpochCursor:
     def set_epoch(self, config: LoaderConfig, epoch: int) -> None:
         """Choose the epoch of the next iteration, and tell samplers and datasets that keep one."""
         self.next_epoch, self.chosen = epoch, True
-        for part in (config.batch_sampler, config.epoch_sampler, *nested(config.dataset)):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        parts = (config.batch_sampler, config.epoch_sampler, *nested(config.dataset))
+        set_epoch_of(parts, epoch)
 
     def begin(self, config: LoaderConfig) -> int:
         """Begin an epoch; return its number."""

@@ -23,11 +23,20 @@ from torch.utils.data import (
 
 from .._base import philox
 from .._base.indices import as_indices, repeats_within
+from .._sources.source import nested
 from ..errors import UsageError
 
 _NOTHING = np.empty(0, np.int64)
 
 _ORDER = 0x6F72_6465  # random stream of the order; transforms have other streams
+
+
+def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
+    """Call ``set_epoch`` of those ``parts`` (datasets, samplers) that have it."""
+    for part in parts:
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 class EpochSampler(Sampler[int]):
@@ -48,12 +57,7 @@ class EpochSampler(Sampler[int]):
         The dataset's augmentation depends on the epoch, and a trainer that rebuilt the loader calls
         only the sampler's ``set_epoch``.
         """
-        from .._sources.source import nested  # loaded when an epoch is set
-
-        for part in nested(self.data_source):
-            set_epoch = getattr(part, "set_epoch", None)
-            if set_epoch is not None:
-                set_epoch(epoch)
+        set_epoch_of(nested(self.data_source), epoch)
         self.epoch = epoch
         self._chosen = True
 

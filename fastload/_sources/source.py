@@ -145,7 +145,7 @@ def check_one_size(source: Source) -> None:
         )
 
 
-def resolve(dataset: Any) -> Source:
+def resolve(dataset: object) -> Source:
     """The source of ``dataset``; with ``hybrid`` if Python has to do a part of the transform.
 
     Raises:
@@ -171,12 +171,14 @@ def resolve(dataset: Any) -> Source:
     )
 
 
-def nested(dataset: Any) -> Iterator[Any]:
+def nested(dataset: object) -> Iterator[object]:
     """``dataset``, and the datasets inside it if it is a Subset or a ConcatDataset."""
     yield dataset
-    inner = [dataset.dataset] if isinstance(dataset, Subset) else []
-    for part in dataset.datasets if isinstance(dataset, ConcatDataset) else inner:
-        yield from nested(part)
+    if isinstance(dataset, Subset):
+        yield from nested(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            yield from nested(part)
 
 
 def _packed(dataset: PackedDataset) -> Source:

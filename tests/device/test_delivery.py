@@ -398,7 +398,7 @@ def test_explain_says_where_the_transfer_happens(store, devices):
     told = FastLoader(
         store, transform=ERASED, device="cuda:1", batch_transform=v2.MixUp(num_classes=3)
     ).explain()
-    assert "device: cuda:1, copied on a stream of its own, 2 batches ahead" in told
+    assert "device: cuda:1, copied on a side stream, 2 batches ahead" in told
     assert "slabs that the engine fills" in told
     assert "on the device, batch by batch: 1 table of output values, 1 erasing" in told
     assert "batch_transform: MixUp, on cuda:1, once a batch" in told

@@ -231,6 +231,6 @@ def _how(config: LoaderConfig, route: Route) -> str:
     else:
         origin = "each batch is copied into"
     return (
-        f"copied on a stream of its own, {config.prefetch_device} batches ahead, out of slabs that "
-        f"{origin} and that are pinned once; pin_memory has nothing to do here"
+        f"copied on a side stream, {config.prefetch_device} batches ahead, from pinned slabs that "
+        f"{origin}; pin_memory has no effect"
     )
