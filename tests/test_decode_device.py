@@ -49,7 +49,7 @@ def test_what_cannot_be_is_refused(store: Path, arguments: Any, message: str) ->
 
 @without_cuda
 def test_gpu_without_one_is_an_error(store: Path) -> None:
-    with pytest.raises(UsageError, match="expected a CUDA device, found none; use decode_device="):
+    with pytest.raises(UsageError, match="expected a CUDA device, found none; decode_device="):
         FastLoader(store, decode_device="gpu")
 
 
@@ -59,7 +59,7 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
     loader = FastLoader(store, 8, decode_device="auto", **given)
     assert loader.decode_device == "auto"
     assert (
-        "decode_device: on the CPU, as decode_device='auto' finds no CUDA device"
+        "decode_device: on the CPU, because decode_device='auto' found no CUDA device"
         in loader.explain()
     )
     same(list(loader), list(FastLoader(store, 8, **given)))
@@ -211,7 +211,7 @@ def test_a_state_carries_the_choice(store: Path) -> None:
     loader._resources.choice = CHOICE
     state = loader.state_dict()
     other = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
-    with pytest.warns(UserWarning, match="the crops are the same, levels differ a little"):
+    with pytest.warns(UserWarning, match="crops are the same, pixels differ slightly"):
         other.load_state_dict(state)
     assert other._resources.choice == CHOICE
     plain = FastLoader(store, 4, num_workers=0, seed=1)
@@ -272,7 +272,7 @@ def test_without_dali_it_is_the_cpu(store: Path, pretended: list[Choice], monkey
     monkeypatch.setattr(dali_graph, "absent", lambda: "there is no DALI")
     found = _decode_device.decoding(config, None, source)
     assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
-    assert found.why == "on the CPU, as there is no DALI"
+    assert found.why == "on the CPU, because there is no DALI"
 
 
 @pytest.mark.parametrize("change", ["cache", "device", "plan"])
@@ -287,7 +287,7 @@ def test_auto_measures_nothing_where_only_the_cpu_can_do_it(
     choice = _decode_device.settle(config, None, source)
     assert not pretended
     found = _decode_device.decoding(config, choice, source)
-    assert found.engine == chosen("auto") and found.why.startswith("on the CPU, as ")
+    assert found.engine == chosen("auto") and found.why.startswith("on the CPU, because ")
 
 
 def test_a_tuning_file_remembers_it(store: Path, tmp_path: Path, pretended: list[Choice]) -> None:

@@ -230,7 +230,7 @@ def test_the_picture_has_the_format_of_its_suffix(photos: Path, name: str, forma
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        ("mine:value", "--transform: expected something to call with an image"),
+        ("mine:value", "--transform: expected a callable that takes an image"),
         ("mine:fails", r"the transform fails on sample 0: RuntimeError: broken \(.*mine.py, line"),
         ("mine:none", "cannot find 'mine:none': module 'mine' has no attribute 'none'"),
         ("mine.py:transform", "without .py, mine:transform"),

@@ -344,7 +344,7 @@ def test_turned_images_of_one_size_are_a_list_for_loaders_that_can_take_one(tmp_
     assert len({made.shape for made, _ in batch}) > 1
     for i, (made, _) in enumerate(batch):
         assert torch.equal(made, torchvision_oracle.sample(chain, images[i], i, 3, 0))
-    assert "sizes: expand=True draws each image" in FastLoader(dataset, batch_size=4).explain()
+    assert "sizes: expand=True gives each image" in FastLoader(dataset, batch_size=4).explain()
     fixed = v1.Compose([v1.RandomRotation(40, expand=True), v1.Resize((9, 9)), v1.ToTensor()])
     assert "sizes:" not in FastLoader(tmp_path / "a.lmdb", transform=fixed).explain()
 

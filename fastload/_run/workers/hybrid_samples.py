@@ -1,4 +1,4 @@
-"""Samples whose transform an engine begins and Python ends, in a worker process or in this one."""
+"""HybridSamples: an engine does the first part of a transform, and Python the rest."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from . import randomness
 
 
 class HybridSamples:
-    """Makes samples: for a whole batch what an engine can do, then one by one what is left.
+    """Makes samples: the engine's part for a whole batch, then Python's part one by one.
 
-    Picklable: a process makes its own decoder. A worker process decodes on its own thread, as it is
-    one of many; this process on as many as it may use.
+    It can be pickled, as each process makes its own decoders. A worker process, one of many,
+    decodes on its own thread; the training process uses a thread for each CPU.
 
     Args:
-        source: whose ``hybrid`` says what is to be done.
-        dataset: that it was resolved from; where it has an epoch, that counts.
+        source: its ``hybrid`` says what each part does.
+        dataset: the dataset of ``source``; if it has a seed and an epoch, they are used.
         check_crc: as for ``EngineOptions``.
     """
 
@@ -57,23 +57,25 @@ class HybridSamples:
         """The samples ``indices`` of the dataset.
 
         Args:
-            indices: ints; TypeError for anything else, as of a list.
-            seed, epoch: of the engine's random numbers; without a seed torch's generator draws one
-                where the engine needs any.
-            repeats: how often each index came before in this epoch; None: never.
-            seeds: of Python's part, one for each sample: the global generators are seeded with it.
+            indices: ints; TypeError for anything else, as from a list.
+            seed, epoch: of the engine's random numbers. If ``seed`` is None and the engine needs
+                random numbers, one is drawn from torch's generator.
+            repeats: how often each index occurred before in this epoch; None: never.
+            seeds: one for each sample; the global generators are seeded with it before Python's
+                part. None: they are not seeded.
 
         Raises:
-            DataError: a sample cannot be read; or whatever the transforms raise.
+            DataError: a sample cannot be read. Errors of the transforms are raised as they are.
         """
         records = self._source.lookup(as_indices(indices))
         counts = None if repeats is None else np.asarray(repeats, np.int64)
         if seed is None:
             draw = self._packed[0].draw() if self._packed else None
             if draw is None:
-                # Where the engine needs no chance, Python's part gets the numbers that torch gives.
-                chance = any(part.plan.random for part in self._hybrid.each)
-                draw = int(torch.empty((), dtype=torch.int64).random_()) if chance else 0, 0
+                # If the engine needs no random numbers, none are drawn, so that Python's part gets
+                # the same numbers as in torch.
+                random = any(part.plan.random for part in self._hybrid.each)
+                draw = int(torch.empty((), dtype=torch.int64).random_()) if random else 0, 0
                 counts = repeats_within(records)
             seed, epoch = draw
         images = [
@@ -93,7 +95,7 @@ class HybridSamples:
         return samples_of(samples, annotations)
 
     def _engines(self) -> list[BatchEngine]:
-        """One for each chain, of this process: not those of before a fork, with their threads."""
+        """The engines of this process, one for each view. After a fork, new ones are made."""
         if self._made is None or self._made[0] != os.getpid():
             threads = 0 if get_worker_info() is not None else cpu.available()
             made = [

@@ -19,7 +19,7 @@ from ..._base.nested import tensors
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import batch_length
 from ..._loader import FastLoader
-from ..._run.workers.copy_on_write import held
+from ..._run.workers.copy_on_write import object_memory
 from .observation import LoaderSeen, Observation
 from .places import Places
 
@@ -141,7 +141,7 @@ class Watch:
             self._kept.append(loader)
             native = isinstance(loader, FastLoader) and loader.stats()["engine"] != "workers"
             workers = 0 if native else loader.num_workers
-            objects = held(loader.dataset, workers) if workers else None
+            objects = object_memory(loader.dataset, workers) if workers else None
             seen = LoaderSeen(
                 kind="FastLoader" if isinstance(loader, FastLoader) else type(loader).__name__,
                 made=self._made[loader].where if loader in self._made else "",

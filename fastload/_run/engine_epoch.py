@@ -1,12 +1,12 @@
-"""An epoch whose batches an engine of fastload fills: the engine, its memory, what a batch is."""
+"""An epoch whose batches an engine fills: chooses the engine and its memory, assembles batches."""
 
 from __future__ import annotations
 
 import functools
 import os
 import warnings
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sized
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -20,13 +20,13 @@ from .._engine.registry import chosen, make_engine
 from .._sources.collate import annotations_of, batch_of, collate, samples_of
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
-from . import decode_device, division
+from . import decode_device, pillow_share
 from . import order as _order
 from .config import LoaderConfig
 from .cursor import EpochCursor
 from .delivery import delivery
 from .engine_stream import BatchIterator, default_prefetch
-from .epoch import EpochPlan
+from .epoch_plan import EpochPlan
 from .order import Order
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
@@ -41,31 +41,33 @@ def stream(
     *,
     length: int | None,
 ) -> BatchIterator:
-    """The batches of ``plan`` that an engine makes of ``source``.
+    """The batches of ``plan``, which an engine reads from ``source``.
 
     Args:
-        length: of the epoch, where it is divided among ranks; None: that of the sampler.
+        length: batches of this rank, if the epoch is divided among ranks; None: the sampler's.
     """
     progress = plan.progress
-    # As in DataLoader: first the sampler's iterator, then the base seed, then its first draw.
+    # Random numbers are drawn in DataLoader's order: the sampler's iterator is made, the base seed
+    # is drawn, and only then the sampler's iterator draws.
     if plan.known is not None:
         order = Order(iter(plan.known), plan.known)
     else:
+        assert config.batch_sampler is not None, "engines make batches"
         order = _order.index_batches(config.batch_sampler, whole=plan.refill is not None)
     seed, number = _augmentation(config, cursor, source, progress)
-    left_out = _order.leave_out(order, plan.skip) if plan.resumed else None
+    left_out = _order.skip_batches(order, plan.skip) if plan.resumed else None
     governor = resources.governor
     return BatchIterator(
         source=source,
         engine=_engine(config, resources, source),
         order=order,
-        sized=config.index_sampler if length is None else range(length),
+        sized=cast(Sized, config.index_sampler) if length is None else range(length),
         assemble=functools.partial(
             _assemble,
             source,
             config.collate,
             _pinned(config),
-            delivery.rest(config, resources.choice, source) is not None,
+            delivery.device_plan(config, resources.choice, source) is not None,
         ),
         prefetch=_batches_ahead(config, resources, source) if config.num_workers else 0,
         timeout_s=config.timeout,
@@ -78,15 +80,15 @@ def stream(
         refill=plan.refill,
         bad=plan.bad,
         governor=governor,
-        rest=delivery.rest(config, resources.choice, source),
+        rest=delivery.device_plan(config, resources.choice, source),
     )
 
 
 def _augmentation(
     config: LoaderConfig, cursor: EpochCursor, source: Source, progress: Progress
 ) -> tuple[int, int]:
-    """Seed and epoch that augmentation is drawn for."""
-    # Workers that persist keep their first base seed: DataLoader draws no other then.
+    """The seed and epoch of the augmentation."""
+    # As in DataLoader, persistent workers keep their first base seed.
     cursor.base_seed, number = progress.base_seed, progress.epoch + 1
     if cursor.base_seed is None:
         drawn = torch.empty((), dtype=torch.int64).random_(generator=config.generator)
@@ -97,13 +99,13 @@ def _augmentation(
 
 
 def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -> int:
-    """Batches that are made ahead of the consumer."""
+    """The number of batches to make ahead of the consumer."""
     if resources.governor is not None:
         return resources.governor.setting.prefetch
     ahead = config.prefetch_factor or default_prefetch()
-    divided = division.division(config, resources, source)
-    if divided is not None and divided.processes:
-        return division.ahead(ahead, config.num_workers, config.batch_size)
+    share = pillow_share.pillow_share(config, resources, source)
+    if share is not None and share.processes:
+        return pillow_share.ahead(ahead, config.num_workers, config.batch_size)
     # Copies to a device, pinned memory and DALI need batches in flight of their own.
     on_gpu = config.accelerated or (config.pin_memory and torch.cuda.is_available())
     if config.prefetch_factor or on_gpu:
@@ -114,7 +116,7 @@ def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -
 
 
 def _pinned(config: LoaderConfig) -> bool:
-    """Whether batches are to be pinned; warns where they cannot be."""
+    """Whether to pin batches; warns if they should be pinned but there is no accelerator."""
     if config.pinned and not torch.cuda.is_available():
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
@@ -125,12 +127,12 @@ def _pinned(config: LoaderConfig) -> bool:
 
 
 def _engine(config: LoaderConfig, resources: Resources, source: Source) -> BatchEngine:
-    """The engine of this process for ``source``, kept from epoch to epoch."""
+    """The engine of this process for ``source``; it is kept from epoch to epoch."""
     resources.choice = decode_device.settle(config, resources.choice, source)
     decoding = decode_device.decoding(config, resources.choice, source)
-    # Not one that was made before a fork: its threads are the parent's.
+    # The process is part of the key: after a fork, the engine's threads are the parent's.
     key = EngineKey(os.getpid(), source.parts, decoding.engine.name, decoding.device)
-    rest = delivery.rest(config, resources.choice, source)
+    rest = delivery.device_plan(config, resources.choice, source)
     plan = source.plan if rest is None else rest.levels()
     if resources.engine is not None:
         made_for, engine = resources.engine
@@ -154,10 +156,10 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> Batch
         )
     processes = None
     if not decoding.engine.on_device:
-        processes = division.processes(config, resources, source, store, plan)
+        processes = pillow_share.processes(config, resources, source, store, plan)
     options = EngineOptions(
         threads=config.num_workers,
-        # what is ahead, the one the consumer works on, and what is being copied to a device
+        # batches ahead, the consumer's batch, and those being copied to a device
         ring=None
         if pinned
         else SlabRing(
@@ -179,13 +181,13 @@ def _assemble(
     source: Source,
     collate_fn: Callable[[list[Any]], Any],
     pinned: bool,
-    levels: bool,
+    unfinished: bool,
     images: Images,
     records: np.ndarray,
     moved: dict[str, Any],
     drawn: Drawn | None = None,
 ) -> Any:
-    """The batch as the caller gets it, or as the device stage does (``levels``)."""
+    """The batch in the form that the caller gets, or with ``unfinished`` the device stage."""
     if source.tensors:
         rows: Any = images if collate_fn is collate else collate_fn(list(zip(*images)))
         return pin_memory(rows) if pinned else rows  # type: ignore[no-untyped-call]
@@ -194,10 +196,10 @@ def _assemble(
     )
     if collate_fn is collate:
         batch = batch_of(images, annotations)
-        if levels:
-            return delivery.Levels(batch, drawn)
+        if unfinished:
+            return delivery.UnfinishedBatch(batch, drawn)
     else:
-        # of views, those of each sample
+        # with several views, a list of views for each sample
         each = map(list, zip(*images, strict=True)) if isinstance(images, list) else images
         batch = collate_fn(samples_of(each, annotations))
     return pin_memory(batch) if pinned else batch  # type: ignore[no-untyped-call]
