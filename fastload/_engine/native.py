@@ -276,7 +276,7 @@ class NativeDecoder(Decoder):
             times=batch.times,
             stages=None if recipe is None else recipe.stages(),
             erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
-            keep=self._keep(batch),
+            cache_fill=self._keep(batch),
             entries=(self._entries, batch.records),
             channels=self.plan.channels,
             scaled=self.plan.scaled,
@@ -289,7 +289,7 @@ class NativeDecoder(Decoder):
             return None
         placed = batch.keep.placed
         stage = placed and (placed.source, placed.box, placed.resized, placed.window)
-        return self._core.Keep(
+        return self._core.CacheFill(
             self.cache.arena,
             self.cache.form,
             batch.records,

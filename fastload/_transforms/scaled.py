@@ -27,7 +27,7 @@ def scales(
 
     The smallest part at which the box is still twice as wide and as high as what it is resized to.
     1 with the nearest filter, which picks pixels, and with torch's, which know no fractions of a
-    pixel. batch/image.h's ``scale_of``.
+    pixel. image/placement.h's ``scale_of``.
 
     Args:
         box, resized: as in ``Geometry``.

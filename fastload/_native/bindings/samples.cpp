@@ -1,4 +1,4 @@
-// The inverse DCT and the colour conversion by themselves, for the tests.
+// Binds the inverse DCT and the colour conversion by themselves, for the tests.
 #include <vector>
 
 #include "bindings/module.h"
@@ -10,10 +10,10 @@
 namespace fastload {
 namespace {
 
-// What rows may be read before and behind what is needed of them, and written behind.
-constexpr py::ssize_t kBeside = 64;
+// Bytes before and after a row that may be read, and after a row that may be written.
+constexpr py::ssize_t kPadding = 64;
 
-// Of the instruction set that Resampler::simd() names.
+// The function of the instruction set that Resampler::simd() names.
 template <typename Function>
 Function of_simd(Function avx512, Function avx2, Function scalar) {
   const std::string name = Resampler::simd();
@@ -46,19 +46,19 @@ void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, 
       sampling == static_cast<int>(Sampling::k2x1) || sampling == static_cast<int>(Sampling::k2x2);
   const py::ssize_t needed = x0 + width, needed_chroma = halved ? (needed + 1) / 2 : needed;
   if (sampling < 0 || sampling > static_cast<int>(Sampling::k2x2))
-    throw py::value_error("sampling: no such one");
-  if (x0 < 0 || brightness.ndim() != 1 || brightness.length() < needed + 2 * kBeside)
-    throw py::value_error("luma: expected 64 bytes before and behind the row");
-  if (colours.ndim() != 2 || colours.length() != 4 || colours.extent(1) < needed_chroma + 2 * kBeside)
-    throw py::value_error("chroma: expected four rows with 64 bytes before and behind");
+    throw py::value_error("sampling: expected a value of Sampling in ycc.h");
+  if (x0 < 0 || brightness.ndim() != 1 || brightness.length() < needed + 2 * kPadding)
+    throw py::value_error("luma: expected 64 bytes before and after the row");
+  if (colours.ndim() != 2 || colours.length() != 4 || colours.extent(1) < needed_chroma + 2 * kPadding)
+    throw py::value_error("chroma: expected four rows with 64 bytes before and after");
   YccRow row{};
-  row.luma = brightness.data<uint8_t>() + kBeside;
+  row.luma = brightness.data<uint8_t>() + kPadding;
   for (int k = 0; k < 2; k++) {
-    row.near[k] = colours.data<uint8_t>() + k * colours.extent(1) + kBeside;
-    row.far[k] = colours.data<uint8_t>() + (2 + k) * colours.extent(1) + kBeside;
+    row.near[k] = colours.data<uint8_t>() + k * colours.extent(1) + kPadding;
+    row.far[k] = colours.data<uint8_t>() + (2 + k) * colours.extent(1) + kPadding;
   }
   row.far_below = far_below;
-  std::vector<uint8_t> made(static_cast<size_t>(3 * width + kBeside));
+  std::vector<uint8_t> made(static_cast<size_t>(3 * width + kPadding));
   const YccToRgb convert = of_simd(ycc_to_rgb_avx512(), ycc_to_rgb_avx2(), ycc_to_rgb_scalar());
   convert(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), made.data());
   std::memcpy(out.data<uint8_t>(), made.data(), static_cast<size_t>(3 * width));
