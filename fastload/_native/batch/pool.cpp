@@ -96,7 +96,7 @@ struct PoolState {
     sigfillset(&all);
     // Except a thread's own errors: if those were blocked, they would end the process without running any
     // handler (io/sigbus_guard.h, faulthandler).
-    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, own);
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       threads.reserve(static_cast<size_t>(count));
@@ -203,12 +203,12 @@ void forget_after_fork() {
 PoolState& state() {
   static const int registered = pthread_atfork(nullptr, nullptr, forget_after_fork);
   (void)registered;
-  PoolState* known = current.load(std::memory_order_acquire);
-  if (known != nullptr) return *known;
-  PoolState* made = new PoolState;
-  if (current.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
-  delete made;
-  return *known;
+  PoolState* existing = current.load(std::memory_order_acquire);
+  if (existing != nullptr) return *existing;
+  PoolState* fresh = new PoolState;
+  if (current.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *existing;
 }
 
 }  // namespace

@@ -53,8 +53,8 @@ class PyJob {
   }
   bool done() const { return batch_->done(); }
   const std::shared_ptr<BatchJob>& batch() const { return batch_; }
-  bool begun() const { return begun_; }
-  void begin() { begun_ = true; }
+  bool started() const { return started_; }
+  void mark_started() { started_ = true; }
   void keep_alive(std::vector<py::object> others) { others_ = std::move(others); }
   py::dict nanoseconds() const {
     const StageTimes& stages = batch_->stages();
@@ -72,7 +72,7 @@ class PyJob {
   py::object files_;             // owns the arrays that the core's Files borrows
   std::vector<Buffer> written_;  // the arrays that the batch writes to
   std::vector<py::object> others_;
-  bool begun_ = false;
+  bool started_ = false;
 };
 
 // Whether a side is longer than the resampler allows. Pillow decodes such a sample; the core ignores it.
@@ -140,15 +140,15 @@ namespace {
 
 // Makes `batch` fill the batches of `views` too: jobs that were not started, and a region for each sample.
 void set_views(const py::object& views, py::ssize_t n, BatchJob* batch, PyJob* job) {
-  const py::tuple both(views);
-  if (both.size() != 2) throw py::value_error("views: expected jobs and their regions");
+  const py::tuple parts(views);
+  if (parts.size() != 2) throw py::value_error("views: expected jobs and their regions");
   std::vector<py::object> jobs;
-  for (const py::handle& each : py::list(both[0])) jobs.push_back(py::reinterpret_borrow<py::object>(each));
-  const Buffer array = read_array(both[1], "views", 'i', 4, n, 4);
+  for (const py::handle& each : py::list(parts[0])) jobs.push_back(py::reinterpret_borrow<py::object>(each));
+  const Buffer array = read_array(parts[1], "views", 'i', 4, n, 4);
   std::vector<std::shared_ptr<BatchJob>> others;
   for (const py::object& each : jobs) {
     const auto& other = each.cast<const PyJob&>();
-    if (other.batch()->count() != n || other.begun()) {
+    if (other.batch()->count() != n || other.started()) {
       throw py::value_error("views: expected jobs of as many samples, submitted with begin=False");
     }
     others.push_back(other.batch());
@@ -175,11 +175,11 @@ void set_views(const py::object& views, py::ssize_t n, BatchJob* batch, PyJob* j
 
 // `entries` of submit: an EntryTable, and the row of each sample there.
 void use_entry_points(const py::object& entries, py::ssize_t n, BatchJob* batch) {
-  const py::tuple both(entries);
-  if (both.size() != 2) throw py::value_error("entries: expected a table and the records' numbers");
-  const Buffer array = read_array(both[1], "entries", 'i', 8, n);
+  const py::tuple parts(entries);
+  if (parts.size() != 2) throw py::value_error("entries: expected a table and the records' numbers");
+  const Buffer array = read_array(parts[1], "entries", 'i', 8, n);
   const int64_t* const records = array.data<int64_t>();
-  batch->use_entry_points(both[0].cast<std::shared_ptr<EntryTable>>(), {records, records + n});
+  batch->use_entry_points(parts[0].cast<std::shared_ptr<EntryTable>>(), {records, records + n});
 }
 
 std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, const py::object& offset,
@@ -276,7 +276,7 @@ std::unique_ptr<PyJob> submit(const py::object& files, const py::object& file, c
   if (!views.is_none()) set_views(views, n, batch.get(), job.get());
   if (!entries.is_none()) use_entry_points(entries, n, batch.get());
   if (begin) {
-    job->begin();
+    job->mark_started();
     SigbusGuard::install();  // another library may have replaced our handler of bus errors
     pool::submit(batch);
   }

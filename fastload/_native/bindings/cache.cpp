@@ -29,16 +29,16 @@ py::ssize_t find(const Arena& arena, const py::object& records, const py::object
   const Buffer converted_array = written_array(converted, "converted", 'u', 1, n);
   py::ssize_t found = 0;
   for (py::ssize_t i = 0; i < n; i++) {
-    CachedRecord kept;
-    const bool here = arena.find(record_array.data<int64_t>()[i], &kept);
-    offset_array.data<int64_t>()[i] = here ? kept.offset : -1;
-    if (!here) continue;
+    CachedRecord cached;
+    const bool found_it = arena.find(record_array.data<int64_t>()[i], &cached);
+    offset_array.data<int64_t>()[i] = found_it ? cached.offset : -1;
+    if (!found_it) continue;
     found++;
-    nbytes_array.data<int64_t>()[i] = kept.nbytes;
-    kind_array.data<uint8_t>()[i] = static_cast<uint8_t>(kept.kind);
-    size_array.data<int32_t>()[2 * i] = kept.width;
-    size_array.data<int32_t>()[2 * i + 1] = kept.height;
-    converted_array.data<uint8_t>()[i] = kept.converted;
+    nbytes_array.data<int64_t>()[i] = cached.nbytes;
+    kind_array.data<uint8_t>()[i] = static_cast<uint8_t>(cached.kind);
+    size_array.data<int32_t>()[2 * i] = cached.width;
+    size_array.data<int32_t>()[2 * i + 1] = cached.height;
+    converted_array.data<uint8_t>()[i] = cached.converted;
   }
   return found;
 }
@@ -124,7 +124,7 @@ std::shared_ptr<EntryTable> make_entries(int64_t records, int64_t limit) {
 
 void bind_cache(py::module_& m) {
   using namespace pybind11::literals;
-  py::class_<Arena, std::shared_ptr<Arena>>(m, "Arena", "Records kept in a memory file; see _core.pyi.")
+  py::class_<Arena, std::shared_ptr<Arena>>(m, "Arena", "Cached records in a memory file; see _core.pyi.")
       .def(py::init<int, bool>(), "fd"_a, py::kw_only(), "lock"_a)
       .def("find", &find, "records"_a, "offset"_a, "nbytes"_a, "kind"_a, "size"_a, "converted"_a)
       .def("put", &put, "record"_a, "data"_a, "kind"_a, "width"_a, "height"_a, "converted"_a)

@@ -86,13 +86,13 @@ const FrameHeader* DctSource::frame_header() const {
 
 bool DctSource::read(int row, int first, int last, const BlockRun& to) {
   Impl& impl = *impl_;
-  const int before = (1 << impl.record.grid.log2_column_block) - 1;
+  const int column_mask = (1 << impl.record.grid.log2_column_block) - 1;
   const int count = impl.record.grid.blocks_in_mcu;
   int component[kDctMaxBlocksInMcu];
   for (int b = 0; b < count; b++) component[b] = count == 1 ? 0 : std::max(0, b - (count - 3));
-  int column = row == impl.row && first == impl.column ? first : first & ~before;
+  int column = row == impl.row && first == impl.column ? first : first & ~column_mask;
   for (; column < last; column++) {
-    if ((column & before) == 0 && !impl.seek(row, column)) return false;
+    if ((column & column_mask) == 0 && !impl.seek(row, column)) return false;
     if (column < first) {
       if (!impl.expander->skip(&impl.cursor, component, count)) return false;
       continue;

@@ -79,18 +79,18 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
   const unsigned codes = (1u << width) - 1;
   uint8_t one_byte[64], two_bytes[2 * 63];
   int escaped = 0, wide_nbytes = 0;
-  uint64_t held = 0;
-  int held_bits = 0;
+  uint64_t pending = 0;
+  int pending_bits = 0;
   for (int i = 0; i < count; i++) {
     const int value = values[i];
     const bool escape = static_cast<unsigned>(value + half - 1) > codes;  // escapes(value, width)
-    held |= static_cast<uint64_t>(escape ? 0u : static_cast<unsigned>(value) & codes) << held_bits;
-    held_bits += width;
-    if (held_bits >= 32) {
-      store_le(out, static_cast<uint32_t>(held));
+    pending |= static_cast<uint64_t>(escape ? 0u : static_cast<unsigned>(value) & codes) << pending_bits;
+    pending_bits += width;
+    if (pending_bits >= 32) {
+      store_le(out, static_cast<uint32_t>(pending));
       out += 4;
-      held >>= 32;
-      held_bits -= 32;
+      pending >>= 32;
+      pending_bits -= 32;
     }
     one_byte[escaped] = static_cast<uint8_t>(narrow(value) ? value : kDctWideEscape);
     escaped += escape;
@@ -99,8 +99,8 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
       wide_nbytes += 2;
     }
   }
-  store_le(out, held);
-  out += (held_bits + 7) / 8;
+  store_le(out, pending);
+  out += (pending_bits + 7) / 8;
   if (escape_nbytes == 0) return out;
   std::memcpy(out, one_byte, static_cast<size_t>(escaped));
   out += escaped;

@@ -75,18 +75,18 @@ Arena::Entry* Arena::entry(int64_t record) const {
   return reinterpret_cast<Entry*>(base_ + kHeader) + record;
 }
 
-bool Arena::find(int64_t record, CachedRecord* kept) const noexcept {
+bool Arena::find(int64_t record, CachedRecord* cached) const noexcept {
   if (record < 0 || record >= records_) return false;
   const Entry& found = *entry(record);
   const uint64_t place = found.place.load(std::memory_order_acquire);
   if (place == kEmpty || place == kClaimed) return false;
   const uint32_t sides = found.sides.load(std::memory_order_relaxed);
-  kept->offset = static_cast<int64_t>(place & kOffsetMask);
-  kept->nbytes = found.nbytes.load(std::memory_order_relaxed);
-  kept->width = static_cast<int>(sides & 0xFFFF);
-  kept->height = static_cast<int>(sides >> 16);
-  kept->kind = static_cast<Kind>(place >> kKindShift & 3);
-  kept->converted = (place >> kConvertedShift & 1) != 0;
+  cached->offset = static_cast<int64_t>(place & kOffsetMask);
+  cached->nbytes = found.nbytes.load(std::memory_order_relaxed);
+  cached->width = static_cast<int>(sides & 0xFFFF);
+  cached->height = static_cast<int>(sides >> 16);
+  cached->kind = static_cast<Kind>(place >> kKindShift & 3);
+  cached->converted = (place >> kConvertedShift & 1) != 0;
   return true;
 }
 
@@ -131,12 +131,12 @@ bool Arena::put(int64_t record, const uint8_t* data, size_t nbytes, Kind kind, i
       lock_.store(false, std::memory_order_relaxed);
     }
   }
-  Entry& kept = *entry(record);
-  kept.nbytes.store(static_cast<uint32_t>(nbytes), std::memory_order_relaxed);
-  kept.sides.store(static_cast<uint32_t>(width) | static_cast<uint32_t>(height) << 16,
-                   std::memory_order_relaxed);
+  Entry& cached = *entry(record);
+  cached.nbytes.store(static_cast<uint32_t>(nbytes), std::memory_order_relaxed);
+  cached.sides.store(static_cast<uint32_t>(width) | static_cast<uint32_t>(height) << 16,
+                     std::memory_order_relaxed);
   const uint64_t what = static_cast<uint64_t>(kind) << kKindShift | uint64_t{converted} << kConvertedShift;
-  kept.place.store(offset | what, std::memory_order_release);
+  cached.place.store(offset | what, std::memory_order_release);
   header()->count.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -39,7 +39,7 @@ class Arena {
   const uint8_t* data() const { return base_; }
   size_t size() const { return size_; }
 
-  bool find(int64_t record, CachedRecord* kept) const noexcept;
+  bool find(int64_t record, CachedRecord* cached) const noexcept;
 
   // True for exactly one caller until that caller releases the record.
   bool claim(int64_t record) noexcept;

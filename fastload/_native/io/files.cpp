@@ -144,8 +144,8 @@ int Files::open_file(int64_t file, size_t* size, int* error) const noexcept {
 
 const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   std::atomic<Mapping*>& slot = mappings_[static_cast<size_t>(file)];
-  Mapping* known = slot.load(std::memory_order_acquire);
-  if (known != nullptr) return known;
+  Mapping* existing = slot.load(std::memory_order_acquire);
+  if (existing != nullptr) return existing;
   size_t size = 0;
   const int fd = open_file(file, &size, error);
   if (fd < 0) return nullptr;
@@ -160,14 +160,15 @@ const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   }
   close(fd);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  Mapping* made = new (std::nothrow)
+  Mapping* fresh = new (std::nothrow)
       Mapping{address, size, (size + page - 1) / page * page, true, true, PixelLayout{}, nullptr};
-  if (made != nullptr && size > 0) made->guard.reset(new (std::nothrow) SigbusGuard(address, size));
-  if (made != nullptr && slot.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
-  const bool first = made == nullptr;
-  delete made;  // otherwise another thread was first
+  if (fresh != nullptr && size > 0) fresh->guard.reset(new (std::nothrow) SigbusGuard(address, size));
+  if (fresh != nullptr && slot.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel))
+    return fresh;
+  const bool out_of_memory = fresh == nullptr;
+  delete fresh;  // otherwise another thread was first
   if (size > 0) munmap(address, size);
-  if (!first) return known;
+  if (!out_of_memory) return existing;
   *error = ENOMEM;
   return nullptr;
 }

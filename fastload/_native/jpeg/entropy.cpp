@@ -193,9 +193,9 @@ bool EntropyDecoder::Impl::seek_mcu(int64_t mcu) {
       !seek_point(point))
     return false;
   while (next_mcu < mcu) {
-    const int64_t part = until_point(mcu - next_mcu);
-    if (!kernels->skip(&scan, part)) return false;
-    next_mcu += part;
+    const int64_t count = until_point(mcu - next_mcu);
+    if (!kernels->skip(&scan, count)) return false;
+    next_mcu += count;
     if (!add_point()) return false;
   }
   return true;
@@ -205,12 +205,12 @@ bool EntropyDecoder::Impl::seek_mcu(int64_t mcu) {
 bool EntropyDecoder::Impl::read_run(const BlockRun& to, int mcus) {
   BlockRun rest = to;
   while (mcus > 0) {
-    const int part = static_cast<int>(until_point(mcus));
-    if (!kernels->decode_run(&scan, rest, part)) return false;
-    next_mcu += part;
-    mcus -= part;
+    const int count = static_cast<int>(until_point(mcus));
+    if (!kernels->decode_run(&scan, rest, count)) return false;
+    next_mcu += count;
+    mcus -= count;
     if (!add_point()) return false;
-    for (int b = 0; mcus > 0 && b < scan.blocks_in_mcu; b++) rest.first[b] += part * rest.step[b];
+    for (int b = 0; mcus > 0 && b < scan.blocks_in_mcu; b++) rest.first[b] += count * rest.step[b];
   }
   return true;
 }

@@ -112,10 +112,10 @@ FASTLOAD_AVX2_INLINE void pass(__m256i* words) {
 // Converts the packed results of the second pass to samples: rows 0 1 4 5 and rows 2 3 6 7.
 FASTLOAD_AVX2_INLINE void to_samples(const __m256i* words, __m256i* rows) {
   const __m256i middle = _mm256_set1_epi8(static_cast<char>(0x80));
-  const __m256i turned =
+  const __m256i transpose =
       _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
-  const __m256i left = _mm256_shuffle_epi8(_mm256_packs_epi16(words[0], words[1]), turned);
-  const __m256i right = _mm256_shuffle_epi8(_mm256_packs_epi16(words[2], words[3]), turned);
+  const __m256i left = _mm256_shuffle_epi8(_mm256_packs_epi16(words[0], words[1]), transpose);
+  const __m256i right = _mm256_shuffle_epi8(_mm256_packs_epi16(words[2], words[3]), transpose);
   rows[0] = _mm256_xor_si256(_mm256_unpacklo_epi32(left, right), middle);
   rows[1] = _mm256_xor_si256(_mm256_unpackhi_epi32(left, right), middle);
 }

@@ -160,13 +160,13 @@ FASTLOAD_AVX512_INLINE bool four_blocks(const Factors& by, const int16_t* const*
     transform<idct::kShift2>(by, pairs[g], out);
     for (int k = 0; k < 4; k++) words[g][k] = _mm512_packs_epi32(out[2 * k], out[2 * k + 1]);
   }
-  const __m512i turned =
+  const __m512i transpose =
       _mm512_broadcast_i32x4(_mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15));
   const __m512i middle = _mm512_set1_epi8(static_cast<char>(0x80));
   __m512i upper[2], lower[2];
   for (int g = 0; g < 2; g++) {
-    const __m512i left = _mm512_shuffle_epi8(_mm512_packs_epi16(words[g][0], words[g][1]), turned);
-    const __m512i right = _mm512_shuffle_epi8(_mm512_packs_epi16(words[g][2], words[g][3]), turned);
+    const __m512i left = _mm512_shuffle_epi8(_mm512_packs_epi16(words[g][0], words[g][1]), transpose);
+    const __m512i right = _mm512_shuffle_epi8(_mm512_packs_epi16(words[g][2], words[g][3]), transpose);
     upper[g] = _mm512_xor_si512(_mm512_unpacklo_epi32(left, right), middle);
     lower[g] = _mm512_xor_si512(_mm512_unpackhi_epi32(left, right), middle);
   }

@@ -58,7 +58,7 @@ struct PlaneDecoder::Image {
   bool read_row(CoefficientSource* source, bool luma);
   void transform(int column, int count, bool luma) const;
   void repeat_edges() const;
-  void keep_last_rows() const;
+  void save_last_rows() const;
   void convert(int y, int x0, int width, uint8_t* rgb) const;
 };
 
@@ -137,7 +137,7 @@ void PlaneDecoder::Image::repeat_edges() const {
   }
 }
 
-void PlaneDecoder::Image::keep_last_rows() const {
+void PlaneDecoder::Image::save_last_rows() const {
   for (int c = 0; c < frame.components; c++) {
     const Plane& plane = planes[c];
     std::memcpy(plane.row(-1) - kPadding, plane.row(8 * plane.v - 1) - kPadding,
@@ -177,9 +177,9 @@ Status PlaneDecoder::decode(const FrameHeader& frame, CoefficientSource* source,
   const int first = std::max(0, y0 - beyond) / mcu_height;
   const int end = (std::min(frame.height, y1 + beyond) - 1) / mcu_height + 1;
   if (!image.lay_out(&samples_) || !buffer->reserve(static_cast<size_t>(x1 - x0) * 3)) return Status::kIo;
-  int y = y0, held = 0;
+  int y = y0, ready = 0;
   for (image.row = first; image.row < end; image.row++) {
-    if (beyond && image.row > first) image.keep_last_rows();
+    if (beyond && image.row > first) image.save_last_rows();
     const int top = image.row * mcu_height, bottom = top + mcu_height;
     if (!image.read_row(source, top < y1 && bottom > y0)) {
       std::memset(blocks_, 0, sizeof(blocks_));
@@ -187,12 +187,12 @@ Status PlaneDecoder::decode(const FrameHeader& frame, CoefficientSource* source,
     }
     if (frame.h == 2) image.repeat_edges();
     // The last row of pixels needs the next row of MCUs, if there is one.
-    const int there = bottom - (image.row + 1 < frame.mcu_rows ? beyond : 0);
-    for (const int stop = std::min(y1, there); y < stop; y++) {
-      image.convert(y, x0, x1 - x0, buffer->row(held++));
+    const int complete = bottom - (image.row + 1 < frame.mcu_rows ? beyond : 0);
+    for (const int stop = std::min(y1, complete); y < stop; y++) {
+      image.convert(y, x0, x1 - x0, buffer->row(ready++));
       if ((y + 1 - placement.box_y) % RowBuffer::kRows != 0 && y + 1 < y1) continue;
-      resampler->rows(buffer->row(0), buffer->stride(), held);
-      held = 0;
+      resampler->rows(buffer->row(0), buffer->stride(), ready);
+      ready = 0;
     }
   }
   resampler->finish();

@@ -129,15 +129,15 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-FASTLOAD_AVX2_INLINE __m256i twice(const uint8_t* table) {
+FASTLOAD_AVX2_INLINE __m256i load_both_lanes(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
 }
 
 FASTLOAD_AVX2_INLINE void store(const __m256i* packed, int left, uint8_t* rgb) {
   __m256i channels[3], every[3], parts[3];
   for (int c = 0; c < 3; c++) {
-    channels[c] = _mm256_shuffle_epi8(packed[c], twice(kTables.shuffle[c]));
-    every[c] = twice(kTables.every[c]);
+    channels[c] = _mm256_shuffle_epi8(packed[c], load_both_lanes(kTables.shuffle[c]));
+    every[c] = load_both_lanes(kTables.every[c]);
   }
   for (int part = 0; part < 3; part++)
     parts[part] = _mm256_blendv_epi8(_mm256_blendv_epi8(channels[0], channels[1], every[(4 - part) % 3]),

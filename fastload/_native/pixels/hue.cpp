@@ -21,7 +21,7 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
                                       uint8_t* __restrict blue, int count, int shift, const float* fraction,
                                       const int32_t* sextant, const float* share) {
   float plus[kBlock], minus[kBlock], base[kBlock], shares[kBlock], parts[kBlock];
-  int32_t value[kBlock], turned[kBlock], saturation[kBlock], p[kBlock], q[kBlock], t[kBlock];
+  int32_t value[kBlock], hues[kBlock], saturation[kBlock], p[kBlock], q[kBlock], t[kBlock];
   for (int i = 0; i < count; ++i) {
     const int r = red[i], g = green[i], b = blue[i];
     const int upper = r > g ? r : g, lower = r > g ? g : r;
@@ -44,13 +44,13 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
     double turn = static_cast<double>(hue) / 6.0 + 1.0;
     turn = turn >= 1.0 ? turn - 1.0 : turn;  // fmod(turn, 1), because turn is below 2
     const float h = static_cast<float>(turn);
-    turned[i] = (static_cast<int>(static_cast<double>(h) * 255.0) + shift) & 255;
+    hues[i] = (static_cast<int>(static_cast<double>(h) * 255.0) + shift) & 255;
     saturation[i] = static_cast<int>(static_cast<double>(shares[i]) * 255.0);
   }
   for (int i = 0; i < count; ++i) {
-    parts[i] = fraction[turned[i]];
+    parts[i] = fraction[hues[i]];
     shares[i] = share[saturation[i]];
-    turned[i] = sextant[turned[i]];
+    hues[i] = sextant[hues[i]];
   }
   // For gray, the saturation is 0, so p, q and t equal the value whatever the hue.
   for (int i = 0; i < count; ++i) {
@@ -61,7 +61,7 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
   }
   for (int i = 0; i < count; ++i) {
     int is[6];
-    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(turned[i] == k);
+    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(hues[i] == k);
     const int v = value[i];
     red[i] = static_cast<uint8_t>((v & (is[0] | is[5])) | (q[i] & is[1]) | (p[i] & (is[2] | is[3])) |
                                   (t[i] & is[4]));

@@ -244,7 +244,7 @@ void Canvas::swap() {
 
 void Canvas::trim() {
   mix_width_ = mix_height_ = 0;
-  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &kept_, &sum_}) {
+  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &saved_, &sum_}) {
     if (bytes->size() > kKept) bytes->release();
   }
 }

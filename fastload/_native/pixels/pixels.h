@@ -101,7 +101,7 @@ class Canvas {
   void trim();
 
  private:
-  resampling::AlignedBytes bytes_[2], floats_, kept_, sum_;
+  resampling::AlignedBytes bytes_[2], floats_, saved_, sum_;
   int current_ = 0;  // of bytes_
   uint8_t* planes_[3] = {};
   uint8_t* next_planes_[3] = {};

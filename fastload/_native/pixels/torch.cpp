@@ -220,13 +220,13 @@ void bilinear_of(const Grid& grid, const uint8_t* const* from, uint8_t* const* t
         for (int k = 1; k < 4; ++k) total = fused(level_of(k), weights[k], total);
         return total;
       };
-      const float there = sum([&](int k) { return inside[k] ? 1.0f : 0.0f; });
+      const float coverage = sum([&](int k) { return inside[k] ? 1.0f : 0.0f; });
       for (int c = 0; c < 3; ++c) {
         const uint8_t* levels = from[c];
         float level = sum([&](int k) { return inside[k] ? static_cast<float>(levels[at[k]]) : 0.0f; });
         const float colour = fill[c];
-        if (filled == 1) level = level * there + (1.0f - there) * colour;
-        if (filled == 2) level = (level - colour) * there + colour;
+        if (filled == 1) level = level * coverage + (1.0f - coverage) * colour;
+        if (filled == 2) level = (level - colour) * coverage + colour;
         to[c][i] = rounded(level);
       }
     }
@@ -271,11 +271,11 @@ void Canvas::begin_mix(float weight) {
   const size_t count = area();
   mix_width_ = width_;
   mix_height_ = height_;
-  uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  uint8_t* saved = saved_.room_for<uint8_t>(3 * count);
   float* sum = sum_.room_for<float>(3 * count);
-  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+  for (int c = 0; c < 3; ++c, saved += count, sum += count) {
     const uint8_t* levels = planes_[c];
-    std::memcpy(kept, levels, count);
+    std::memcpy(saved, levels, count);
     vectorised([=]() FASTLOAD_LOOP {
       for (size_t i = 0; i < count; ++i) sum[i] = weight * static_cast<float>(levels[i]);
     });
@@ -286,16 +286,16 @@ void Canvas::add_mix(float weight, bool last) {
   const size_t count = area();
   if (mix_width_ != width_ || mix_height_ != height_)
     return;  // no sum was begun, or for an image of another size
-  const uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  const uint8_t* saved = saved_.room_for<uint8_t>(3 * count);
   float* sum = sum_.room_for<float>(3 * count);
-  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+  for (int c = 0; c < 3; ++c, saved += count, sum += count) {
     uint8_t* levels = planes_[c];
     vectorised([=]() FASTLOAD_LOOP {
       for (size_t i = 0; i < count; ++i) sum[i] = sum[i] + weight * static_cast<float>(levels[i]);
       if (!last) return;
       for (size_t i = 0; i < count; ++i) levels[i] = clip_level(sum[i]);
     });
-    if (!last) std::memcpy(levels, kept, count);
+    if (!last) std::memcpy(levels, saved, count);
   }
 }
 

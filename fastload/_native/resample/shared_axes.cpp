@@ -22,16 +22,16 @@ SharedAxis::SharedAxis(const AxisKey& key) : key_(key) {
 }
 
 SharedAxis::~SharedAxis() {
-  const Axis* made = made_.load(std::memory_order_acquire);
-  nbytes_held.fetch_sub(sizeof(*this) + (made ? made->nbytes() : 0), std::memory_order_relaxed);
-  delete made;
+  const Axis* existing = axis_.load(std::memory_order_acquire);
+  nbytes_held.fetch_sub(sizeof(*this) + (existing ? existing->nbytes() : 0), std::memory_order_relaxed);
+  delete existing;
 }
 
 const Axis* SharedAxis::get() const {
-  const Axis* made = made_.load(std::memory_order_acquire);
-  if (made != nullptr) return made;
+  const Axis* existing = axis_.load(std::memory_order_acquire);
+  if (existing != nullptr) return existing;
   std::unique_ptr<const Axis> fresh = make_axis(key_);
-  if (!made_.compare_exchange_strong(made, fresh.get(), std::memory_order_acq_rel)) return made;
+  if (!axis_.compare_exchange_strong(existing, fresh.get(), std::memory_order_acq_rel)) return existing;
   nbytes_held.fetch_add(fresh->nbytes(), std::memory_order_relaxed);
   return fresh.release();
 }

@@ -26,7 +26,7 @@ class SharedAxis {
 
  private:
   const AxisKey key_;
-  mutable std::atomic<const Axis*> made_{nullptr};
+  mutable std::atomic<const Axis*> axis_{nullptr};
 };
 
 // Locks the process's cache of shared axes while a batch takes its tables.

@@ -62,7 +62,7 @@ bool read_feature(ByteRange in, unsigned* kind, ByteRange* list) {
 
 bool read_example(ByteRange example, const uint8_t* data, const std::vector<std::string>& names, size_t row,
                   const Features& found) {
-  Field outer, entry, part;
+  Field outer, entry, member;
   while (example.at < example.end) {
     if (!next_field(&example, &outer)) return false;
     if (outer.number != 1 || outer.wire != 2) continue;
@@ -71,10 +71,10 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
       if (entry.number != 1 || entry.wire != 2) continue;
       ByteRange name{data, data}, feature{nullptr, nullptr};
       while (entry.value.at < entry.value.end) {
-        if (!next_field(&entry.value, &part)) return false;
-        if (part.wire != 2) continue;
-        if (part.number == 1) name = part.value;
-        if (part.number == 2) feature = part.value;
+        if (!next_field(&entry.value, &member)) return false;
+        if (member.wire != 2) continue;
+        if (member.number == 1) name = member.value;
+        if (member.number == 2) feature = member.value;
       }
       if (feature.at == nullptr) continue;
       unsigned kind = 0;

@@ -100,14 +100,14 @@ bool TarReader::step() {
       return refuse("something follows the end mark of the archive");
     return false;
   }
-  uint64_t stored = 0, own = 0;
+  uint64_t stored = 0, header_size = 0;
   if (!read_number(header + 148, 8, &stored)) return refuse(kBadNumber);
   if (!checksum_matches(header, stored))
     return refuse("expected the header of a tar member, found other bytes or a damaged one");
-  if (!read_number(header + 124, 12, &own)) return refuse(kBadNumber);
+  if (!read_number(header + 124, 12, &header_size)) return refuse(kBadNumber);
   const char kind = static_cast<char>(header[156]);
   const auto one_of = [kind](const char* kinds) { return kind != 0 && std::strchr(kinds, kind) != nullptr; };
-  uint64_t nbytes = has_size_ && !one_of("xgLK") ? size_given_ : own;
+  uint64_t nbytes = has_size_ && !one_of("xgLK") ? size_given_ : header_size;
   if (one_of("512346V")) nbytes = 0;
   const size_t begin = at + kBlock;
   if (nbytes > size_ - begin) {
