@@ -17,7 +17,7 @@ ARGS ?=
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check format ci clean distclean
+.PHONY: help setup demo test test-long check check-coverage format ci clean distclean
 .PHONY: bench bench-peers bench-publish
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make test [ARGS=...]      the test suite (ARGS go to pytest)'
 	@echo 'make test-long [PEERS=VENV]   the same with full counts, and the long tests'
 	@echo 'make check                ruff, mypy, clang-format, C++ warnings as errors'
+	@echo 'make check-coverage       the tests, and which lines and branches they run'
 	@echo 'make format               let ruff and clang-format lay out the code'
 	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
 	@echo 'make bench-peers [PEERS=VENV]   every suite against other loaders (installs them)'
@@ -50,6 +51,10 @@ test-long: setup
 
 check: setup
 	@sh .ci/check
+
+# Lines and branches of Python that the tests run, their child processes too. Takes twice as long.
+check-coverage: setup
+	@$(PY) -m pytest $(SPREAD) --cov --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
 
 format: setup
 	@sh .ci/check --format

@@ -205,6 +205,7 @@ setup(
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
         "test": [
             "pytest>=9",
+            "pytest-cov>=6",
             "pytest-timeout",
             "pytest-xdist>=3.7",
             "matplotlib",

@@ -13,7 +13,7 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
            "<!-- benchmark:end -->")  # fmt: skip
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
-# What the README shows: suite and metric, in its order.
+# What the README shows: suite and metric, in this order.
 _SHORT = (
     ("imagenet-train", "throughput"),
     ("imagenet-eval", "throughput"),
@@ -23,19 +23,19 @@ _SHORT = (
     ("startup", "first batch"),
     ("memory", "anonymous and shared memory"),
 )
-# Its columns of FastLoader; where none of a column's loaders has a figure it is empty.
+# The README's columns of FastLoader. A column is empty if none of its loaders has a figure.
 _FORMS = {
     "on the folder": ("fastload-folder",),
     "on LMDB": ("fastload-lmdb",),
     "LMDB, dct or raw": ("fastload-lmdb-dct", "fastload-lmdb-raw"),
 }
-_HEADINGS = ("workload", *_FORMS, "best other loader", "x", "torch, Pillow")
+_HEADINGS = ("workload", *_FORMS, "best other loader", "x", "DataLoader")
 
 
 def fill(rows: Sequence[Row], root: Path) -> list[Path]:
     """Put ``rows`` into both documents below ``root``, suites by name, and return their paths.
 
-    Raises ValueError where a document has no markers.
+    Raises ValueError if a document has no markers.
     """
     rows = sorted(rows, key=lambda row: str(row["suite"]))
     readme, document = root / "README.md", root / "docs" / "benchmarks.md"
@@ -45,7 +45,7 @@ def fill(rows: Sequence[Row], root: Path) -> list[Path]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line for each workload: the forms of fastload, and the best other loader."""
+    """One line per workload: the forms of fastload, and the best other loader."""
     named = {suite for suite, _ in _SHORT}
     lines = [
         _conditions([row for row in rows if row["suite"] in named] or rows),
@@ -62,7 +62,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def figures(rows: Sequence[Row]) -> str:
-    """Every table, and why loaders have no figure in it."""
+    """Every table, and the reasons of loaders without a figure."""
     lines = [_conditions(rows), "", *_slowest(rows), report.markdown(rows).rstrip()]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -81,15 +81,15 @@ def figures(rows: Sequence[Row]) -> str:
 
 
 def _slowest(rows: Sequence[Row]) -> list[str]:
-    """The smallest ratio of the suite never-slower; nothing where it did not run."""
+    """The smallest ratio of the suite never-slower; nothing if it did not run."""
     measured = [row for row in rows if row["suite"] == "never-slower" and row["median"]]
     if not measured:
         return []
     least = min(measured, key=lambda row: float(row["setting"]["mean"]))
     low, high = least["setting"]["interval_95"]
     text = (
-        f"never-slower: of {len(measured)} configurations, the one in which FastLoader gains least "
-        f"against DataLoader is *{least['loader'].removeprefix('fastload, ')}*: "
+        f"never-slower: of {len(measured)} configurations, FastLoader gains least over DataLoader "
+        f"in *{least['loader'].removeprefix('fastload, ')}*: "
         f"**{least['setting']['mean']:.2f} times** its speed (95 % interval {low:.2f} to "
         f"{high:.2f})."
     )
@@ -97,7 +97,7 @@ def _slowest(rows: Sequence[Row]) -> list[str]:
 
 
 def _line(workload: str, group: Sequence[Row]) -> list[str]:
-    """The line of ``workload``; nothing where fastload has no figure. The best one is bold."""
+    """The line of ``workload``; nothing if fastload has no figure. The best figure is bold."""
     measured = report.best_first(group)
     ours = [row for row in measured if any(row["loader"] in form for form in _FORMS.values())]
     if not ours:
@@ -118,7 +118,7 @@ def _line(workload: str, group: Sequence[Row]) -> list[str]:
 
 
 def _figure(found: Row, *, best: bool = False) -> str:
-    """A median; behind that of a first epoch, where the suite has these."""
+    """A median; after the one of a first epoch, if the suite has first epochs."""
     figure = report.shown(found["median"])
     figure = f"**{figure}**" if best else figure
     return f"{report.first_epoch(found)} / {figure}" if report.raced([found]) else figure
@@ -139,7 +139,7 @@ def _conditions(rows: Sequence[Row]) -> str:
     text = (
         f"{machine['cpu']}, {machine['cpus']} CPUs, {threads} threads or workers for "
         f"each loader; torch {versions['torch']}, Pillow {versions['pillow']}; {commits}. "
-        "Medians of the rounds, measured in turn."
+        "Medians of interleaved rounds."
     )
     return textwrap.fill(text, 100)
 

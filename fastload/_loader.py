@@ -2,50 +2,61 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import Dataset, Sampler
 
 from ._base.machine import cpu
-from ._base.timeline import Timeline, active, lasting
+from ._base.timeline import active, lasting
 from ._base.torch_loader import DataLoader
-from ._base.trace import Observed, Stamps
-from ._engine import chosen
+from ._base.trace import batch_length
 from ._engine.cache.cache import Cache
-from ._engine.decoder import Decoder
-from ._run import accelerate, runs
-from ._run import arguments as _arguments
+from ._run import accelerate, route
 from ._run import decode_device as _decode_device
-from ._run import epoch as _epoch
+from ._run import progress as _progress
 from ._run import shard as _shard
-from ._run.arguments import Sample
-from ._run.bad_samples.policy import BadSamples
-from ._run.delivery import delivery
+from ._run.config import (
+    ARGUMENTS,
+    OURS,
+    LoaderConfig,
+    Sample,
+    check_workers,
+    collate_for,
+    dtype_of,
+)
+from ._run.cursor import EpochCursor
+from ._run.iteration import EpochIterator, Iteration
+from ._run.measured import Measured
 from ._run.order import of_loader
-from ._run.reports import Reports
-from ._run.resumable import Resumable
-from ._run.retold import Retold
-from ._run.row_order import of_rows
-from ._run.shard import Shard
-from ._sources.collate import collate
+from ._run.resources import Resources
+from ._run.route import EngineRoute, TorchRoute
+from ._sources.drawing import check_drawing
 from ._sources.packed import open_dataset
-from ._sources.source import Source, nested, resolve, several_sizes
 from .errors import UsageError
-from .hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, JointKind, NumWorkers, OnError
-
-if TYPE_CHECKING:  # what not every loader needs
-    from ._run.governor import Governor
+from .hints import (
+    CacheKind,
+    CheckCrc,
+    Decode,
+    DecodeDevice,
+    Engine,
+    JointKind,
+    NumWorkers,
+    OnError,
+    Stats,
+)
 
 # Arguments of DataLoader that this torch knows: in_order came with 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
 
-class FastLoader(Reports, Resumable, DataLoader[Sample]):
+class FastLoader(DataLoader[Sample]):
     """A DataLoader that does not make the training loop wait.
 
     Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
@@ -159,6 +170,26 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
 
     in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
 
+    # Arguments of ours, under their own names.
+    snapshot_every_n_steps: int | None
+    engine: Engine
+    dtype: torch.dtype | None
+    memory_format: torch.memory_format
+    seed: int | None
+    decode: Decode
+    check_crc: CheckCrc
+    rank: int | None
+    world_size: int | None
+    on_error: OnError
+    max_errors: float
+    prefetch_thread: bool
+    tuned: str | os.PathLike[str] | None
+    cache: CacheKind | None
+    device: str | int | torch.device | None
+    prefetch_device: int
+    batch_transform: Callable[[Any], Any] | None
+    decode_device: DecodeDevice
+
     # Of a class that was derived while FastLoader stood in torch's place, and that does by itself
     # what torch's __init__ does, as torchdata's StatefulDataLoader: ours never runs.
     shard = False
@@ -214,71 +245,92 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         batch_transform: Callable[[Any], Any] | None = None,
         decode_device: DecodeDevice = "cpu",
     ) -> None:
-        _arguments.check(locals())
-        given = {
-            "transform": transform,
-            "target_transform": target_transform,
-            "fields": fields,
-            "joint": joint,
-        }
-        opened = open_dataset(dataset, seed=seed, **given)
-        num_workers, prefetch_factor, pin_memory, cache, decode = _arguments.tuned(
-            tuned, opened, num_workers, prefetch_factor, pin_memory, cache, decode
+        check_workers(num_workers)
+        check_drawing(seed, transform, target_transform)
+        config = LoaderConfig(
+            dataset=dataset,
+            batch_size=batch_size if batch_sampler is None else None,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            num_workers=num_workers if isinstance(num_workers, int) else 0,
+            collate_fn=accelerate.collate_of(collate_fn),
+            pin_memory=pin_memory,
+            drop_last=drop_last,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+            snapshot_every_n_steps=snapshot_every_n_steps,
+            engine=engine,
+            dtype=dtype_of(dtype),
+            memory_format=memory_format,
+            seed=seed,
+            decode=decode,
+            check_crc=check_crc,
+            shard=shard,
+            rank=rank,
+            world_size=world_size,
+            on_error=on_error,
+            max_errors=max_errors,
+            prefetch_thread=prefetch_thread,
+            tuned=tuned,
+            cache=cache,
+            device=device,
+            prefetch_device=prefetch_device,
+            batch_transform=batch_transform,
+            decode_device=decode_device,
+            own_order=sampler is None and batch_sampler is None,
         )
-        _arguments.check_cache(cache, decode)
-        self.snapshot_every_n_steps = snapshot_every_n_steps
+        opened = open_dataset(
+            dataset,
+            seed=seed,
+            transform=transform,
+            target_transform=target_transform,
+            fields=fields,
+            joint=joint,
+        )
+        if tuned is not None:
+            from ._run.tuned_file import complete
+
+            config, num_workers = complete(config, opened, num_workers)
+        config = dataclasses.replace(
+            config, dataset=opened, collate_fn=collate_for(config.collate_fn, single=config.single)
+        )
+        self._cursor = EpochCursor()
+        self._resources = Resources(
+            Measured(native=False), cache=Cache.of(config.cache, cache_limit, engine)
+        )
+        _decode_device.check(config)
+        found = route.find(config)
+        self._resources.measured.native = isinstance(found, EngineRoute)
+        self._threads = isinstance(found, EngineRoute) and found.decodes
+        if num_workers == "auto":
+            from ._run import governor as _governor
+
+            governor = self._resources.governor = _governor.for_loader(found, config)
+            num_workers = 1 if governor is None else governor.setting.workers
+        elif num_workers is None:
+            # Rows of tensors are copied when asked for, so that the next batch has changed ones.
+            num_workers = cpu.available() if self._threads else 0
+        # Attributes by the names of the arguments: trainers read them to make another loader.
+        for name in OURS:
+            setattr(self, name, getattr(config, name))
         self.transform = transform
         self.target_transform = target_transform
         self.fields = fields
         self.joint = joint
-        self.engine = engine
-        self.dtype = _arguments.dtype_of(dtype)
-        self.memory_format = memory_format
-        self.seed = seed
-        self.decode = decode
-        self.check_crc = check_crc
-        self.shard = shard
-        self.rank = rank
-        self.world_size = world_size
-        self.on_error = on_error
-        self.max_errors = max_errors
-        self.prefetch_thread = prefetch_thread
-        self.tuned = tuned
         self.trace = trace
-        self._timeline = None if trace is None else lasting(trace)
-        self.cache = cache
         self.cache_limit = cache_limit
-        self.device = device
-        self.prefetch_device = prefetch_device
-        self.batch_transform = batch_transform
-        self.decode_device = decode_device
-        self._cache = Cache.of(cache, cache_limit, engine)
-        self._made: tuple[object, Decoder] | None = None
-        self._division: tuple[Any, ...] | None = None
-        self._stamps = Stamps()
-        self._bad = BadSamples(max_errors, None)
-        self._padding = 0
-        self._waiting = cpu.Waiting()
-        self._own_order = sampler is None and batch_sampler is None
-        _decode_device.check(self)
-        single = batch_size is None and batch_sampler is None
-        started = bool(num_workers and worker_init_fn)
-        collate_fn = _arguments.collate_for(collate_fn, single=single)
-        drawn = (sampler, batch_sampler, collate_fn)
-        source = self._resolve(opened, drawn, single=single, started=started)
-        self._native = not isinstance(source, str)
-        self._threads = not isinstance(source, str) and not source.tensors
-        self._governor: Governor | None = None
-        if isinstance(num_workers, str):
-            self._governor = runs.governor(source, opened, batch_size)
-            num_workers = 1 if self._governor is None else self._governor.setting.workers
-        if num_workers is None:
-            # Rows of tensors are copied when asked for, so that the next batch has changed ones.
-            num_workers = cpu.available() if self._threads else 0
+        self._timeline = None if trace is None else lasting(trace)
+        self._own_order = config.own_order
         if self._own_order:
             sampler, shuffle = of_loader(opened, shuffle, seed, shard=shard)
         arguments: dict[str, Any] = {
-            "prefetch_factor": prefetch_factor,
+            "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
             "pin_memory_device": pin_memory_device,
         }
@@ -293,8 +345,8 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             sampler,
             batch_sampler,
             num_workers,
-            collate_fn,
-            pin_memory,
+            config.collate_fn,
+            config.pin_memory,
             drop_last,
             timeout,
             worker_init_fn,
@@ -303,39 +355,16 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
             **arguments,
         )
 
-    # --- what is chosen ---------------------------------------------------------------------------
-
-    def _resolve(
-        self, dataset: Any, drawn: tuple[Any, Any, Any], *, single: bool, started: bool
-    ) -> Source | str:
-        """What an engine of ours reads, or why torch's machinery has to; datasets may change."""
-        source: Source | str
-        sampler, batches, collate_fn = drawn
-        if self.engine == "workers":
-            source = "engine='workers' was asked for"
-        else:
-            source = "batch_size=None asks for single samples" if single else resolve(dataset)
-        if not isinstance(source, str) and self.engine == "auto":
-            if source.tensors:
-                source = of_rows(sampler, batches, started=started) or source
-            elif collate_fn is not collate:
-                source = several_sizes(source) or source
-        if not isinstance(source, str):
-            chosen(self.engine, source.store)  # raises where it is not there
-            return source.with_output(self.dtype, self.memory_format).with_decode(self.decode)
-        if self.engine in ("native", "python", "dali"):
-            raise UsageError(f"engine={self.engine!r} cannot read this dataset: {source}")
-        if self.dtype is not None or self.memory_format != torch.contiguous_format:
-            raise UsageError(
-                "dtype and memory_format are for fastload's own engines, which do not run here: "
-                f"{source}; convert in the transform or in collate_fn"
-            )
-        if self.decode != "exact":
-            raise UsageError(
-                f"decode={self.decode!r} is for fastload's own engines, which do not run here: "
-                f"{source}"
-            )
-        return source
+    def _config(self) -> LoaderConfig:
+        """The arguments as they stand: attributes may have been set since."""
+        given = {name: getattr(self, name) for name in ARGUMENTS}
+        given["collate_fn"] = accelerate.collate_of(self.collate_fn)
+        return LoaderConfig(
+            **given,
+            own_order=self._own_order,
+            left_out=self._left_out,
+            prepared=accelerate.prepared(self),
+        )
 
     def check_worker_number_rationality(self) -> None:
         """torch's warning about too many workers; not about threads, which are as many as given."""
@@ -347,35 +376,15 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch of the next iteration, also of one that has given no batch yet.
 
-        Samplers and datasets with an epoch are told too; of loader and sampler, whoever is told
+        Samplers and datasets with an epoch are told too; of loader and sampler, whichever was told
         last decides. Without it every iteration is the next epoch.
         """
-        self._next_epoch, self._told = epoch, True
-        for part in (self.batch_sampler, self._epoch_sampler(), *nested(self.dataset)):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
-
-    def _epoch_sampler(self) -> Any:
-        batches: Any = self.batch_sampler
-        while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
-            batches = batches.batch_sampler  # wrapped in another, as by accelerate
-        return getattr(batches, "sampler", self.sampler)
+        self._cursor.set_epoch(self._config(), epoch)
 
     def __len__(self) -> int:
         """Batches of an epoch, of this rank where ``shard=True`` divides it."""
-        shard = self._shard()
-        if shard is None:
-            return super().__len__()
-        samples = shard.count(len(self.sampler), drop_last=self.drop_last)  # type: ignore[arg-type]
-        whole, rest = divmod(samples, self.batch_size or 1)
-        return whole + (rest > 0 and not self.drop_last)
-
-    def _shard(self) -> Shard | None:
-        """This process's part, where the loader divides the epoch; a sampler of the user's wins."""
-        if not (self.shard and self._own_order):
-            return None
-        return _shard.resolve(self.rank, self.world_size)
+        length = self._config().part_length() if self.shard else None
+        return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         accelerate.follow(self)
@@ -383,74 +392,177 @@ class FastLoader(Reports, Resumable, DataLoader[Sample]):
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
         if self._iterator is None:
-            self._iterator = self._get_iterator()
+            self._iterator = self._get_iterator()  # type: ignore[assignment]
         else:
             self._iterator._reset(self)
-        return self._iterator  # type: ignore[no-any-return]
+        return self._iterator  # type: ignore[return-value]
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
         """A new iterator over the next epoch; what a subclass may override, as with torch's."""
-        if "_own_order" not in vars(self):  # of a class that has not called our __init__
+        if "_resources" not in vars(self):  # of a class that has not called our __init__
             return super()._get_iterator()
-        self._inner = None  # workers that persist are those of one iterator, and so is their seed
-        if self._resume is None:
-            self._base_seed = None
-        return Retold(self)
+        # Workers that persist are those of one iterator, and so is their seed.
+        self._resources.end_workers()
+        if self._cursor.resume is None:
+            self._cursor.base_seed = None
+        return EpochIterator(self._iteration())
 
-    def _begin(self) -> Iterator[Any]:
-        """Begin an epoch."""
-        shard = self._shard()
-        if shard is None and self._own_order:
+    def _iteration(self) -> Iteration:
+        """What an iterator needs of this loader to begin an epoch."""
+        resources = self._resources
+        if resources.governor is not None:
+            from ._run import governor as _governor
+
+            workers = _governor.workers(resources.governor, resources.measured)
+            if workers != self.num_workers:
+                self.num_workers = workers
+                resources.end_workers()  # of the number that there was
+        config = self._config()
+        if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
-        resume, self._resume = self._resume, None
-        number = _epoch.number(self)
-        if resume is not None and resume.epoch != number:
-            resume = None  # set_epoch chose another one since the state was loaded
-        last, self._stamps = self._stamps, Stamps(self._observer())
-        source = self._source()
-        self._native = not isinstance(source, str)
-        runs.adjust(self, last)
-        epoch = _epoch.begin(self, number, resume, shard)
-        self._progress = epoch.progress
-        self._padding = epoch.padding
-        self._bad = BadSamples(self.max_errors, epoch.progress.length)
-        with epoch.drawing():
-            inner: Iterator[Any]
-            if not isinstance(source, str):
-                inner = runs.native(self, source, epoch)
-            elif runs.plain(self):
-                runs.leave_to_torch(self, epoch)
-                inner = Observed(self._torchs(), self._stamps)
-            else:
-                from ._run.workers import run
-
-                inner = run.iterator(self, epoch)
-            return delivery.deliver(self, source, epoch, inner)
+        if self._timeline is not None:
+            self._timeline.update()
+        return Iteration(
+            config=config,
+            resources=resources,
+            cursor=self._cursor,
+            timeline=active() or self._timeline,  # an enclosing ``fastload.trace`` comes first
+            length=config.part_length(),
+            reported=getattr(self, "_IterableDataset_len_called", None),
+            torchs=_weak(self),
+        )
 
     @property
-    def _collate(self) -> Callable[[list[Any]], Any]:
-        collate_fn: Callable[[list[Any]], Any] = accelerate.collate_of(self.collate_fn)
-        return collate_fn
+    def _unordered(self) -> bool:
+        """Whether torch's own iterator runs, whose batches may come in any order."""
+        return isinstance(route.find(self._config()), TorchRoute)
 
-    def _torchs(self) -> Any:
+    def _torchs(self) -> Iterator[Any]:
         """torch's own iterator; one that persists begins anew."""
         if not (self.persistent_workers and self.num_workers > 0):
             return super()._get_iterator()
-        inner: Any = self._inner
+        resources = self._resources
+        inner: Any = resources.torchs
         if inner is None:
-            inner = self._inner = super()._get_iterator()
+            inner = resources.torchs = super()._get_iterator()
         else:
             inner._reset(self)
-        return inner
+        return inner  # type: ignore[no-any-return]
 
-    def _source(self) -> Source | str:
-        drawn = (self.sampler, self.batch_sampler, self._collate)
-        single = self.batch_sampler is None
-        started = bool(self.num_workers and self.worker_init_fn)
-        return self._resolve(self.dataset, drawn, single=single, started=started)
+    # --- resuming ---------------------------------------------------------------------------------
 
-    def _observer(self) -> Timeline | None:
-        """Where this epoch is written down; an enclosing ``fastload.trace`` comes first."""
-        if self._timeline is not None:
-            self._timeline.update()
-        return active() or self._timeline
+    def state_dict(self) -> dict[str, Any]:
+        """What resumes this loader at the sample after the newest batch; see load_state_dict.
+
+        Small (the states of two generators, 7 KB each, a few numbers, and what datasets with a
+        state of their own give), and cheap enough for every step. Beside the datasets' states, and
+        a sampler's, it is made of what JSON has.
+
+        Raises:
+            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
+        """
+        progress = self._cursor.under_way() or self._cursor.standing(self._config())
+        if progress.unordered:
+            raise UsageError(
+                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
+                "batches that come in the order of their samples"
+            )
+        state = progress.state()
+        if self._resources.choice is not None:
+            state["decode"] = _decode_device.state_of(self._resources.choice)
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next iteration resume where ``state`` was taken.
+
+        With an int ``seed`` the batches are those that would have come: with any number of
+        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
+        of them, as every rank has come equally far). Without one the order is the same, drawn
+        again from the states of torch's generators, and augmentation in the native engine too;
+        random transforms of a dataset of the user's are not, as workers draw their own numbers.
+        An IterableDataset resumes by its own ``state_dict`` and its iterator's; without either it
+        is read again up to there, and what raised on the way does not stop it. A map-style dataset
+        with ``state_dict`` and ``load_state_dict`` gets its state back. All of them need the same
+        number of workers, each of which has its own state.
+
+        Example:
+            >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
+            >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
+
+        Args:
+            state: from ``state_dict`` of a loader made alike.
+
+        Raises:
+            UsageError: here or by the next ``iter``, where the loader cannot resume it.
+        """
+        resume, config = _progress.read(state), self._config()
+        self._cursor.load(config, resume)
+        accelerate.resume(self, resume.epoch)
+        self._iterator = None  # persistent workers stand elsewhere
+        self._resources.end_workers()
+        choice = _decode_device.resumed(config, state.get("decode"))
+        if choice is not None:
+            self._resources.choice = choice
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Resources and cursor leave out what is alive.
+        return {**self.__dict__, "_iterator": None, "_adapter": None}
+
+    # --- reports ----------------------------------------------------------------------------------
+
+    def explain(self) -> str:
+        """Which engine runs and why, what is fused, what would be faster, in plain words."""
+        from ._run import explain
+
+        return explain.explain(self._config(), self._resources)
+
+    def stats(self) -> Stats:
+        """Figures of the epoch that runs, or of the last one.
+
+        Returns:
+            A dict of counts, rates, times, errors, and what the loop waits for:
+            ``fastload.hints.Stats`` describes each entry, with its unit.
+        """
+        from ._run import explain
+
+        return explain.figures(self.engine, self._resources)
+
+    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        """One batch, ``steps`` times: the loop as it would be if data were free.
+
+        After it, ``stats()["headroom"]`` says how much faster the loop could be.
+
+        Example:
+            >>> for batch in loader: train_step(batch)
+            >>> for batch in loader.replay(batch, 50): train_step(batch)
+            >>> loader.stats()["headroom"]
+
+        Args:
+            batch: such as the loop had last.
+            steps: at least 2; the first one is not counted.
+
+        Raises:
+            UsageError: fewer than 2 steps.
+        """
+        if steps < 2:
+            raise UsageError(f"replay: expected at least 2 steps, got {steps}")
+        return self._replay(batch, steps)
+
+    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
+        yield batch
+        begin = time.perf_counter()
+        for _ in range(steps - 1):
+            yield batch
+        elapsed = time.perf_counter() - begin
+        self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
+
+
+def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
+    """Gives torch's own iterator; None when ``loader``, which it does not keep, is gone."""
+    method = weakref.WeakMethod(loader._torchs)
+
+    def torchs() -> Iterator[Any] | None:
+        make = method()
+        return None if make is None else make()
+
+    return torchs

@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import torch
 
+from fastload._base.devices.mover import PIN_FROM, Mover
 from fastload._base.slabs import SlabRing
 from fastload._base.trace import Stamps
-from fastload._run.delivery.mover import PIN_FROM, Mover
 from fastload._run.delivery.transfer import Delivery
 
 LARGE = PIN_FROM // 4 + 5  # int32 values: a batch that is staged
@@ -28,6 +28,12 @@ class Slabs:
 
     def __iter__(self):
         return self
+
+    def ready(self):
+        return True
+
+    def close(self):
+        pass
 
     def __next__(self):
         if self.made == self.count:

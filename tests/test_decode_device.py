@@ -24,6 +24,7 @@ from fastload._engine import chosen
 from fastload._engine.nvidia import dali_graph
 from fastload._run import decode_device as _decode_device
 from fastload._run import tuned_file
+from fastload._run.config import LoaderConfig
 from fastload._run.decode_device import Choice, choice_of, measure, rate, state_of
 from fastload._run.point import Point
 from fastload._sources.source import resolve
@@ -205,27 +206,23 @@ def test_a_choice_survives_being_written_down() -> None:
 @without_cuda
 def test_a_state_carries_the_choice(store: Path) -> None:
     loader = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
-    loader._choice = CHOICE
+    loader._resources.choice = CHOICE
     state = loader.state_dict()
     other = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
     with pytest.warns(UserWarning, match="the crops are the same, levels differ a little"):
         other.load_state_dict(state)
-    assert other._choice == CHOICE
+    assert other._resources.choice == CHOICE
     plain = FastLoader(store, 4, num_workers=0, seed=1)
     plain.load_state_dict(state)
-    assert plain._choice is None
+    assert plain._resources.choice is None
     older = {key: value for key, value in state.items() if key != "decode"}
     other.load_state_dict(older)
 
 
-class _OnGpu:
-    """A loader with decode_device="auto" where there is a GPU, as far as ``settle`` looks at it."""
-
-    decode_device, engine, cache, device = "auto", "auto", None, "cuda"
-    num_workers, batch_size = 1, 8
-
-    def __init__(self, dataset: Any, tuned: Any = None) -> None:
-        self.dataset, self.tuned, self._choice = dataset, tuned, None
+def on_gpu(dataset: PackedDataset, **more: Any) -> LoaderConfig:
+    """A loader with decode_device="auto" where there is a GPU."""
+    given = {"decode_device": "auto", "device": "cuda", "num_workers": 1, "batch_size": 8}
+    return LoaderConfig(dataset=dataset, **{**given, **more})
 
 
 @pytest.fixture
@@ -238,6 +235,7 @@ def pretended(monkeypatch: Any) -> list[Choice]:
         return CHOICE
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "pretended")
     monkeypatch.setattr(dali_graph, "absent", lambda: None)
@@ -249,16 +247,16 @@ def pretended(monkeypatch: Any) -> list[Choice]:
 def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
     dataset = PackedDataset(store, transform=TRAIN)
     source = resolve(dataset)
-    loader = _OnGpu(dataset)
+    config, choice = on_gpu(dataset), None
     for _ in range(3):
-        _decode_device.settle(loader, source)
-    assert loader._choice == CHOICE
+        choice = _decode_device.settle(config, choice, source)
+    assert choice == CHOICE
     assert len(pretended) == 1
-    found = _decode_device.decoding(loader, source)
+    found = _decode_device.decoding(config, choice, source)
     assert (found.engine, found.device) == ("dali", torch.device("cuda:0"))
     assert found.hw_decoder_load == 0.85
-    loader._choice = dataclasses.replace(CHOICE, device="cpu")
-    found = _decode_device.decoding(loader, source)
+    choice = dataclasses.replace(CHOICE, device="cpu")
+    found = _decode_device.decoding(config, choice, source)
     assert (found.engine, found.device) == (chosen("auto"), torch.device("cpu"))
     assert "on the CPU; measured: 100 images/s decoded on the CPU, 250 on the GPU" in found.why
 
@@ -266,12 +264,11 @@ def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
 def test_without_dali_it_is_the_cpu(store: Path, pretended: list[Choice], monkeypatch: Any) -> None:
     chain = transforms.Compose([transforms.RandomResizedCrop(96), transforms.PILToTensor()])
     dataset = PackedDataset(store, transform=chain)
-    loader = _OnGpu(dataset)
-    loader.decode_device = "gpu"
+    config = on_gpu(dataset, decode_device="gpu")
     source = resolve(dataset)
-    assert _decode_device.decoding(loader, source).why == "by DALI 2.4.0 on cuda:0"
+    assert _decode_device.decoding(config, None, source).why == "by DALI 2.4.0 on cuda:0"
     monkeypatch.setattr(dali_graph, "absent", lambda: "there is no DALI")
-    found = _decode_device.decoding(loader, source)
+    found = _decode_device.decoding(config, None, source)
     assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
     assert found.why == "on the CPU, as there is no DALI"
 
@@ -282,13 +279,12 @@ def test_auto_measures_nothing_where_only_the_cpu_can_do_it(
 ) -> None:
     chain = [TRAIN, transforms.ColorJitter(0.4)] if change == "plan" else [TRAIN]
     dataset = PackedDataset(store, transform=transforms.Compose(chain[::-1]))
-    loader = _OnGpu(dataset)
-    if change != "plan":
-        setattr(loader, change, "ram" if change == "cache" else None)
+    changes = {"cache": {"cache": "ram"}, "device": {"device": None}, "plan": {}}
+    config = on_gpu(dataset, **changes[change])
     source = resolve(dataset)
-    _decode_device.settle(loader, source)
+    choice = _decode_device.settle(config, None, source)
     assert not pretended
-    found = _decode_device.decoding(loader, source)
+    found = _decode_device.decoding(config, choice, source)
     assert found.engine == chosen("auto") and found.why.startswith("on the CPU, as ")
 
 
@@ -307,9 +303,8 @@ def test_a_tuning_file_remembers_it(store: Path, tmp_path: Path, pretended: list
     for number, machine in enumerate(({"cpu": "another"}, here, here)):
         if number < 2:
             path.write_text(json.dumps({**written, "machine": machine}))
-        loader = _OnGpu(dataset, path)
-        _decode_device.settle(loader, source)
-        assert loader._choice == CHOICE
+        choice = _decode_device.settle(on_gpu(dataset, tuned=path), None, source)
+        assert choice == CHOICE
         assert ("decoding" in json.loads(path.read_text())) == (number > 0)
     assert len(pretended) == 2  # the third one read it
     assert json.loads(path.read_text())["dataset"] == written["dataset"]

@@ -209,6 +209,7 @@ READ = {
     "gpu.md": ["imgs", "imgs.lmdb"],
     "huggingface.md": ["imgs", "food101", "saved", "mymodule.py"],
     "packing.md": PACKING,
+    "performance.md": ["imgs", "imgs.lmdb", "train.py"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
 }

@@ -148,7 +148,7 @@ def test_a_loop_takes_two_large_slabs(folder, monkeypatch):
         for images, _ in loader:
             assert images.nbytes >= LARGE_NBYTES
             time.sleep(0.005)
-    assert loader._made[1]._ring.allocations == 2
+    assert loader._resources.engine[1]._ring.allocations == 2
 
 
 @pytest.mark.native
@@ -202,7 +202,7 @@ def test_an_iterator_that_ends_takes_nothing_from_one_that_goes_on(folder):
     loader = FastLoader(folder, batch_size=8, num_workers=2, seed=0)
     iterator, other = iter(loader), iter(loader)
     next(iterator), next(other)
-    ring = loader._made[1]._ring
+    ring = loader._resources.engine[1]._ring
     assert len(ring._told) == 2
     other.close()
     assert ring._told == [iterator._pipeline._tasks.put]

@@ -408,7 +408,7 @@ def test_a_long_loop_allocates_a_bounded_number_of_slabs(store):
     for _ in range(20):
         for _images, _labels in loader:
             pass
-    assert loader._made[1]._ring.allocations <= 6
+    assert loader._resources.engine[1]._ring.allocations <= 6
 
 
 # --- endings ------------------------------------------------------------------------------------

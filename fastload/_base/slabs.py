@@ -27,8 +27,8 @@ from typing import Any
 import numpy as np
 import torch
 
-# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s (docs/performance.md), and a fresh huge
-# page costs one fault instead of 512.
+# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one fault
+# instead of 512.
 _HUGE_PAGE = 2 << 20
 
 # Smaller slabs are not counted: with small batches a loop waits for Python between two of them.

@@ -190,6 +190,14 @@ class Observed(Iterator[Any]):
     def __len__(self) -> int:
         return len(self._wrapped)
 
+    def ready(self) -> bool:
+        """Nobody knows: torch's iterator does not say."""
+        return True
+
+    def close(self) -> None:
+        """Let go of torch's iterator."""
+        self._wrapped = iter(())
+
     def __getattr__(self, name: str) -> Any:
         if name == "_wrapped":  # a copy that is being made has none yet
             raise AttributeError(name)

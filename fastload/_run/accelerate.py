@@ -17,6 +17,7 @@ DataLoader and applies ``batch_transform``, and a warning says what is lost.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
@@ -118,7 +119,6 @@ def _teach(module: Any) -> bool:
     begin: Any = getattr(adapter, "__init__", None)
     if adapter is None or "use_stateful_dataloader" not in inspect.signature(begin).parameters:
         return False
-    from . import runs
 
     @functools.wraps(begin)
     def adapt(self: Any, *given: Any, use_stateful_dataloader: bool = False, **named: Any) -> None:
@@ -133,7 +133,7 @@ def _teach(module: Any) -> bool:
         made = _again(loader, self.base_dataloader)
         made._adapter = weakref.ref(self)
         self.base_dataloader = made
-        if runs.plain(made):
+        if made._unordered:
             self.state_dict, self._update_state_dict = made.state_dict, _nothing
             return
         self.dl_state_dict = made.state_dict()
@@ -163,7 +163,7 @@ class Settled:
 
     def __call__(self) -> None:
         adapter: Any = self._adapter()
-        progress = adapter.base_dataloader._progress
+        progress = adapter.base_dataloader._cursor.progress
         each = 1 if adapter.split_batches else adapter.state.num_processes
         if progress is None or progress.ended or progress.since % each == 0:
             self._state = adapter.dl_state_dict
@@ -185,7 +185,7 @@ def _again(loader: Any, plain: DataLoader[Any]) -> Any:
     }
     arguments["collate_fn"] = collate_of(plain.collate_fn)
     arguments |= _order(plain)
-    if loader._governor is not None:
+    if loader._resources.governor is not None:
         arguments["num_workers"] = "auto"
     if arguments["on_error"] == "refill" and "batch_sampler" in arguments:
         arguments["on_error"] = "replace"  # ranks need equal numbers of batches
@@ -195,6 +195,8 @@ def _again(loader: Any, plain: DataLoader[Any]) -> Any:
         setattr(made, name, getattr(loader, name))
     for name, value in loader.__getstate__().items():  # a state, and what is of a user's class
         vars(made).setdefault(name, value)
+    made._cursor = copy.copy(loader._cursor)
+    made._resources.choice = loader._resources.choice
     made._left_out = getattr(plain.batch_sampler, "skip_batches", 0)
     made.collate_fn = Carrier(made.collate_fn, None, made)
     return made
@@ -219,8 +221,9 @@ def follow(loader: Any) -> None:
     adapter = _adapter(loader)
     if adapter is None:
         return
-    if loader._resume is not None and adapter.iteration == 0:  # a state from before ``prepare``
-        adapter.iteration = loader._resume.epoch
+    resume = loader._cursor.resume
+    if resume is not None and adapter.iteration == 0:  # a state from before ``prepare``
+        adapter.iteration = resume.epoch
     loader.set_epoch(adapter.iteration)
 
 

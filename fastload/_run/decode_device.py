@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 import torch
 
+from .._base import callers
 from .._base.slabs import SlabRing
 from .._engine import chosen, make_decoder
 from .._engine.decoder import Decoder, Ticket
@@ -26,9 +27,10 @@ from .._sources.source import Source
 from .._transforms.plan import Plan
 from ..errors import DataError, FastloadError, UsageError
 from ..hints import DecodeDevice
+from .config import LoaderConfig
 
 if TYPE_CHECKING:
-    from .delivery.mover import Mover
+    from .._base.devices.mover import Mover
 
 HW_DECODER_LOADS = (0.65, 0.85, 1.0)
 """Shares of the images for the GPU's JPEG engine that "auto" tries: DALI's default, what NVIDIA
@@ -83,14 +85,14 @@ class Decoding:
     hw_decoder_load: float | None = None
 
 
-def check(loader: Any) -> None:
-    """Refuse arguments of ``loader`` that cannot be.
+def check(config: LoaderConfig) -> None:
+    """Refuse arguments that cannot be.
 
     Raises:
         UsageError: two of them contradict each other, or a device is not there.
         MissingDependencyError: engine="dali" without it.
     """
-    where, engine = loader.decode_device, loader.engine
+    where, engine = config.decode_device, config.engine
     if where not in get_args(DecodeDevice):
         names = ", ".join(map(repr, get_args(DecodeDevice)))
         raise UsageError(f"decode_device: expected one of {names}, got {where!r}")
@@ -99,9 +101,9 @@ def check(loader: Any) -> None:
             f"decode_device={where!r} leaves the engine to fastload, and engine={engine!r} decodes "
             "on the CPU: leave one of them out"
         )
-    if (engine == "dali" or where == "gpu") and loader.cache is not None:
+    if (engine == "dali" or where == "gpu") and config.cache is not None:
         raise UsageError(
-            f"cache={loader.cache!r} is for images that are decoded on the CPU by fastload: leave "
+            f"cache={config.cache!r} is for images that are decoded on the CPU by fastload: leave "
             f"it out, or engine={engine!r} and decode_device={where!r}"
         )
     if where == "gpu" and not torch.cuda.is_available():
@@ -109,10 +111,10 @@ def check(loader: Any) -> None:
             "decode_device='gpu': expected a CUDA device, found none; use decode_device='auto', "
             "which takes one where there is one"
         )
-    if where == "gpu" and _cuda(loader) is None:
+    if where == "gpu" and config.cuda is None:
         raise UsageError(
             "decode_device='gpu' gives batches that are on a GPU: expected device='cuda' beside "
-            f"it, got device={loader.device!r}"
+            f"it, got device={config.device!r}"
         )
     if engine == "dali":
         from .._engine.nvidia import dali_graph
@@ -121,17 +123,21 @@ def check(loader: Any) -> None:
             raise dali_graph.missing()
 
 
-def decoding(loader: Any, source: Source) -> Decoding:
-    """What ``loader`` decodes ``source`` with, as far as it is known before it iterates."""
-    cuda, where = _cuda(loader), loader.decode_device
-    asked = loader.engine == "dali"
-    engine = chosen("auto" if asked else loader.engine, source.store)
+def decoding(config: LoaderConfig, choice: Choice | None, source: Source) -> Decoding:
+    """What ``source`` is decoded with, as far as it is known before the loader iterates.
+
+    Args:
+        choice: what "auto" found, or None so far.
+    """
+    cuda, where = config.cuda, config.decode_device
+    asked = config.engine == "dali"
+    engine = chosen("auto" if asked else config.engine, source.store)
     on_cpu = Decoding(engine=engine, device=torch.device("cpu"))
     if not asked and where == "cpu":
         return on_cpu
     reason = ""
     if not asked and where == "auto":
-        reason = _why_not_measured(loader, cuda)
+        reason = _why_not_measured(config)
     reason = reason or _refusal(source)
     if reason:
         return dataclasses.replace(on_cpu, why=f"on the CPU, as {reason}")
@@ -139,7 +145,6 @@ def decoding(loader: Any, source: Source) -> Decoding:
 
     load, why = None, f"by DALI {dali_graph.version()} on {cuda or 'its CPU back end'}"
     if not asked and where == "auto":
-        choice = loader._choice
         if choice is None:
             return dataclasses.replace(on_cpu, why="measured before the first batch, CPU and GPU")
         if choice.device == "cpu":
@@ -148,21 +153,19 @@ def decoding(loader: Any, source: Source) -> Decoding:
     return Decoding(engine="dali", device=cuda or on_cpu.device, why=why, hw_decoder_load=load)
 
 
-def settle(loader: Any, source: Source) -> None:
-    """Let "auto" choose, where ``loader`` is about to iterate and has not chosen yet."""
-    device = _cuda(loader)
-    if loader.decode_device != "auto" or loader.engine != "auto" or loader._choice is not None:
-        return
-    if device is None or _why_not_measured(loader, device):
-        return
-    if _refusal(source):
-        return
+def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choice | None:
+    """What "auto" chooses for a loader that is about to iterate; ``choice`` where it has chosen."""
+    device = config.cuda
+    if config.decode_device != "auto" or config.engine != "auto" or choice is not None:
+        return choice
+    if device is None or _why_not_measured(config) or _refusal(source):
+        return None
     from .tuned_file import decoding_in, keep_decoding
 
-    if loader.tuned is not None:
-        loader._choice = choice_of(decoding_in(loader.tuned, loader.dataset))
-        if loader._choice is not None:
-            return
+    if config.tuned is not None:
+        choice = choice_of(decoding_in(config.tuned, config.dataset))
+        if choice is not None:
+            return choice
     assert isinstance(source.plan, Plan)  # views are not for DALI
     levels = source.plan.levels()
 
@@ -171,7 +174,7 @@ def settle(loader: Any, source: Source) -> None:
             decoding.engine,
             source.store,
             levels,
-            threads=loader.num_workers,
+            threads=config.num_workers,
             ring=SlabRing(3),
             channels_last=True,
             check_crc="never",  # the loop does it
@@ -179,9 +182,10 @@ def settle(loader: Any, source: Source) -> None:
             hw_decoder_load=decoding.hw_decoder_load,
         )
 
-    loader._choice = measure(make, source, loader.batch_size or _BATCH, device)
-    if loader.tuned is not None:
-        keep_decoding(loader.tuned, loader.dataset, dataclasses.asdict(loader._choice))
+    choice = measure(make, source, config.batch_size or _BATCH, device)
+    if config.tuned is not None:
+        keep_decoding(config.tuned, config.dataset, dataclasses.asdict(choice))
+    return choice
 
 
 def measure(
@@ -229,7 +233,7 @@ def rate(decoder: Decoder, batches: Sequence[np.ndarray], device: torch.device) 
     Samples that cannot be read count as any other: the loop that follows says what they are.
     """
     from .._base.devices import accelerator
-    from .delivery.mover import Mover
+    from .._base.devices.mover import Mover
 
     tickets: collections.deque[Ticket] = collections.deque()
     target = accelerator.make(device)
@@ -311,26 +315,25 @@ def choice_of(state: Mapping[str, Any] | None) -> Choice | None:
     return choice
 
 
-def resume(loader: Any, state: Mapping[str, Any] | None) -> None:
-    """Go on with the choice of a ``state_dict``, and say so where that cannot be."""
-    if loader.decode_device != "auto" or state is None:
-        return
-    loader._choice = choice_of(state)
-    if loader._choice.device == "gpu" and _cuda(loader) is None:
+def resumed(config: LoaderConfig, state: Mapping[str, Any] | None) -> Choice | None:
+    """The choice of a ``state_dict``; warns where this machine cannot follow it."""
+    choice = None if config.decode_device != "auto" else choice_of(state)
+    if choice is not None and choice.device == "gpu" and config.cuda is None:
         warnings.warn(
             "the state was taken where images were decoded on a GPU, and here they are decoded on "
             "the CPU: the crops are the same, levels differ a little",
-            stacklevel=3,
+            stacklevel=callers.stacklevel(),
         )
+    return choice
 
 
-def _why_not_measured(loader: Any, cuda: torch.device | None) -> str:
+def _why_not_measured(config: LoaderConfig) -> str:
     if not torch.cuda.is_available():
         return "decode_device='auto' finds no CUDA device"
-    if cuda is None:
-        return f"batches are wanted in host memory (device={loader.device!r})"
-    if loader.cache is not None:
-        return f"cache={loader.cache!r} is for images that are decoded there"
+    if config.cuda is None:
+        return f"batches are wanted in host memory (device={config.device!r})"
+    if config.cache is not None:
+        return f"cache={config.cache!r} is for images that are decoded there"
     return ""
 
 
@@ -341,16 +344,3 @@ def _refusal(source: Source) -> str:
     from .._engine.nvidia import dali, dali_graph
 
     return dali_graph.absent() or dali.refusal(source.plan, source.store) or ""
-
-
-def _cuda(loader: Any) -> torch.device | None:
-    """The CUDA device that batches of ``loader`` are wanted on, with its number; None: none."""
-    wanted = getattr(loader, "device", None)
-    if wanted is None or not torch.cuda.is_available():
-        return None
-    device = torch.device(wanted)
-    if device.type != "cuda":
-        return None
-    return torch.device(
-        "cuda", torch.cuda.current_device() if device.index is None else device.index
-    )

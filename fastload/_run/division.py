@@ -11,10 +11,10 @@ import dataclasses
 import math
 import multiprocessing
 import os
-from typing import TYPE_CHECKING, Any
+from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from .._engine import chosen
 from .._sources.source import Source
@@ -23,6 +23,8 @@ from .._transforms.views import Views
 from ..errors import DataError
 from ..storage._signatures import image_format
 from ..storage.base import Store
+from .config import LoaderConfig
+from .resources import Resources
 
 if TYPE_CHECKING:
     from .._engine.processes import Processes
@@ -80,21 +82,22 @@ class Division:
         return lines
 
 
-def division(loader: Any, source: Source) -> Division | None:
-    """Who decodes for ``loader``, a FastLoader; None where there is nothing to divide."""
-    if loader.engine not in ("auto", "native") or source.tensors or not len(source):
+def division(config: LoaderConfig, resources: Resources, source: Source) -> Division | None:
+    """Who decodes; None where there is nothing to divide."""
+    if config.engine not in ("auto", "native") or source.tensors or not len(source):
         return None
-    known = loader._division
+    known = resources.looked_at
     if known is None or known[0] != source.parts:
         indices = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
         records = source.lookup(indices)
-        known = loader._division = (
+        known = resources.looked_at = (
             source.parts,
             records,
-            _left(source.store, records, loader.num_workers),
+            _left(source.store, records, config.num_workers),
         )
     _, records, left = known
-    return Division(looked_at=len(records), left=left, threads=_why_threads(loader, source.store))
+    why = _why_threads(config, resources, source.store)
+    return Division(looked_at=len(records), left=left, threads=why)
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
@@ -106,39 +109,41 @@ def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
     return left
 
 
-def _why_threads(loader: Any, store: Store) -> str:
-    """Why processes cannot be, or ""."""
-    if not loader.num_workers:
+def _why_threads(config: LoaderConfig, resources: Resources, store: Store) -> str:
+    """Why there can be no processes, or ""."""
+    if not config.num_workers:
         return "num_workers=0 asks for nothing else"
     if multiprocessing.current_process().daemon:
         return "this is a worker process itself, which may have none"
     if not hasattr(os, "memfd_create"):
         return "the system has no memory files (memfd_create)"  # Linux has them, and fork
-    if loader._cache is None:
+    if resources.cache is None:
         return ""
-    if _context(loader).get_start_method() != "fork":
+    if _context(config).get_start_method() != "fork":
         return "a cache is shared with processes that are forked only"
     if chosen("auto", store) == "python":
         return "the cache of a build without the core is not for processes"
     return ""
 
 
-def _context(loader: Any) -> Any:
+def _context(config: LoaderConfig) -> BaseContext:
     """How processes begin: as the user says, for this loader or for all; else by a fork.
 
     Other ways import the user's script again, which not every script expects. What is forked does
     not go back into anything that other threads may have been at.
     """
-    given = loader.multiprocessing_context
+    given: BaseContext | None = config.multiprocessing_context
     if given is not None:
         return given
     chosen_for_all = multiprocessing.get_start_method(allow_none=True)
     return multiprocessing.get_context(chosen_for_all or "fork")
 
 
-def processes(loader: Any, source: Source, store: Store, plan: Plan | Views) -> Processes | None:
-    """The processes that ``loader`` needs for ``plan`` over ``store``, not begun; None: none."""
-    found = division(loader, source)
+def processes(
+    config: LoaderConfig, resources: Resources, source: Source, store: Store, plan: Plan | Views
+) -> Processes | None:
+    """The processes that decode ``store`` for ``plan``, not started; None where there are none."""
+    found = division(config, resources, source)
     if found is None or not found.processes:
         return None
     from .._engine.processes import Processes
@@ -148,14 +153,14 @@ def processes(loader: Any, source: Source, store: Store, plan: Plan | Views) -> 
         PythonDecoder(
             store,
             one,
-            channels_last=loader.memory_format == torch.channels_last,
+            channels_last=config.channels_last,
             threads=0,
             check_crc="never",
             ring=None,
         )
         for one in (plan.each if isinstance(plan, Views) else [plan])
     ]
-    return Processes(decoders, _context(loader), persistent=loader.persistent_workers)
+    return Processes(decoders, _context(config), persistent=config.persistent_workers)
 
 
 def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:

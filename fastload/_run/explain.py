@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-
+from .._base.shared_slabs import SharedRing
 from .._engine import chosen, entry_points
-from .._sources.source import Source, begun
+from .._sources.source import Source
 from .._transforms.views import Views
-from ..hints import Stats
-from . import decode_device, division, runs, scaled_advice
+from ..hints import Engine, Stats
+from . import decode_device, division, scaled_advice
 from .bottleneck import verdict
+from .config import LoaderConfig
 from .delivery import delivery
-from .workers import run
+from .resources import Resources
+from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, held
 
 
-def explain(loader: Any) -> str:
-    """Which engine of ``loader``, a FastLoader, runs and why, and what would be faster."""
-    source = loader._source()
-    lines = _workers(loader, source) if isinstance(source, str) else _native(loader, source)
-    lines += delivery.explain(loader, source)
-    if loader.shard and not loader._own_order:
+def explain(config: LoaderConfig, resources: Resources) -> str:
+    """Which engine runs and why, and what would be faster."""
+    route = find(config)
+    if isinstance(route, EngineRoute):
+        lines = _engine(config, resources, route.source)
+    else:
+        lines = _workers(config, resources, route)
+    lines += delivery.explain(config, route)
+    if config.shard and not config.own_order:
         lines.append("shard: not here, since the sampler that was given decides what is read")
     return "\n".join(lines)
 
 
-def _native(loader: Any, source: Source) -> list[str]:
-    decoding = decode_device.decoding(loader, source)
-    threads = f"{loader.num_workers or 'the calling'} thread{'s' * (loader.num_workers != 1)}"
-    if loader._governor is not None:
+def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[str]:
+    choice, workers = resources.choice, config.num_workers
+    decoding = decode_device.decoding(config, choice, source)
+    threads = f"{workers or 'the calling'} thread{'s' * (workers != 1)}"
+    if resources.governor is not None:
         threads += ", adjusted while the loop runs"
-    rows = f"{'one' if loader.num_workers else 'the calling'} thread copies rows"
+    rows = f"{'one' if workers else 'the calling'} thread copies rows"
     lines = [
         f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
@@ -40,13 +43,12 @@ def _native(loader: Any, source: Source) -> list[str]:
     if decoding.why:
         lines.append(f"decode_device: {decoding.why}")
     views = source.plan.each if isinstance(source.plan, Views) else [source.plan]
-    channels_last = loader.memory_format == torch.channels_last
-    layout = "channels_last" if channels_last else "contiguous NCHW"
+    layout = "channels_last" if config.channels_last else "contiguous NCHW"
     for number, plan in enumerate(views):
         lines += [f"view {number}:"] * (len(views) > 1)
         lines.append("fused: " + " -> ".join(plan.steps))
         if not source.tensors:
-            split = delivery.split(loader, source, plan)
+            split = delivery.split(config, choice, source, plan)
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
         if plan.drawn_size:
             lines.append(
@@ -54,15 +56,15 @@ def _native(loader: Any, source: Source) -> list[str]:
                 "than one cannot be made; end the transforms with a crop or a resize to a fixed "
                 "(h, w)"
             )
-    if loader._cache is not None:
-        engine = chosen(loader.engine, source.store)
-        lines.append(f"cache: {loader._cache.explain(engine, source.store)}")
+    if resources.cache is not None:
+        engine = chosen(config.engine, source.store)
+        lines.append(f"cache: {resources.cache.explain(engine, source.store)}")
     known = entry_points.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
-    divided = division.division(loader, source)
+    divided = division.division(config, resources, source)
     if divided is not None:
-        lines += divided.explain(source, loader.num_workers)
+        lines += divided.explain(source, workers)
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
         lines.append("faster: `fastload pack` saves opening a file for every image")
@@ -71,32 +73,35 @@ def _native(loader: Any, source: Source) -> list[str]:
     return lines
 
 
-def _workers(loader: Any, reason: str) -> list[str]:
+def _workers(
+    config: LoaderConfig, resources: Resources, route: WorkersRoute | TorchRoute
+) -> list[str]:
+    workers = config.num_workers
+    hybrid = route.hybrid if isinstance(route, WorkersRoute) else None
     lines = [
-        f"engine: workers (torch's DataLoader machinery, {loader.num_workers} processes)",
-        f"because: {reason}",
-        *_split(loader),
+        f"engine: workers (torch's DataLoader machinery, {workers} processes)",
+        f"because: {route.reason}",
+        *([] if hybrid is None else _split(hybrid)),
     ]
-    if loader.num_workers:
-        lines.append("transport: " + _transport(loader))
+    if workers:
+        lines.append("transport: " + _transport(route, resources.ring))
         # What an engine begins in the workers it finds by arrays.
-        objects = None if _split(loader) else held(loader.dataset, loader.num_workers)
+        objects = None if hybrid is not None else held(config.dataset, workers)
         if objects is not None:
-            lines.append(f"memory: {objects.words(loader.num_workers)}; {REMEDY}")
-    elif loader.prefetch_thread:
+            lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
+    elif config.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
-    elif loader.engine != "workers":
+    elif config.engine != "workers":
         lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
-    if loader._cache is not None:
-        lines.append(f"cache: {loader._cache.explain(None, None)}")
+    if resources.cache is not None:
+        lines.append(f"cache: {resources.cache.explain(None, None)}")
     return lines
 
 
-def _transport(loader: Any) -> str:
+def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str:
     """How batches come from worker processes, in words."""
-    if runs.plain(loader):
+    if isinstance(route, TorchRoute):
         return "torch's own, a shared file for each tensor"
-    ring = loader._ring
     if ring is not None and ring.failure:
         return f"torch's own, a shared file for each tensor, since {ring.failure}"
     if ring is not None and ring.left:
@@ -107,14 +112,12 @@ def _transport(loader: Any) -> str:
     return "slabs of shared memory, which workers collate into and which are reused"
 
 
-def _split(loader: Any) -> list[str]:
+def _split(source: Source) -> list[str]:
     """What an engine does within the processes, and what stays in Python."""
-    source = begun(loader.dataset) if run.halves(loader) is not None else None
-    if source is None or source.halves is None:
-        return []
+    assert source.hybrid is not None
     lines = []
-    for number, part in enumerate(source.halves.each):
-        lines += [f"view {number}:"] * source.halves.views
+    for number, part in enumerate(source.hybrid.each):
+        lines += [f"view {number}:"] * source.hybrid.views
         lines += [
             f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
@@ -124,14 +127,15 @@ def _split(loader: Any) -> list[str]:
     return lines
 
 
-def figures(loader: Any) -> Stats:
-    """``FastLoader.stats()``."""
-    figures = loader._stamps.snapshot()
+def figures(engine: Engine, resources: Resources) -> Stats:
+    """``FastLoader.stats()`` of a loader with this ``engine`` argument."""
+    measured, governor, cache = resources.measured, resources.governor, resources.cache
+    figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
-    found = verdict(figures, native=loader._native)
+    found = verdict(figures, native=measured.native)
     return {
-        "engine": _engine_name(loader),
+        "engine": _engine_name(engine, resources),
         "images": figures.images,
         "batches": figures.batches,
         "images_per_s": rate,
@@ -140,8 +144,8 @@ def figures(loader: Any) -> Stats:
         "wait_s": figures.wait_s,
         "wait_share": figures.wait_s / elapsed if elapsed else 0.0,
         "stages_s": dict(figures.stages_s),
-        "decisions": [] if loader._governor is None else list(loader._governor.decisions),
-        "padding": loader._padding,
+        "decisions": [] if governor is None else list(governor.decisions),
+        "padding": measured.padding,
         "errors": [
             {
                 "index": entry.index,
@@ -149,21 +153,21 @@ def figures(loader: Any) -> Stats:
                 "error": entry.error,
                 "action": entry.action,
             }
-            for entry in loader._bad.entries
+            for entry in measured.bad.entries
         ],
         "cache_hits": figures.cache_hits,
         "cache_misses": figures.cache_misses,
-        "cache_nbytes": 0 if loader._cache is None else loader._cache.nbytes,
+        "cache_nbytes": 0 if cache is None else cache.nbytes,
         "entry_points_nbytes": 0
-        if loader._made is None
-        else entry_points.nbytes(loader._made[0][1]),
+        if resources.engine is None
+        else entry_points.nbytes(resources.engine[0].parts),
         "bound": found.bound,
         "why": found.why,
-        "headroom": loader._replayed / rate if rate and loader._replayed else None,
+        "headroom": resources.replayed / rate if rate and resources.replayed else None,
     }
 
 
-def _engine_name(loader: Any) -> str:
-    if not loader._native:
+def _engine_name(engine: Engine, resources: Resources) -> str:
+    if not resources.measured.native:
         return "workers"
-    return chosen(loader.engine) if loader._made is None else str(loader._made[1].name)
+    return chosen(engine) if resources.engine is None else resources.engine[1].name

@@ -19,7 +19,11 @@ import dataclasses
 import logging
 import math
 
+from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
+from .config import LoaderConfig
+from .measured import Measured
+from .route import EngineRoute, Route
 
 _log = logging.getLogger("fastload")
 
@@ -228,6 +232,28 @@ class Pace:
 def _work_s(figures: Snapshot) -> float:
     """Seconds that threads of the engine were at work."""
     return sum(seconds for name, seconds in figures.stages_s.items() if name in _WORK)
+
+
+def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
+    """The governor of a loader; None for an IterableDataset, which each worker would repeat."""
+    if isinstance(route, EngineRoute):
+        nbytes = route.source.plan.nbytes
+        return for_engine(
+            cpus=cpu.available(),
+            batch_nbytes=None if nbytes is None else nbytes * (config.batch_size or 1),
+            memory_nbytes=memory.available(),
+        )
+    if config.iterable:
+        return None
+    return for_processes(cpus=cpu.available(), memory_nbytes=memory.available())
+
+
+def workers(governor: Governor, last: Measured) -> int:
+    """With how many threads or processes the next epoch begins, after what the last one showed."""
+    if last.native:
+        return governor.setting.workers
+    figures = last.stamps.snapshot()
+    return after_epoch(governor, figures, memory_nbytes=memory.available()).workers
 
 
 def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Governor:

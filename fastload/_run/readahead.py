@@ -3,8 +3,7 @@
 The order of an epoch is known, so the records behind the batches that are being filled can be on
 their way: many requests at a time, sorted by their place on the disk, each as long as its record.
 What the system does by itself when a page of a mapped file is missing is a guess around that page,
-one for each decoding thread; with a random order it reads too much or too little
-(docs/performance.md).
+one for each decoding thread; with a random order it reads too much or too little.
 
 Where the page cache holds everything this would be work for nothing. So the first batch of an epoch
 is announced in any case; after that, a look at the process's own counters of reading, once a batch,

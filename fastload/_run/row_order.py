@@ -1,4 +1,4 @@
-"""Whether a sampler lets batches of a TensorDataset be rows of its tensors."""
+"""Check whether a sampler lets batches of a TensorDataset be rows of its tensors."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.utils.data import (
     WeightedRandomSampler,
 )
 
+from .._sources.unreadable import Unreadable
 from .order import InOrder, SeededSampler
 
 # Samplers that give nothing but ints.
@@ -26,8 +27,8 @@ _OF_INTS = (
 )
 
 
-def of_rows(sampler: Any, batch_sampler: Any, *, started: bool) -> str:
-    """Why batches of a TensorDataset may not be rows of its tensors; or "".
+def check_rows(sampler: Any, batch_sampler: Any, *, started: bool) -> None:
+    """Raise Unreadable where batches of a TensorDataset may not be rows of its tensors.
 
     Args:
         sampler, batch_sampler: what gives the indices; ``sampler`` does not matter beside a
@@ -36,29 +37,27 @@ def of_rows(sampler: Any, batch_sampler: Any, *, started: bool) -> str:
         started: whether workers are to call a ``worker_init_fn``.
     """
     if started:
-        return (
+        raise Unreadable(
             "a worker_init_fn is called by worker processes, and rows are copied without any; "
             "engine='native' copies rows and never calls it"
         )
     if batch_sampler is not None:
-        return _of_batches(batch_sampler)
-    if sampler is None or type(sampler) in _OF_INTS or _ints(sampler):
-        return ""
-    if isinstance(sampler, BatchSampler):
-        return "the sampler gives lists of indices, each of which is one sample"
-    return _may_give_lists(sampler)
+        _check_batches(batch_sampler)
+    elif isinstance(sampler, BatchSampler):
+        raise Unreadable("the sampler gives lists of indices, each of which is one sample")
+    elif not (sampler is None or type(sampler) in _OF_INTS or _ints(sampler)):
+        raise _may_give_lists(sampler)
 
 
-def _of_batches(batch_sampler: Any) -> str:
+def _check_batches(batch_sampler: Any) -> None:
     if type(batch_sampler) is BatchSampler:
-        return of_rows(batch_sampler.sampler, None, started=False)
-    if type(batch_sampler) in (list, tuple) and all(map(_ints, batch_sampler)):
-        return ""
-    return _may_give_lists(batch_sampler)
+        check_rows(batch_sampler.sampler, None, started=False)
+    elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
+        raise _may_give_lists(batch_sampler)
 
 
-def _may_give_lists(sampler: Any) -> str:
-    return (
+def _may_give_lists(sampler: Any) -> Unreadable:
+    return Unreadable(
         f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
         "TensorDataset; if all it gives are ints, engine='native' copies rows"
     )

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, SequentialSampler
 
+from .._base import callers
 from ..errors import UsageError
 from .order import InOrder, SeededSampler
 
@@ -93,7 +94,7 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
     warnings.warn(
         f"each of {found.world_size} ranks reads every sample of the dataset: pass shard=True, or "
         "a DistributedSampler, unless this is meant",
-        stacklevel=7,  # who asked the loader for its iterator
+        stacklevel=callers.stacklevel(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import platform
@@ -14,10 +15,13 @@ from typing import Any
 import numpy as np
 from torch.utils.data import IterableDataset
 
+from .._base import callers
 from .._base.machine import cpu
 from .._base.whole_file import whole_file
 from .._version import __version__
 from ..errors import DataError
+from ..hints import NumWorkers
+from .config import LoaderConfig
 from .point import Point
 
 FORMAT = "fastload.tune"
@@ -90,7 +94,35 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     return found
 
 
-def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int) -> dict[str, Any]:
+def complete(
+    config: LoaderConfig, dataset: object, num_workers: NumWorkers | None
+) -> tuple[LoaderConfig, NumWorkers | None]:
+    """``config`` and ``num_workers``, completed where they were not given from the file it names.
+
+    Raises:
+        DataError: it is no tuning file.
+    """
+    assert config.tuned is not None
+    found = arguments_for(config.tuned, dataset)
+    if num_workers is None:
+        num_workers = found.get("num_workers")
+    cache, decode = config.cache or found.get("cache"), config.decode
+    if decode == "exact" and cache != "decoded":
+        decode = found.get("decode", decode)
+    ahead = config.prefetch_factor
+    if ahead is None and num_workers:
+        ahead = found.get("prefetch_factor")
+    completed = dataclasses.replace(
+        config,
+        prefetch_factor=ahead,
+        pin_memory=config.pin_memory or found.get("pin_memory", False),
+        cache=cache,
+        decode=decode,
+    )
+    return completed, num_workers
+
+
+def arguments_for(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any]:
     """FastLoader's arguments in a tuning file, the batch size left out: it belongs to training.
 
     Where the file was made on another machine or for another dataset, a warning says what differs,
@@ -105,7 +137,7 @@ def arguments_for(path: str | os.PathLike[str], dataset: Any, *, stacklevel: int
         warnings.warn(
             f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
             "it is not applied; run `fastload autotune` here",
-            stacklevel=stacklevel,
+            stacklevel=callers.stacklevel(),
         )
         return {}
     arguments = Point(**content["chosen"]).arguments()

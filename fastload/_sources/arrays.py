@@ -15,6 +15,7 @@ import numpy as np
 
 from .._base.nested import plain
 from ..storage.memory import MemoryStore
+from .unreadable import Unreadable
 
 _MODULE = "torchvision.datasets"
 _HWC = ("CIFAR10", "CIFAR100")  # rows of data are (h, w, 3)
@@ -50,15 +51,15 @@ def known(dataset: Any) -> bool:
     return kind.__name__ in _NAMES and kind is getattr(module, kind.__name__, None)
 
 
-def arrays_of(dataset: Any) -> Arrays | str:
-    """The images and labels of such a dataset as they are now, or why only its own code does."""
+def arrays_of(dataset: Any) -> Arrays:
+    """The images and labels of such a dataset as they are now.
+
+    Raises:
+        Unreadable: only its own code makes its samples.
+    """
     name = type(dataset).__name__
     images = _images(dataset, name)
-    if isinstance(images, str):
-        return images
     labels = _labels(dataset, name, len(images))
-    if isinstance(labels, str):
-        return labels
     found = _stores.get(dataset)
     if found is None or not _same(found, images, labels):
         classes = list(getattr(dataset, "classes", []))
@@ -72,7 +73,7 @@ def _same(store: MemoryStore, images: np.ndarray, labels: np.ndarray) -> bool:
     return same and np.array_equal(store.labels, labels)
 
 
-def _images(dataset: Any, name: str) -> np.ndarray | str:
+def _images(dataset: Any, name: str) -> np.ndarray:
     """uint8 (n, h, w, 3), a view of the dataset's own."""
     data: Any = dataset.data
     axes = 3 if name in _GRAY else 4
@@ -80,39 +81,43 @@ def _images(dataset: Any, name: str) -> np.ndarray | str:
         data = data.numpy()
     kinds = "tensor" if name in _GRAY else "array"
     if type(data) is not np.ndarray or data.dtype != np.uint8 or data.ndim != axes:
-        return f"the data of this {name} is not the uint8 {kinds} that torchvision reads"
+        raise Unreadable(f"the data of this {name} is not the uint8 {kinds} that torchvision reads")
     if name in _GRAY:
         data = np.broadcast_to(data[..., None], (*data.shape, 3))
     elif name in _CHW:
         data = data.transpose(0, 2, 3, 1)
     if data.shape[3] != 3 or not all(1 <= side <= _MOST for side in data.shape[1:3]):
-        return f"the data of this {name} has rows of shape {data.shape[1:]}, which are no images"
+        raise Unreadable(
+            f"the data of this {name} has rows of shape {data.shape[1:]}, which are no images"
+        )
     if min(data.strides) < 0:
-        return f"the data of this {name} runs backwards in memory; copy it (data.copy())"
+        raise Unreadable(f"the data of this {name} runs backwards in memory; copy it (data.copy())")
     images: np.ndarray = data
     return images
 
 
-def _labels(dataset: Any, name: str, count: int) -> np.ndarray | str:
+def _labels(dataset: Any, name: str, count: int) -> np.ndarray:
     """int64 (n,) or (n, k): what the samples' targets are before target_transform."""
     targets = dataset.labels if name in _CHW else dataset.targets
     if targets is None:
-        return f"this {name} has no labels"
+        raise Unreadable(f"this {name} has no labels")
     if len(targets) < count:
-        return f"this {name} has {count} images and {len(targets)} labels"
+        raise Unreadable(f"this {name} has {count} images and {len(targets)} labels")
     if name in _HWC:
         return _as_they_are(dataset, name, targets, count)
     found = targets.numpy() if plain(targets) else np.asarray(targets)
     if name == "QMNIST" and found.ndim == 2:
         if not dataset.compat:  # the whole row, a tensor
-            return found[:count] if found.dtype == np.int64 else f"this {name} has odd targets"
+            if found.dtype != np.int64:
+                raise Unreadable(f"this {name} has odd targets")
+            return found[:count]
         found = found[:, 0]
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        return f"this {name} has labels that are no ints"
+        raise Unreadable(f"this {name} has labels that are no ints")
     return found[:count].astype(np.int64, copy=False)
 
 
-def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarray | str:
+def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarray:
     """Labels that come into a batch without ``int()``, where that makes no difference."""
     if type(targets) is list and set(map(type, targets)) <= {int}:  # as 1 == True == 1.0
         # Compared to a copy, as a list may be changed in place: a fraction of what reading costs.
@@ -121,12 +126,12 @@ def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarra
             return known[1]
         try:
             made = np.array(targets[:count], np.int64)
-        except OverflowError:
-            return f"this {name} has labels beyond 64 bits"
+        except OverflowError as error:
+            raise Unreadable(f"this {name} has labels beyond 64 bits") from error
         _lists[dataset] = list(targets), made
         return made
     if type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1:
         if dataset.target_transform is None:
             return targets[:count]
-        return f"the target_transform of this {name} gets NumPy's ints, not Python's"
-    return f"this {name} has labels that are no ints"
+        raise Unreadable(f"the target_transform of this {name} gets NumPy's ints, not Python's")
+    raise Unreadable(f"this {name} has labels that are no ints")

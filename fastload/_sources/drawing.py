@@ -1,21 +1,25 @@
-"""What random order and augmentation are made of, checked where a loader or dataset is made."""
+"""Checks of the seed and the transforms, made where a loader or dataset is made."""
 
 from __future__ import annotations
 
 import operator
-from typing import Any
 
 from ..errors import UsageError
 
 
-def check_drawing(seed: Any, transform: Any, target_transform: Any) -> None:
-    """Raise UsageError for a seed or transforms that cannot be: in a worker it would be late."""
+def check_seed(seed: object) -> None:
+    """Raise UsageError for a seed that is neither an integer nor None."""
     if seed is not None and not is_whole(seed):
         raise UsageError(f"seed: expected an integer or None, got {seed!r}")
-    several = isinstance(transform, (list, tuple))
-    if several and not transform:
+
+
+def check_drawing(seed: object, transform: object, target_transform: object) -> None:
+    """Raise UsageError for a seed or transforms that cannot work, before a worker meets them."""
+    check_seed(seed)
+    views = transform if isinstance(transform, (list, tuple)) else [transform]
+    if not views:
         raise UsageError("transform: expected a transform for each view, got an empty list")
-    for one in transform if several else [transform]:
+    for one in views:
         if one is not None and not callable(one):
             raise UsageError(
                 "transform: expected something to call with an image, such as "
@@ -27,10 +31,10 @@ def check_drawing(seed: Any, transform: Any, target_transform: Any) -> None:
         )
 
 
-def is_whole(value: Any) -> bool:
-    """Whether ``value`` is an integer, of whichever type."""
+def is_whole(value: object) -> bool:
+    """Whether ``value`` is an integer of any type."""
     try:
-        operator.index(value)
+        operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         return False
     return True

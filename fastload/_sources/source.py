@@ -27,6 +27,7 @@ from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .packed import PackedDataset
 from .tensors import tensors_of
+from .unreadable import Unreadable
 
 if TYPE_CHECKING:
     from ..storage.folder import FolderStore
@@ -48,7 +49,7 @@ class Source:
         fields: names of the fields that come with each image, or None.
         parts: the stores that ``store`` consists of; the same stores mean the same records.
         draw: seed and epoch of the augmentation where the dataset itself has them, else None.
-        halves: where engines can only begin the transform: what they do, and what Python does
+        hybrid: where engines can only begin the transform: what they do, and what Python does
             then; ``plan`` is the beginning. Else None.
         reason: why, in words.
         tensors: a record is a row of each of several tensors, and nothing is done to it.
@@ -62,7 +63,7 @@ class Source:
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
-    halves: Parts | None = None
+    hybrid: Parts | None = None
     reason: str = ""
     tensors: bool = False
 
@@ -102,39 +103,33 @@ class Source:
         return indices if self.records is None else self.records[indices]
 
 
-def resolve(dataset: Any) -> Source | str:
-    """The source behind ``dataset``, or the reason why an engine cannot make its samples."""
-    source = _resolve(dataset)
-    return source if isinstance(source, str) or source.halves is None else source.reason
-
-
-def begun(dataset: Any) -> Source | None:
-    """The source behind ``dataset`` where engines can begin its transform and Python ends it."""
-    source = _resolve(dataset)
-    return None if isinstance(source, str) or source.halves is None else source
-
-
 # How many records are looked at for images of several sizes; of a folder's their headers are read.
 _LOOKED_AT = 256
 
 
-def several_sizes(source: Source) -> str | None:
-    """Why a collate_fn of the user's gets samples one by one: they come out in several sizes.
+def check_one_size(source: Source) -> None:
+    """Raise Unreadable where images come out in several sizes, as a look at some of them shows.
 
-    None: they have one size, as far as a look at some of them shows.
+    Only a collate_fn of the user's makes a batch of them, sample by sample.
     """
     plan = source.plan
     if not isinstance(plan, Plan) or plan.fixed_size or not len(source):
-        return None
+        return
     some = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
     sizes = source.store.sizes(source.lookup(some))
     known = sizes[sizes.any(axis=1)]  # not of what is no image
-    if not plan.drawn_size and (known == known[:1]).all():
-        return None
-    return "the images come out in several sizes, of which only the collate_fn given makes a batch"
+    if plan.drawn_size or not (known == known[:1]).all():
+        raise Unreadable(
+            "the images come out in several sizes, of which only the collate_fn given makes a batch"
+        )
 
 
-def _resolve(dataset: Any) -> Source | str:
+def resolve(dataset: Any) -> Source:
+    """The source behind ``dataset``; with ``hybrid`` where Python has to end the transform.
+
+    Raises:
+        Unreadable: an engine cannot even begin to make its samples.
+    """
     if type(dataset) is PackedDataset:
         return _packed(dataset)
     if type(dataset) is Subset:
@@ -148,8 +143,8 @@ def _resolve(dataset: Any) -> Source | str:
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
-        return huggingface.reason(dataset)
-    return (
+        raise Unreadable(huggingface.reason(dataset))
+    raise Unreadable(
         f"{type(dataset).__name__} is not a dataset fastload can read by itself; if its samples "
         "are images, `fastload pack module:object` makes a store of it that fastload can"
     )
@@ -163,14 +158,11 @@ def nested(dataset: Any) -> Iterator[Any]:
         yield from nested(part)
 
 
-def _packed(dataset: PackedDataset) -> Source | str:
-    chain = _chain(dataset.transform, dataset.joint)
-    if isinstance(chain, str):
-        return chain
+def _packed(dataset: PackedDataset) -> Source:
     return Source(
         store=dataset.store,
         records=None,
-        **chain,
+        **_chain(dataset.transform, dataset.joint),
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
         parts=(dataset.store,),
@@ -179,62 +171,60 @@ def _packed(dataset: PackedDataset) -> Source | str:
     )
 
 
-def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dict[str, Any] | str:
-    """What a Source has of a transform, or why an engine cannot even begin it."""
+def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dict[str, Any]:
+    """What a Source has of a transform."""
     plan = recognise(transform, mode, joint)
     if not isinstance(plan, Unrecognised):
         return {"plan": plan}
     if plan.halves is None:
-        return plan.reason
+        raise Unreadable(plan.reason)
     beginnings = tuple(part.plan for part in plan.halves.each)
     begun = Views(beginnings) if plan.halves.views else beginnings[0]
-    return {"plan": begun, "halves": plan.halves, "reason": plan.reason}
+    return {"plan": begun, "hybrid": plan.halves, "reason": plan.reason}
 
 
-def _subset(dataset: Subset[Any]) -> Source | str:
-    inner = _resolve(dataset.dataset)
-    if isinstance(inner, str):
-        return inner
+def _subset(dataset: Subset[Any]) -> Source:
+    inner = resolve(dataset.dataset)
     try:
         return dataclasses.replace(inner, records=inner.lookup(as_indices(dataset.indices)))
     except (IndexError, TypeError, ValueError) as error:  # raised for the sample where it is met
-        return f"the Subset has indices that its dataset has not: {error}"
+        reason = f"the Subset has indices that its dataset has not: {error}"
+        raise Unreadable(reason) from error
 
 
-def _concat(dataset: ConcatDataset[Any]) -> Source | str:
+def _concat(dataset: ConcatDataset[Any]) -> Source:
     from ..storage.concat import ConcatStore
 
-    parts: list[Source] = []
-    for inner in dataset.datasets:
-        source = _resolve(inner)
-        if isinstance(source, str):
-            return source
-        parts.append(source)
+    parts = [resolve(inner) for inner in dataset.datasets]
     first = parts[0]
     for part in parts[1:]:
-        if not part.plan.same_as(first.plan) or not _same_tails(part.halves, first.halves):
-            return "the parts of the ConcatDataset have different transforms"
+        if not part.plan.same_as(first.plan) or not _same_tails(part.hybrid, first.hybrid):
+            raise Unreadable("the parts of the ConcatDataset have different transforms")
         if part.target_transform is not first.target_transform:
-            return "the parts of the ConcatDataset have different target_transforms"
+            raise Unreadable("the parts of the ConcatDataset have different target_transforms")
         if (part.labels is None) != (first.labels is None):
-            return "only some parts of the ConcatDataset have labels"
+            raise Unreadable("only some parts of the ConcatDataset have labels")
         if part.tensors != first.tensors:
-            return "only some parts of the ConcatDataset are TensorDatasets"
+            raise Unreadable("only some parts of the ConcatDataset are TensorDatasets")
         if part.fields != first.fields:
-            return "the parts of the ConcatDataset give different fields"
+            raise Unreadable("the parts of the ConcatDataset give different fields")
         for name in part.fields or ():
             if part.store.fields.get(name) != first.store.fields.get(name):
-                return f"the parts of the ConcatDataset have other values in the field {name!r}"
+                raise Unreadable(
+                    f"the parts of the ConcatDataset have other values in the field {name!r}"
+                )
         if part.store.names != first.store.names:
-            return "the parts of the ConcatDataset call their images or labels differently"
+            raise Unreadable(
+                "the parts of the ConcatDataset call their images or labels differently"
+            )
         if part.draw != first.draw:
-            return "the parts of the ConcatDataset have different seeds or epochs"
+            raise Unreadable("the parts of the ConcatDataset have different seeds or epochs")
     ends = np.cumsum([len(part) for part in parts])
     if dataset.cumulative_sizes != ends.tolist():
-        return "the parts of the ConcatDataset changed in length after it was made"
+        raise Unreadable("the parts of the ConcatDataset changed in length after it was made")
     store = ConcatStore([part.store for part in parts])
     if first.tensors and not Rows.of(store).agree():
-        return "the TensorDatasets of the ConcatDataset differ in their tensors"
+        raise Unreadable("the TensorDatasets of the ConcatDataset differ in their tensors")
     starts = np.cumsum([0] + [len(part.store) for part in parts[:-1]])
     records = [
         part.lookup(np.arange(len(part), dtype=np.int64)) + start
@@ -249,7 +239,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source | str:
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
         fields=first.fields,
-        halves=first.halves,
+        hybrid=first.hybrid,
         reason=first.reason,
         tensors=first.tensors,
     )
@@ -268,22 +258,20 @@ def _is_image_folder(dataset: Any) -> bool:
     return folder is not None and type(dataset) in (folder.ImageFolder, folder.DatasetFolder)
 
 
-def _image_folder(dataset: Any) -> Source | str:
+def _image_folder(dataset: Any) -> Source:
     import torchvision
     from torchvision.datasets import folder
 
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
-        return "the ImageFolder has a loader of its own"
+        raise Unreadable("the ImageFolder has a loader of its own")
     if dataset.loader is folder.default_loader and torchvision.get_image_backend() != "PIL":
-        return f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
+        raise Unreadable(
+            f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
+        )
     if dataset.transform is None:
-        return "the ImageFolder has no transform, so its samples are PIL images"
+        raise Unreadable("the ImageFolder has no transform, so its samples are PIL images")
     chain = _chain(dataset.transform)
-    if isinstance(chain, str):
-        return chain
     store = _folder_store(dataset)
-    if store is None:
-        return "the ImageFolder has labels that are no ints"
     return Source(
         store=store,
         records=None,
@@ -294,29 +282,24 @@ def _image_folder(dataset: Any) -> Source | str:
     )
 
 
-def _array_dataset(dataset: Any) -> Source | str:
+def _array_dataset(dataset: Any) -> Source:
     if dataset.transform is None:
-        return f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
+        raise Unreadable(
+            f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
+        )
     found = arrays.arrays_of(dataset)
-    if isinstance(found, str):
-        return found
-    chain = _chain(dataset.transform, mode=found.mode)
-    if isinstance(chain, str):
-        return chain
     return Source(
         store=found.store,
         records=None,
-        **chain,
+        **_chain(dataset.transform, mode=found.mode),
         labels=found.store.labels,
         target_transform=dataset.target_transform,
         parts=(found.store,),
     )
 
 
-def _tensor_dataset(dataset: TensorDataset) -> Source | str:
+def _tensor_dataset(dataset: TensorDataset) -> Source:
     store = tensors_of(dataset)
-    if isinstance(store, str):
-        return store
     return Source(
         store=store,
         records=None,
@@ -328,8 +311,8 @@ def _tensor_dataset(dataset: TensorDataset) -> Source | str:
     )
 
 
-def _folder_store(dataset: Any) -> FolderStore | None:
-    """The store over the dataset's samples, or None where labels are no ints.
+def _folder_store(dataset: Any) -> FolderStore:
+    """The store over the dataset's samples.
 
     Made once: a million paths take a second to list.
     """
@@ -339,7 +322,7 @@ def _folder_store(dataset: Any) -> FolderStore | None:
     # Compared to a copy, as samples may be changed in place; a million take some milliseconds.
     if known is None or known[0] != dataset.samples:
         if not all(type(label) is int for _, label in dataset.samples):
-            return None
+            raise Unreadable("the ImageFolder has labels that are no ints")
         store = FolderStore.from_samples(dataset.samples, dataset.classes, root=str(dataset.root))
         known = _folders[dataset] = (list(dataset.samples), store)
     return known[1]

@@ -9,22 +9,28 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from torch.utils.data import TensorDataset
+
 from .._base.nested import plain
 from ..storage.tensors import TensorStore
+from .unreadable import Unreadable
 
 _stores: weakref.WeakKeyDictionary[Any, TensorStore] = weakref.WeakKeyDictionary()
 
 
-def tensors_of(dataset: Any) -> TensorStore | str:
-    """The tensors of a TensorDataset, or why only torch can take samples out of them.
+def tensors_of(dataset: TensorDataset) -> TensorStore:
+    """The tensors of a TensorDataset as they are now: they, and their memory, may be replaced.
 
-    As they are now: they may be replaced, and their memory too.
+    Raises:
+        Unreadable: only torch can take samples out of them.
     """
     tensors = dataset.tensors
     if not tensors or not all(plain(t) and t.dim() > 0 and t.is_contiguous() for t in tensors):
-        return "the TensorDataset has tensors that are not plain, contiguous ones on the CPU"
+        raise Unreadable(
+            "the TensorDataset has tensors that are not plain, contiguous ones on the CPU"
+        )
     if any(not t.numel() or len(t) != len(tensors[0]) for t in tensors):
-        return "the TensorDataset has tensors that are empty or differ in length"
+        raise Unreadable("the TensorDataset has tensors that are empty or differ in length")
     store = TensorStore(tensors)
     known = _stores.get(dataset)
     if known is None or not known.same_as(store):

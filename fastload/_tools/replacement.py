@@ -10,7 +10,7 @@ from typing import Any
 
 from .._base.torch_loader import DataLoader as Torchs
 from .._loader import FastLoader
-from .._run.arguments import Sample
+from .._run.config import Sample
 
 
 class _Same(type):

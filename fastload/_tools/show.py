@@ -20,6 +20,7 @@ from torch.utils.data import Subset
 from .._base.import_object import told
 from .._sources.packed import PackedDataset, open_dataset
 from .._sources.source import nested, resolve
+from .._sources.unreadable import Unreadable
 from .._transforms.views import Views
 from ..errors import FastloadError, UsageError
 from ..hints import Decode
@@ -163,10 +164,13 @@ def _made(
     """The samples' levels by epoch, which engine made them, and how they became levels."""
     from .._loader import FastLoader
 
-    source = resolve(dataset)
+    try:
+        source = resolve(dataset)
+        plan = source.plan if source.hybrid is None else None
+    except Unreadable:
+        plan = None
     # Images of different sizes make no batch, and any transform may give those.
-    single = isinstance(source, str)
-    plan = None if isinstance(source, str) else source.plan
+    single = plan is None
     if isinstance(plan, Views):
         raise UsageError(f"show: expected one chain of transforms, got {len(plan.each)} views")
     loader: FastLoader[Any] = FastLoader(

@@ -137,8 +137,8 @@ def test_slabs_that_workers_fill_are_pinned_where_they_are(devices):
     loader = FastLoader(Arrays(), 4, num_workers=2, device="cuda")
     for _ in range(3):
         list(loader)
-    _, mover = loader._mover
-    slabs = {slab.address for slab in loader._ring._slabs}
+    _, mover = loader._resources.mover
+    slabs = {slab.address for slab in loader._resources.ring._slabs}
     assert slabs & set(devices[0].pins)
     assert mover.staged <= 4  # the first batches come before there are slabs
 
@@ -147,8 +147,8 @@ def test_slabs_that_an_engine_fills_are_pinned_where_they_are(store, devices):
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda")
     for _ in range(3):
         list(loader)
-    _, mover = loader._mover
-    (ring,) = loader._made[1].rings
+    _, mover = loader._resources.mover
+    (ring,) = loader._resources.engine[1].rings
     assert set(devices[0].pins) >= {slab.address for slab in ring._slabs}
     assert mover.staged <= 3  # labels
     assert ring.allocations <= 2 + 1 + 4
@@ -465,5 +465,5 @@ def test_a_normalised_batch_crosses_in_one_byte_a_value(store, devices):
     transform = v1.Compose([v1.Resize((32, 32)), v1.ToTensor(), v1.Normalize(MEAN, STD)])
     loader = FastLoader(store, 8, transform=transform, device="cuda")
     list(loader)
-    (ring,) = loader._made[1].rings
+    (ring,) = loader._resources.engine[1].rings
     assert {slab.memory.nbytes for slab in ring._slabs} == {8 * 3 * 32 * 32}

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from deliveries import LARGE, Pageable, Plain, Slabs, delivery, in_order
 from fake_device import FakeDevice
 from fastload import UsageError
+from fastload._base.devices.mover import Mover
 from fastload._run.delivery import transfer
-from fastload._run.delivery.mover import Mover
 
 
 def train(device, iterator, seen, lag=0):

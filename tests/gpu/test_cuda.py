@@ -76,7 +76,7 @@ def test_slabs_are_pinned_also_those_that_workers_write_into(workers: int) -> No
     loader = FastLoader(rows(), 64, num_workers=workers, device="cuda")
     for _ in range(2):
         assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    assert loader._mover[1].accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
+    assert loader._resources.mover[1].accelerator.memory()["pinned_MB"] >= LENGTH * 64 * 4e-6
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
@@ -213,7 +213,7 @@ def test_numbers_of_a_batch_transform_leave_the_callers_generator_alone(store: P
 def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
     loader = FastLoader(rows(), 64, device="cuda", trace=str(tmp_path / "trace.json"))
     assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    stages = loader._stamps.snapshot().stages_s
+    stages = loader._resources.measured.stamps.snapshot().stages_s
     assert 8 * 1e-5 < stages["copy"] < 1  # 80 MB
 
 

@@ -43,11 +43,11 @@ def test_gpu_decodes_with_dali(store: Path) -> None:
 def test_auto_measures_both_and_stays_with_one(store: Path) -> None:
     loader = FastLoader(store, 8, transform=TRAIN, device="cuda", decode_device="auto", seed=1)
     assert sum(len(labels) for _, labels in loader) == 24
-    choice = loader._choice
+    choice = loader._resources.choice
     assert choice is not None and choice.cpu_images_per_s > 0 and choice.gpu_images_per_s > 0
     assert "measured:" in loader.explain()
     assert sum(len(labels) for _, labels in loader) == 24
-    assert loader._choice is choice
+    assert loader._resources.choice is choice
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
-from torch.utils.data.dataloader import _SingleProcessDataLoaderIter
+from torch.utils.data._utils.fetch import _MapDatasetFetcher
 
 from fastload import FastLoader
 from fastload._base.machine import cpu
@@ -34,10 +34,10 @@ class Large(Dataset):
         return self.odd(image) if i == 2 else image
 
 
-def test_the_iterator_is_torchs():
+def test_the_iterator_has_what_torchs_has():
     loader = FastLoader(Numbers(), batch_size=2)
     iterator = iter(loader)
-    assert isinstance(iterator, _SingleProcessDataLoaderIter)
+    assert type(iterator._dataset_fetcher) is _MapDatasetFetcher
     assert len(iterator) == 3
     next(iterator)
     assert iterator._num_yielded == 1

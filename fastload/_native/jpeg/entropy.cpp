@@ -23,12 +23,14 @@ constexpr int64_t kReadAheadBits = 128;
 
 constexpr uint8_t kEndOfImage = 0xD9;  // EOI
 
-// Building tables takes longer than decoding a smaller file (32 x 32 pixels: 21 us instead of libjpeg's 8;
-// both take the same time at 4 KB). It is decoded with the tables at hand or by libjpeg; tables are built
-// when a second file needs the same ones.
+// Building tables takes longer than decoding a smaller file: with tables of its own, a file of 2.0 KB
+// takes 24.3 us if they are always built and 20.2 with libjpeg; at 3.9 KB both take the same time, at 6.3
+// KB 62.1 and 69.8. A smaller file is decoded with the tables at hand or by libjpeg; tables are built when a
+// second file needs the same ones.
 constexpr size_t kSmall = 4096;
 
-// From this size on wide tables pay off; building them takes 27 us instead of 7.
+// From this size on wide tables pay off, although building them takes 27 us instead of 7: crops of photos of
+// 12 megapixels take 2 to 7 % less time, those of photos of 128 KB and more 2 % more.
 constexpr size_t kLarge = size_t{1} << 19;
 
 // Copies data without its stuffing (a zero after each 0xFF), up to a marker or the end. `to` must have room

@@ -46,10 +46,11 @@ import torch
 
 from ..._base import nested
 from ..._base.devices.accelerator import Accelerator, Mark
+from ..._base.devices.mover import Mover
 from ..._base.trace import Stamps
 from ...errors import UsageError
 from ..producer import below
-from .mover import Mover
+from ..stream import BatchStream
 
 _SAMPLED = 16  # without a timeline, the copies of one batch in so many are timed
 
@@ -139,15 +140,14 @@ class Delivery(Iterator[Any]):
     """The batches of ``inner`` as the caller gets them: on the device, finished.
 
     Args:
-        inner: gives batches in host memory. May have ``ready()``, whether ``next`` need not wait,
-            and ``close()``.
+        inner: gives batches in host memory.
         mover: to the device; None leaves batches in host memory.
         finisher: what else is done with them.
         stamps: where times are added up.
     """
 
     def __init__(
-        self, inner: Iterator[Any], mover: Mover | None, finisher: Finisher, stamps: Stamps
+        self, inner: BatchStream, mover: Mover | None, finisher: Finisher, stamps: Stamps
     ) -> None:
         self._inner = inner
         self._mover = mover
@@ -162,7 +162,11 @@ class Delivery(Iterator[Any]):
         self._pid = os.getpid()
 
     def __len__(self) -> int:
-        return len(self._inner)  # type: ignore[arg-type]
+        return len(self._inner)
+
+    def ready(self) -> bool:
+        """As in BatchStream."""
+        return bool(self._ready) or self._ended or self._inner.ready()
 
     def __next__(self) -> Any:
         if self._mover is not None:
@@ -199,9 +203,7 @@ class Delivery(Iterator[Any]):
         """End this epoch now; afterwards no copy is under way (but while a graph is captured)."""
         self._ended = True
         self._ready.clear()
-        close = getattr(self._inner, "close", None)
-        if close is not None:
-            close()
+        self._inner.close()
         self._flights.settle()
 
     def _wants(self) -> bool:
@@ -212,8 +214,7 @@ class Delivery(Iterator[Any]):
             return True
         if self._ready[-1].error is not None:
             return False  # raised first: it may be the last thing that the iterator behind does
-        ready = getattr(self._inner, "ready", None)
-        return ready is None or bool(ready())
+        return self._inner.ready()
 
     def _pull(self) -> None:
         """Take one more batch, and begin to move it."""

@@ -120,6 +120,10 @@ class WorkerIterator(Iterator[Any]):
         known = wrapped._task_info.get(wrapped._rcvd_idx, ())
         return len(known) == 2 or not arrived.empty()
 
+    def close(self) -> None:
+        """End this epoch: worker processes that do not persist end with torch's iterator."""
+        self._wrapped = iter(())
+
     def start(self) -> None:
         """Draw the beginning of the order now, where torch's iterator waits for the first batch."""
         self._tasks.start()

@@ -29,7 +29,7 @@ from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..progress import Position, Positions
 from . import randomness
-from .hybrid_samples import Halves
+from .hybrid_samples import HybridSamples
 from .tasks import Outcome, Task
 from .transport import Packer, sweep, warm_collate
 
@@ -55,7 +55,7 @@ class Fetcher(Dataset[Outcome]):
             epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
         resume: where a dataset that is iterable or has a state of its own resumes.
         every: after how many batches the state of an iterable dataset is taken; 0: at its end.
-        halves: what makes the samples instead of the dataset, where an engine can begin them.
+        hybrid: what makes the samples instead of the dataset, where an engine can begin them.
         warm: in this process, slabs that large batches are collated into. They outlive an epoch.
         waiting: tells how much of its time the dataset's code waits.
     """
@@ -73,7 +73,7 @@ class Fetcher(Dataset[Outcome]):
         seed: int | None = None,
         resume: Positions | None = None,
         every: int = 1,
-        halves: Halves | None = None,
+        hybrid: HybridSamples | None = None,
         warm: SlabRing | None = None,
         waiting: cpu.Waiting,
     ) -> None:
@@ -91,7 +91,7 @@ class Fetcher(Dataset[Outcome]):
         self._seed = seed
         self._resume = resume  # until an epoch was begun
         self._every = every
-        self._halves = halves
+        self._hybrid = hybrid
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
@@ -211,7 +211,7 @@ class Fetcher(Dataset[Outcome]):
             seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
         # As torch asks for it: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
-        if many or self._halves is not None:
+        if many or self._hybrid is not None:
             if self._on_error == "raise":
                 return self._many(indices, epoch, repeats, seeds), [], []
             try:
@@ -244,8 +244,8 @@ class Fetcher(Dataset[Outcome]):
         self, indices: list[Any], epoch: int, repeats: list[int] | None, seeds: list[int] | None
     ) -> Any:
         """The samples ``indices``, all that a task has or a part of them, made together."""
-        if self._halves is not None:
-            return self._halves(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
+        if self._hybrid is not None:
+            return self._hybrid(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
         if seeds:
             randomness.seed_all(seeds[0])
         return self.dataset.__getitems__(indices)
@@ -260,7 +260,7 @@ class Fetcher(Dataset[Outcome]):
     ) -> Any:
         """The sample ``index``, at place ``i`` of a task, made by itself."""
         seed = None if seeds is None else seeds[i : i + 1]
-        if self._halves is not None:
+        if self._hybrid is not None:
             before = None if repeats is None else repeats[i : i + 1]
             return self._many([index], epoch, before, seed)[0]
         if seed is not None:

@@ -22,7 +22,7 @@ from ..._transforms.views import seed_of
 from . import randomness
 
 
-class Halves:
+class HybridSamples:
     """Makes samples: for a whole batch what an engine can do, then one by one what is left.
 
     Picklable: a process makes its own decoder. A worker process decodes on its own thread, as it is
@@ -35,9 +35,9 @@ class Halves:
     """
 
     def __init__(self, source: Source, dataset: Any, check_crc: str) -> None:
-        assert source.halves is not None
+        assert source.hybrid is not None
         self._source = source
-        self._halves: Parts = source.halves
+        self._hybrid: Parts = source.hybrid
         self._packed = [one for one in nested(dataset) if isinstance(one, PackedDataset)][:1]
         self._check_crc = check_crc
         load(source.store)
@@ -70,7 +70,7 @@ class Halves:
             draw = self._packed[0].draw() if self._packed else None
             if draw is None:
                 # Where the engine needs no chance, Python's part gets the numbers that torch gives.
-                chance = any(part.plan.random for part in self._halves.each)
+                chance = any(part.plan.random for part in self._hybrid.each)
                 draw = int(torch.empty((), dtype=torch.int64).random_()) if chance else 0, 0
                 counts = repeats_within(records)
             seed, epoch = draw
@@ -84,7 +84,7 @@ class Halves:
                 randomness.seed_all(seeds[i])
 
         source = self._source
-        samples = self._halves.samples(images, source.store, records, begin)
+        samples = self._hybrid.samples(images, source.store, records, begin)
         annotations = annotations_of(
             source.store, records, source.labels, source.target_transform, source.fields
         )
@@ -104,7 +104,7 @@ class Halves:
                     channels_last=part.as_pillow,
                     check_crc=self._check_crc,
                 )
-                for part in self._halves.each
+                for part in self._hybrid.each
             ]
             self._made = os.getpid(), made
         return self._made[1]

@@ -12,19 +12,19 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch._C._autograd import _profiler_enabled
 from torch.autograd.profiler import record_function
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
-from ..._base.trace import Clock, Stamps
-from ..bad_samples.policy import BadSample, BadSamples
-from ..delivery import delivery
-from ..progress import Position, Progress
+from ..._base.trace import Clock
+from ..bad_samples.policy import BadSample
+from ..config import LoaderConfig
+from ..epoch import EpochPlan
+from ..progress import Position
 from . import randomness
 from .epoch import too_long
 from .fetch import Fetcher
@@ -39,43 +39,29 @@ class LocalIterator(_SingleProcessDataLoaderIter):
     """Iterates over the batches of one epoch.
 
     Args:
-        loader: a FastLoader; it is not kept.
+        config: of the loader.
         fetcher: makes its samples.
-        order: gives the epoch's indices; called when torch would ask a sampler for its iterator.
-        skip: how many of them are left out.
-        repeats: whether it matters how often an index came before.
-        generator: what torch draws the seed from that it does not need here.
-        at_once: the beginning of the order is drawn now rather than with the first batch; an
-            iterable dataset, which goes on with a state then, is asked for its iterator there.
-        progress: is kept up to date.
-        bad: samples that cannot be made are counted there.
-        stamps: where times are added up.
+        plan: of the epoch. Where it is resumed the beginning of the order is drawn now, rather than
+            with the first batch; an iterable dataset is asked for its iterator with the first batch
+            then, rather than now.
+        reported: the length that an IterableDataset gave, or None.
     """
 
     def __init__(
-        self,
-        loader: Any,
-        fetcher: Fetcher,
-        order: Callable[[], Iterable[Any]],
-        *,
-        skip: int,
-        repeats: bool,
-        generator: torch.Generator | None,
-        at_once: bool,
-        progress: Progress,
-        bad: BadSamples,
-        stamps: Stamps,
+        self, config: LoaderConfig, fetcher: Fetcher, plan: EpochPlan, *, reported: int | None
     ) -> None:
-        super().__init__(_View(loader, order, generator))
-        self._dataset_kind = loader._dataset_kind
-        self._index_sampler = loader._index_sampler
+        super().__init__(_View(config, plan, reported))
+        self._dataset_kind = _DatasetKind.Iterable if config.iterable else _DatasetKind.Map
+        self._index_sampler = config.index_sampler
         self._fetcher = fetcher
-        self._repeats = Repeats() if repeats else None
-        self._progress = progress
-        self._bad = bad
-        self._stamps = stamps
+        self._repeats = Repeats() if plan.repeats else None
+        self._progress = progress = plan.progress
+        self._bad = plan.bad
+        self._stamps = plan.stamps
+        at_once = plan.resumed
         self._samples = 0
         self._process = os.getpid()
+        self._closed = False
         if fetcher.iterable or fetcher.stateful:
             progress.workers = progress.workers or [Position()]
             if not at_once and not fetcher.seeds:  # as torch does; a seed is for the first batch
@@ -83,7 +69,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
                 progress.workers[0] = fetcher.stands() or Position()
         if fetcher.iterable:
             return
-        for _ in range(skip):
+        for _ in range(plan.skip):
             indices: Any = next(self._sampler_iter, [])
             if self._repeats is not None:
                 self._repeats.of(indices)
@@ -100,6 +86,8 @@ class LocalIterator(_SingleProcessDataLoaderIter):
     def _next(self) -> Any:
         asked_ns = time.perf_counter_ns()
         batch = _NOTHING
+        if self._closed:
+            raise StopIteration
         try:
             while batch is _NOTHING:
                 batch = self._batch(asked_ns)
@@ -115,6 +103,14 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         if reported is not None and self._num_yielded > reported:
             warnings.warn(too_long(self._dataset, reported, self._num_yielded), stacklevel=3)
         return batch
+
+    def ready(self) -> bool:
+        """As in BatchStream: the batch is made in the call that asks for it."""
+        return True
+
+    def close(self) -> None:
+        """As in BatchStream."""
+        self._closed = True
 
     def _batch(self, asked_ns: int) -> Any:
         """The next batch, or ``_NOTHING``. Raises StopIteration at the end."""
@@ -172,21 +168,21 @@ class LocalIterator(_SingleProcessDataLoaderIter):
 
 
 class _View:
-    """What torch's iterator is told of a loader."""
+    """What torch's iterator asks a loader for."""
 
     # That of single indices, for which it asks nothing of the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
 
-    def __init__(
-        self,
-        loader: Any,
-        order: Callable[[], Iterable[Any]],
-        generator: torch.Generator | None,
-    ) -> None:
-        self._loader = loader
-        self._order = order
-        self.generator = generator
-        self.pin_memory = loader.pin_memory and not delivery.accelerated(loader)
+    def __init__(self, config: LoaderConfig, plan: EpochPlan, reported: int | None) -> None:
+        self._config = config
+        self._order = plan.order(config)
+        self._IterableDataset_len_called = reported
+        self.generator = plan.seeding(config)
+        self.pin_memory = config.pinned
+
+    @property
+    def _auto_collation(self) -> bool:
+        return self._config.batched
 
     @property
     def _index_sampler(self) -> _View:
@@ -196,4 +192,4 @@ class _View:
         return iter(self._order())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+        return getattr(self._config, name)

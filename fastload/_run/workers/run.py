@@ -1,24 +1,23 @@
-"""How a FastLoader runs an epoch of the user's Dataset: in torch's machinery, or in-process."""
+"""An epoch whose samples the user's Dataset makes: in worker processes, or in this one."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
-import threading
 import warnings
 from typing import Any
 
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
-from ..._sources.source import begun
-from .. import epoch as _epoch
-from ..delivery import delivery
-from ..epoch import Epoch
+from ..config import LoaderConfig
+from ..cursor import EpochCursor
+from ..epoch import EpochPlan
 from ..progress import positions
+from ..resources import Resources, slabs_held
+from ..route import WorkersRoute
 from .epoch import WorkerIterator
 from .fetch import Fetcher
-from .hybrid_samples import Halves
+from .hybrid_samples import HybridSamples
 from .local import LocalIterator
 from .start import WorkerInit
 from .tasks import Outcome, Tasks, same
@@ -39,59 +38,54 @@ class Inner:
     tasks: Tasks
 
 
-def iterator(loader: Any, epoch: Epoch) -> WorkerIterator | LocalIterator:
-    """The iterator over ``epoch`` where the user's Dataset makes the samples."""
-    if not (loader.num_workers or loader.prefetch_thread or epoch.refill):
-        return _local(loader, epoch)
-    persistent = loader.persistent_workers and loader.num_workers > 0
-    inner = loader._inner
-    if inner is None or not persistent or _died(inner):
-        inner = _inner(loader, epoch)
-    progress = epoch.progress
-    turn = progress.turn if epoch.resumed else 0
-    inner.tasks.begin(progress.epoch, epoch.order(loader), epoch.skip, turn)
+def stream(
+    config: LoaderConfig,
+    resources: Resources,
+    cursor: EpochCursor,
+    plan: EpochPlan,
+    *,
+    reported: int | None,
+) -> WorkerIterator | LocalIterator:
+    """The batches of ``plan``, whose samples the user's Dataset makes.
+
+    Args:
+        reported: the length that an IterableDataset gave, or None.
+    """
+    threaded = config.prefetch_thread and not config.num_workers
+    if not (config.num_workers or threaded or plan.refill):
+        return _local(config, resources, plan, reported)
+    inner = resources.inner
+    if not isinstance(inner, Inner) or not config.persistent or _died(inner):
+        inner = _inner(config, resources, plan)
+    progress = plan.progress
+    turn = progress.turn if plan.resumed else 0
+    inner.tasks.begin(progress.epoch, plan.order(config), plan.skip, turn)
     made = WorkerIterator(
         inner.loader,
         inner.tasks,
         progress,
-        loader._bad,
-        loader._stamps,
-        getattr(loader, "_IterableDataset_len_called", None),
-        _AHEAD if loader.prefetch_thread and not loader.num_workers else 0,
-        epoch.refill,
-        epoch.skip,
-        _turn(loader),
+        plan.bad,
+        plan.stamps,
+        reported,
+        _AHEAD if threaded else 0,
+        plan.refill,
+        plan.skip,
+        resources.lock(),
     )
-    if epoch.resumed and not loader.num_workers:
+    if plan.resumed and not config.num_workers:
         made.start()
-    if persistent:
-        loader._inner = inner
-        if loader._base_seed is None:
-            loader._base_seed = made._base_seed
+    if config.persistent:
+        resources.inner = inner
+        if cursor.base_seed is None:
+            cursor.base_seed = made._base_seed
     return made
 
 
-def _turn(loader: Any) -> threading.Lock:
-    """What the threads of ``prefetch_thread`` take turns by; another in a forked child."""
-    if loader._turn is None or loader._turn[0] != os.getpid():
-        loader._turn = os.getpid(), threading.Lock()
-    return loader._turn[1]  # type: ignore[no-any-return]
-
-
-def _local(loader: Any, epoch: Epoch) -> LocalIterator:
+def _local(
+    config: LoaderConfig, resources: Resources, plan: EpochPlan, reported: int | None
+) -> LocalIterator:
     """The same where each batch is made in this process, when it is asked for."""
-    return LocalIterator(
-        loader,
-        _fetcher(loader, epoch),
-        epoch.order(loader),
-        skip=epoch.skip,
-        repeats=_epoch.counts(loader),
-        generator=_epoch.seeding(loader, epoch.progress),
-        at_once=epoch.resumed,
-        progress=epoch.progress,
-        bad=loader._bad,
-        stamps=loader._stamps,
-    )
+    return LocalIterator(config, _fetcher(config, resources, plan), plan, reported=reported)
 
 
 def _died(inner: Inner) -> bool:
@@ -100,26 +94,27 @@ def _died(inner: Inner) -> bool:
     return not all(process.is_alive() for process in processes)
 
 
-def _inner(loader: Any, epoch: Epoch) -> Inner:
-    count = loader.num_workers
-    if count and loader._ring is None:
+def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner:
+    count = config.num_workers
+    if count and resources.ring is None:
         # what is ahead, the one the consumer works on, the one it just let go of
-        held = delivery.slabs_held(loader)
-        loader._ring = SharedRing(count * loader.prefetch_factor + 2 + held)
-    fetcher = _fetcher(loader, epoch)
+        held = slabs_held(config, resources)
+        ahead = count * (config.prefetch_factor or 0)
+        resources.ring = SharedRing(ahead + 2 + held)
+    fetcher = _fetcher(config, resources, plan)
     tasks = Tasks(
-        loader._index_sampler,
-        loader._ring if count else None,
-        repeats=_epoch.counts(loader),
-        keep=epoch.refill is not None,
+        config.index_sampler,
+        resources.ring if count else None,
+        repeats=plan.repeats,
+        keep=plan.refill is not None,
     )
     options: dict[str, Any] = {}
     if count:
         options = {
-            "prefetch_factor": loader.prefetch_factor,
-            "persistent_workers": loader.persistent_workers,
-            "multiprocessing_context": loader.multiprocessing_context,
-            "worker_init_fn": WorkerInit(loader.worker_init_fn),
+            "prefetch_factor": config.prefetch_factor,
+            "persistent_workers": config.persistent_workers,
+            "multiprocessing_context": config.multiprocessing_context,
+            "worker_init_fn": WorkerInit(config.worker_init_fn),
         }
     with warnings.catch_warnings():
         # Torch has said it of the loader itself.
@@ -130,40 +125,33 @@ def _inner(loader: Any, epoch: Epoch) -> Inner:
             sampler=tasks,
             num_workers=count,
             collate_fn=same,  # type: ignore[arg-type]
-            pin_memory=loader.pin_memory and not delivery.accelerated(loader),
-            pin_memory_device=loader.pin_memory_device,
-            timeout=loader.timeout,
-            generator=_epoch.seeding(loader, epoch.progress),
+            pin_memory=config.pinned,
+            pin_memory_device=config.pin_memory_device,
+            timeout=config.timeout,
+            generator=plan.seeding(config),
             **options,
         )
     return Inner(inner, tasks)
 
 
-def _fetcher(loader: Any, epoch: Epoch) -> Fetcher:
-    count = loader.num_workers
-    if not count and loader._warm is None:
-        loader._warm = SlabRing(_WARM_SLABS)
+def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fetcher:
+    assert isinstance(plan.route, WorkersRoute)
+    count, source = config.num_workers, plan.route.hybrid
+    if not count and resources.warm is None:
+        resources.warm = SlabRing(_WARM_SLABS)
     return Fetcher(
-        loader.dataset,
-        loader._collate,
-        size=loader.batch_size,
-        batched=loader.batch_sampler is not None,
-        drop_last=loader.drop_last,
-        on_error=epoch.on_error,
-        limit=loader.max_errors,
+        config.dataset,
+        config.collate,
+        size=config.batch_size,
+        batched=config.batched,
+        drop_last=config.drop_last,
+        on_error=plan.on_error,
+        limit=config.max_errors,
         # The generators are this process's own: a thread must not seed them under its feet.
-        seed=None if loader.prefetch_thread and not count else loader.seed,
-        resume=positions(epoch.progress, count) if epoch.resumed else None,
-        every=loader.snapshot_every_n_steps or 0,
-        halves=halves(loader),
-        warm=None if count else loader._warm,
-        waiting=loader._waiting,
+        seed=None if config.prefetch_thread and not count else config.seed,
+        resume=positions(plan.progress, count) if plan.resumed else None,
+        every=config.snapshot_every_n_steps or 0,
+        hybrid=None if source is None else HybridSamples(source, config.dataset, config.check_crc),
+        warm=None if count else resources.warm,
+        waiting=resources.waiting,
     )
-
-
-def halves(loader: Any) -> Halves | None:
-    """What makes a loader's samples where an engine can begin what Python has to end."""
-    if loader.engine == "workers" or loader.batch_sampler is None:
-        return None
-    source = begun(loader.dataset)
-    return None if source is None else Halves(source, loader.dataset, loader.check_crc)

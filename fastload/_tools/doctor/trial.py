@@ -31,7 +31,7 @@ def trial(
     """
     try:
         loader: FastLoader[Any] = FastLoader(**arguments)
-        if not loader._native:
+        if loader.stats()["engine"] == "workers":
             because = [
                 line for line in loader.explain().splitlines() if line.startswith("because: ")
             ]

@@ -133,7 +133,8 @@ class Watch:
     def _of(self, loader: Any) -> LoaderSeen:
         if id(loader) not in self._loaders:
             self._kept.append(loader)
-            workers = 0 if getattr(loader, "_native", False) else loader.num_workers
+            native = isinstance(loader, FastLoader) and loader.stats()["engine"] != "workers"
+            workers = 0 if native else loader.num_workers
             objects = held(loader.dataset, workers) if workers else None
             seen = LoaderSeen(
                 kind="FastLoader" if isinstance(loader, FastLoader) else type(loader).__name__,

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from ..._base import nested
-from ..._base.devices.accelerator import Accelerator
-from ..._base.slabs import SlabRing
+from .. import nested
+from ..slabs import SlabRing
+from .accelerator import Accelerator
 
 PIN_FROM = 64 << 10
 """Bytes of a batch from which on it is staged in pinned memory. CUDA copies up to 64 KiB out of
