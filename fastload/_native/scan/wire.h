@@ -1,4 +1,4 @@
-// Protobuf's wire format with every bound checked; fastload/storage/formats/_example.py describes it.
+// Protobuf's wire format (protobuf.dev, "Encoding") with every bound checked.
 #pragma once
 
 #include <cstddef>
