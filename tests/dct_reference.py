@@ -1,4 +1,4 @@
-"""A reader of DCT records, slow and plain, written from docs/dct.md and not from the C++ code."""
+"""A simple reader of DCT records, written from docs/dct.md and not from the C++ code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-# Row-major place of the k-th coefficient in zig-zag order (ITU-T T.81, figure A.6).
+# Row-major position of the k-th coefficient in zig-zag order (ITU-T T.81, figure A.6).
 ZIGZAG = sorted(
     range(64),
     key=lambda place: (
@@ -32,7 +32,7 @@ CHROMINANCE = [
 
 @dataclass
 class Record:
-    """What a record says. ``coefficients[c]``: int (block rows, block columns, 8, 8), quantised."""
+    """A decoded record. ``coefficients[c]``: int (block rows, block columns, 8, 8), quantised."""
 
     width: int
     height: int
@@ -70,7 +70,7 @@ def _quant(head: _Head, before: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.i
 
 
 def _block(data: bytes, at: int, predicted: int) -> tuple[npt.NDArray[np.int64], int]:
-    """One block, (64,) row-major, and where the next one begins."""
+    """One block, (64,) row-major, and the offset of the next."""
     header = data[at]
     at += 1
     layout = "<h" if header >> 4 & 1 else "<b"
@@ -114,7 +114,7 @@ def _block(data: bytes, at: int, predicted: int) -> tuple[npt.NDArray[np.int64],
 
 
 def read(data: bytes) -> Record:
-    """Every block of every component, each column block reached through its offset."""
+    """Read every block of every component; reaches each column block by its offset."""
     head = _Head(data)
     assert (head.take("B"), head.take("B")) == (0xDC, 1)
     flags, layout = head.take("B"), head.take("B")

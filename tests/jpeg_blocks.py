@@ -1,4 +1,4 @@
-"""JPEG files out of coefficients, also such as no encoder makes."""
+"""Writes JPEG files from coefficients, including ones that no encoder produces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from dct_reference import ZIGZAG
 
-# Every symbol of AC coefficients has a code of 8 bits, its place here; of DC differences, of 5.
+# The code of an AC symbol is its 8-bit index here; DC differences have 5-bit codes.
 SYMBOLS = [0x00, 0xF0, *(run << 4 | size for run in range(16) for size in range(1, 16))]
 CODE = {symbol: code for code, symbol in enumerate(SYMBOLS)}
 
@@ -20,7 +20,7 @@ def _segment(marker: int, payload: bytes) -> bytes:
 
 
 def _value(value: int) -> tuple[int, str]:
-    """Its size in bits, and these."""
+    """The size of a value in bits, and these bits."""
     size = abs(value).bit_length()
     return size, format(
         value if value > 0 else value + (1 << size) - 1, f"0{size}b"
@@ -76,7 +76,7 @@ def write(
     data += _segment(0xDA, bytes([len(sampling)]) + scan + bytes([0, 63, 0]))
     before = [0] * len(sampling)
     bits = []
-    alone = len(sampling) == 1  # then blocks follow each other row by row
+    alone = len(sampling) == 1  # then blocks are stored row by row
     h0, v0 = (1, 1) if alone else sampling[0]
     rows, columns = coefficients[0].shape[0] // v0, coefficients[0].shape[1] // h0
     for mcu in range(rows * columns):

@@ -1,4 +1,4 @@
-"""Short ways to drive the native core from tests: files, batches, odd kinds of JPEG."""
+"""Helpers that drive the native core in tests: files, batches, unusual kinds of JPEG."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BILINEAR = 2
 
 
 def core() -> Any:
-    """The extension module; tests that use it are marked ``native``, so it is there."""
+    """The extension module; tests that use it are marked ``native``, so it exists."""
     module = _native.load()
     assert module is not None
     return module
@@ -29,7 +29,7 @@ def core() -> Any:
 def open_files(
     paths: Sequence[Path | str | bytes], *, mapped: bool | Sequence[bool] = False
 ) -> Any:
-    """Files of the core for these paths."""
+    """The core's Files for these paths."""
     encoded = [os.fsencode(path) for path in paths]
     ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
     flags = np.empty(len(encoded), np.uint8)
@@ -58,7 +58,7 @@ class Submitted:
 
 
 def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, Any]]:
-    """Arguments of core.submit for crops without resizing; whatever is given replaces a default."""
+    """Arguments of core.submit for crops without resizing; ``given`` replaces defaults."""
     box = np.ascontiguousarray(box, np.int32).reshape(-1, 4)
     n = len(box)
     out_h = given.pop("out_h", int(box[0, 3]) if n else 1)
@@ -105,7 +105,7 @@ def arguments(files: Any, box: Any, **given: Any) -> tuple[list[Any], dict[str, 
 
 
 def submit(files: Any, box: Any, **given: Any) -> Submitted:
-    """Submit a batch; by default each box is cut out of its file as it is, HWC uint8."""
+    """Submit a batch; by default each box is cropped without a resize, HWC uint8."""
     positional, keywords = arguments(files, box, **given)
     job = core().submit(*positional, **keywords)
     shape = (len(positional[8]), keywords["out_h"], keywords["out_w"], 3)
@@ -113,7 +113,7 @@ def submit(files: Any, box: Any, **given: Any) -> Submitted:
 
 
 def photo(width: int, height: int, seed: int = 0) -> Image.Image:
-    """A smooth image with some noise: every coefficient of a JPEG of it is used."""
+    """A smooth image with some noise: a JPEG of it uses every coefficient."""
     rng = np.random.default_rng(seed)
     coarse = rng.integers(0, 256, (height // 8 + 2, width // 8 + 2, 3), dtype=np.uint8)
     smooth = np.asarray(Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC))
@@ -122,7 +122,7 @@ def photo(width: int, height: int, seed: int = 0) -> Image.Image:
 
 
 def encode(image: Image.Image, format: str = "JPEG", **options: Any) -> bytes:
-    """The image's file, as Pillow writes it."""
+    """The image's file as Pillow writes it."""
     buffer = io.BytesIO()
     image.save(buffer, format, **options)
     return buffer.getvalue()
@@ -134,7 +134,7 @@ def pixels(data: bytes) -> np.ndarray:
 
 
 def frame(data: bytes) -> int:
-    """Where the frame header (SOF) of a JPEG begins."""
+    """The offset of a JPEG's frame header (SOF)."""
     at = 2
     while not (0xC0 <= data[at + 1] <= 0xCF and data[at + 1] not in (0xC4, 0xC8, 0xCC)):
         at += 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0])
@@ -148,7 +148,7 @@ def with_size(data: bytes, width: int, height: int) -> bytes:
 
 
 def as_440(data: bytes) -> bytes:
-    """A 4:4:0 JPEG out of a baseline 4:2:2 one: sampling and sides swapped, the same MCUs in order.
+    """A 4:4:0 JPEG from a baseline 4:2:2 one: sampling and sides swapped, the same MCUs in order.
 
     The picture is a jumble, but a valid one; Pillow does not write 4:4:0.
     """
@@ -161,7 +161,7 @@ def as_440(data: bytes) -> bytes:
 
 
 def as_411(data: bytes) -> bytes:
-    """A 4:1:1 JPEG out of a baseline 4:2:0 one whose sides are multiples of 16; see as_440."""
+    """A 4:1:1 JPEG from a baseline 4:2:0 one whose sides are multiples of 16; see as_440."""
     at = frame(data)
     height, width = struct.unpack(">HH", data[at + 5 : at + 9])
     swapped = bytearray(with_size(data, width * 2, height // 2))

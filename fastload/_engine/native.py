@@ -270,7 +270,7 @@ class NativeEngine(ImageEngine):
             times=batch.times,
             stages=None if params is None else params.stages(),
             erase=None if params is None or self._erased is None else params.erase(*self._erased),
-            keep=self._cache_fill(batch),
+            cache_fill=self._cache_fill(batch),
             entries=(self._index, batch.records),
             channels=self.plan.channels,
             scaled=self.plan.scaled,
@@ -284,7 +284,7 @@ class NativeEngine(ImageEngine):
             return None
         placed = batch.cache_fill.placed
         stage = placed and (placed.source, placed.box, placed.resized, placed.window)
-        fill: _core.Keep = self._core.Keep(
+        fill: _core.CacheFill = self._core.CacheFill(
             self.cache.arena,
             self.cache.form,
             batch.records,

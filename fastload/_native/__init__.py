@@ -1,7 +1,8 @@
 """The native core: JPEG decode, exact resize and the thread pool, in C++.
 
-``load()`` gives the extension module, or None where it was not built. Its functions are private to
-fastload and described in ``_core.pyi``; what became of a sample is one of the constants below.
+``load()`` returns the extension module, or None if it was not built. Its functions are private to
+fastload and described in ``_core.pyi``. The constants below are the results for one sample (PENDING
+to CORRUPT) and the kinds of records (ENCODED, RAW, DCT).
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from types import ModuleType
 from ..errors import MissingDependencyError
 
 PENDING = -1
-"""Not looked at: the job was cancelled first."""
+"""Not processed: the job was cancelled first."""
 OK = 0
 UNSUPPORTED = 1
-"""Pillow decides: another format, a rare kind of JPEG, or any libjpeg warning."""
+"""Pillow decides: another format, a rare kind of JPEG, or a libjpeg warning."""
 IO = 2
 """Reading failed; the sample's detail is an errno."""
 TRUNCATED = 3
-"""The span does not lie inside the file."""
+"""The span is not inside the file."""
 CHECKSUM = 4
-"""CRC32C differs from the stored one."""
+"""Checksum mismatch: CRC32C differs from the stored one."""
 SIZE = 5
-"""The image's size is not the one the store promised, or the box does not lie inside it."""
+"""The image's size differs from the store's, or the box is not inside the image."""
 CORRUPT = 6
-"""A DCT record that breaks its own format."""
+"""A DCT record that violates its format."""
 
 ENCODED = 0
 RAW = 1
@@ -40,9 +41,9 @@ _warned = False
 
 
 def load() -> ModuleType | None:
-    """The module ``fastload._native._core``, or None where it was not built.
+    """The module ``fastload._native._core``, or None if it was not built.
 
-    ``FASTLOAD_NO_NATIVE=1`` in the environment hides it; the variable is looked up at every call.
+    ``FASTLOAD_NO_NATIVE=1`` in the environment hides it; every call reads the variable.
     """
     global _module, _reason, _tried
     if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
@@ -52,31 +53,31 @@ def load() -> ModuleType | None:
             _module = importlib.import_module("fastload._native._core")
         except ImportError as error:
             _reason = str(error)
-        _tried = True  # last: another thread that comes meanwhile waits in its own import
+        _tried = True  # last, so that another thread waits in its own import meanwhile
     return _module
 
 
 def missing() -> MissingDependencyError:
-    """The error for what cannot be done without the core."""
+    """The error for a function that needs the core."""
     return MissingDependencyError(f"the native core is needed, and {_absence()}")
 
 
 def warn_missing() -> None:
-    """Warn, once in a process, that everything will be slower for want of the core."""
+    """Warn, once per process, that everything is slower without the core."""
     global _warned
     if _warned:
         return
     _warned = True
     warnings.warn(
-        "fastload gives the same results from Python, several times slower: "
-        f"it runs without its native core, as {_absence()}",
+        "fastload runs without its native core, with the same results but several times slower: "
+        f"{_absence()}",
         RuntimeWarning,
         stacklevel=2,
     )
 
 
 def _absence() -> str:
-    """Why the core is not there, and what to do."""
+    """Why the core is missing, and what to do."""
     if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
         return "FASTLOAD_NO_NATIVE hides it; unset that variable"
     return (

@@ -1,37 +1,38 @@
 """The native core, as C++ exposes it.
 
-Arrays are C-contiguous; a wrong dtype or a read-only array is a TypeError, a wrong shape or value a
+Arrays are C-contiguous. A wrong dtype or a read-only array is a TypeError, a wrong shape or value a
 ValueError.
 """
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
+from typing_extensions import Buffer
 
-class Watched:
-    """While it lives, reading a page of ``map`` that its file no longer has gives zeros.
+class SigbusGuard:
+    """Lets the process survive reads of pages that a mapped file has lost; they read as zeros.
 
-    Otherwise it would end the process by SIGBUS. ``map``: a mapped file, contiguous; it is kept.
+    Without it, such a read ends the process with SIGBUS. ``map``: a mapped file, contiguous; the
+    guard holds it.
     """
 
-    def __init__(self, map: Any) -> None: ...
+    def __init__(self, map: Buffer) -> None: ...
     @property
-    def cut(self) -> int:
-        """Offset of the first page that was found missing; -1: none was."""
+    def first_missing(self) -> int:
+        """Offset of the first page that was found missing, or -1."""
 
 class Files:
-    """Files of a store, opened or mapped when first read, in every process that reads.
+    """Files of a store. Each process opens or maps them when it first reads them.
 
-    paths: the paths in the file system's encoding, one after the other, without separators.
+    paths: the paths in the file system's encoding, concatenated without separators.
     ends: int64 (n,), where each path ends in ``paths``.
-    mapped: uint8 (n,), 1: map the file (packed, local), 0: open, read, close for every sample.
-    The arrays are kept, not copied.
-    arena: its memory file is file number n, behind the others.
-    memory: by file number, arrays that take the place of files; ``mapped`` must say 1 for these.
-        uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) of any strides that are not
-        negative: raw images, each of which a span from its first to its last byte is. Read where
-        they are, so what is changed in them is seen.
+    mapped: uint8 (n,), 1: map the file (packed, local); 0: open, read, close it for every sample.
+    arena: its memory file becomes file number n.
+    memory: arrays by the number of the file that they replace; ``mapped`` must be 1 for these.
+        uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) with any non-negative strides: raw
+        images; the span of an image is from its first to its last byte. Read in place, so later
+        changes are seen.
+
+    The arrays are held, not copied.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class Files:
         memory: dict[int, npt.NDArray[np.uint8]] = ...,
     ) -> None: ...
     def close(self) -> None:
-        """Let go of the maps, once the jobs that read them are done. Idempotent."""
+        """Close the maps, once the jobs that read them are done. Idempotent."""
     def may_be_turned(
         self,
         file: npt.NDArray[np.int32],
@@ -51,10 +52,10 @@ class Files:
         nbytes: npt.NDArray[np.int64],
         out: npt.NDArray[np.uint8],
     ) -> None:
-        """Write 0 into ``out`` (n,) for each JPEG, PNG or BMP that certainly lies upright.
+        """Write 0 into ``out`` (n,) for each JPEG, PNG or BMP that is certainly upright.
 
-        1: EXIF or XMP says otherwise, or only Pillow can tell; also where it cannot be read. On the
-        caller's thread, without the GIL.
+        1: it has an EXIF or XMP orientation, only Pillow can tell, or it cannot be read. Runs on
+        the caller's thread, without the GIL.
         """
     def readahead(
         self,
@@ -64,19 +65,19 @@ class Files:
     ) -> None:
         """Ask the system to read spans (n,) into the page cache, in the order of the disk.
 
-        Returns without waiting for the data, without the GIL meanwhile. Only advice: spans outside
-        of their files and files that cannot be opened are left out.
+        Returns without waiting for the data; releases the GIL. Only advice: spans outside their
+        files and files that cannot be opened are skipped.
         """
     def __len__(self) -> int: ...
 
 class Arena:
-    """Records in a memory file, see _engine/cache/memory.py (its protocol) and arena.h.
+    """Cached records in a memory file; see _engine/cache/memory.py and io/arena.h.
 
     fd: of the memory file; it may be closed afterwards.
-    lock: keep what this object puts there from being swapped out, as far as the system allows.
+    lock: lock records that this object adds into memory, as far as the system allows.
 
     Raises:
-        RuntimeError: the file is none.
+        RuntimeError: the file is no arena.
     """
 
     def __init__(self, fd: int, *, lock: bool) -> None: ...
@@ -96,33 +97,39 @@ class Arena:
         kind: npt.NDArray[np.uint8],
         size: npt.NDArray[np.int32],
         converted: npt.NDArray[np.uint8],
-    ) -> int: ...
+    ) -> int:
+        """Look up records (n,) and return how many are cached.
+
+        Writes for each of them where it is: offset (-1: not cached) and nbytes in the memory file,
+        kind, size (n, 2) width and height, and converted: 1 if these are not the store's bytes.
+        """
     def put(
-        self, record: int, data: Any, kind: int, width: int, height: int, converted: bool
-    ) -> bool: ...
+        self, record: int, data: Buffer, kind: int, width: int, height: int, converted: bool
+    ) -> bool:
+        """Add a record. False: it is already there, or there is no room."""
 
 class EntryTable:
-    """Where rows of MCUs begin in JPEGs that were decoded, see entry_points.h.
+    """Where rows of MCUs begin in JPEGs that were decoded; see jpeg/huffman_index.h.
 
-    records: how many the store has. limit: bytes at most, taken as they are used.
+    records: the number of records in the store. limit: bytes at most, taken as they are used.
     """
 
     def __init__(self, records: int, limit: int) -> None: ...
     @property
     def used(self) -> int:
-        """Bytes of what is remembered."""
+        """Bytes of entry points."""
     @property
     def count(self) -> int:
-        """Records of which something is remembered."""
+        """Records with entry points."""
 
-class Keep:
-    """Which of n samples go into an arena while they are decoded.
+class CacheFill:
+    """Which of n samples are added to an arena while they are decoded.
 
-    form: 0: their bytes; 1: JPEG files as DCT records, other bytes as they are; 2: pixels.
-    records: (n,) their numbers in the arena; wanted: (n,), 1 for the samples to keep.
-    stage: with form 2, of each sample source (n, 2), box (n, 4), resized (n, 2) and window (n, 4)
-        with its width and height; then what ``submit`` is given is for the pixels that are kept.
-    filter, order, fill: of the stage, as submit's.
+    form: 0: their bytes; 1: JPEG files as DCT records, other records as they are; 2: pixels.
+    records: (n,) their numbers in the arena; wanted: (n,), 1 for the samples to add.
+    stage: with form 2, for each sample source (n, 2), box (n, 4), resized (n, 2) and window (n, 4)
+        with its width and height; the geometry that ``submit`` gets then applies to these pixels.
+    filter, order, fill: of the stage, as for submit.
     """
 
     def __init__(
@@ -139,14 +146,14 @@ class Keep:
     ) -> None: ...
 
 class Job:
-    """A submitted batch. It keeps its buffers alive; dropped before its end, it is cancelled."""
+    """A submitted batch. It holds its buffers; dropping it before its end cancels it."""
 
     def wait(self) -> None:
-        """Return when every sample has its status; without the GIL; may be called again.
+        """Return when every sample has its status. Releases the GIL; may be called again.
 
         Raises:
             RuntimeError: the job was submitted before a fork and was not finished then.
-            KeyboardInterrupt: as any wait in Python; the job goes on.
+            KeyboardInterrupt: like any wait in Python; the job continues.
         """
     def cancel(self) -> None:
         """Drop unstarted samples (their status stays -1) and wait for running ones."""
@@ -198,7 +205,7 @@ def submit(
         npt.NDArray[np.uint8],
     ]
     | None = None,
-    keep: Keep | None = None,
+    cache_fill: CacheFill | None = None,
     channels: int = 3,
     scaled: bool = False,
     begin: bool = True,
@@ -207,40 +214,38 @@ def submit(
 ) -> Job:
     """Start filling a batch of n samples.
 
-    begin: False: only check and keep the arguments, for ``views`` of another call.
-    views: jobs of the same samples that were not begun, which this one fills too (wait for this
-        one); and (n, 4) x, y, w, h of the source: what of it is decoded once for all of them, where
-        w is not 0, and holds their boxes.
-
-    entries: what is remembered of the records, and their numbers (n,) there; changes no pixel.
-
-    file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: up to the end of the file.
-    kind: (n,), ENCODED (JPEG or BMP; else UNSUPPORTED), RAW (uint8 HWC, needs size),
-        DCT, or TURNED (UNSUPPORTED). UNSUPPORTED is also a JPEG without an end, which may be
-        truncated, and a sample with a side above 65,535 anywhere, of what it is made of or becomes.
-    size: (n, 2) width, height of the source image, 0, 0 where unknown.
+    file, offset, nbytes: (n,), the bytes of each sample; nbytes -1: to the end of the file.
+    kind: (n,), ENCODED (JPEG or BMP), RAW (uint8 HWC, needs size), DCT or TURNED.
+    size: (n, 2) width, height of the source image; 0, 0: unknown.
     checksum: (n,) CRC32C of the bytes; check: (n,), 1 where to verify it (None: everywhere).
     box: (n, 4) x, y, w, h; resized: (n, 2) w, h; window: (n, 2) x, y; flip: (n,).
     out: n * channels * out_h * out_w elements of dtype, as bytes, one dimension.
-    lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels as they are.
+    lut: bytes of a (3, 256) table of dtype, copied; None: uint8 levels unchanged.
     dtype: 0 uint8, 1 float32, 2 float16, 3 bfloat16. filter, order: as numbered in resample.h.
-    status, detail: (n,), written: one of the constants of fastload._native, and an errno for IO.
+    status, detail: (n,), written: a constant of fastload._native, and an errno for IO. UNSUPPORTED
+        samples are left to Pillow: other formats, TURNED, a JPEG without an end (it may be
+        truncated), and a sample in which any image has a side above 65,535.
     threads: number of pool threads that may work on it; 0: the caller's, within wait().
-    times: (n, 7), written where given: the thread as threading.get_native_id() numbers it, then, on
-        the clock of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows
-        were resized between those that were decoded; end of decoding, end.
-    stages: what comes between the first frame and the batch: first_size (n, 2), width and height of
-        the first frame; codes (n, k) and values (n, k, v), operations as numbered in pixels.h;
-        frames (n, f, 11), each box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h);
-        settings (f, 5), each how many operations come before the frame, filter, fill (r, g, b).
+    times: (n, 7), written: the thread as threading.get_native_id() numbers it; then, on the clock
+        of time.perf_counter_ns(), begin, end of reading, end of checking; how long rows were
+        resized while decoding; end of decoding, end.
+    stages: what follows the first crop: first_size (n, 2), width and height of its result; codes
+        (n, k) and values (n, k, v), operations as numbered in pixels.h; frames (n, f, 11), crop
+        stages: box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h); settings (f, 5):
+        how many operations precede the crop stage, filter, fill (r, g, b).
     erase: rectangles of the result: boxes (n, e, 4), each x, y, w, h (w 0: none); keys (n, e) of
-        the noise; noise (e,), 1 where there is some; values as bytes of dtype, of each e 3 or, with
-        noise, 3 x 65,536, and then up to a multiple of 4 bytes.
-    keep: what of the samples goes into a cache.
-    channels: 3; or 1 for gray images, whose three channels are equal in everything that is asked
+        the noise; noise (e,), 1 for noise; values as bytes of dtype, for each e 3 or, with noise,
+        3 x 65,536, padded to a multiple of 4 bytes.
+    cache_fill: which samples are added to a cache.
+    channels: 3; or 1 for gray images if the three channels are equal in everything that is asked
         for: one of them is written.
-    scaled: whether JPEGs and DCT records that are much larger than needed are decoded at 1/2, 1/4
-        or 1/8 of their size, see scale_of in image.h.
+    scaled: whether JPEGs and DCT records much larger than needed are decoded at 1/2, 1/4 or 1/8 of
+        their size, see scale_of in image/placement.h.
+    begin: False: only check and hold the arguments, for ``views`` of another call.
+    views: jobs of the same samples with ``begin=False``, which this job fills too (wait for this
+        one); and (n, 4) x, y, w, h of the source: the region that is decoded once for all of them.
+        It contains their boxes; w 0: each decodes by itself.
+    entries: a table of entry points, and the records' numbers (n,) there; changes no pixel.
     """
 
 def resample(
@@ -259,9 +264,9 @@ def resample(
     order: int,
     fill: tuple[int, int, int],
 ) -> None:
-    """Resize one image (h, w, 3) to resized (w, h), cut the window at (x, y), store it into out.
+    """Resize one image (h, w, 3) to resized (w, h), crop the window at (x, y), store it into out.
 
-    The other arguments are submit's, for one sample. ValueError where a side is not 1 to 65,535.
+    The other arguments are submit's, for one sample. ValueError if a side is not 1 to 65,535.
     """
 
 def pixels(
@@ -279,9 +284,9 @@ def probe(
     status: npt.NDArray[np.int32],
     threads: int,
 ) -> None:
-    """Read image sizes out of headers of JPEG, PNG, BMP and DCT records, without the GIL.
+    """Read image sizes from headers of JPEG, PNG, BMP and DCT records, without the GIL.
 
-    size_out: (n, 2) width, height, written where status is OK. Other formats are UNSUPPORTED.
+    size_out: (n, 2) width, height, written if status is OK. Other formats are UNSUPPORTED.
     """
 
 def gather(
@@ -295,20 +300,20 @@ def gather(
     status: npt.NDArray[np.int32],
     detail: npt.NDArray[np.int32],
 ) -> int:
-    """Read whole files into ``memory``, one after the other, until one does not fit.
+    """Read whole files into ``memory``, one after another, until one does not fit.
 
-    All arrays but ``memory`` and ``size`` (n, 2) are (n,); all but ``file`` are filled: where each
-    file lies in ``memory``, its CRC32C, width and height, what became of it (1: read, of a format
-    whose size the core does not know, or a JPEG without an end), an errno.
+    All arrays but ``memory`` and ``size`` (n, 2) are (n,); all but ``file`` are written: where each
+    file is in ``memory``, its CRC32C, width and height, status (1: read, but the core cannot tell
+    the size, or a JPEG without an end), and an errno.
 
     Returns:
-        How many were read. Of the first that did not fit ``nbytes`` says how large it is.
+        How many were read. ``nbytes`` of the first that did not fit is set.
     """
 
 def start_writeback(descriptor: int, offset: int, nbytes: int) -> None:
-    """Ask the system to begin writing a part of a file to the disk, and do not wait for it.
+    """Ask the system to start writing a part of a file to the disk, without waiting.
 
-    Only advice, and no promise that anything is durable: fsync is what waits.
+    Only advice, and no promise that anything is durable: that takes fsync.
     """
 
 def random_words(
@@ -318,7 +323,7 @@ def random_words(
     streams: npt.NDArray[np.uint64],
     out: npt.NDArray[np.uint64],
 ) -> None:
-    """Fill ``out`` with what ``_philox.words`` returns, for n indices and b streams.
+    """Fill ``out`` with what ``_base.philox.words`` returns, for n indices and b streams.
 
     Args:
         seed: below 2**64.
@@ -328,26 +333,27 @@ def random_words(
     """
 
 def mix_up(batch: npt.NDArray[np.float32], before: float, own: float) -> None:
-    """Each sample of ``batch`` becomes ``before`` times the one before it and ``own`` times itself.
+    """Replace each sample by ``before`` times the previous sample plus ``own`` times itself.
 
-    The one before the first is the last. Products and sum are rounded to float32.
+    The sample before the first is the last. Products and sum are rounded to float32.
     """
 
 def cut_mix(batch: npt.NDArray[np.uint8], top: int, bottom: int, left: int, right: int) -> None:
-    """Into a box of each sample of ``batch`` comes that of the one before it; first after last.
+    """Copy a box from each sample of ``batch`` to the next, and from the last to the first.
 
     Args:
         batch: (n, planes, rows, bytes of a row).
         top, bottom: rows.
         left, right: bytes of a row.
 
-    Raises ValueError where the box reaches outside.
+    Raises:
+        ValueError: the box extends outside the images.
     """
 
-def crc32c(buffer: Any, crc: int = 0) -> int:
-    """CRC32C of a bytes-like object, going on from ``crc``."""
+def crc32c(buffer: Buffer, crc: int = 0) -> int:
+    """CRC32C of a bytes-like object, continued from ``crc``."""
 
-def _crc32c_portable(buffer: Any, crc: int = 0) -> int: ...
+def _crc32c_portable(buffer: Buffer, crc: int = 0) -> int: ...
 def simd() -> str:
     """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
 
@@ -359,10 +365,10 @@ def _inverse_dct(
     quant: npt.NDArray[np.uint16],
     samples: npt.NDArray[np.uint8],
 ) -> None:
-    """Samples of blocks side by side, by the instruction set in use. For the tests.
+    """Samples of blocks side by side, with the instruction set in use. For the tests.
 
     Args:
-        blocks: (n, 64), quantised, row by row.
+        blocks: (n, 64), quantised, row-major.
         quant: (64,), in the same order.
         samples: (8, 8 * n), written.
     """
@@ -375,18 +381,18 @@ def _ycc_to_rgb(
     x0: int,
     rgb: npt.NDArray[np.uint8],
 ) -> None:
-    """Pixels of a row from column ``x0`` on, by the instruction set in use. For the tests.
+    """Pixels of a row from column ``x0`` on, with the instruction set in use. For the tests.
 
     Args:
-        sampling: of ycc.h.
-        luma: the row, behind its 64th byte and before its 64th last.
+        sampling: as numbered in ycc.h.
+        luma: the row, with 64 bytes before and after it.
         chroma: likewise, four rows: the nearer Cb and Cr, the farther Cb and Cr.
-        far_below: whether the farther rows lie below.
+        far_below: whether the farther rows are below.
         x0: first column.
         rgb: (width, 3), written.
     """
 
-def _own_entropy(jpeg: Any, times: int = 2) -> bool:
+def _own_entropy(jpeg: Buffer, times: int = 2) -> bool:
     """Whether the core's own Huffman decoder decodes this file, and not libjpeg's. For the tests.
 
     times: how often it is decoded; tables for a small file are built the second time.
@@ -396,30 +402,30 @@ def _own_entropy(jpeg: Any, times: int = 2) -> bool:
     """
 
 def pool_size() -> int:
-    """Threads that the pool of this process holds now."""
+    """Number of threads in this process's pool now."""
 
 def set_simd(name: str) -> bool:
     """Choose the instruction set for images begun from now on ("": the best one here).
 
-    False, and nothing changed, where this machine lacks it. DCT records take the next lower one
-    where they need more of it than the resampler does; Huffman codes go by that choice. For the
+    False, and nothing changed, if this machine lacks it. DCT records take the next lower one if
+    they need instructions that the resampler does not; Huffman codes follow that choice. For the
     tests.
     """
 
 def set_stamps(on: bool) -> None:
-    """Whether batches read the clock from now on; without, ``Job.nanoseconds`` stays 0.
+    """Whether batches read the clock from now on; if not, ``Job.nanoseconds`` stays 0.
 
-    On from the start. For the benchmark of what the clock costs.
+    On by default. For the benchmark of the clock's cost.
     """
 
-def dct_encode(jpeg: Any, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
-    """DCT record of a JPEG file; column_block and keep_metadata as in dct.h.
+def dct_encode(jpeg: Buffer, *, column_block: int = 8, keep_metadata: bool = True) -> bytes:
+    """DCT record of a JPEG file; column_block and keep_metadata as in dct/record.h.
 
     Raises:
         ValueError: the original bytes must be kept; the message says why.
     """
 
-def dct_to_jpeg(record: Any) -> bytes:
+def dct_to_jpeg(record: Buffer) -> bytes:
     """A JPEG file with the coefficients of a DCT record.
 
     Raises:
@@ -427,12 +433,12 @@ def dct_to_jpeg(record: Any) -> bytes:
     """
 
 def planes_usable() -> bool:
-    """Whether common JPEGs and DCT records become pixels without libjpeg."""
+    """Whether common JPEGs and DCT records are decoded to pixels without libjpeg."""
 
 def dct_usable() -> bool:
-    """Whether the linked libjpeg lets DCT records take the place of its entropy decoder.
+    """Whether the linked libjpeg allows DCT records to replace its entropy decoder.
 
-    Where not (or with FASTLOAD_NO_DCT_HOOK in the environment) they decode by way of a rebuilt
+    If not (or with FASTLOAD_NO_DCT_HOOK in the environment), records are decoded through a rebuilt
     JPEG, and JPEG files by libjpeg's own Huffman decoder: the same pixels, slower.
     """
 
@@ -440,7 +446,7 @@ def dct_simd() -> str:
     """Instruction set that expands DCT records now: "avx512", "avx2", "neon" or "scalar"."""
 
 def find_features(
-    data: Any,
+    data: Buffer,
     offset: npt.NDArray[np.int64],
     nbytes: npt.NDArray[np.int64],
     names: list[bytes],
@@ -450,28 +456,28 @@ def find_features(
     found_nbytes: npt.NDArray[np.int64],
     first: npt.NDArray[np.int64],
 ) -> int:
-    """Where m features lie in n examples: ``storage._example.find`` says what is written.
+    """Where m features are in n examples: ``storage/formats/_example.py`` defines what is written.
 
-    The arrays that are written are (n, m) and hold zeros. Returns the first example that is no
-    valid message, or -1.
+    The written arrays are (n, m) and must hold zeros. Returns the first example that is not a valid
+    message, or -1.
     """
 
 def find_datums(
-    data: Any,
+    data: Buffer,
     offset: npt.NDArray[np.int64],
     nbytes: npt.NDArray[np.int64],
     table: npt.NDArray[np.int64],
 ) -> int:
-    """Fields of n messages of Caffe into a table (n, 8) of zeros: see ``storage._datum.find``.
+    """Fields of n Caffe messages into a table (n, 8) of zeros: see ``storage/formats/_datum.py``.
 
-    Returns the first that is no valid message, or -1.
+    Returns the first that is not a valid message, or -1.
     """
 
 def tar_members(
-    data: Any,
+    data: Buffer,
 ) -> tuple[int, str, bytes, bytes, bytes, bytes, bytes, bytes, bytes, bytes, list[bytes]]:
-    """The members of a tar archive: ``storage._tar_members.Members``, arrays as their bytes.
+    """The members of a tar archive: ``storage/formats/_tar_members.Members``, arrays as bytes.
 
-    Before them: where the walk ended, what is wrong there ("" if nothing is; "{name}" stands for
-    what comes next), and the name of the member that is refused.
+    Before them: where parsing ended, the error there ("" if there is none; "{name}" stands for the
+    next item), and the name of the member that is refused.
     """

@@ -27,7 +27,7 @@ def scales(
 
     The largest factor at which the box is still twice as wide and high as its resized size. 1 with
     the nearest filter, which picks single pixels, and with torch's integer filters, whose boxes
-    have no fractions of a pixel. The same as ``scale_of`` in batch/image.h.
+    have no fractions of a pixel. The same as ``scale_of`` in image/placement.h.
 
     Args:
         box, resized: as in ``Geometry``.

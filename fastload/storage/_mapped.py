@@ -54,13 +54,13 @@ class Watch:
 
     def __init__(self, mapped: mmap.mmap, path: str) -> None:
         core = _native.load()
-        self._core: Any = None if core is None else core.Watched(mapped)
+        self._core: Any = None if core is None else core.SigbusGuard(mapped)
         self._map, self._path = mapped, path
 
     def check(self) -> None:
         """Raises StoreError: the file is not whole any more."""
         expected, found = len(self._map), self._map.size()
-        if found < expected or (self._core is not None and self._core.cut >= 0):
+        if found < expected or (self._core is not None and self._core.first_missing >= 0):
             raise StoreError(
                 f"expected {expected} bytes, as the file had when it was opened, found {found}: "
                 "was it cut short or overwritten? Put the store back and make a new loader",

@@ -173,7 +173,7 @@ def test_the_core_checks_what_it_is_to_keep() -> None:
     records, wanted = np.arange(2), np.ones(2, np.uint8)
     two, four = np.ones((2, 2), np.int32), np.ones((2, 4), np.int32)
     four[:, :2] = 0
-    core.Keep(arena, 2, records, wanted, (two, four, two, four))
+    core.CacheFill(arena, 2, records, wanted, (two, four, two, four))
     for arguments, error in [
         ((arena, 3, records, wanted), ValueError),
         ((arena, 2, records, wanted), ValueError),
@@ -185,7 +185,7 @@ def test_the_core_checks_what_it_is_to_keep() -> None:
         ((None, 0, records, wanted), TypeError),
     ]:
         with pytest.raises(error):
-            core.Keep(*arguments)
+            core.CacheFill(*arguments)
     for record in (-1, RECORDS):  # nowhere in the table
         assert not arena.put(record, b"x", 0, 1, 1, False)
         assert arena.find(

@@ -346,14 +346,14 @@ when = sys.argv[2]
 if when == "before":
     faulthandler.enable()
 ours, other = mapped("ours"), mapped("other")
-watched = core.Watched(ours)
+watched = core.SigbusGuard(ours)
 if when in ("after", "disabled"):
     faulthandler.enable()
-again = core.Watched(ours)  # over who has put their handler in our place
+again = core.SigbusGuard(ours)  # over who has put their handler in our place
 if when == "disabled":
     faulthandler.disable()
 page = 3 * mmap.PAGESIZE
-assert ours[page + 5] == 0 and watched.cut == again.cut == page
+assert ours[page + 5] == 0 and watched.first_missing == again.first_missing == page
 print("ours", flush=True)
 other[0]
 """

@@ -1,6 +1,6 @@
-// Decodes JPEGs again and again with what is remembered of them (jpeg/huffman_index.h), while the files and what is
-// remembered get damaged in between, for AddressSanitizer and UBSan to watch. Fails where a crop has another
-// status or other pixels than without. Built and run by test_fuzz.py:
+// Decodes JPEGs repeatedly with their entry points (jpeg/huffman_index.h), and damages the files and the
+// points in between, under AddressSanitizer and UBSan. Fails if a crop has another status or other pixels
+// than without entry points. Built and run by test_fuzz.py:
 //
 //   entries SEED COUNT FILE...
 #include <algorithm>
@@ -12,8 +12,8 @@
 #include <random>
 #include <vector>
 
+#include "image/header.h"
 #include "jpeg/huffman_index.h"
-#include "batch/image.h"
 #include "jpeg/jpeg.h"
 
 namespace {
@@ -26,9 +26,9 @@ size_t below(size_t limit) {
   return limit == 0 ? 0 : generator() % limit;
 }
 
-// The file with a comment in front that makes it large enough to be remembered.
+// The file with a leading comment that makes it large enough for entry points.
 Bytes lengthened(const Bytes& file) {
-  constexpr size_t kComment = fastload::EntryNotes::kSmall;
+  constexpr size_t kComment = fastload::FileEntryPoints::kSmall;
   Bytes bytes(file.begin(), file.begin() + 2);
   for (const size_t byte : {size_t{0xFF}, size_t{0xFE}, kComment >> 8, kComment & 255})
     bytes.push_back(static_cast<uint8_t>(byte));
@@ -37,9 +37,9 @@ Bytes lengthened(const Bytes& file) {
   return bytes;
 }
 
-// Behind the comment, but for one time in eight.
+// Damages bytes after the comment, and in one of eight cases anywhere.
 void damage(Bytes* bytes) {
-  const size_t from = below(8) ? fastload::EntryNotes::kSmall : 2;
+  const size_t from = below(8) ? fastload::FileEntryPoints::kSmall : 2;
   if (bytes->size() <= from) return;
   const size_t at = from + below(bytes->size() - from);
   switch (below(6)) {
@@ -141,7 +141,7 @@ int main(int argc, char** argv) {
           break;
         case 1:
           damage(&bytes);
-          bytes.shrink_to_fit();  // so that the first byte beyond is poisoned
+          bytes.shrink_to_fit();  // so that the sanitizer sees reads past the end
           break;
         case 2:
           damage(table.find(0));
@@ -157,9 +157,8 @@ int main(int argc, char** argv) {
       forgotten += before.place != 0 && table.find(0).place != before.place;
       refused += mine.status != fastload::Status::kOk;
       if (mine.status != other.status || mine.pixels != other.pixels) {
-        std::printf("crop %ld: status %d, without what is remembered %d%s\n", done,
-                    static_cast<int>(mine.status), static_cast<int>(other.status),
-                    mine.status == other.status ? ", other pixels" : "");
+        std::printf("crop %ld: status %d, without entry points %d%s\n", done, static_cast<int>(mine.status),
+                    static_cast<int>(other.status), mine.status == other.status ? ", other pixels" : "");
         return 1;
       }
     }

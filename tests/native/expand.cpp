@@ -1,7 +1,7 @@
-// Packs blocks of DCT records and expands them, and damaged ones, with every instruction set of this machine,
-// and compares each with the portable code: the same bytes, verdict and coefficients, nothing read outside. A
-// program of its own, without Python and libjpeg, so that another processor's code can be tried in an
-// emulator (CONTRIBUTING.md, "Other processors"): tests/native/test_expand.py compiles and runs it.
+// Packs and expands blocks of DCT records, sound and damaged ones, with every instruction set of this
+// machine, and compares each with the portable code: the same bytes, results and coefficients, and no read
+// outside the data. A program without Python and libjpeg, so that code for another processor can be tested in
+// an emulator (CONTRIBUTING.md, "Other processors"). tests/native/test_expand.py compiles and runs it.
 //
 //   expand [rounds [seed]]
 #include <sys/mman.h>
@@ -32,7 +32,7 @@ struct Random {
   int below(int n) { return static_cast<int>(engine() % static_cast<uint64_t>(n)); }
 };
 
-// Memory whose last byte is followed by a page that must not be touched.
+// MappedArray whose last byte is followed by a page that must not be touched.
 class Edge {
  public:
   Edge() {
@@ -42,7 +42,7 @@ class Edge {
     if (at == MAP_FAILED || mprotect(static_cast<char*>(at) + page, page, PROT_NONE) != 0) std::abort();
     end_ = static_cast<uint8_t*>(at) + page;
   }
-  // A copy that ends where the page does.
+  // Copies bytes to the end of the page.
   const uint8_t* put(const std::vector<uint8_t>& bytes) {
     if (bytes.size() > room_) std::abort();
     if (!bytes.empty()) std::memcpy(end_ - bytes.size(), bytes.data(), bytes.size());
@@ -61,7 +61,7 @@ int coefficient(Random* random) {
   return value < -1023 ? -1023 : value > 1023 ? 1023 : value;
 }
 
-// Packs a block in both ways. nullptr: it cannot be packed.
+// Packs a block with the portable and the fastest packer. nullptr: it cannot be packed.
 uint8_t* pack(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) {
   uint8_t again[fastload::kDctPackedRoom];
   int16_t before = *prediction;
@@ -76,7 +76,7 @@ uint8_t* pack(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) {
   return end;
 }
 
-// The blocks of an MCU as an encoder packs them: some empty, some full, of all sizes of values.
+// The blocks of an MCU as an encoder packs them: some empty, some full, with values of all sizes.
 std::vector<uint8_t> sound(Random* random) {
   std::vector<uint8_t> bytes(kBlocks * fastload::kDctPackedRoom);
   int16_t prediction[3] = {};
@@ -116,8 +116,8 @@ std::vector<uint8_t> hostile(Random* random) {
 }
 
 struct Result {
-  bool accepted, walked;
-  ptrdiff_t nbytes, walked_nbytes;
+  bool accepted, skipped;
+  ptrdiff_t nbytes, skipped_nbytes;
   int16_t prediction[3];
   JBLOCK blocks[kBlocks];
 };
@@ -129,9 +129,9 @@ Result expand(const DctExpander& expander, const uint8_t* at, const uint8_t* end
   for (int b = 0; b < kBlocks; b++) blocks[b] = &result.blocks[b];
   DctCursor cursor{at, end, {0, 0, 0}};
   result.accepted = expander.expand(&cursor, kComponent, kBlocks, blocks);
-  DctCursor walker{at, end, {0, 0, 0}};
-  result.walked = expander.walk(&walker, kComponent, kBlocks);
-  if (result.walked) result.walked_nbytes = walker.at - at;
+  DctCursor skipper{at, end, {0, 0, 0}};
+  result.skipped = expander.skip(&skipper, kComponent, kBlocks);
+  if (result.skipped) result.skipped_nbytes = skipper.at - at;
   if (result.accepted) {
     result.nbytes = cursor.at - at;
     std::memcpy(result.prediction, cursor.prediction, sizeof(result.prediction));
@@ -159,7 +159,7 @@ int main(int argc, char** argv) {
     const uint8_t* at = edge.put(bytes);
     const Result expected = expand(fastload::dct_expander_scalar(), at, edge.end());
     if (whole && (!expected.accepted || expected.nbytes != static_cast<ptrdiff_t>(bytes.size()))) {
-      std::printf("round %d: sound blocks are refused\n", round);
+      std::printf("round %d: valid blocks are refused\n", round);
       return 1;
     }
     accepted += expected.accepted;

@@ -1,10 +1,10 @@
-// Feeds damaged images to the decoders, each in memory of its exact size, for AddressSanitizer and UBSan
-// to watch. Built and run by test_fuzz.py:
+// Decodes damaged images, each in memory of its exact size, under AddressSanitizer and UBSan. Built and run
+// by test_fuzz.py:
 //
 //   fuzz SEED COUNT FILE...     files: JPEG, BMP or DCT records (by the name's end)
 //
 // The first line of its output depends on these arguments alone: statuses, and a digest of what was decoded.
-// Fails where a small image is decoded otherwise than by a decoder that has seen nothing before it.
+// Fails if a small image is decoded differently by a decoder that has decoded nothing before.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -15,9 +15,10 @@
 #include <string>
 #include <vector>
 
-#include "dct/record.h"
 #include "dct/format.h"
-#include "batch/image.h"
+#include "dct/record.h"
+#include "image/header.h"
+#include "image/uncompressed.h"
 #include "jpeg/jpeg.h"
 
 namespace {
@@ -28,7 +29,7 @@ struct Original {
   Bytes bytes;
   bool dct;
   size_t header;  // bytes that come before the coefficients
-  bool small;     // worth being decoded anew to compare
+  bool small;     // decode it with a new decoder too, and compare
 };
 
 std::mt19937_64 generator;
@@ -47,7 +48,7 @@ Original original_of(Bytes bytes, bool dct) {
   int width = 0, height = 0;
   if (dct) {
     fastload::DctRecord record;
-    header = fastload::dct_parse_head(bytes.data(), bytes.size(), &record);
+    header = fastload::dct_parse_header(bytes.data(), bytes.size(), &record);
     width = record.image.width;
     height = record.image.height;
   } else {
@@ -60,8 +61,8 @@ Original original_of(Bytes bytes, bool dct) {
   return {std::move(bytes), dct, header, width <= 64 && height <= 64};
 }
 
-// One of the ways files get damaged, behind the first `from` bytes. Headers are hit more often than their
-// share of the bytes.
+// Damages bytes from `from` on in one of several ways. Headers are hit more often than their share of the
+// bytes.
 void damage(Bytes* bytes, size_t from, const Bytes& other) {
   if (bytes->size() <= from) return;
   const size_t room = bytes->size() - from;
@@ -92,7 +93,7 @@ void damage(Bytes* bytes, size_t from, const Bytes& other) {
       bytes->resize(at);
       bytes->insert(bytes->end(), other.begin() + static_cast<ptrdiff_t>(below(other.size())), other.end());
       break;
-    default:  // a piece of it again, somewhere else
+    default:  // a copy of a piece at another place
       for (size_t i = 0, source = below(bytes->size());
            i < 64 && at + i < bytes->size() && source + i < bytes->size(); i++) {
         (*bytes)[at + i] = (*bytes)[source + i];
@@ -152,14 +153,14 @@ int main(int argc, char** argv) {
   double slowest = 0;
   size_t chosen = 0;
   for (long i = 0; i < count; i++) {
-    // Several in a row: the decoder builds Huffman tables for a small file when it sees them again, and
-    // reads no header twice.
+    // Several in a row: the decoder builds Huffman tables for a small file the second time, and reads no
+    // header twice.
     if (i % 32 == 0) chosen = below(originals.size());
     const Original& original = originals[chosen];
     Bytes bytes = original.bytes;
     const size_t from = below(4) == 0 ? 0 : original.header;
     for (size_t n = below(4); n-- > 0;) damage(&bytes, from, originals[below(originals.size())].bytes);
-    bytes.shrink_to_fit();  // so that the first byte beyond is poisoned
+    bytes.shrink_to_fit();  // so that the sanitizer sees reads past the end
 
     const auto begin = std::chrono::steady_clock::now();
     int width = 0, height = 0;
@@ -183,9 +184,10 @@ int main(int argc, char** argv) {
       status = jpeg.decode(span, placement, &rows, &resampler);
       std::string why;
       Bytes record;
-      if (below(4) == 0) fastload::dct_encode(bytes.data(), bytes.size(), &record, &why);
+      if (below(4) == 0)
+        fastload::dct_encode(bytes.data(), bytes.size(), fastload::DctOptions(), &record, &why);
     }
-    again += jpeg.again();
+    again += jpeg.reused_header();
     if (original.small) {
       fastload::JpegDecoder fresh;
       Bytes alone(out.size());

@@ -1,4 +1,4 @@
-"""How core.submit checks its arguments: a wrong one is named, and nothing is decoded."""
+"""How core.submit checks its arguments: it names the wrong one and decodes nothing."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_floats_need_a_table(jpegs: list[Path]) -> None:
         native_core.submit(files, [(0, 0, 8, 8)], dtype=1)
 
 
-def test_files_must_be_the_cores() -> None:
+def test_files_of_another_class_are_a_type_error() -> None:
     positional, keywords = native_core.arguments([], np.zeros((0, 4)))
     with pytest.raises(TypeError, match="files"):
         native_core.core().submit(*positional, **keywords)

@@ -1,4 +1,4 @@
-"""Batches: geometry, formats in place, per-sample status, and how arguments are checked."""
+"""Batches: geometry, uncompressed formats, per-sample statuses, and argument checks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def placed(
 
 @pytest.fixture(scope="module")
 def formats(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Path], np.ndarray, list[int]]:
-    """The same-sized images as JPEG, BMP of several kinds and raw; their pixels; their kinds."""
+    """Images of one size as JPEG, several kinds of BMP and raw; their pixels; their kinds."""
     folder = tmp_path_factory.mktemp("formats")
     paths, images, kinds = [], [], []
     for seed in range(4):
@@ -252,7 +252,7 @@ def test_stages_are_timed(photos: Path) -> None:
 
 
 def long_job(photos: Path, *, samples: int, threads: int) -> native_core.Submitted:
-    """A job that takes far longer than what the tests do meanwhile."""
+    """A job that takes far longer than the rest of the test."""
     files = native_core.open_files(sorted(photos.glob("*/*"))[:1])
     boxes = np.tile(np.array([[0, 0, 300, 300]], np.int32), (samples, 1))
     return native_core.submit(files, boxes, resized=[8, 8], out_w=8, out_h=8, threads=threads)
@@ -260,7 +260,7 @@ def long_job(photos: Path, *, samples: int, threads: int) -> native_core.Submitt
 
 @pytest.mark.parametrize("threads", [0, 2])
 def test_other_python_threads_run_while_a_batch_is_waited_for(photos: Path, threads: int) -> None:
-    # The other thread cancels the job, which it could not if wait() kept the GIL to the end.
+    # The other thread cancels the job, which needs wait() to release the GIL.
     submitted = long_job(photos, samples=20_000, threads=threads)
     canceller = threading.Timer(0.05, submitted.job.cancel)
     canceller.start()

@@ -46,11 +46,11 @@ def test_both_ways_equal_the_reference_at_every_alignment(length: int) -> None:
 
 
 @given(st.binary(max_size=20_000), st.integers(0, 20_000))
-def test_a_checksum_goes_on_from_another(data: bytes, cut: int) -> None:
+def test_a_checksum_continues_another(data: bytes, cut: int) -> None:
     core = native_core.core()
     assert core.crc32c(data[cut:], core.crc32c(data[:cut])) == core.crc32c(data)
 
 
-def test_what_is_no_buffer_is_a_type_error() -> None:
+def test_anything_but_a_buffer_is_a_type_error() -> None:
     with pytest.raises(TypeError):
         native_core.core().crc32c("text")

@@ -1,4 +1,4 @@
-"""DCT records: the pixels of their JPEG, bit for bit; from bad bytes a status, nothing worse."""
+"""DCT records decode to the pixels of their JPEG, bit for bit; bad bytes give a status."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def core() -> ModuleType:
 
 @pytest.fixture(params=SIMD)
 def simd(core: ModuleType, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each instruction set this machine has, in turn."""
+    """Each instruction set of this machine in turn."""
     chosen = core.set_simd(request.param)
     try:
         if not chosen or core.dct_simd() != request.param:
@@ -59,7 +59,7 @@ def simd(core: ModuleType, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def texture(width: int, height: int, *, seed: int = 0, roughness: float = 12.0) -> Pixels:
-    """RGB that is smooth in places and rough in others, (height, width, 3)."""
+    """RGB, smooth in places and rough in others, (height, width, 3)."""
     rng = np.random.default_rng(seed)
     walk = rng.normal(0, roughness, (height, width, 3)).cumsum(1).cumsum(0) / 4
     walk += rng.normal(0, 30, (height, width, 1)) * (rng.random((height, width, 1)) < 0.2)
@@ -86,7 +86,7 @@ def pillow(data: bytes) -> Pixels:
 
 
 class Decoder:
-    """Decodes through core.submit, whole or a box, from a file on disk."""
+    """Decodes whole images or boxes through core.submit, from a file on disk."""
 
     def __init__(self, core: ModuleType, folder: Path) -> None:
         self.core, self.path = core, folder / "samples.bin"
@@ -234,7 +234,7 @@ def test_rgb_jpegs_stay_rgb(core: ModuleType, decoder: Decoder) -> None:
     np.testing.assert_array_equal(pillow(core.dct_to_jpeg(record)), pillow(held.getvalue()))
 
 
-def test_tables_of_the_users_own_are_kept(core: ModuleType, decoder: Decoder) -> None:
+def test_custom_quantisation_tables_are_kept(core: ModuleType, decoder: Decoder) -> None:
     held = io.BytesIO()
     tables = [[1 + k for k in range(64)], [255 - 3 * k for k in range(64)]]
     Image.fromarray(texture(50, 40)).save(held, "JPEG", qtables=tables)
@@ -257,11 +257,11 @@ def test_a_reader_written_from_the_specification_agrees(
     with Image.open(io.BytesIO(source)) as image:
         image.draft("L", None)  # libjpeg's own luminance, without colour conversion
         luminance = np.asarray(image, np.float64)
-    # libjpeg's inverse DCT is accurate to a level.
+    # libjpeg's inverse DCT is accurate to one level.
     assert np.abs(dct_reference.plane(read, 0)[:45, :150] - luminance).max() <= 1.5
 
 
-def test_metadata_comes_back(core: ModuleType, decoder: Decoder) -> None:
+def test_metadata_is_restored(core: ModuleType, decoder: Decoder) -> None:
     held = io.BytesIO()
     exif = Image.Exif()
     exif[0x010E] = "a description"
@@ -369,7 +369,7 @@ def _saved(mode: str, **options: Any) -> bytes:
     ],
     ids=["nothing", "png", "cmyk", "truncated", "short"],
 )
-def test_what_a_record_cannot_hold_is_refused_with_a_reason(
+def test_jpegs_that_a_record_cannot_hold_are_refused_with_a_reason(
     core: ModuleType, source: bytes, reason: str
 ) -> None:
     with pytest.raises(ValueError, match=f"(?i){reason}"):
@@ -416,7 +416,7 @@ def test_damaged_records_give_a_status_and_nothing_else(
     for i in range(count(1500, 20000)):
         record = bytearray(seeds[i % len(seeds)])
         for _ in range(int(rng.integers(1, 4))):
-            # Half of the damage to the head and the tables, where it misleads most.
+            # Half of the damage goes to the header and the tables, where it misleads most.
             end = 48 if rng.random() < 0.5 else len(record)
             record[int(rng.integers(0, end))] = int(rng.integers(0, 256))
         damaged.append(bytes(record))
@@ -448,7 +448,7 @@ def test_small_images_of_one_header_do_not_depend_on_those_before(
         (DCT, [core.dct_encode(source) for source in sources]),
         (ENCODED, sources),
     ):
-        # Every third one is cut short.
+        # Truncate every third one.
         cut = [s[: -len(s) // 8 or -1] if i % 3 == 2 else s for i, s in enumerate(samples)]
         alone = [decoder.batch([sample], kind, [box]) for sample in cut]
         status, pixels = decoder.batch(cut, kind, [box] * len(cut))
@@ -461,7 +461,7 @@ def test_small_images_of_one_header_do_not_depend_on_those_before(
                 np.testing.assert_array_equal(pixels[i], expected[i])
 
 
-def test_the_size_is_read_from_the_head(core: ModuleType, tmp_path: Path) -> None:
+def test_the_size_is_read_from_the_header(core: ModuleType, tmp_path: Path) -> None:
     record = core.dct_encode(jpeg(texture(61, 45)))
     path = tmp_path / "record"
     path.write_bytes(record)

@@ -1,4 +1,4 @@
-"""JPEG -> record: the bytes stay what they were, whoever decodes the Huffman codes."""
+"""JPEG -> record: stable bytes, whichever decoder reads the Huffman codes."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def outcome(core: ModuleType, data: bytes) -> bytes | str:
 
 
 def by_libjpeg(data: bytes) -> bytes:
-    """The same image with a segment behind its scan, which the core's own decoder leaves alone."""
+    """The same image with a segment after its scan, which the core's decoder leaves to libjpeg."""
     assert data.endswith(b"\xff\xd9")
     return data[:-2] + COMMENT + data[-2:]
 
 
 def rough(width: int, height: int, seed: int) -> Image.Image:
-    """Noise of all strengths: coefficients of all sizes."""
+    """Noise of all strengths, for coefficients of all sizes."""
     rng = np.random.default_rng(seed)
     strength = rng.choice([1, 10, 60, 300], (-(-height // 8), -(-width // 8)))
     strength = np.kron(strength, np.ones((8, 8)))[:height, :width, None]
@@ -78,12 +78,12 @@ def test_both_decoders_give_the_same_record(
         quality = int(rng.integers(1, 101))
         image.save(held, "JPEG", quality=quality, optimize=bool(seed % 2), **options)
         source = held.getvalue()
-        # A small file's tables are built when they come for the second time.
+        # A small file's tables are built when they are needed for the second time.
         records = {core.dct_encode(source, keep_metadata=False) for _ in range(3)}
         assert records == {outcome(core, by_libjpeg(source))}, (width, height, quality)
 
 
-def test_damaged_files_have_libjpegs_verdict(
+def test_damaged_files_get_libjpegs_error(
     core: ModuleType, count: Callable[[int, int], int]
 ) -> None:
     rng = np.random.default_rng(8)

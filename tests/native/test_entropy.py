@@ -1,4 +1,4 @@
-"""The core's own Huffman decoder: what libjpeg makes of every file, sound or damaged."""
+"""The core's own Huffman decoder gives what libjpeg gives for every file, sound or damaged."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fastload import _native
 
 pytestmark = pytest.mark.native
 
-OUT = 40  # pixels of a side that are compared with and without the decoder
-LARGE = 1 << 19  # bytes from which on wider tables are built
+OUT = 40  # side in pixels of what is compared with and without the decoder
+LARGE = 1 << 19  # wider tables are built for files of this many bytes or more
 
 Box = tuple[int, int, int, int]
 
 
 @pytest.fixture(params=["", "scalar"], ids=["best", "scalar"])
 def simd(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The code for processors with BMI2, where this is one, and the code for all."""
+    """The code for processors with BMI2, if this is one, and the portable code."""
     assert native_core.core().set_simd(request.param)
     yield
     native_core.core().set_simd("")
@@ -35,7 +35,7 @@ def simd(request: pytest.FixtureRequest) -> Iterator[None]:
 def make(
     kind: str, width: int, height: int, *, seed: int = 0, quality: int = 75, optimize: bool = False
 ) -> bytes:
-    """A baseline JPEG of exactly this size; "gray 2x2" has sampling factors without a meaning."""
+    """A baseline JPEG of exactly this size; "gray 2x2" has meaningless sampling factors."""
     image = native_core.photo(width, height, seed)
     if kind.startswith("gray"):
         data = native_core.encode(image.convert("L"), quality=quality, optimize=optimize)
@@ -128,7 +128,7 @@ def test_coefficients_of_every_size_equal_pillow(tmp_path: Path) -> None:
             np.testing.assert_array_equal(result.images[0], native_core.pixels(encoded))
 
 
-def test_what_lies_behind_a_small_image_is_not_kept_in_memory(tmp_path: Path) -> None:
+def test_data_after_a_small_image_is_not_kept_in_memory(tmp_path: Path) -> None:
     psutil = pytest.importorskip("psutil")
     encoded = make("4:2:0", 32, 32)
     expected = native_core.pixels(encoded)
@@ -145,7 +145,7 @@ def test_what_lies_behind_a_small_image_is_not_kept_in_memory(tmp_path: Path) ->
         np.testing.assert_array_equal(done.images[-1], expected)
 
     process = psutil.Process()
-    decode([0] * 8)  # so that they share what is set up for their header
+    decode([0] * 8)  # so that they all reuse the decoded header
     before = process.memory_info().rss
     decode([0, 1])
     assert process.memory_info().rss - before < 16 * 2**20
@@ -159,7 +159,7 @@ def test_what_is_not_one_plain_baseline_scan_is_left_to_libjpeg() -> None:
     assert not own(native_core.encode(image, progressive=True))
     assert not own(native_core.encode(image, restart_marker_blocks=3))
     assert not own(native_core.encode(image.convert("CMYK")))
-    # A code that no baseline file has: the first AC symbol becomes a run of end-of-block.
+    # A code of no baseline file: the first AC symbol becomes an end-of-block run.
     encoded = bytearray(native_core.encode(image))
     table = encoded.index(b"\xff\xc4\x00\xb5\x10")
     encoded[table + 5 + 16] = 0x10
@@ -167,14 +167,14 @@ def test_what_is_not_one_plain_baseline_scan_is_left_to_libjpeg() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_tables_for_a_small_file_are_built_when_a_second_one_wants_them(kind: str) -> None:
+def test_tables_for_a_small_file_are_built_when_a_second_one_needs_them(kind: str) -> None:
     encoded = make(kind, 40, 40, quality=60, optimize=True)
     own = native_core.core()._own_entropy
     assert not own(encoded, times=1) and own(encoded, times=2)
 
 
 def decode(samples: list[bytes], boxes: list[Box], folder: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Status and pixels, zeros where there are none, of a box of each; cut at OUT pixels."""
+    """Status and pixels (zeros if there are none) of a box of each, cropped to OUT pixels."""
     blob = folder / "samples.bin"
     blob.write_bytes(b"".join(samples))
     lengths = np.array([len(sample) for sample in samples], np.int64)
@@ -210,7 +210,7 @@ np.savez(folder / "made.npz", status=status, pixels=pixels)
 
 
 def assert_same_without_hook(samples: list[bytes], boxes: list[Box], folder: Path) -> np.ndarray:
-    """Decodes here, and in a process that leaves libjpeg's decoder in place; gives the statuses."""
+    """Decode here, and in a process that keeps libjpeg's decoder; return the statuses."""
     status, pixels = decode(samples, boxes, folder)
     ends = np.cumsum([len(sample) for sample in samples])
     blob = np.frombuffer(b"".join(samples), np.uint8)
@@ -229,7 +229,7 @@ def assert_same_without_hook(samples: list[bytes], boxes: list[Box], folder: Pat
 
 
 def scan(data: bytes) -> int:
-    """Where the entropy-coded data begins."""
+    """The offset of the entropy-coded data."""
     at = data.index(b"\xff\xda")
     return at + 2 + int.from_bytes(data[at + 2 : at + 4], "big")
 
@@ -240,7 +240,7 @@ def test_a_file_cut_anywhere_is_what_libjpeg_makes_of_it(tmp_path: Path) -> None
     for kind in ("4:2:0", "gray"):
         whole = make(kind, 38, 30, quality=60)
         for end in range(scan(whole) - 3, len(whole) + 1):
-            # As it is; ended properly; with fill bytes; with the marker's first byte alone.
+            # Unchanged; with an end marker; with fill bytes; with only the marker's first byte.
             for tail in (b"", b"\xff\xd9", b"\xff\xff\xd9", b"\xff\xff\xff", b"\xff", b"\xff\xd0"):
                 samples.append(whole[:end] + tail)
                 boxes.append((0, 0, 38, 30) if end % 2 else (5, 3, 9, 11))
@@ -270,7 +270,7 @@ def test_damaged_data_is_what_libjpeg_makes_of_it(
     samples: list[bytes] = []
     boxes: list[Box] = []
     for i in range(count(1500, 30_000)):
-        # Of the same file several times in a row: for small ones tables are built the second time.
+        # The same file several times in a row: tables for small ones are built the second time.
         data = bytearray(originals[i // 20 % len(originals)])
         begin = scan(bytes(data)) if i % 8 else 2
         for _ in range(int(rng.integers(1, 3))):
@@ -288,7 +288,7 @@ def test_damaged_data_is_what_libjpeg_makes_of_it(
 
 @pytest.fixture(scope="module")
 def large() -> list[bytes]:
-    """Files that wider tables are built for: the standard codes and some of their own."""
+    """Files large enough for wider tables, with the standard and with optimised codes."""
     rng = np.random.default_rng(3)
     noise = native_core.Image.fromarray(rng.integers(0, 256, (600, 800, 3), dtype=np.uint8))
     made = [
@@ -307,7 +307,7 @@ def large() -> list[bytes]:
 def test_large_files_equal_pillow_and_so_do_small_ones_after_them(
     large: list[bytes], tmp_path: Path
 ) -> None:
-    """In one thread: what comes after may go on with the wider tables."""
+    """In one thread, so that later files may use the wider tables."""
     small = [make("4:2:0", 150, 130, seed=i, quality=60 + i) for i in range(3)]
     rng = np.random.default_rng(4)
     for i, data in enumerate([*large, *small, *large, *small]):
@@ -348,11 +348,11 @@ def test_damaged_large_files_are_what_libjpeg_makes_of_them(
 
 
 def test_dc_values_beyond_16_bits_are_what_libjpeg_makes_of_them(tmp_path: Path) -> None:
-    """Blocks of one colour, each 2047 levels above the one before, 14 and 320 times."""
+    """Blocks of one colour, each 2047 levels above the block before, 14 and 320 times."""
     checks = np.kron(np.indices((8, 40)).sum(0) % 2, np.ones((8, 8))) * 255
     image = native_core.Image.fromarray(checks.astype(np.uint8))
     data = native_core.encode(image, quality=100, optimize=True)
-    # Only differences of 11 bits and ends of blocks occur: each has the code 0.
+    # Only differences of 11 bits and ends of blocks occur; each has the code 0.
     samples = []
     for rising in (14, 320):
         differences = [2047] * rising + [-2047, 2047] * ((320 - rising) // 2)
@@ -366,7 +366,7 @@ def test_dc_values_beyond_16_bits_are_what_libjpeg_makes_of_them(tmp_path: Path)
     assert (status == _native.OK).all()
 
 
-def test_all_photos_are_the_same_with_and_without(test_data: Path, tmp_path: Path) -> None:
+def test_photos_are_the_same_with_and_without_the_decoder(test_data: Path, tmp_path: Path) -> None:
     paths = sorted(test_data.glob("*/*"))[::3]
     samples = [path.read_bytes() for path in paths]
     rng = np.random.default_rng(2)

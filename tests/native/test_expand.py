@@ -1,4 +1,4 @@
-"""Blocks of DCT records, for each instruction set that this machine has or can emulate."""
+"""Blocks of DCT records with each instruction set that this machine has or can emulate."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "fastload" / "_native"
-# jconfig.h lies where a distribution has what differs between processors.
+# Distributions put jconfig.h into a folder for one processor.
 HEADERS = {"jpeglib.h", "jmorecfg.h", "jerror.h", "jconfig.h"}
 
 
 def headers(folder: Path) -> Path:
-    """A folder with libjpeg's headers alone, which a cross compiler does not look for."""
+    """A folder with libjpeg's headers only, which a cross compiler does not find."""
     folder.mkdir()
     for include in (Path("/usr/include"), Path("/usr/local/include")):
         for found in [*include.glob("*.h"), *include.glob("*/jconfig.h")]:
@@ -36,7 +36,7 @@ def headers(folder: Path) -> Path:
 def test_all_instruction_sets_pack_and_expand_alike(
     tmp_path: Path, compiler: str, emulator: str | None, expected: str
 ) -> None:
-    """Sound and damaged blocks: the same bytes, the same coefficients, the same ones refused."""
+    """Sound and damaged blocks: the same bytes, coefficients and refusals."""
     for tool in filter(None, [compiler, emulator]):
         if shutil.which(tool) is None:
             pytest.skip(f"no {tool} here (CONTRIBUTING.md, Other processors)")

@@ -52,7 +52,7 @@ def test_a_span_is_read_wherever_it_lies(raw: Path, record: int, mapped: bool) -
 
 
 @both
-def test_minus_one_reads_up_to_the_end(raw: Path, mapped: bool) -> None:
+def test_minus_one_reads_to_the_end(raw: Path, mapped: bool) -> None:
     result = read(raw, 9 * NBYTES, -1, mapped=mapped)
     assert result.status[0] == _native.OK
     assert result.memory.tobytes() == raw.read_bytes()[-NBYTES:]
@@ -86,7 +86,7 @@ def test_a_raw_record_of_another_length_is_a_wrong_size(raw: Path, mapped: bool)
 @both
 @pytest.mark.parametrize("pages", [1, 3])
 def test_the_last_bytes_of_the_last_page_are_read(tmp_path: Path, pages: int, mapped: bool) -> None:
-    # A file that fills its pages: one byte further is a segmentation fault.
+    # A file that fills its pages: reading one byte more is a segmentation fault.
     path = tmp_path / "full"
     path.write_bytes(np.random.default_rng(1).bytes(pages * os.sysconf("SC_PAGE_SIZE")))
     result = read(path, path.stat().st_size - NBYTES, NBYTES, mapped=mapped)
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_opened_gives_its_errno(tmp_path: Path, mapped: bo
 
 
 @both
-def test_a_failure_to_open_is_not_remembered(tmp_path: Path, raw: Path, mapped: bool) -> None:
+def test_a_failure_to_open_is_not_cached(tmp_path: Path, raw: Path, mapped: bool) -> None:
     late = tmp_path / "late"
     files = native_core.open_files([late], mapped=mapped)
     batch = {"kind": _native.RAW, "size": [[WIDTH, HEIGHT]], "nbytes": NBYTES}
@@ -181,7 +181,7 @@ def test_a_malformed_table_is_refused(
         native_core.core().Files(paths, np.array(ends, np.int64), np.array(mapped, np.uint8))
 
 
-def test_no_files_at_all_are_fine() -> None:
+def test_zero_files_are_allowed() -> None:
     files = native_core.core().Files(b"", np.zeros(0, np.int64), np.zeros(0, np.uint8))
     assert len(files) == 0
     result = native_core.submit(files, np.zeros((0, 4))).wait()

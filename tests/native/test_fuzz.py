@@ -1,4 +1,4 @@
-"""Thousands of damaged files through the decoders, under AddressSanitizer and UBSan."""
+"""Decode thousands of damaged files under AddressSanitizer and UBSan."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LIBRARIES = ["-ljpeg", "-lpthread"]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the harnesses, built with everything of the core but its Python bindings."""
+    """A folder with the harnesses, built with all of the core but its Python bindings."""
     compiler = shutil.which("g++")
     if compiler is None:
         pytest.skip("no g++ to build the fuzz harness with")
@@ -41,7 +41,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mains = [Path(__file__).with_name(name) for name in ("fuzz.cpp", "entries.cpp")]
 
     def build(source: Path) -> str:
-        target = str(folder / f"{source.stem}.o")
+        target = str(folder / f"{source.parent.name}-{source.stem}.o")  # stems are not unique
         subprocess.run([compiler, *FLAGS, "-c", str(source), "-o", target], check=True)
         return target
 
@@ -87,7 +87,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     gray = files["small_gray.jpg"]
     frame = gray.index(
         b"\xff\xc0"
-    )  # one component whose sampling is 2 x 2: its blocks lie as before
+    )  # one component with 2 x 2 sampling: its blocks keep their order
     assert gray[frame + 11] == 0x11
     files["small_gray_22.jpg"] = gray[: frame + 11] + b"\x22" + gray[frame + 12 :]
     for name in (
@@ -105,7 +105,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def shared(output: str) -> int:
-    """How many images had the header of the one before."""
+    """How many images had the same header as the image before."""
     found = re.search(r"(\d+) with the header of the one before", output)
     assert found is not None
     return int(found.group(1))
@@ -144,7 +144,7 @@ def test_damaged_jpegs_are_what_libjpegs_own_huffman_decoder_makes_of_them(
     assert shared(lines[0][1]) > 20 and shared(lines[1][1]) == 0
 
 
-def test_what_is_remembered_of_a_jpeg_never_changes_a_crop(
+def test_entry_points_of_a_jpeg_never_change_a_crop(
     built: Path, corpus: list[str], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
     wide = tmp_path / "wide.jpg"

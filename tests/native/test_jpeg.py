@@ -1,4 +1,4 @@
-"""JPEG regions against Pillow's own decode, bit for bit, and what is left to Pillow."""
+"""JPEG crops against Pillow's decode, bit for bit, and what is left to Pillow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KINDS = ["4:4:4", "4:2:2", "4:2:0", "4:4:0", "4:1:1", "gray"]
 
 
 def make(kind: str, width: int, height: int, seed: int, **options: object) -> bytes:
-    """A JPEG of this sampling, of about this size."""
+    """A JPEG with this sampling and about this size."""
     image = native_core.photo(width, height, seed)
     if kind == "gray":
         return native_core.encode(image.convert("L"), **options)
@@ -193,7 +193,7 @@ def test_an_absurd_size_in_a_header_costs_nothing(tmp_path: Path, progressive: b
 
 
 def scans(data: bytes) -> tuple[bytes, list[bytes]]:
-    """A JPEG cut up: what precedes the first scan, and the scans with the tables before each."""
+    """The parts of a JPEG: what precedes the first scan, and each scan with its tables."""
     parts, at = [], 2
     while data[at + 1] != 0xDA:
         at += 2 + int(struct.unpack(">H", data[at + 2 : at + 4])[0])
@@ -211,7 +211,7 @@ def scans(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 def respan(scan: bytes, first: int, last: int) -> bytes:
-    """A scan of one component with another spectral selection, and all bits at once."""
+    """A scan of one component with another spectral selection, with all bits at once."""
     at = scan.index(b"\xff\xda\x00\x08\x01") + 7
     return scan[:at] + bytes([first, last, 0]) + scan[at + 3 :]
 
@@ -223,7 +223,7 @@ def test_a_progressive_jpeg_with_missing_bits_or_hundreds_of_scans_is_left_to_pi
         native_core.encode(native_core.photo(48, 40).convert("L"), progressive=True)
     )
     end = b"\xff\xd9"
-    # The scan of coefficients 6 to 63 as one of 1 to 63: every block of it ends before its last.
+    # Declare the scan of coefficients 6 to 63 as 1 to 63: every block then ends early.
     dc, ac = respan(parts[0], 0, 0), respan(parts[2], 1, 63)
     complete = head + dc + ac + end
     assert status_of(complete, tmp_path / "file") == _native.OK
@@ -238,7 +238,7 @@ def test_a_progressive_jpeg_with_missing_bits_or_hundreds_of_scans_is_left_to_pi
 
 
 def test_a_good_image_after_a_bad_one_is_good(tmp_path: Path) -> None:
-    # The decoder of a thread is used again: nothing of a failed image may stick.
+    # A thread reuses its decoder: a failed image must leave no state behind.
     good = native_core.encode(native_core.photo(64, 48), quality=90)
     bad = [
         good[: len(good) // 2],
@@ -259,9 +259,9 @@ def test_a_good_image_after_a_bad_one_is_good(tmp_path: Path) -> None:
     assert (result.status[1::2] == _native.UNSUPPORTED).all()
 
 
-def test_probe_reads_sizes_out_of_headers(tmp_path: Path) -> None:
+def test_probe_reads_sizes_from_headers(tmp_path: Path) -> None:
     image = native_core.photo(123, 45)
-    profile = bytes(range(256)) * 120  # pushes the frame header far beyond the first page
+    profile = bytes(range(256)) * 120  # moves the frame header far past the first page
     encoded = {
         "a.jpg": native_core.encode(image),
         "b.jpg": native_core.encode(image, progressive=True, icc_profile=profile),
@@ -305,7 +305,7 @@ def test_exif_orientation_is_left_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("marker", [b"\xff\xdb", b"\xff\xc4"], ids=["quantisation", "Huffman"])
 def test_tables_of_the_image_before_are_never_used(tmp_path: Path, marker: bytes) -> None:
-    """A file that defines no tables is left to Pillow, whatever was decoded before it."""
+    """A file that defines no tables is left to Pillow, whatever was decoded before."""
     good, bad = tmp_path / "good.jpg", tmp_path / "bad.jpg"
     good.write_bytes(make("4:2:0", 61, 47, seed=0, quality=35))
     data = bytearray(make("4:2:0", 61, 47, seed=1, quality=90))
@@ -325,7 +325,7 @@ THUMBNAIL = native_core.encode(native_core.photo(16, 16))
 
 
 def truncations(data: bytes) -> dict[str, bytes]:
-    """A file of 90 x 60 pixels, whole and otherwise."""
+    """A file of 90 x 60 pixels, whole and truncated in several ways."""
     half = data[: data.index(b"\xff\xda") + (len(data) - data.index(b"\xff\xda")) // 2]
     thumbnail = b"\xff\xe1" + struct.pack(">H", len(THUMBNAIL) + 2) + THUMBNAIL
     return {
@@ -345,7 +345,7 @@ def truncations(data: bytes) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("kind", ["4:4:4", "4:2:0", "gray", "progressive", "restarts"])
 def test_a_file_is_truncated_or_not_whatever_the_crop(tmp_path: Path, kind: str) -> None:
-    """Without the marker of its end it is Pillow's to judge, and with one it is the core's."""
+    """Without an end marker Pillow decides about it, with one the core does."""
     options: dict[str, object] = {"progressive": True} if kind == "progressive" else {}
     if kind == "restarts":
         options["restart_marker_blocks"] = 3
@@ -379,7 +379,7 @@ def test_a_file_is_truncated_or_not_whatever_the_crop(tmp_path: Path, kind: str)
 def test_crops_of_components_sampled_in_different_ways_equal_pillow(
     tmp_path: Path, factors: tuple[tuple[int, int], ...]
 ) -> None:
-    """Whose chroma libjpeg upsamples in another way where a crop leaves too little of it."""
+    """Images whose chroma libjpeg upsamples differently if a crop leaves too little of it."""
     rng = np.random.default_rng(5)
     h, v = (max(side) for side in zip(*factors))
     for width, height in ((37, 21), (70, 19), (9, 5)):

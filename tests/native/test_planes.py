@@ -1,4 +1,4 @@
-"""Pixels made without libjpeg: what it makes of the same coefficients, however absurd."""
+"""Pixels made without libjpeg equal libjpeg's for the same coefficients, however absurd."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def simd(request: pytest.FixtureRequest) -> Iterator[str]:
         core.set_simd("")
 
 
-def test_libjpeg_decodes_where_the_processor_has_too_little() -> None:
+def test_libjpeg_decodes_on_processors_without_avx2() -> None:
     core = native_core.core()
     try:
         core.set_simd("scalar")
@@ -45,7 +45,7 @@ def test_libjpeg_decodes_where_the_processor_has_too_little() -> None:
 
 
 def block(values: Coefficients, before: int) -> bytes:
-    """One block of a record (docs/dct.md): every value that is not zero as an escape of 16 bits."""
+    """One block of a record (docs/dct.md), with every non-zero value as a 16-bit escape."""
     zigzag = values[ZIGZAG]
     at = [k for k in range(1, 64) if zigzag[k]]
     mask = sum(1 << (k - 1) for k in at)
@@ -68,7 +68,7 @@ def record(
     quant: npt.NDArray[np.uint16],
     draw: Callable[[], Coefficients],
 ) -> bytes:
-    """A DCT record of one column block: ``draw`` gives each block's 64 coefficients, row by row."""
+    """A DCT record of one column block; ``draw`` gives each block's 64 coefficients, row-major."""
     (width, height), (h, v) = size, SAMPLINGS[sampling]
     gray, h, v = sampling == "gray", max(h, 1), max(v, 1)
     members = [0] if gray else [0] * (h * v) + [1, 2]
@@ -92,7 +92,7 @@ def record(
 
 
 def coefficients(rng: np.random.Generator, most: int, most_dc: int) -> Coefficients:
-    """Of one block, in one of the ways blocks look."""
+    """The coefficients of one block, of one of several typical shapes."""
     values = rng.integers(-most, most + 1, 64)
     kind = rng.integers(6)
     if kind == 0:
@@ -174,7 +174,7 @@ def test_crops_of_images_of_all_small_sizes_equal_the_whole(
 
 
 def test_files_with_one_header_do_not_depend_on_each_other(tmp_path: Path) -> None:
-    """What is read of a header is used again; also where another instruction set is chosen."""
+    """A decoded header is reused, also after the instruction set changes."""
     core = native_core.core()
     whole = [native_core.encode(native_core.photo(33, 27, seed), quality=80) for seed in range(6)]
     scan = whole[0].index(b"\xff\xda")
@@ -222,7 +222,7 @@ def test_memory_stays_flat_where_very_wide_images_come_and_go(tmp_path: Path) ->
 def test_steps_of_zero_in_a_quantisation_table_lose_no_pixel(
     tmp_path: Path, sampling: tuple[int, int], simd_name: str, where: str
 ) -> None:
-    """libjpeg multiplies by them: so do we, of a record as of the file that it was made of."""
+    """libjpeg multiplies by them; so does the core, for a record and for its JPEG file."""
     core = native_core.core()
     rng = np.random.default_rng(7)
     h, v = sampling

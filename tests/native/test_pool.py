@@ -1,4 +1,4 @@
-"""The thread pool: order, limits, fork, Ctrl-C and the end of the process."""
+"""The thread pool: order, limits, fork, Ctrl-C and process exit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job(samples, threads):
     )
 
 def pool_threads():
-    # by their names, which a thread that was just started may not have yet
+    # by name; a thread that was just started may not have its name yet
     deadline = time.monotonic() + 60
     while True:
         names = [p.read_text() for p in Path("/proc/self/task").glob("*/comm")]
@@ -46,14 +46,14 @@ def pool_threads():
 
 
 def run(photos: Path, script: str) -> str:
-    """Run a script in a process of its own; returns what it printed."""
+    """Run a script in its own process; return its output."""
     tests = str(Path(__file__).parent.parent)
     done = subprocess.run(
         [sys.executable, "-c", PREAMBLE + textwrap.dedent(script), str(photos)],
         env={
             **os.environ,
             "PYTHONPATH": os.pathsep.join([tests, os.environ.get("PYTHONPATH", "")]),
-            # From Python 3.12 on; that a process with threads may fork is what is tested.
+            # From Python 3.12 on; the test is that a process with threads may fork.
             "PYTHONWARNINGS": "ignore:This process (pid=:DeprecationWarning",
         },
         capture_output=True,
@@ -110,7 +110,7 @@ def test_no_thread_starts_before_the_first_job_nor_for_threads_0(photos: Path) -
 
 
 def test_jobs_of_two_threads_use_two_threads_in_all(photos: Path) -> None:
-    # Thread k of the pool works only on jobs that asked for more than k, however many there are.
+    # Thread k works only on jobs that asked for more than k threads, however many jobs there are.
     out = run(
         photos,
         """
@@ -121,7 +121,7 @@ def test_jobs_of_two_threads_use_two_threads_in_all(photos: Path) -> None:
                 fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
                 times[(task / "comm").read_text().strip()] = int(fields[11]) + int(fields[12])
             return times
-        before = busy()  # a thread that has only just begun may not have its name yet
+        before = busy()  # a thread that was just started may not have its name yet
         for j in [job(150, 2) for _ in range(6)]:
             j.wait()
         after = busy()
@@ -207,7 +207,7 @@ def test_a_process_ends_while_another_thread_waits(photos: Path) -> None:
 
 
 def test_a_job_submitted_as_the_interpreter_ends_is_done(photos: Path) -> None:
-    # An exit handler registered before ours runs after it: the pool is made again.
+    # An exit handler registered before ours runs after it and needs a new pool.
     out = run(
         photos,
         """

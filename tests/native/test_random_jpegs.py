@@ -1,4 +1,4 @@
-"""Random JPEGs of every sampling: each crop is that of Pillow's pixels, by each instruction set."""
+"""Random JPEGs of every sampling: each crop equals Pillow's, with each instruction set."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SAMPLINGS = [(0, 0), (1, 1), (2, 1), (1, 2), (2, 2), (4, 1), (1, 4), (4, 2), (2,
 
 
 def out_of_blocks(rng: np.random.Generator, h: int, v: int) -> bytes:
-    """A JPEG of coefficients up to a size, quantised up to another, both drawn."""
+    """A JPEG with random coefficients and quantisers, each up to a random limit."""
     sampling = [(1, 1)] if h == 0 else [(h, v), (1, 1), (1, 1)]
     width, height = int(rng.integers(1, 150)), int(rng.integers(1, 60))
     columns, rows = -(-width // (8 * max(h, 1))), -(-height // (8 * max(v, 1)))
@@ -41,7 +41,7 @@ def out_of_blocks(rng: np.random.Generator, h: int, v: int) -> bytes:
 
 
 def encoded(rng: np.random.Generator) -> bytes:
-    """A JPEG as Pillow writes it, or 4:4:0, of a size that is often small."""
+    """A JPEG as Pillow writes it, or 4:4:0, often small."""
     width, height = (int(rng.integers(1, rng.choice([20, 70, 300]))) for _ in range(2))
     image = native_core.photo(width, height, int(rng.integers(1 << 30)))
     if rng.random() < 0.3:
@@ -90,7 +90,7 @@ def test_every_crop_is_that_of_pillows_pixels(tmp_path: Path, count: int) -> Non
             paths[0].write_bytes(data)
             try:
                 record = core.dct_encode(data)
-            except ValueError:  # coefficients or a sampling that records do not have
+            except ValueError:  # coefficients or a sampling that records do not support
                 pass
             else:
                 paths.append(tmp_path / "image.dct")

@@ -1,4 +1,4 @@
-"""Read-ahead of spans: what reaches the page cache, and that bad spans are left out."""
+"""Read-ahead of spans: what reaches the page cache, and that bad spans are skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def announce(files: object, spans: list[tuple[int, int, int]]) -> None:
 
 
 def evict(path: Path) -> None:
-    """Drop the file from the page cache; skips the test where the file system keeps it."""
+    """Drop the file from the page cache; skip the test if the file system keeps it there."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -38,7 +38,7 @@ def evict(path: Path) -> None:
 
 
 def resident(path: Path) -> np.ndarray:
-    """bool, for each page of the file: is it in the page cache?"""
+    """bool for each page of the file: is it in the page cache?"""
     libc = ctypes.CDLL(None, use_errno=True)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
         pages = np.zeros(-(-len(memory) // PAGE), np.uint8)
@@ -53,7 +53,7 @@ def resident(path: Path) -> np.ndarray:
 
 
 def arrives(path: Path, pages: np.ndarray) -> bool:
-    """Whether ``pages`` (numbers) come into the page cache; they are still being read at first."""
+    """Whether ``pages`` (numbers) reach the page cache; waits, because reading takes time."""
     deadline = time.monotonic() + 20
     while not (there := resident(path)[pages].all()) and time.monotonic() < deadline:
         time.sleep(0.01)
@@ -71,7 +71,7 @@ def large(tmp_path: Path) -> Path:
 def test_whole_spans_of_any_order_are_read(large: Path, mapped: bool) -> None:
     evict(large)
     files = native_core.open_files([large], mapped=mapped)
-    # 100 pages are more than the system reads for one piece of advice; the last span ends the file
+    # The system reads fewer than 100 pages for one advice; the last span ends the file.
     announce(files, [(0, 500 * PAGE, -1), (0, 20 * PAGE + 5, 100 * PAGE), (0, 3 * PAGE, 1)])
     assert arrives(large, np.r_[3, 20:121, 500:601])
 
@@ -85,7 +85,7 @@ def test_pages_far_from_every_span_are_not_read(large: Path, mapped: bool) -> No
 
 
 @both
-def test_spans_and_files_that_are_not_there_are_left_out(large: Path, mapped: bool) -> None:
+def test_missing_spans_and_files_are_skipped(large: Path, mapped: bool) -> None:
     empty = large.with_name("empty")
     empty.touch()
     paths = [large, large.with_name("absent"), large.parent, empty]
@@ -119,13 +119,13 @@ def test_spans_and_files_that_are_not_there_are_left_out(large: Path, mapped: bo
 
 
 @both
-def test_no_spans_are_fine(large: Path, mapped: bool) -> None:
+def test_zero_spans_are_allowed(large: Path, mapped: bool) -> None:
     announce(native_core.open_files([large], mapped=mapped), [])
     announce(native_core.open_files([], mapped=mapped), [(0, 0, 1)])
 
 
 @both
-def test_a_file_cut_short_since_it_was_mapped_does_no_harm(large: Path, mapped: bool) -> None:
+def test_a_file_truncated_since_it_was_mapped_does_no_harm(large: Path, mapped: bool) -> None:
     files = native_core.open_files([large], mapped=mapped)
     announce(files, [(0, 0, PAGE)])
     os.truncate(large, PAGE)
@@ -158,7 +158,7 @@ def test_a_child_may_use_files_opened_before_the_fork(large: Path, mapped: bool)
     evict(large)
     announce(files, [(0, 0, PAGE)])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads of other tests
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads of other tests
         child = os.fork()
     if child == 0:
         code = 1

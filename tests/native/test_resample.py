@@ -1,4 +1,4 @@
-"""The core's resize against Pillow's, bit for bit, with every instruction set of this machine."""
+"""The core's resize equals Pillow's, bit for bit, with every instruction set of this machine."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ INSTALLED = (
     PILLOW_13 if PILLOW >= (13, 0) else PILLOW_12_2 if PILLOW >= (12, 2) else HORIZONTAL_FIRST
 )
 
-# Elements of each dtype as plain integers: a value is copied from the table, whatever it means.
+# Elements of each dtype as integers: values are copied from the table, whatever they mean.
 ELEMENTS = (np.uint8, np.uint32, np.uint16, np.uint16)
 MANY = hypothesis.settings(
     max_examples=10 * hypothesis.settings().max_examples,
-    # The instruction set is chosen once for all examples.
+    # Choose the instruction set once for all examples.
     suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture],
 )
-GUARD = 64  # bytes on both sides of the output that must stay as they are
+GUARD = 64  # bytes on both sides of the output that must not change
 
 
 @pytest.fixture(params=["scalar", "avx2", "avx512"])
@@ -68,7 +68,7 @@ class Case:
     dtype: int = 0
     table: bool = False
     fill: tuple[int, int, int] = (0, 0, 0)
-    extremes: bool = False  # levels 0 and 255 only: what negative weights overshoot most
+    extremes: bool = False  # levels 0 and 255 only, for which negative weights overshoot most
     seed: int = 0
 
     def pixels(self) -> npt.NDArray[np.uint8]:
@@ -87,7 +87,7 @@ class Case:
 
 
 def by_pillow(case: Case, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-    """The window as Pillow and NumPy make it: (h, w, 3)."""
+    """The window by Pillow and NumPy: (h, w, 3)."""
     (width, height), (x, y, w, h) = case.resized, case.window
     resized = np.asarray(Image.fromarray(pixels).resize(case.resized, FILTERS[case.filter]))
     window = np.empty((h, w, 3), np.uint8)
@@ -108,12 +108,12 @@ def by_pillow(case: Case, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
 def by_core(
     core: Any, case: Case, pixels: npt.NDArray[np.uint8], order: int = INSTALLED
 ) -> npt.NDArray[Any]:
-    """The same by the core: (h, w, 3), and nothing written beside it."""
+    """The same by the core: (h, w, 3); checks that nothing else is written."""
     x, y, w, h = case.window
     element = np.dtype(ELEMENTS[case.dtype])
     nbytes = 3 * w * h * element.itemsize
     memory = np.full(nbytes + 2 * GUARD + 64, 0xA5, np.uint8)
-    # At the start of a cache line, as slabs are: resample/avx512_store.cpp, Note [Past the cache].
+    # Aligned to a cache line, as slabs are: resample/avx512_store.cpp, Note [Past the cache].
     memory = memory[-(memory.ctypes.data + GUARD) % 64 :][: nbytes + 2 * GUARD]
     lut = case.lut()
     core.resample(
@@ -152,7 +152,7 @@ SIDES = st.one_of(st.integers(1, 6), st.integers(1, 80), st.integers(1, 300))
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     box = draw(st.tuples(SIDES, SIDES))
-    # A side often keeps its size: then its pass is left out.
+    # A side often keeps its size, which skips its pass.
     resized = (
         draw(st.one_of(st.just(box[0]), SIDES, SIDES)),
         draw(st.one_of(st.just(box[1]), SIDES, SIDES)),
@@ -212,7 +212,7 @@ def test_long_sides_equal_pillow(core: Any, filter: int) -> None:
         check(core, Case(box, resized, whole(resized), filter))
 
 
-def test_a_window_out_of_a_huge_resize_equals_pillow(core: Any) -> None:
+def test_a_window_of_a_huge_resize_equals_pillow(core: Any) -> None:
     box, resized = (7, 5), (60_000, 9)
     check(core, Case(box, resized, (59_800, -1, 224, 11), BICUBIC, fill=(1, 2, 3)))
 
@@ -242,13 +242,13 @@ def test_an_image_stored_past_the_cache_is_exact(
         check(core, Case(box, box, window, 0, flip, channels_last, dtype, True, (9, 8, 7)))
 
 
-def test_a_window_beside_the_image_is_all_fill(core: Any) -> None:
+def test_a_window_outside_the_image_is_all_fill(core: Any) -> None:
     for window in ((30, 0, 8, 8), (0, -40, 8, 8), (-(2**23), 2**23, 8, 8)):
         check(core, Case((20, 20), (30, 30), window, fill=(200, 100, 50)))
 
 
 def first_pass_is_vertical(order: int, box: tuple[int, int], resized: tuple[int, int]) -> bool:
-    """Note [Pass order] of resample/plan.cpp, written once more."""
+    """Note [Pass order] of resample/plan.cpp, in Python."""
     (w, h), (new_w, new_h) = box, resized
     if order == HORIZONTAL_FIRST or new_h >= h:
         return False
@@ -259,7 +259,7 @@ def first_pass_is_vertical(order: int, box: tuple[int, int], resized: tuple[int,
 
 @pytest.mark.parametrize("order", [HORIZONTAL_FIRST, PILLOW_13, PILLOW_12_2])
 def test_the_order_of_passes_is_that_pillow_version_s(core: Any, order: int) -> None:
-    """Two calls of Pillow, one axis each, give the result of either order in every version."""
+    """Two calls of Pillow, one per axis, give the result of either order in every version."""
     shown = 0
     for box, resized in (
         ((60, 50), (40, 30)),
@@ -297,7 +297,7 @@ def test_the_order_of_passes_is_that_pillow_version_s(core: Any, order: int) -> 
 def test_the_installed_pillow_follows_the_rule_for_its_version(
     box: tuple[int, int], resized: tuple[int, int]
 ) -> None:
-    """Fails first when a new Pillow changes its mind."""
+    """Fails first when a new Pillow changes the order."""
     image = Image.fromarray(Case(box, resized, whole(resized), extremes=True).pixels())
     bicubic = Image.Resampling.BICUBIC
     if first_pass_is_vertical(INSTALLED, box, resized):

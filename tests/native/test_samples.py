@@ -1,4 +1,4 @@
-"""The inverse DCT and the colour conversion by themselves, against what Pillow's libjpeg gives."""
+"""The inverse DCT and the colour conversion by themselves, against Pillow's libjpeg."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def plane(blocks: npt.NDArray[np.int16], quant: npt.NDArray[np.uint16]) -> Sampl
 
 
 def random_blocks(rng: np.random.Generator, rows: int, columns: int) -> npt.NDArray[np.int16]:
-    """Blocks of all densities and sizes of values, some flat, some with a first row alone."""
+    """Blocks of all densities and sizes of values, some flat, some with only a first row."""
     blocks = np.zeros((rows * columns, 64), np.int64)
     for block in blocks:
         most = 1 << rng.integers(1, 15)
@@ -65,11 +65,11 @@ def test_samples_are_those_of_libjpeg_for_absurd_coefficients_too(most: int) -> 
         found = plane(blocks, quant)
         np.testing.assert_array_equal(found, expected)
         different += len(np.unique(found))
-    assert different > 300  # it was not all black and white
+    assert different > 300  # not just black and white
 
 
 def rows_of(samples: Samples, y: int, width: int) -> Samples:
-    """One row whose ends are repeated, amid bytes that must not matter."""
+    """One row with its ends repeated, between bytes that must not matter."""
     row = np.full(width + 2 * BESIDE, 99, np.uint8)
     row[BESIDE : BESIDE + width] = samples[y, :width]
     row[BESIDE - 1], row[BESIDE + width] = row[BESIDE], row[BESIDE + width - 1]
@@ -109,7 +109,7 @@ def test_pixels_are_those_of_libjpeg(sampling: int) -> None:
 
 @pytest.mark.usefixtures("simd")
 def test_each_colour_is_converted_as_libjpeg_converts_it() -> None:
-    """Every Cb with every Cr, at three levels of luma; the formula of jdcolor.c in integers."""
+    """Every Cb with every Cr at three levels of luma; jdcolor.c's formula in integers."""
     cb, cr = (axis.ravel() for axis in np.mgrid[0:256, 0:256])
     chroma = np.zeros((4, len(cb) + 2 * BESIDE), np.uint8)
     chroma[0, BESIDE:-BESIDE], chroma[1, BESIDE:-BESIDE] = cb, cr

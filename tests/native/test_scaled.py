@@ -1,4 +1,4 @@
-"""JPEGs decoded at a part of their size: as Pillow's draft mode gives them, bit for bit."""
+"""JPEGs decoded at a fraction of their size equal Pillow's draft mode, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OURS = {filter: number + 1 for number, filter in enumerate(FILTERS)}
 
 
 def expected(data: bytes, box: Any, size: tuple[int, int], filter: Any) -> tuple[np.ndarray, int]:
-    """By Pillow alone: its draft mode, the pixels that the box touches, and its `box` in those."""
+    """By Pillow alone: its draft mode, the pixels that the box touches, and `box` in those."""
     x, y, w, h = (int(v) for v in box)
     image = Image.open(io.BytesIO(data))
     scale = next(s for s in (8, 4, 2, 1) if min(w / size[0], h / size[1]) >= 2 * s or s == 1)
@@ -101,8 +101,8 @@ def test_the_box_keeps_its_fractions(
 
 
 @pytest.mark.parametrize("simd", ["scalar", "avx2", ""])
-def test_where_the_order_of_the_passes_turns(simd: str, tmp_path: Path) -> None:
-    """Shapes about the line from which on Pillow resizes vertically first."""
+def test_shapes_near_the_limit_of_pass_order_equal_pillow(simd: str, tmp_path: Path) -> None:
+    """Shapes near the limit from which Pillow resizes vertically first."""
     if not native_core.core().set_simd(simd):
         pytest.skip(f"this machine has no {simd}")
     try:

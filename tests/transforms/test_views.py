@@ -226,7 +226,7 @@ def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     fewer, _ = decoder.prepare(records[:3], Draws(seed=1, epoch=0))
     whole = np.concatenate([np.zeros((4, 2), np.int32), batch.sizes], axis=1)
     begun = decoder._begin(batch)
-    with pytest.raises(ValueError, match="not begun"):
+    with pytest.raises(ValueError, match="begin=False"):
         decoder._begin(batch, views=([begun.job], whole))
     begun.result()
     with pytest.raises(ValueError, match="as many samples"):

@@ -21,7 +21,7 @@ from . import memory
 from .prefix import Placed, Prefix
 from .share import Shared, fingerprint
 
-# What a record is kept as; io/cache_fill.h numbers them so.
+# What a record is kept as; batch/cache_fill.h numbers them so.
 BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
 
 _FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}

@@ -1,4 +1,4 @@
-// The clock that stamps are read from: Python's time.perf_counter_ns().
+// The clock of all times that Python sees: time.perf_counter_ns().
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,3 @@
-// Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11.
 #include "base/philox.h"
 
 #include <algorithm>
@@ -6,11 +5,9 @@
 namespace fastload {
 namespace {
 
-constexpr uint64_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
-constexpr uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;  // what the key grows by from round to round
-constexpr int kRounds = 10;
+using namespace philox;
 
-// Counters at a time, in arrays: the compiler makes vectors of them.
+// Counters computed together, in arrays that the compiler vectorises.
 constexpr size_t kLanes = 16;
 
 }  // namespace
@@ -19,8 +16,7 @@ void philox_words(uint64_t seed, uint32_t epoch, const int64_t* indices, size_t 
                   const uint64_t* streams, size_t stream_count, uint64_t* out) {
   const size_t plane = stream_count * index_count;
   for (size_t b = 0; b < stream_count; b++) {
-    // Of all 64 bits, as _base/philox.py does it: the order of an epoch is drawn from a stream beyond 32
-    // bits.
+    // From all 64 bits, as in _base/philox.py: an epoch's order is drawn from a stream beyond 32 bits.
     const uint64_t first_product = streams[b] * kMultiplier0;
     for (size_t first = 0; first < index_count; first += kLanes) {
       const size_t count = std::min(kLanes, index_count - first);

@@ -1,4 +1,19 @@
-// A batch: every sample read, checked, decoded, resampled and stored into its slice of the output.
+// Decodes batches: everything that works on many samples at once.
+//
+// What it does. BatchJob reads, checks, decodes, resamples and stores every sample of a batch into its slice
+// of the caller's output. ProbeJob reads image sizes from headers. gather.h reads whole files for packing.
+// cache_fill.h adds decoded samples to a cache. pool.h is the process's one thread pool, which runs the jobs;
+// thread_state.h holds what each of its threads reuses from sample to sample.
+//
+// Guarantees
+//   exactness      a sample's bytes do not depend on the other samples, the thread or the number of threads
+//   bounds         a job writes only to the slices, statuses, details and times that the caller passed
+//   errors         each sample has its own Status; no exception leaves a thread
+//   thread safety  one thread handles a sample; threads take no locks while they decode
+//   ownership      the caller keeps the output arrays alive until the job is done; a job shares its Files
+//
+// Tests: tests/native/test_batch.py, test_pool.py, test_arguments.py, test_sample_params.py,
+// tests/transforms/test_views.py, tests/cache/test_memory.py, tests/test_exactness.py.
 #pragma once
 
 #include <atomic>
@@ -9,9 +24,10 @@
 
 #include "base/kind.h"
 #include "base/status.h"
+#include "batch/cache_fill.h"
 #include "batch/pool.h"
-#include "io/cache_fill.h"
 #include "io/files.h"
+#include "jpeg/huffman_index.h"
 #include "pixels/sample_params.h"
 #include "resample/resample.h"
 
@@ -28,13 +44,13 @@ struct Sample {
   int32_t resized_w, resized_h;
   int32_t window_x, window_y;
   bool flip;
-  bool large;  // a side above kMaxSide: left to Pillow
+  bool large;  // a side exceeds kMaxSide: Pillow decodes this sample
 };
 
-// What all samples of a batch share.
+// Settings that all samples of a batch share.
 struct BatchOutput {
-  uint8_t* data;  // count * channels * out_h * out_w elements of `dtype`, the caller's
-  int channels;   // 3, or 1: of gray images, whose three channels are equal, one is stored
+  uint8_t* data;  // count * channels * out_h * out_w elements of `dtype`, owned by the caller
+  int channels;   // 3; or 1 for gray images: their three channels are equal, so one is stored
   Dtype dtype;
   int out_w, out_h;
   bool channels_last;
@@ -45,23 +61,23 @@ struct BatchOutput {
   bool scaled;               // Placement::scaled
 };
 
-size_t dtype_nbytes(Dtype dtype);
-
-// Nanoseconds summed over threads. augment: what a recipe and erasing do behind the first frame.
-struct Stages {
+// Nanoseconds summed over threads. augment: crop stages and pixel operations after the first one, and
+// erasing.
+struct StageTimes {
   std::atomic<int64_t> read{0}, check{0}, decode{0}, resize{0}, augment{0};
 };
 
-// Whether batches read the clock; on from the start. What it costs is measured by turning it off.
+// Whether batches read the clock (default: yes). A benchmark turns it off to measure the cost.
 void set_stamps(bool on);
 
-// When a sample was worked on, and where: nanoseconds of the steady clock, the system's thread number.
-// `resized` is a length of time, not a point in it: rows are resized as they are decoded.
-struct Times {
+// When and on which thread a sample was processed: nanoseconds of the steady clock, and the system's thread
+// number. `resized` is a duration: rows are resized while later rows are still being decoded.
+struct SampleTimes {
   int64_t thread, begin, read, checked, resized, decoded, end;
 };
 
-// What all views of a sample need of its source, in pixels. None where w is 0: each decodes for itself.
+// The part of the source that all views of a sample need, in pixels. w == 0: there is none, and each view
+// decodes the sample by itself.
 struct Region {
   int32_t x, y, w, h;
 };
@@ -69,48 +85,50 @@ struct Region {
 // The caller keeps output.data, status, detail and times alive until the job is done.
 class BatchJob final : public Job {
  public:
-  // times: one per sample, or nullptr. keep: what of it goes into a cache, or nullptr.
-  BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, BatchOutput output, Recipe recipe,
-           Erasing erasing, int32_t* status, int32_t* detail, Times* times, int threads,
-           std::shared_ptr<const CacheFill> keep);
+  // times: one entry per sample, or nullptr. cache_fill: which samples go into a cache, or nullptr.
+  BatchJob(std::shared_ptr<Files> files, std::vector<Sample> samples, BatchOutput output, SampleParams params,
+           Erasing erasing, int32_t* status, int32_t* detail, SampleTimes* times, int threads,
+           std::shared_ptr<const CacheFill> cache_fill);
 
-  // Before it is submitted: fills `others` too, batches of the same records that are never submitted
-  // themselves. Each sample is read once, and decoded once where it has a region (regions: one a sample).
-  void lead(std::vector<std::shared_ptr<BatchJob>> others, std::vector<Region> regions) {
-    others_ = std::move(others);
+  // Call before submitting. Makes this job fill `views` too: batches of the same records that are never
+  // submitted themselves. Each sample is then read once, and decoded once if it has a region. regions: one
+  // per sample.
+  void set_views(std::vector<std::shared_ptr<BatchJob>> views, std::vector<Region> regions) {
+    views_ = std::move(views);
     regions_ = std::move(regions);
   }
 
-  // Before it is submitted: what is remembered of its records, whose numbers in the table these are.
-  void remember(std::shared_ptr<EntryTable> entries, std::vector<int64_t> records) {
+  // Call before submitting. Lets decoders use entry points of earlier decodes; records[i] is the row of
+  // sample i in the table.
+  void use_entry_points(std::shared_ptr<EntryTable> entries, std::vector<int64_t> records) {
     entries_ = std::move(entries);
     records_ = std::move(records);
   }
 
   void run(int64_t item) noexcept override;
 
-  // Whether the region lies in the image of sample `item` and holds its box.
-  bool within(size_t item, const Region& region) const {
+  // Whether the region lies inside the image of sample `item` and contains its box.
+  bool contains_box(size_t item, const Region& region) const {
     const Sample& s = samples_[item];
-    // What is beyond the resampler was not checked, and is not decoded either.
+    // Pillow decodes large samples, so their boxes were not checked.
     return s.large || (region.x <= s.box_x && region.y <= s.box_y &&
                        s.box_x + s.box_w <= region.x + region.w && s.box_y + s.box_h <= region.y + region.h &&
                        region.x + region.w <= s.source_w && region.y + region.h <= s.source_h);
   }
 
   int64_t count() const { return static_cast<int64_t>(samples_.size()); }
-  const Stages& stages() const { return stages_; }
+  const StageTimes& stages() const { return stages_; }
 
  private:
   class Clock;
 
-  // The status of the sample, or, where it leads others, of what came before its views.
+  // The status of the sample; for a job with views, kOk once each view has its own status.
   Status decode(int64_t item, int* error);
   Status read(int64_t item, const Clock& clock, Span* span, int64_t* at, int* error);
-  // The sample out of the bytes in `span`; `at`: when that begins.
+  // Decodes the sample from `span` and stores it. `at`: when this step begins.
   Status make(const Sample& sample, int64_t item, const Span& span, Kind kind, const Clock& clock, int64_t at,
               int* error);
-  // All views of a sample, whose outcomes it notes. Another status than kOk: none of them was made.
+  // Makes all views of a sample and sets their statuses. Any result but kOk: no view was made.
   Status make_views(int64_t item, const Span& span, const Clock& clock, int64_t at, int* error);
   void note(int64_t item, Status status, int error) {
     detail_[item] = error;
@@ -120,21 +138,21 @@ class BatchJob final : public Job {
   std::shared_ptr<Files> files_;
   std::vector<Sample> samples_;
   BatchOutput output_;
-  Recipe recipe_;
+  SampleParams params_;
   Erasing erasing_;
   int32_t* status_;
   int32_t* detail_;
-  Times* times_;
-  std::shared_ptr<const CacheFill> keep_;
+  SampleTimes* times_;
+  std::shared_ptr<const CacheFill> cache_fill_;
   struct Axes {
     std::shared_ptr<const resampling::SharedAxis> x, y;
   };
-  std::vector<Axes> axes_;  // one per sample, or none where nothing is resized
-  std::vector<std::shared_ptr<BatchJob>> others_;
+  std::vector<Axes> axes_;  // one per sample; empty if nothing is resized
+  std::vector<std::shared_ptr<BatchJob>> views_;
   std::vector<Region> regions_;
   std::shared_ptr<EntryTable> entries_;
-  std::vector<int64_t> records_;  // one per sample where there are entries_
-  Stages stages_;
+  std::vector<int64_t> records_;  // one per sample if there are entries_
+  StageTimes stages_;
 };
 
 struct ProbeSample {
@@ -143,7 +161,8 @@ struct ProbeSample {
   int64_t offset, nbytes;
 };
 
-// Image sizes out of headers. size: count pairs (w, h), the caller's; written where the status is kOk.
+// Reads image sizes from headers. size: (width, height) per sample, owned by the caller; written if the
+// status is kOk.
 class ProbeJob final : public Job {
  public:
   ProbeJob(std::shared_ptr<Files> files, std::vector<ProbeSample> samples, int32_t* size, int32_t* status,

@@ -14,15 +14,15 @@
 
 namespace fastload {
 
-// More threads than this are never started, whatever a job asks for.
+// Never start more threads than this, whatever a job asks for.
 constexpr int kMaxThreads = 1024;
 
 struct PoolState {
   using Clock = std::chrono::steady_clock;
 
   std::mutex mutex;
-  std::condition_variable work;      // a job was queued, or stopping
-  std::condition_variable finished;  // some job is done
+  std::condition_variable work;      // signals a new job, or `stopping`
+  std::condition_variable finished;  // signals that a job is done
   std::deque<std::shared_ptr<Job>> queue;
   std::vector<std::thread> threads;
   bool stopping = false;
@@ -35,11 +35,11 @@ struct PoolState {
   }
 
   void leave(Job& job) {
-    job.inside_--;
-    if (job.inside_ == 0 && exhausted(job)) finish(job);
+    job.active_threads_--;
+    if (job.active_threads_ == 0 && exhausted(job)) finish(job);
   }
 
-  // The oldest job thread `index` may work on. Exhausted ones leave the queue on the way.
+  // The oldest job that thread `index` may work on. Removes exhausted jobs from the queue on the way.
   std::shared_ptr<Job> pick(int index) {
     for (auto it = queue.begin(); it != queue.end();) {
       if (exhausted(**it)) {
@@ -72,13 +72,13 @@ struct PoolState {
         work.wait(lock);
         continue;
       }
-      job->inside_++;
+      job->active_threads_++;
       lock.unlock();
       drain(*job);
       lock.lock();
       leave(*job);
       if (exhausted(*job)) {
-        // Dropping the last reference may free the job: not under the mutex.
+        // Dropping the last reference may free the job: do that without the mutex.
         auto it = std::find(queue.begin(), queue.end(), job);
         if (it != queue.end()) queue.erase(it);
         lock.unlock();
@@ -88,15 +88,15 @@ struct PoolState {
     }
   }
 
-  // Starts threads up to `count`; holds the mutex. Signals belong to the threads of Python.
+  // Starts threads until there are `count`; the caller holds the mutex. Signals are left to Python's threads.
   void grow(int count) {
     count = std::min(count, kMaxThreads);
     if (static_cast<int>(threads.size()) >= count) return;
     sigset_t all, before;
     sigfillset(&all);
-    // A thread's own errors: blocked, they would end the process past every handler (io/sigbus_guard.h,
-    // faulthandler).
-    for (const int own : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, own);
+    // Except a thread's own errors: if those were blocked, they would end the process without running any
+    // handler (io/sigbus_guard.h, faulthandler).
+    for (const int fault : {SIGBUS, SIGSEGV, SIGFPE, SIGILL}) sigdelset(&all, fault);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     try {
       threads.reserve(static_cast<size_t>(count));
@@ -105,7 +105,7 @@ struct PoolState {
         threads.emplace_back([this, index] { thread_main(index); });
       }
     } catch (const std::system_error&) {
-      // The system gives no more threads: the job makes do with those there are.
+      // The system grants no more threads: run the job on those that exist.
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
@@ -133,7 +133,7 @@ struct PoolState {
     const Clock::time_point deadline = Clock::now() + timeout;
     std::unique_lock<std::mutex> lock(mutex);
     if (job.threads_ <= 0 && !exhausted(job)) {
-      job.inside_++;
+      job.active_threads_++;
       lock.unlock();
       do {
         const int64_t item = job.next_.fetch_add(1, std::memory_order_relaxed);
@@ -149,18 +149,18 @@ struct PoolState {
 
   void cancel(Job& job, uint64_t generation) {
     if (job.done() || job.generation_ != generation) return;
-    std::shared_ptr<Job> keep;
+    std::shared_ptr<Job> dropped;  // freed without the mutex
     std::unique_lock<std::mutex> lock(mutex);
     job.next_.store(job.count_, std::memory_order_relaxed);
     for (auto it = queue.begin(); it != queue.end(); ++it) {
       if (it->get() == &job) {
-        keep = std::move(*it);
+        dropped = std::move(*it);
         queue.erase(it);
         break;
       }
     }
     if (job.done()) return;
-    if (job.inside_ == 0) {
+    if (job.active_threads_ == 0) {
       finish(job);
       return;
     }
@@ -177,7 +177,7 @@ struct PoolState {
       dropped.swap(queue);
       for (const auto& job : dropped) {
         job->next_.store(job->count_, std::memory_order_relaxed);
-        if (job->inside_ == 0 && !job->done()) finish(*job);
+        if (job->active_threads_ == 0 && !job->done()) finish(*job);
       }
       work.notify_all();
     }
@@ -190,8 +190,8 @@ struct PoolState {
 namespace pool {
 namespace {
 
-// Never freed: threads may still look at it while the process ends, and a forked child must not touch
-// its parent's mutexes, which another thread may have held at the fork.
+// Never freed: threads may still use it while the process ends, and a forked child must not touch its
+// parent's mutexes, because another thread may have held one at the time of the fork.
 std::atomic<PoolState*> current{nullptr};
 std::atomic<uint64_t> generation{0};
 
@@ -203,12 +203,12 @@ void forget_after_fork() {
 PoolState& state() {
   static const int registered = pthread_atfork(nullptr, nullptr, forget_after_fork);
   (void)registered;
-  PoolState* known = current.load(std::memory_order_acquire);
-  if (known != nullptr) return *known;
-  PoolState* made = new PoolState;
-  if (current.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return *made;
-  delete made;
-  return *known;
+  PoolState* existing = current.load(std::memory_order_acquire);
+  if (existing != nullptr) return *existing;
+  PoolState* fresh = new PoolState;
+  if (current.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel)) return *fresh;
+  delete fresh;
+  return *existing;
 }
 
 }  // namespace

@@ -2,29 +2,31 @@
 
 #include <memory>
 
+#include "image/uncompressed.h"
+
 namespace fastload {
 
-ThreadState& worker() {
-  static thread_local std::unique_ptr<ThreadState> mine;
-  if (!mine) mine = std::make_unique<ThreadState>();
-  return *mine;
+ThreadState& thread_state() {
+  static thread_local std::unique_ptr<ThreadState> state;
+  if (!state) state = std::make_unique<ThreadState>();
+  return *state;
 }
 
-Status decode_span(const Span& span, Kind kind, const Placement& placement, ThreadState* worker) {
+Status decode_span(const Span& span, Kind kind, const Placement& placement, ThreadState* state) {
   switch (kind) {
     case Kind::kRaw:
-      return decode_raw(span, placement, &worker->rows, &worker->resampler);
+      return decode_raw(span, placement, &state->rows, &state->resampler);
     case Kind::kDct:
-      return worker->jpeg.decode_dct(span, placement, &worker->rows, &worker->resampler);
+      return state->jpeg.decode_dct(span, placement, &state->rows, &state->resampler);
     case Kind::kTurned:
       return Status::kUnsupported;
     case Kind::kEncoded:
       break;
   }
   if (span.nbytes >= 2 && span.data[0] == 'B' && span.data[1] == 'M') {
-    return decode_bmp(span, placement, &worker->rows, &worker->resampler);
+    return decode_bmp(span, placement, &state->rows, &state->resampler);
   }
-  return worker->jpeg.decode(span, placement, &worker->rows, &worker->resampler);
+  return state->jpeg.decode(span, placement, &state->rows, &state->resampler);
 }
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// What a thread keeps from sample to sample, and one record decoded with it.
+// What each thread reuses from sample to sample, and the choice of a decoder for one record.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 #include "base/kind.h"
 #include "base/status.h"
-#include "batch/image.h"
+#include "image/placement.h"
 #include "io/files.h"
 #include "jpeg/jpeg.h"
 #include "pixels/sample_params.h"
@@ -19,14 +19,14 @@ struct ThreadState {
   RowBuffer rows;
   Resampler resampler;
   JpegDecoder jpeg;
-  Workspace kitchen;
-  std::vector<uint8_t> made;    // a record in the form that a cache keeps
-  std::vector<uint8_t> region;  // pixels that several views are made of, RGB
+  Workspace workspace;
+  std::vector<uint8_t> record;  // the record that goes into a cache
+  std::vector<uint8_t> region;  // RGB pixels that several views are made from
 };
 
-// Made by the first sample of a thread, freed with the thread. Throws std::bad_alloc.
-ThreadState& worker();
+// The calling thread's state: created on first use, freed with the thread. Throws std::bad_alloc.
+ThreadState& thread_state();
 
-Status decode_span(const Span& span, Kind kind, const Placement& placement, ThreadState* worker);
+Status decode_span(const Span& span, Kind kind, const Placement& placement, ThreadState* state);
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// Files of fastload._native._core: paths and arrays of the caller's, checked and held.
+// Files of fastload._native._core: paths and arrays of the caller, checked and held.
 #include <cstring>
 #include <memory>
 #include <string>
@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "bindings/module.h"
+#include "image/orientation.h"
 #include "io/files.h"
 #include "io/sigbus_guard.h"
-#include "jpeg/orientation.h"
 
 namespace fastload {
 namespace {
 
-// An array of the caller's that takes the place of a file, held until this object dies (with the GIL).
+// An array of the caller that takes the place of a file, held until this object is destroyed (needs the GIL).
 class PyMemory {
  public:
   PyMemory(int64_t file, const py::handle& object) {
@@ -34,7 +34,7 @@ class PyMemory {
       if (view_.shape[i] == 0) extent = 0;
       if (view_.strides[i] < 0 || view_.strides[i] > kMaxStride)
         wrong = "memory: expected no strides below 0";
-      // Never more than what lies there, so it fits.
+      // Never more than the array's memory, so it fits.
       if (wrong == nullptr && extent > 0) extent += (view_.shape[i] - 1) * view_.strides[i];
     }
     if (wrong != nullptr) {
@@ -45,7 +45,7 @@ class PyMemory {
     memory_.data = static_cast<const uint8_t*>(view_.buf);
     memory_.nbytes = static_cast<size_t>(extent);
     memory_.packed = view_.ndim == 1;
-    memory_.layout = Layout{};
+    memory_.layout = PixelLayout{};
     if (!memory_.packed) memory_.layout = {view_.strides[1], view_.strides[2], view_.strides[3]};
   }
   PyMemory(PyMemory&& other) noexcept : view_(other.view_), memory_(other.memory_) {
@@ -57,14 +57,14 @@ class PyMemory {
     if (view_.obj != nullptr) PyBuffer_Release(&view_);
   }
 
-  const Memory& memory() const { return memory_; }
+  const MappedArray& memory() const { return memory_; }
 
  private:
-  // 65,535 of it stay far below 2^63.
+  // 65,535 times this is far below 2^63.
   static constexpr py::ssize_t kMaxStride = py::ssize_t{1} << 44;
 
   Py_buffer view_;
-  Memory memory_;
+  MappedArray memory_;
 };
 
 // fastload._native._core.Files
@@ -95,7 +95,7 @@ class PyFiles {
     if (std::memchr(text, 0, static_cast<size_t>(text_nbytes)) != nullptr) {
       throw py::value_error("paths: expected no NUL byte");
     }
-    std::vector<Memory> memories;
+    std::vector<MappedArray> memories;
     for (const auto& [number, array] : memory) {
       const int64_t file = number.cast<int64_t>();
       if (file < 0 || file >= count || mapped_.data<uint8_t>()[file] == 0) {
@@ -104,7 +104,7 @@ class PyFiles {
       memories_.emplace_back(file, array);
       memories.push_back(memories_.back().memory());
     }
-    // Jobs share the core's object; the arrays it borrows must live as long.
+    // Jobs share the core's object; the arrays it borrows live as long as this object.
     core_ = std::make_shared<Files>(text, static_cast<size_t>(text_nbytes), ends_.data<int64_t>(),
                                     mapped_.data<uint8_t>(), static_cast<size_t>(count), arena, memories);
   }
@@ -126,46 +126,33 @@ class PyFiles {
 void readahead(const PyFiles& files, const py::object& file, const py::object& offset,
                const py::object& nbytes) {
   const std::shared_ptr<Files> core = files.core();
-  const Buffer file_array(file, "file", 'i', 4, false);
-  const py::ssize_t n = file_array.length();
-  file_array.expect_shape("file", n);
-  const Buffer offset_array = read_array(offset, "offset", 'i', 8, n);
-  const Buffer nbytes_array = read_array(nbytes, "nbytes", 'i', 8, n);
-  std::vector<FileRange> ranges(static_cast<size_t>(n));
-  for (size_t i = 0; i < ranges.size(); i++) {
-    ranges[i] = {file_array.data<int32_t>()[i], offset_array.data<int64_t>()[i],
-                 nbytes_array.data<int64_t>()[i]};
-  }
+  const SpanArrays spans(file, offset, nbytes);
+  std::vector<FileRange> ranges(static_cast<size_t>(spans.count()));
+  for (size_t i = 0; i < ranges.size(); i++) ranges[i] = {spans.file(i), spans.offset(i), spans.nbytes(i)};
   WithoutGil released;
   core->readahead(&ranges);
 }
 
-void turned(const PyFiles& files, const py::object& file, const py::object& offset, const py::object& nbytes,
-            const py::object& out) {
-  constexpr size_t kBeginning = 1 << 16;  // of a loose file, where what stands before the pixels mostly fits
+void find_turned(const PyFiles& files, const py::object& file, const py::object& offset,
+                 const py::object& nbytes, const py::object& out) {
+  constexpr size_t kBeginning = 1 << 16;  // of a file that is not mapped; headers mostly fit
   const std::shared_ptr<Files> core = files.core();
-  const Buffer file_array(file, "file", 'i', 4, false);
-  const py::ssize_t n = file_array.length();
-  file_array.expect_shape("file", n);
-  const Buffer offset_array = read_array(offset, "offset", 'i', 8, n);
-  const Buffer nbytes_array = read_array(nbytes, "nbytes", 'i', 8, n);
-  const Buffer out_array(out, "out", 'u', 1, true);
-  out_array.expect_shape("out", n);
-  const int32_t* numbers = file_array.data<int32_t>();
-  for (py::ssize_t i = 0; i < n; i++) {
-    if (numbers[i] < 0 || static_cast<size_t>(numbers[i]) >= core->count()) {
-      throw py::value_error("file: sample " + std::to_string(i) + ": expected an index of files");
-    }
+  const SpanArrays spans(file, offset, nbytes);
+  const size_t n = static_cast<size_t>(spans.count());
+  const Buffer out_array = written_array(out, "out", 'u', 1, spans.count());
+  for (size_t i = 0; i < n; i++) {
+    require(spans.file(i) >= 0 && static_cast<size_t>(spans.file(i)) < core->count(), "file", i,
+            "an index of files");
   }
   WithoutGil released;
   Scratch scratch;
-  for (py::ssize_t i = 0; i < n; i++) {
+  for (size_t i = 0; i < n; i++) {
     bool may_be = true;
     for (const size_t limit : {kBeginning, SIZE_MAX}) {
       Span span;
       int error = 0;
-      if (core->read(numbers[i], offset_array.data<int64_t>()[i], nbytes_array.data<int64_t>()[i], limit,
-                     &scratch, &span, &error) != Status::kOk) {
+      if (core->read(spans.file(i), spans.offset(i), spans.nbytes(i), limit, &scratch, &span, &error) !=
+          Status::kOk) {
         break;
       }
       may_be = may_be_turned(span.data, span.nbytes);
@@ -177,20 +164,20 @@ void turned(const PyFiles& files, const py::object& file, const py::object& offs
 
 }  // namespace
 
-// fastload._native._core.Watched
-class PyWatched {
+// fastload._native._core.SigbusGuard
+class PySigbusGuard {
  public:
-  explicit PyWatched(const py::buffer& map)
-      : info_(map.request()), watched_(info_.ptr, static_cast<size_t>(info_.size * info_.itemsize)) {}
+  explicit PySigbusGuard(const py::buffer& map)
+      : info_(map.request()), guard_(info_.ptr, static_cast<size_t>(info_.size * info_.itemsize)) {}
 
-  int64_t cut() const {
-    const size_t at = watched_.cut();
+  int64_t first_missing() const {
+    const size_t at = guard_.first_missing();
     return at == SIZE_MAX ? -1 : static_cast<int64_t>(at);
   }
 
  private:
-  py::buffer_info info_;  // before what watches it: the map stays until that has gone
-  Watched watched_;
+  py::buffer_info info_;  // before the guard, so that it is destroyed after it
+  SigbusGuard guard_;
 };
 
 std::shared_ptr<Files> core_of(const py::object& files) {
@@ -200,19 +187,19 @@ std::shared_ptr<Files> core_of(const py::object& files) {
 
 void bind_files(py::module_& m) {
   using namespace pybind11::literals;
-  py::class_<PyFiles>(m, "Files", "Files of a store, opened or mapped when first read.")
+  py::class_<PyFiles>(m, "Files", "Files of a store; see _core.pyi.")
       .def(py::init<py::bytes, const py::object&, const py::object&, const std::shared_ptr<Arena>&,
                     const py::dict&>(),
            "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none(), "memory"_a = py::dict())
-      .def("close", &PyFiles::close, "Let go of the maps, once the jobs that read them are done.")
-      .def("may_be_turned", &turned, "file"_a, "offset"_a, "nbytes"_a, "out"_a,
-           "Which images may say that they lie on their side; see _core.pyi.")
+      .def("close", &PyFiles::close, "Close the maps, once the jobs that read them are done.")
+      .def("may_be_turned", &find_turned, "file"_a, "offset"_a, "nbytes"_a, "out"_a,
+           "Which images may have an EXIF or XMP orientation; see _core.pyi.")
       .def("readahead", &readahead, "file"_a, "offset"_a, "nbytes"_a,
            "Ask the system to read these spans into the page cache; see _core.pyi.")
       .def("__len__", &PyFiles::length);
-  py::class_<PyWatched>(m, "Watched", "Watches a mapped file; see _core.pyi.")
+  py::class_<PySigbusGuard>(m, "SigbusGuard", "Guards a mapped file against missing pages; see _core.pyi.")
       .def(py::init<const py::buffer&>(), "map"_a)
-      .def_property_readonly("cut", &PyWatched::cut);
+      .def_property_readonly("first_missing", &PySigbusGuard::first_missing);
 }
 
 }  // namespace fastload

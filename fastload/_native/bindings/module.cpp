@@ -1,5 +1,4 @@
-// The Python module fastload._native._core: what works on one buffer, and the module itself. With the
-// other bindings_*.cpp the only file that includes Python.
+// The Python module fastload._native._core, and its functions that work on one buffer.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -9,10 +8,10 @@
 
 #include "base/philox.h"
 #include "batch/batch.h"
-#include "batch/image.h"
 #include "batch/pool.h"
 #include "bindings/module.h"
 #include "dct/record.h"
+#include "image/header.h"
 #include "io/crc32c.h"
 #include "jpeg/jpeg.h"
 #include "jpeg/planes.h"
@@ -22,7 +21,7 @@
 namespace fastload {
 namespace {
 
-// One image, on the caller's thread.
+// Resizes one image, on the caller's thread.
 void resample(const py::object& image, std::pair<int, int> resized, std::pair<int, int> window, bool flip,
               const py::object& out, const py::object& lut, int out_h, int out_w, int dtype,
               bool channels_last, int filter, int order, const py::sequence& fill) {
@@ -62,7 +61,7 @@ void resample(const py::object& image, std::pair<int, int> resized, std::pair<in
 }
 
 uint32_t checksum_of(const py::object& buffer, uint32_t crc, bool portable) {
-  // Some microseconds: with other threads at work, getting the GIL back would take longer.
+  // Takes microseconds: while other threads are busy, getting the GIL back would take longer.
   constexpr size_t kShort = size_t{32} << 10;
   const Bytes bytes(buffer);
   std::optional<WithoutGil> released;
@@ -94,7 +93,7 @@ bool own_entropy(const py::object& jpeg, int times) {
   return decoder.own_entropy();
 }
 
-// Microseconds: the GIL is kept, as getting it back would take longer.
+// Takes microseconds, so the GIL is kept: getting it back would take longer.
 void random_words(uint64_t seed, uint32_t epoch, const py::object& indices, const py::object& streams,
                   const py::object& out) {
   const Buffer index_array(indices, "indices", 'i', 8, false),
@@ -123,10 +122,10 @@ void cut_batch(const py::object& batch, int top, int bottom, int left, int right
     throw py::value_error("batch: expected 4 dimensions, got " + std::to_string(bytes.ndim()));
   if (top < 0 || top > bottom || bottom > bytes.extent(2) || left < 0 || left > right ||
       right > bytes.extent(3))
-    throw py::value_error("the box reaches outside of the images");
+    throw py::value_error("the box extends outside the images");
   if (bytes.nbytes() == 0) return;
   const auto rows = static_cast<size_t>(bytes.extent(2)), row = static_cast<size_t>(bytes.extent(3));
-  Box box{};
+  CutMixBox box{};
   box.offset = static_cast<size_t>(top) * row + static_cast<size_t>(left);
   box.planes = static_cast<size_t>(bytes.extent(1));
   box.rows = static_cast<size_t>(bottom - top);
@@ -160,10 +159,10 @@ PYBIND11_MODULE(_core, m) {
   using namespace pybind11::literals;
   m.doc() = "fastload's native core. Private: see _core.pyi for what each function takes.";
 
-  bind_keeping(m);
+  bind_cache(m);
   bind_files(m);
   bind_batches(m);
-  bind_recipes(m);
+  bind_pixels(m);
   bind_scans(m);
   bind_packing(m);
   bind_samples(m);
@@ -172,7 +171,7 @@ PYBIND11_MODULE(_core, m) {
         "Resize, cut and store one image; see _core.pyi.");
   m.def(
       "crc32c", [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, false); },
-      "buffer"_a, "crc"_a = 0, "CRC32C of a buffer, going on from crc.");
+      "buffer"_a, "crc"_a = 0, "CRC32C of a buffer, continued from crc.");
   m.def(
       "_crc32c_portable",
       [](const py::object& buffer, uint32_t crc) { return checksum_of(buffer, crc, true); }, "buffer"_a,
@@ -183,14 +182,14 @@ PYBIND11_MODULE(_core, m) {
   m.def("cut_mix", &cut_batch, "batch"_a, "top"_a, "bottom"_a, "left"_a, "right"_a,
         "CutMix in place; see _core.pyi.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
-  m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo this was compiled against.");
+  m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo that the core was compiled against.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
-        "Whether the core's own Huffman decoder does this file; for the tests.");
-  m.def("pool_size", &pool::size, "Threads the pool holds now.");
+        "Whether the core's own Huffman decoder decodes this file; for the tests.");
+  m.def("pool_size", &pool::size, "Number of threads in the pool now.");
   m.def(
       "set_simd",
       [](const std::string& name) { return set_simd(name.c_str()) && dct_set_simd(name.c_str()); }, "name"_a,
-      "Choose the instruction set from now on; False where this machine lacks it.");
+      "Choose the instruction set; False if this machine lacks it.");
   m.def("set_stamps", &set_stamps, "on"_a, "Whether batches read the clock; see _core.pyi.");
   m.def(
       "dct_encode",
@@ -208,11 +207,11 @@ PYBIND11_MODULE(_core, m) {
   m.def(
       "dct_to_jpeg", [](const py::object& record) { return convert(record, dct_to_jpeg); }, "record"_a,
       "DCT record to a JPEG file with equal coefficients.");
-  m.def("dct_usable", &DctSource::usable, "Whether DCT records decode without a detour by way of a JPEG.");
-  m.def("planes_usable", &Planes::usable, "Whether common JPEGs become pixels without libjpeg.");
+  m.def("dct_usable", &DctSource::usable, "Whether DCT records are decoded without rebuilding a JPEG.");
+  m.def("planes_usable", &PlaneDecoder::usable, "Whether common JPEGs are decoded without libjpeg.");
   m.def("dct_simd", &DctSource::simd, "Instruction set of the DCT records' expansion.");
 
-  // Before the interpreter goes: threads of ours must not outlive what they write into.
+  // Joins the pool before the interpreter is finalized: its threads write to memory that Python owns.
   py::module_::import("atexit").attr("register")(py::cpp_function([] {
     WithoutGil released;
     pool::shutdown();

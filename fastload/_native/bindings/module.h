@@ -1,5 +1,18 @@
-// What the binding files share: the caller's buffers, checked and held, and the GIL. Included by
-// bindings/module*.cpp alone, the only files that include Python.
+// Python bindings: the extension module fastload._native._core. Only this folder includes Python.
+//
+// What it does. Each file binds one part of the core and checks every argument before the core runs. This
+// header holds what the files share: buffers of the caller, checks, and the GIL. fastload/_native/_core.pyi
+// documents the module.
+//
+// Guarantees
+//   checks         a wrong dtype or a read-only array is a TypeError, a wrong shape or value a ValueError;
+//                  both name the argument, and the sample if one is wrong
+//   errors         C++ exceptions become Python exceptions; per-sample failures are statuses
+//   thread safety  the GIL is released around work that takes more than microseconds; the core never takes it
+//   ownership      an array is held (Buffer) for as long as the core may use it; small arrays are copied, so
+//                  that later changes by the caller cannot bypass the checks
+//
+// Tests: tests/native/test_arguments.py, test_sample_params.py, test_pool.py, tests/faults/test_endings.py.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -15,7 +28,7 @@ namespace fastload {
 
 namespace py = pybind11;
 
-// A C-contiguous buffer of the caller's, held until this object dies (with the GIL).
+// A C-contiguous buffer of the caller, held until this object is destroyed (which needs the GIL).
 class Buffer {
  public:
   Buffer() { view_.obj = nullptr; }
@@ -26,7 +39,7 @@ class Buffer {
     if (view_.obj != nullptr) PyBuffer_Release(&view_);
   }
 
-  // kind: 'i' signed, 'u' unsigned integer, 'f' floating point; nbytes: of one element.
+  // kind: 'i' signed or 'u' unsigned integer, 'f' floating point; nbytes: size of one element.
   Buffer(const py::handle& object, const char* name, char kind, int nbytes, bool writable) {
     view_.obj = nullptr;
     const int flags = PyBUF_ND | PyBUF_STRIDES | PyBUF_FORMAT;
@@ -62,7 +75,7 @@ class Buffer {
     throw py::type_error(name + wrong);
   }
 
-  // Throws ValueError unless the shape is (rows) or (rows, columns).
+  // Throws ValueError unless the shape is (rows,) or (rows, columns).
   void expect_shape(const char* name, py::ssize_t rows, py::ssize_t columns = 0) const {
     const bool fits = columns == 0 ? view_.ndim == 1 && view_.shape[0] == rows
                                    : view_.ndim == 2 && view_.shape[0] == rows && view_.shape[1] == columns;
@@ -86,6 +99,7 @@ class Buffer {
   Py_buffer view_;
 };
 
+// An array of the given shape that is only read.
 inline Buffer read_array(const py::handle& object, const char* name, char kind, int nbytes, py::ssize_t rows,
                          py::ssize_t columns = 0) {
   Buffer buffer(object, name, kind, nbytes, false);
@@ -93,12 +107,67 @@ inline Buffer read_array(const py::handle& object, const char* name, char kind, 
   return buffer;
 }
 
-inline Buffer write_array(const py::handle& object, const char* name, py::ssize_t rows,
-                          py::ssize_t columns = 0, py::ssize_t itemsize = 4) {
-  Buffer buffer(object, name, 'i', itemsize, true);
+// An array of the given shape that the core writes to.
+inline Buffer written_array(const py::handle& object, const char* name, char kind, int nbytes,
+                            py::ssize_t rows, py::ssize_t columns = 0) {
+  Buffer buffer(object, name, kind, nbytes, true);
   buffer.expect_shape(name, rows, columns);
   return buffer;
 }
+
+// A one-dimensional array of any length that is only read.
+inline Buffer read_vector(const py::handle& object, const char* name, char kind, int nbytes) {
+  Buffer buffer(object, name, kind, nbytes, false);
+  buffer.expect_shape(name, buffer.length());
+  return buffer;
+}
+
+// Throws ValueError about sample `i` of the argument `name` unless `valid`.
+inline void require(bool valid, const char* name, size_t i, const char* expected) {
+  if (valid) return;
+  throw py::value_error(std::string(name) + ": sample " + std::to_string(i) + ": expected " + expected);
+}
+
+// Whether the resampler takes images with this side.
+inline bool is_side(int32_t side) {
+  return side >= 1 && side <= kMaxSide;
+}
+
+// Window coordinates are limited so that every sum of two of them fits 32 bits.
+inline bool is_coordinate(int32_t value) {
+  constexpr int32_t kMaxCoordinate = 1 << 24;
+  return value >= -kMaxCoordinate && value <= kMaxCoordinate;
+}
+
+inline void check_filter(int filter) {
+  if (filter < 0 || filter >= kFilters) throw py::value_error("filter: expected 0 up to 7, see resample.h");
+}
+
+inline void check_pass_order(int order) {
+  if (order < 0 || order > 2) throw py::value_error("order: expected 0 to 2, see PassOrder in resample.h");
+}
+
+// The arguments `file`, `offset` and `nbytes`, (n,) each: one span of a file per sample.
+struct SpanArrays {
+  Buffer files, offsets, lengths;
+
+  SpanArrays(const py::object& file, const py::object& offset, const py::object& nbytes)
+      : files(read_vector(file, "file", 'i', 4)),
+        offsets(read_array(offset, "offset", 'i', 8, files.length())),
+        lengths(read_array(nbytes, "nbytes", 'i', 8, files.length())) {}
+
+  py::ssize_t count() const { return files.length(); }
+  int32_t file(size_t i) const { return files.data<int32_t>()[i]; }
+  int64_t offset(size_t i) const { return offsets.data<int64_t>()[i]; }
+  int64_t nbytes(size_t i) const { return lengths.data<int64_t>()[i]; }
+
+  // Throws ValueError unless span `i` may lie in one of `file_count` files.
+  void check(size_t i, size_t file_count) const {
+    require(file(i) >= 0 && static_cast<size_t>(file(i)) < file_count, "file", i, "an index of files");
+    require(offset(i) >= 0, "offset", i, "a value of 0 or more");
+    require(nbytes(i) >= -1, "nbytes", i, "a length, or -1 for up to the end");
+  }
+};
 
 inline bool interpreter_ends() {
 #if PY_VERSION_HEX >= 0x030D0000
@@ -108,12 +177,12 @@ inline bool interpreter_ends() {
 #endif
 }
 
-// Lets go of the GIL for its scope, except while the interpreter ends. The core never takes the GIL, so
-// keeping it cannot block a worker.
+// Releases the GIL in its scope, except while the interpreter is finalizing. The core never takes the GIL, so
+// keeping it then cannot block a worker.
 //
-// A daemon thread that comes back while the interpreter ends may not go on: it stays here until the process
-// is gone, as in Python 3.14. Before that version PyEval_RestoreThread unwinds such a thread if the end began
-// just after our look, hence noexcept(false).
+// A daemon thread that returns from the core during finalization must not continue: it waits here until the
+// process has ended, as in Python 3.14. Before that version PyEval_RestoreThread unwinds such a thread if
+// finalization began just after our check, hence noexcept(false).
 class WithoutGil {
  public:
   WithoutGil() : state_(interpreter_ends() ? nullptr : PyEval_SaveThread()) {}
@@ -129,7 +198,7 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
-// A bytes-like argument; any contiguous buffer, of any element type.
+// A bytes-like argument: any contiguous buffer, of any element type.
 class Bytes {
  public:
   explicit Bytes(const py::object& object) {
@@ -145,20 +214,22 @@ class Bytes {
   Py_buffer view_;
 };
 
-// What all samples share, checked; without `data`. ValueError or TypeError name the argument.
+// The settings that all samples share, checked; `data` is not set. ValueError or TypeError name the argument.
 BatchOutput make_output(int out_h, int out_w, int dtype, bool channels_last, int filter, int order,
                         const py::sequence& fill, const py::object& lut);
 
-// What `stages` and `erase` of submit hold, checked for n samples; see _core.pyi. None: an empty one.
-// `large` (n) becomes 1 where a side is above kMaxSide: such samples are for Pillow.
-Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h, uint8_t* large);
+// `stages` and `erase` of submit, checked for n samples; see _core.pyi. None: an empty result. `large` (n)
+// becomes 1 for samples with a side above kMaxSide, which Pillow decodes.
+SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out_w, int out_h,
+                                uint8_t* large);
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& output);
 
-// What a Files object of Python holds; TypeError for another object, ValueError for a closed one.
+// The core's object behind a Files object of Python. TypeError for another object, ValueError if it is
+// closed.
 std::shared_ptr<Files> core_of(const py::object& files);
 
-// Arena and CacheFill. Before bind_files and bind_batches, which take them.
-void bind_keeping(py::module_& m);
+// Arena, EntryTable and CacheFill. Call before bind_files and bind_batches, which use them.
+void bind_cache(py::module_& m);
 
 // Files.
 void bind_files(py::module_& m);
@@ -166,13 +237,13 @@ void bind_files(py::module_& m);
 // Job, submit and probe.
 void bind_batches(py::module_& m);
 
-// pixels.
-void bind_recipes(py::module_& m);
+// pixels, for the tests.
+void bind_pixels(py::module_& m);
 
 // gather and start_writeback.
 void bind_packing(py::module_& m);
 
-// _inverse_dct and _ycc_to_rgb.
+// _inverse_dct and _ycc_to_rgb, for the tests.
 void bind_samples(py::module_& m);
 
 // find_features, find_datums and tar_members.

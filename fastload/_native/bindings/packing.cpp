@@ -1,10 +1,10 @@
-// The Python side of io/gather.h, and what writers ask of the system.
+// gather and start_writeback of fastload._native._core, for packing.
 #include <fcntl.h>
 
 #include <memory>
 
+#include "batch/gather.h"
 #include "bindings/module.h"
-#include "io/gather.h"
 
 namespace fastload {
 namespace {
@@ -13,18 +13,16 @@ size_t gather_files(const py::object& files, const py::object& file, const py::o
                     const py::object& offset, const py::object& nbytes, const py::object& crc,
                     const py::object& size, const py::object& status, const py::object& detail) {
   const std::shared_ptr<Files> core = core_of(files);
-  const Buffer numbers(file, "file", 'i', 4, false);
+  const Buffer numbers = read_vector(file, "file", 'i', 4);
   const py::ssize_t n = numbers.length();
-  numbers.expect_shape("file", n);
   const Buffer room(memory, "memory", 'u', 1, true);
   if (room.ndim() != 1) throw py::value_error("memory: expected one dimension");
-  const Buffer offsets = write_array(offset, "offset", n, 0, 8);
-  const Buffer lengths = write_array(nbytes, "nbytes", n, 0, 8);
-  const Buffer crcs(crc, "crc32c", 'u', 4, true);
-  crcs.expect_shape("crc32c", n);
-  const Buffer sizes = write_array(size, "size", n, 2);
-  const Buffer statuses = write_array(status, "status", n);
-  const Buffer details = write_array(detail, "detail", n);
+  const Buffer offsets = written_array(offset, "offset", 'i', 8, n);
+  const Buffer lengths = written_array(nbytes, "nbytes", 'i', 8, n);
+  const Buffer crcs = written_array(crc, "crc32c", 'u', 4, n);
+  const Buffer sizes = written_array(size, "size", 'i', 4, n, 2);
+  const Buffer statuses = written_array(status, "status", 'i', 4, n);
+  const Buffer details = written_array(detail, "detail", 'i', 4, n);
   const Gathered found{offsets.data<int64_t>(), lengths.data<int64_t>(),  crcs.data<uint32_t>(),
                        sizes.data<int32_t>(),   statuses.data<int32_t>(), details.data<int32_t>()};
   const WithoutGil released;
@@ -32,7 +30,7 @@ size_t gather_files(const py::object& files, const py::object& file, const py::o
                 static_cast<size_t>(room.nbytes()), found);
 }
 
-// Advice: what cannot be begun early is written by fsync.
+// Only advice: fsync writes what was not started here.
 void start_writeback(int descriptor, int64_t offset, int64_t nbytes) {
 #ifdef SYNC_FILE_RANGE_WRITE
   const WithoutGil released;
@@ -49,7 +47,7 @@ void bind_packing(py::module_& m) {
   m.def("gather", &gather_files, "files"_a, "file"_a, "memory"_a, "offset"_a, "nbytes"_a, "crc32c"_a,
         "size"_a, "status"_a, "detail"_a, "Read whole image files into one array; see _core.pyi.");
   m.def("start_writeback", &start_writeback, "descriptor"_a, "offset"_a, "nbytes"_a,
-        "Ask the system to begin writing a part of a file to the disk; see _core.pyi.");
+        "Ask the system to start writing a part of a file to the disk; see _core.pyi.");
 }
 
 }  // namespace fastload

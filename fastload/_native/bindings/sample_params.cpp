@@ -1,4 +1,5 @@
-// Recipes and erased rectangles out of the arrays that Python drew, and single operations for the tests.
+// Crop stages, pixel operations and erased rectangles from the arrays that Python drew; and `pixels` for the
+// tests.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -10,19 +11,7 @@ namespace fastload {
 
 namespace {
 
-constexpr int32_t kMaxCoordinate = 1 << 24;  // as in bindings/batch.cpp
-
-void require(bool fits, const char* name, size_t i, const char* expected) {
-  if (!fits) {
-    throw py::value_error(std::string(name) + ": sample " + std::to_string(i) + ": expected " + expected);
-  }
-}
-
-bool is_side(int32_t side) {
-  return side >= 1 && side <= kMaxSide;
-}
-
-// Whether a side of a sample's images is longer than the resampler takes; `frames`: `count` rows of 11.
+// Whether a side of one of the sample's images exceeds kMaxSide. `frames`: `count` rows of 11.
 bool is_large(const int32_t* first_size, const int32_t* frames, py::ssize_t count) {
   int32_t most = std::max(first_size[0], first_size[1]);
   for (const int32_t* f = frames; f < frames + 11 * count; f += 11)
@@ -40,14 +29,14 @@ py::tuple as_tuple(const py::object& object, const char* name, size_t items) {
 void check_frame(const CropStage& f, size_t i, int width, int height) {
   require(f.box_x >= 0 && f.box_y >= 0 && f.box_w >= 1 && f.box_h >= 1 && f.box_w <= width &&
               f.box_h <= height && f.box_x <= width - f.box_w && f.box_y <= height - f.box_h,
-          "frames", i, "a box inside the image as it stands");
+          "frames", i, "a box inside the current image");
   require(is_side(f.resized_w) && is_side(f.resized_h) && is_side(f.out_w) && is_side(f.out_h), "frames", i,
           "sides of 1 up to 65,535");
-  require(std::abs(f.window_x) <= kMaxCoordinate && std::abs(f.window_y) <= kMaxCoordinate, "frames", i,
+  require(is_coordinate(f.window_x) && is_coordinate(f.window_y), "frames", i,
           "coordinates within 2**24 of 0");
 }
 
-// `width` and `height`, of the image, become those of the result.
+// Updates `width` and `height` from the operation's input to its result.
 void check_operation(PixelOp op, const double* values, int count, size_t i, int* width, int* height) {
   const int code = static_cast<int>(op);
   require(code >= 0 && code < kPixelOps, "codes", i, "operations as numbered in pixels.h");
@@ -58,9 +47,10 @@ void check_operation(PixelOp op, const double* values, int count, size_t i, int*
 
 }  // namespace
 
-Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h, uint8_t* large) {
-  Recipe recipe;
-  if (stages.is_none()) return recipe;
+SampleParams make_sample_params(const py::object& stages, py::ssize_t n, int out_w, int out_h,
+                                uint8_t* large) {
+  SampleParams params;
+  if (stages.is_none()) return params;
   const py::tuple parts = as_tuple(stages, "stages", 5);
   const Buffer settings(parts[4], "settings", 'i', 4, false);
   if (settings.ndim() != 2 || settings.extent(0) < 1 || settings.extent(1) != 5) {
@@ -78,8 +68,8 @@ Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h
     throw py::value_error(
         "stages: expected codes (n, k), values (n, k, v) and frames (n, f, 11), k and v up to 4,096");
   }
-  recipe.operations = static_cast<int>(codes.extent(1));
-  recipe.width = static_cast<int>(values.extent(2));
+  params.operations = static_cast<int>(codes.extent(1));
+  params.width = static_cast<int>(values.extent(2));
   const size_t samples = static_cast<size_t>(n);
   int64_t operations = 0;
   for (py::ssize_t f = 0; f < count; f++) {
@@ -89,45 +79,45 @@ Recipe make_recipe(const py::object& stages, py::ssize_t n, int out_w, int out_h
       throw py::value_error("settings: expected a number of operations, a filter and three levels");
     }
     operations += row[0];
-    recipe.settings.push_back(
+    params.settings.push_back(
         {row[0],
          static_cast<Filter>(row[1]),
          {static_cast<uint8_t>(row[2]), static_cast<uint8_t>(row[3]), static_cast<uint8_t>(row[4])}});
   }
-  if (operations != recipe.operations) throw py::value_error("settings: expected all operations, once each");
-  recipe.first_size.assign(size.data<int32_t>(), size.data<int32_t>() + 2 * samples);
-  recipe.values.assign(values.data<double>(),
-                       values.data<double>() + samples * static_cast<size_t>(operations * recipe.width));
+  if (operations != params.operations) throw py::value_error("settings: expected each operation once");
+  params.first_size.assign(size.data<int32_t>(), size.data<int32_t>() + 2 * samples);
+  params.values.assign(values.data<double>(),
+                       values.data<double>() + samples * static_cast<size_t>(operations * params.width));
   const int32_t* code = codes.data<int32_t>();
-  const double* value = recipe.values.data();
+  const double* value = params.values.data();
   const int32_t* f = frames.data<int32_t>();
   for (size_t i = 0; i < samples; i++) {
-    int width = recipe.first_size[2 * i], height = recipe.first_size[2 * i + 1];
-    large[i] = is_large(&recipe.first_size[2 * i], f, count);
-    if (large[i]) {  // for Pillow
-      recipe.codes.resize(recipe.codes.size() + static_cast<size_t>(operations), PixelOp::kNone);
-      recipe.frames.resize(recipe.frames.size() + recipe.settings.size());
+    int width = params.first_size[2 * i], height = params.first_size[2 * i + 1];
+    large[i] = is_large(&params.first_size[2 * i], f, count);
+    if (large[i]) {  // Pillow decodes it
+      params.codes.resize(params.codes.size() + static_cast<size_t>(operations), PixelOp::kNone);
+      params.crops.resize(params.crops.size() + params.settings.size());
       code += operations;
-      value += operations * recipe.width;
+      value += operations * params.width;
       f += 11 * count;
       continue;
     }
     require(is_side(width) && is_side(height), "first_size", i, "sides of 1 up to 65,535");
-    for (const StageSettings& stage : recipe.settings) {
-      for (int k = 0; k < stage.operations; k++, code++, value += recipe.width) {
-        recipe.codes.push_back(static_cast<PixelOp>(*code));
-        check_operation(recipe.codes.back(), value, recipe.width, i, &width, &height);
+    for (const StageSettings& stage : params.settings) {
+      for (int k = 0; k < stage.operations; k++, code++, value += params.width) {
+        params.codes.push_back(static_cast<PixelOp>(*code));
+        check_operation(params.codes.back(), value, params.width, i, &width, &height);
       }
       const CropStage frame{f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9], f[10]};
       f += 11;
       check_frame(frame, i, width, height);
-      recipe.frames.push_back(frame);
+      params.crops.push_back(frame);
       width = frame.out_w;
       height = frame.out_h;
     }
     require(width == out_w && height == out_h, "frames", i, "a last frame of out_w x out_h");
   }
-  return recipe;
+  return params;
 }
 
 Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& output) {
@@ -148,7 +138,7 @@ Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& 
     const bool is_noise = noise.data<uint8_t>()[e] != 0;
     erasing.fills.push_back({is_noise, nbytes});
     nbytes += 3 * element * (is_noise ? kNoiseValues : 1);
-    nbytes = (nbytes + 3) / 4 * 4;  // values of every fill lie on their own size
+    nbytes = (nbytes + 3) / 4 * 4;  // keeps the values of each fill aligned
   }
   const Buffer values = read_array(parts[3], "erase values", 'u', 1, static_cast<py::ssize_t>(nbytes));
   erasing.values.assign(values.data<uint8_t>(), values.data<uint8_t>() + nbytes);
@@ -167,7 +157,7 @@ Erasing make_erasing(const py::object& erase, py::ssize_t n, const BatchOutput& 
 
 namespace {
 
-// One image through operations, on the caller's thread: for the tests.
+// Applies operations to one image on the caller's thread, for the tests.
 void pixels(const py::object& image, const py::object& codes, const py::object& values) {
   const Buffer pixels(image, "image", 'u', 1, true);
   if (pixels.ndim() != 3 || pixels.extent(2) != 3 || pixels.extent(0) > kMaxSide ||
@@ -187,7 +177,7 @@ void pixels(const py::object& image, const py::object& codes, const py::object& 
                     value_array.data<double>() + k * count, count, 0, &out_width, &out_height);
   }
   if (out_width != width || out_height != height) {
-    throw py::value_error("codes, values: expected operations that leave the image its size");
+    throw py::value_error("codes, values: expected operations that keep the image's size");
   }
   WithoutGil released;
   Canvas canvas;
@@ -207,7 +197,7 @@ void pixels(const py::object& image, const py::object& codes, const py::object& 
 
 }  // namespace
 
-void bind_recipes(py::module_& m) {
+void bind_pixels(py::module_& m) {
   using namespace pybind11::literals;
   m.def("pixels", &pixels, "image"_a, "codes"_a, "values"_a,
         "Apply operations to one image in place; see _core.pyi.");

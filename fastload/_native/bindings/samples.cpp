@@ -1,4 +1,4 @@
-// The inverse DCT and the colour conversion by themselves, for the tests.
+// Binds the inverse DCT and the colour conversion by themselves, for the tests.
 #include <vector>
 
 #include "bindings/module.h"
@@ -10,10 +10,10 @@
 namespace fastload {
 namespace {
 
-// What rows may be read before and behind what is needed of them, and written behind.
-constexpr py::ssize_t kBeside = 64;
+// Bytes before and after a row that may be read, and after a row that may be written.
+constexpr py::ssize_t kPadding = 64;
 
-// Of the instruction set that Resampler::simd() names.
+// The function of the instruction set that Resampler::simd() names.
 template <typename Function>
 Function of_simd(Function avx512, Function avx2, Function scalar) {
   const std::string name = Resampler::simd();
@@ -27,9 +27,9 @@ void inverse_dct(const py::object& blocks, const py::object& quant, const py::ob
   const Buffer factors = read_array(quant, "quant", 'u', 2, 64);
   const Buffer out(samples, "samples", 'u', 1, true);
   out.expect_shape("samples", 8, 8 * count);
-  resampling::AlignedBytes own[2];
-  int16_t* const aligned = own[0].room_for<int16_t>(static_cast<size_t>(64 * count));
-  uint16_t* const aligned_quant = own[1].room_for<uint16_t>(64);
+  resampling::AlignedBytes storage[2];
+  int16_t* const aligned = storage[0].room_for<int16_t>(static_cast<size_t>(64 * count));
+  uint16_t* const aligned_quant = storage[1].room_for<uint16_t>(64);
   std::memcpy(aligned, numbers.data<int16_t>(), static_cast<size_t>(numbers.nbytes()));
   std::memcpy(aligned_quant, factors.data<uint16_t>(), sizeof(uint16_t) * 64);
   const InverseDct inverse = of_simd(inverse_dct_avx512(), inverse_dct_avx2(), inverse_dct_scalar());
@@ -38,7 +38,7 @@ void inverse_dct(const py::object& blocks, const py::object& quant, const py::ob
 
 void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, bool far_below, int x0,
                 const py::object& rgb) {
-  const Buffer brightness(luma, "luma", 'u', 1, false), colours(chroma, "chroma", 'u', 1, false);
+  const Buffer luma_row(luma, "luma", 'u', 1, false), chroma_rows(chroma, "chroma", 'u', 1, false);
   const Buffer out(rgb, "rgb", 'u', 1, true);
   const py::ssize_t width = out.length();
   out.expect_shape("rgb", width, 3);
@@ -46,22 +46,23 @@ void ycc_to_rgb(int sampling, const py::object& luma, const py::object& chroma, 
       sampling == static_cast<int>(Sampling::k2x1) || sampling == static_cast<int>(Sampling::k2x2);
   const py::ssize_t needed = x0 + width, needed_chroma = halved ? (needed + 1) / 2 : needed;
   if (sampling < 0 || sampling > static_cast<int>(Sampling::k2x2))
-    throw py::value_error("sampling: no such one");
-  if (x0 < 0 || brightness.ndim() != 1 || brightness.length() < needed + 2 * kBeside)
-    throw py::value_error("luma: expected 64 bytes before and behind the row");
-  if (colours.ndim() != 2 || colours.length() != 4 || colours.extent(1) < needed_chroma + 2 * kBeside)
-    throw py::value_error("chroma: expected four rows with 64 bytes before and behind");
+    throw py::value_error("sampling: expected a value of Sampling in ycc.h");
+  if (x0 < 0 || luma_row.ndim() != 1 || luma_row.length() < needed + 2 * kPadding)
+    throw py::value_error("luma: expected 64 bytes before and after the row");
+  if (chroma_rows.ndim() != 2 || chroma_rows.length() != 4 ||
+      chroma_rows.extent(1) < needed_chroma + 2 * kPadding)
+    throw py::value_error("chroma: expected four rows with 64 bytes before and after");
   YccRow row{};
-  row.luma = brightness.data<uint8_t>() + kBeside;
+  row.luma = luma_row.data<uint8_t>() + kPadding;
   for (int k = 0; k < 2; k++) {
-    row.near[k] = colours.data<uint8_t>() + k * colours.extent(1) + kBeside;
-    row.far[k] = colours.data<uint8_t>() + (2 + k) * colours.extent(1) + kBeside;
+    row.near[k] = chroma_rows.data<uint8_t>() + k * chroma_rows.extent(1) + kPadding;
+    row.far[k] = chroma_rows.data<uint8_t>() + (2 + k) * chroma_rows.extent(1) + kPadding;
   }
   row.far_below = far_below;
-  std::vector<uint8_t> made(static_cast<size_t>(3 * width + kBeside));
+  std::vector<uint8_t> converted(static_cast<size_t>(3 * width + kPadding));
   const YccToRgb convert = of_simd(ycc_to_rgb_avx512(), ycc_to_rgb_avx2(), ycc_to_rgb_scalar());
-  convert(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), made.data());
-  std::memcpy(out.data<uint8_t>(), made.data(), static_cast<size_t>(3 * width));
+  convert(static_cast<Sampling>(sampling), row, x0, static_cast<int>(width), converted.data());
+  std::memcpy(out.data<uint8_t>(), converted.data(), static_cast<size_t>(3 * width));
 }
 
 }  // namespace

@@ -1,20 +1,18 @@
-// The Python side of scan/scan.h.
+// find_features, find_datums and tar_members of fastload._native._core (scan/scan.h).
 #include "scan/scan.h"
 #include "bindings/module.h"
 
 namespace fastload {
 namespace {
 
-int64_t find(const py::object& data, const py::object& offset, const py::object& nbytes,
-             const py::list& wanted, const py::object& kind, const py::object& count, const py::object& where,
-             const py::object& length, const py::object& first) {
+int64_t features(const py::object& data, const py::object& offset, const py::object& nbytes,
+                 const py::list& wanted, const py::object& kind, const py::object& count,
+                 const py::object& where, const py::object& length, const py::object& first) {
   const Bytes bytes(data);
   std::vector<std::string> names;
   for (const py::handle& name : wanted) names.push_back(py::cast<py::bytes>(name));
-  const Buffer offsets(offset, "offset", 'i', 8, false);
-  const py::ssize_t n = offsets.length();
-  const py::ssize_t m = static_cast<py::ssize_t>(names.size());
-  offsets.expect_shape("offset", n);
+  const Buffer offsets = read_vector(offset, "offset", 'i', 8);
+  const py::ssize_t n = offsets.length(), m = static_cast<py::ssize_t>(names.size());
   const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
   const auto output = [n, m](const py::object& object, const char* name, char type, int width) {
     Buffer buffer(object, name, type, width, true);
@@ -36,12 +34,10 @@ int64_t find(const py::object& data, const py::object& offset, const py::object&
 int64_t datums(const py::object& data, const py::object& offset, const py::object& nbytes,
                const py::object& table) {
   const Bytes bytes(data);
-  const Buffer offsets(offset, "offset", 'i', 8, false);
+  const Buffer offsets = read_vector(offset, "offset", 'i', 8);
   const py::ssize_t n = offsets.length();
-  offsets.expect_shape("offset", n);
   const Buffer lengths = read_array(nbytes, "nbytes", 'i', 8, n);
-  const Buffer found(table, "table", 'i', 8, true);
-  found.expect_shape("table", n, kDatumColumns);
+  const Buffer found = written_array(table, "table", 'i', 8, n, kDatumColumns);
   const WithoutGil released;
   return find_datums(bytes.data(), bytes.size(), offsets.data<int64_t>(), lengths.data<int64_t>(),
                      static_cast<size_t>(n), found.data<int64_t>());
@@ -70,11 +66,11 @@ py::tuple members(const py::object& data) {
 
 void bind_scans(py::module_& m) {
   using namespace pybind11::literals;
-  m.def("find_features", &find, "data"_a, "offset"_a, "nbytes"_a, "names"_a, "kind"_a, "count"_a,
+  m.def("find_features", &features, "data"_a, "offset"_a, "nbytes"_a, "names"_a, "kind"_a, "count"_a,
         "found_offset"_a, "found_nbytes"_a, "first"_a,
-        "Where named features of tf.train.Example lie; see _core.pyi.");
+        "Where named features of tf.train.Example are; see _core.pyi.");
   m.def("find_datums", &datums, "data"_a, "offset"_a, "nbytes"_a, "table"_a,
-        "Where the fields of Caffe's Datum lie; see _core.pyi.");
+        "Where the fields of Caffe's Datum are; see _core.pyi.");
   m.def("tar_members", &members, "data"_a, "The members of a tar archive; see _core.pyi.");
 }
 

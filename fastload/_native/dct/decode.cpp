@@ -1,4 +1,4 @@
-// A record's coefficients, for jpeg/planes.h or in the place of libjpeg's entropy decoder.
+// Reads a record's coefficients, for jpeg/planes.h or in place of libjpeg's entropy decoder.
 #include <algorithm>
 #include <cstring>
 
@@ -12,19 +12,20 @@ namespace fastload {
 
 struct DctSource::Impl {
   DctRecord record;
+  uint8_t jpeg_header[kDctMaxJpegHeader];
+  size_t jpeg_header_nbytes = 0;  // 0: not made yet
+  // The header of the record before, from which `header` and `frame` were made: most records of a store of
+  // small images have the same one.
   uint8_t header[kDctMaxHeader];
-  size_t header_nbytes = 0;  // 0: not made yet
-  // What the record before began with, which says all of `header` and `frame`: most records of a store of
-  // small images begin alike.
-  uint8_t head[kDctMaxHead];
-  size_t head_nbytes = 0;
+  size_t header_nbytes = 0;
   FrameHeader frame;
-  bool common;  // there is a frame
+  bool common;  // jpeg/planes.h can decode it
   const DctExpander* expander = &dct_expander();
   DctCursor cursor;
-  // The MCU that libjpeg asks for next, or that the cursor stands at.
+  // The MCU that libjpeg asks for next, or that follows the cursor.
   int row, column;
-  // MCU columns: reading begins at the column block of the first, expansion at the first itself.
+  // Columns of MCUs. Reading starts at the column block that contains first_column, expansion at
+  // first_column.
   int seek_column, first_column, last_column;
   bool corrupt = false;
 
@@ -32,7 +33,7 @@ struct DctSource::Impl {
   void fill(const int* component, JBLOCKROW* blocks, int at_row, int at_column);
 };
 
-// To the beginning of a column block.
+// Moves the cursor to the start of a column block.
 bool DctSource::Impl::seek(int at_row, int at_column) {
   cursor = DctCursor{nullptr, record.data_end, {0, 0, 0}};
   if (at_row < record.grid.mcu_rows)
@@ -47,7 +48,7 @@ void DctSource::Impl::fill(const int* component, JBLOCKROW* blocks, int at_row, 
     return;
   }
   if (at_column < first_column) {
-    corrupt = !expander->walk(&cursor, component, grid.blocks_in_mcu);
+    corrupt = !expander->skip(&cursor, component, grid.blocks_in_mcu);
     return;
   }
   corrupt = !expander->expand(&cursor, component, grid.blocks_in_mcu, blocks);
@@ -63,53 +64,54 @@ DctSource::~DctSource() {
 bool DctSource::open(const uint8_t* record, size_t nbytes) {
   impl_->expander = &dct_expander();
   impl_->corrupt = true;
-  size_t& head_nbytes = impl_->head_nbytes;
-  if (head_nbytes == 0 || nbytes < head_nbytes || std::memcmp(record, impl_->head, head_nbytes) != 0) {
-    head_nbytes = 0;  // what is parsed now may be no head
-    const size_t parsed = dct_parse_head(record, nbytes, &impl_->record);
+  size_t& header_nbytes = impl_->header_nbytes;
+  if (header_nbytes == 0 || nbytes < header_nbytes ||
+      std::memcmp(record, impl_->header, header_nbytes) != 0) {
+    header_nbytes = 0;  // in case parsing fails
+    const size_t parsed = dct_parse_header(record, nbytes, &impl_->record);
     if (parsed == 0) return false;
-    impl_->header_nbytes = 0;
-    impl_->common = frame_of(impl_->record.image, &impl_->frame);
-    std::memcpy(impl_->head, record, parsed);
-    head_nbytes = parsed;
+    impl_->jpeg_header_nbytes = 0;
+    impl_->common = read_frame_header(impl_->record.image, &impl_->frame);
+    std::memcpy(impl_->header, record, parsed);
+    header_nbytes = parsed;
   }
-  impl_->corrupt = !dct_parse_tables(record, nbytes, head_nbytes, &impl_->record);
+  impl_->corrupt = !dct_parse_tables(record, nbytes, header_nbytes, &impl_->record);
   impl_->row = -1;
   return !impl_->corrupt;
 }
 
-const FrameHeader* DctSource::frame() const {
+const FrameHeader* DctSource::frame_header() const {
   return impl_->common ? &impl_->frame : nullptr;
 }
 
 bool DctSource::read(int row, int first, int last, const BlockRun& to) {
-  Impl& mine = *impl_;
-  const int before = (1 << mine.record.grid.log2_column_block) - 1;
-  const int count = mine.record.grid.blocks_in_mcu;
+  Impl& impl = *impl_;
+  const int column_mask = (1 << impl.record.grid.log2_column_block) - 1;
+  const int count = impl.record.grid.blocks_in_mcu;
   int component[kDctMaxBlocksInMcu];
   for (int b = 0; b < count; b++) component[b] = count == 1 ? 0 : std::max(0, b - (count - 3));
-  int column = row == mine.row && first == mine.column ? first : first & ~before;
+  int column = row == impl.row && first == impl.column ? first : first & ~column_mask;
   for (; column < last; column++) {
-    if ((column & before) == 0 && !mine.seek(row, column)) return false;
+    if ((column & column_mask) == 0 && !impl.seek(row, column)) return false;
     if (column < first) {
-      if (!mine.expander->walk(&mine.cursor, component, count)) return false;
+      if (!impl.expander->skip(&impl.cursor, component, count)) return false;
       continue;
     }
     JBLOCKROW blocks[kDctMaxBlocksInMcu];
     for (int b = 0; b < count; b++)
       blocks[b] = reinterpret_cast<JBLOCKROW>(to.first[b] + (column - first) * to.step[b]);
-    if (!mine.expander->expand(&mine.cursor, component, count, blocks)) return false;
+    if (!impl.expander->expand(&impl.cursor, component, count, blocks)) return false;
   }
-  mine.row = row;
-  mine.column = last;
+  impl.row = row;
+  impl.column = last;
   return true;
 }
 
-const uint8_t* DctSource::header(size_t* nbytes) {
-  if (impl_->header_nbytes == 0)
-    impl_->header_nbytes = dct_synthesise_header(impl_->record.image, impl_->header);
-  *nbytes = impl_->header_nbytes;
-  return impl_->header;
+const uint8_t* DctSource::jpeg_header(size_t* nbytes) {
+  if (impl_->jpeg_header_nbytes == 0)
+    impl_->jpeg_header_nbytes = dct_synthesise_header(impl_->record.image, impl_->jpeg_header);
+  *nbytes = impl_->jpeg_header_nbytes;
+  return impl_->jpeg_header;
 }
 
 bool DctSource::attach(j_decompress_ptr cinfo, int x0, int x1) {

@@ -1,4 +1,4 @@
-// JPEG -> record.
+// Makes records from JPEG files.
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -12,27 +12,27 @@
 namespace fastload {
 namespace {
 
-// A progressive JPEG of more scans than this is made to keep a decoder busy; real ones have about ten.
+// A JPEG with more scans is made to waste a decoder's time; real progressive files have about ten.
 constexpr int kMaxScans = 200;
 
-// The source's coefficients, in libjpeg's arrays.
-struct Source {
+// A JPEG file opened with libjpeg.
+struct JpegSource {
   jpeg_decompress_struct cinfo;
-  DctErrors errors;
+  LibjpegErrors errors;
   jpeg_progress_mgr progress;
   jvirt_barray_ptr* arrays = nullptr;
 
-  Source() {
+  JpegSource() {
     std::memset(&cinfo, 0, sizeof(cinfo));
     errors.install(reinterpret_cast<jpeg_common_struct*>(&cinfo));
   }
-  ~Source() { jpeg_destroy_decompress(&cinfo); }
-  Source(const Source&) = delete;
-  Source& operator=(const Source&) = delete;
+  ~JpegSource() { jpeg_destroy_decompress(&cinfo); }
+  JpegSource(const JpegSource&) = delete;
+  JpegSource& operator=(const JpegSource&) = delete;
 };
 
-// Note [setjmp] holds for the next four.
-bool read_header(Source* source, const uint8_t* jpeg, size_t nbytes) {
+// Note [setjmp] (jpeg/libjpeg.h) applies to the next four functions.
+bool read_header(JpegSource* source, const uint8_t* jpeg, size_t nbytes) {
   jpeg_decompress_struct* cinfo = &source->cinfo;
   if (setjmp(source->errors.jump)) return false;
   jpeg_create_decompress(cinfo);
@@ -43,18 +43,18 @@ bool read_header(Source* source, const uint8_t* jpeg, size_t nbytes) {
   return true;
 }
 
-// Up to the entropy-coded data of a file of one scan.
-bool start_scan(Source* source) {
+// Reads a single-scan file up to its entropy-coded data.
+bool start_scan(JpegSource* source) {
   if (setjmp(source->errors.jump)) return false;
-  source->cinfo.raw_data_out = TRUE;  // nothing is made ready for pixels
+  source->cinfo.raw_data_out = TRUE;  // libjpeg prepares no pixel conversion
   return jpeg_start_decompress(&source->cinfo);
 }
 
-bool read_coefficients(Source* source) {
+bool read_coefficients(JpegSource* source) {
   if (setjmp(source->errors.jump)) return false;
   source->progress.progress_monitor = [](j_common_ptr common) {
     if (reinterpret_cast<j_decompress_ptr>(common)->input_scan_number <= kMaxScans) return;
-    DctErrors* errors = reinterpret_cast<DctErrors*>(common->err);
+    LibjpegErrors* errors = reinterpret_cast<LibjpegErrors*>(common->err);
     std::snprintf(errors->message, sizeof(errors->message), "more than %d scans", kMaxScans);
     std::longjmp(errors->jump, 1);
   };
@@ -63,7 +63,7 @@ bool read_coefficients(Source* source) {
   return source->arrays != nullptr;
 }
 
-bool access_rows(Source* source, int component, int first, int count, JBLOCKARRAY* rows) {
+bool access_rows(JpegSource* source, int component, int first, int count, JBLOCKARRAY* rows) {
   if (setjmp(source->errors.jump)) return false;
   *rows = source->cinfo.mem->access_virt_barray(reinterpret_cast<j_common_ptr>(&source->cinfo),
                                                 source->arrays[component], static_cast<JDIMENSION>(first),
@@ -87,9 +87,9 @@ bool describe(const jpeg_decompress_struct& cinfo, DctImage* image, std::string*
     return refuse(why, "colour space of " + std::to_string(cinfo.num_components) +
                            " components, a record holds gray, YCbCr or RGB");
   if (cinfo.image_width > kDctMaxDimension || cinfo.image_height > kDctMaxDimension ||
-      static_cast<int64_t>(cinfo.image_width) * cinfo.image_height > kDctMaxPixels)
+      static_cast<int64_t>(cinfo.image_width) * cinfo.image_height > kMaxPixels)
     return refuse(why, std::to_string(cinfo.image_width) + "x" + std::to_string(cinfo.image_height) +
-                           " pixels, a record holds at most " + std::to_string(kDctMaxPixels));
+                           " pixels, a record holds at most " + std::to_string(kMaxPixels));
   image->width = static_cast<int>(cinfo.image_width);
   image->height = static_cast<int>(cinfo.image_height);
   image->components = cinfo.num_components;
@@ -99,7 +99,7 @@ bool describe(const jpeg_decompress_struct& cinfo, DctImage* image, std::string*
   for (int c = 0; c < image->components; c++) {
     const jpeg_component_info& component = cinfo.comp_info[c];
     image->component[c].id = static_cast<uint8_t>(component.component_id);
-    // A single component is never subsampled, whatever its factors say.
+    // A single component is never subsampled, whatever its factors are.
     image->component[c].h = static_cast<uint8_t>(gray ? 1 : component.h_samp_factor);
     image->component[c].v = static_cast<uint8_t>(gray ? 1 : component.v_samp_factor);
   }
@@ -111,7 +111,7 @@ bool take_tables(const jpeg_decompress_struct& cinfo, DctImage* image, std::stri
     const JQUANT_TBL* table = cinfo.comp_info[c].quant_table;
     if (!table) return refuse(why, "coefficients incomplete: no scan of component " + std::to_string(c));
     // libjpeg's tables are row-major.
-    for (int k = 0; k < 64; k++) image->component[c].quant[k] = table->quantval[kDctNaturalOrder[k]];
+    for (int k = 0; k < 64; k++) image->component[c].quant[k] = table->quantval[kNaturalOrder[k]];
     if (!cinfo.progressive_mode) continue;
     for (int k = 0; k < 64; k++)
       if (cinfo.coef_bits[c][k] != 0)
@@ -120,7 +120,7 @@ bool take_tables(const jpeg_decompress_struct& cinfo, DctImage* image, std::stri
   return true;
 }
 
-// The source's marker segments, or nothing where the flags say it all.
+// The source's marker segments; empty if the flags imply them all.
 std::vector<uint8_t> metadata_of(const jpeg_decompress_struct& cinfo, const DctImage& image) {
   std::vector<uint8_t> segments, implied;
   for (jpeg_saved_marker_ptr marker = cinfo.marker_list; marker; marker = marker->next) {
@@ -142,13 +142,13 @@ std::vector<uint8_t> metadata_of(const jpeg_decompress_struct& cinfo, const DctI
   return segments;
 }
 
-// Blocks of all MCU rows without their offsets, and where each column block begins.
-struct Blocks {
-  std::unique_ptr<uint8_t[]> bytes;  // no vector: it would fill what is then written over
+// The blocks of all MCU rows without the tables of offsets, and where each column block begins.
+struct PackedBlocks {
+  std::unique_ptr<uint8_t[]> bytes;  // not a vector, which would zero memory that is then overwritten
   size_t nbytes = 0, capacity = 0;
-  std::vector<size_t> starts;  // (mcu_rows * column_blocks + 1), the last one is nbytes
+  std::vector<size_t> starts;  // (mcu_rows * column_blocks + 1,); the last one is nbytes
 
-  // Room for so many bytes more. Throws std::bad_alloc.
+  // Makes room for `more` bytes. Throws std::bad_alloc.
   void reserve(size_t more) {
     if (capacity - nbytes >= more) return;
     const size_t wanted = nbytes + more + capacity;
@@ -159,12 +159,12 @@ struct Blocks {
   }
 };
 
-// The coefficients in the order of the MCUs, out of libjpeg's arrays.
-class FromArrays {
+// Coefficients MCU by MCU from libjpeg's arrays.
+class ArrayCoefficients {
  public:
-  FromArrays(Source* source, const DctImage& image) : source_(source), image_(image) {}
+  ArrayCoefficients(JpegSource* source, const DctImage& image) : source_(source), image_(image) {}
 
-  // One MCU's blocks in zig-zag order. False with a reason in the source's errors.
+  // Reads one MCU's blocks in zig-zag order. False, with a message in the source's errors.
   bool next(int row, int column, JCOEF (*zigzag)[DCTSIZE2]) {
     for (int c = 0; c < image_.components; c++) {
       const DctComponent& component = image_.component[c];
@@ -172,39 +172,40 @@ class FromArrays {
       for (int y = 0; y < component.v; y++)
         for (int x = 0; x < component.h; x++, zigzag++) {
           const JCOEF* block = rows_[c][y][column * component.h + x];
-          for (int k = 0; k < DCTSIZE2; k++) (*zigzag)[k] = block[kDctNaturalOrder[k]];
+          for (int k = 0; k < DCTSIZE2; k++) (*zigzag)[k] = block[kNaturalOrder[k]];
         }
     }
     return true;
   }
 
  private:
-  Source* source_;
+  JpegSource* source_;
   const DctImage& image_;
   JBLOCKARRAY rows_[kDctMaxComponents];
 };
 
-// The same straight out of the file.
-class FromScan {
+// Coefficients MCU by MCU from the file's Huffman codes.
+class ScanCoefficients {
  public:
-  FromScan(EntropySource* entropy, int blocks_in_mcu) : entropy_(entropy), blocks_in_mcu_(blocks_in_mcu) {}
+  ScanCoefficients(EntropyDecoder* entropy, int blocks_in_mcu)
+      : entropy_(entropy), blocks_in_mcu_(blocks_in_mcu) {}
 
-  // False: damaged.
+  // False: the data is damaged.
   bool next(int, int, JCOEF (*zigzag)[DCTSIZE2]) {
     std::memset(zigzag, 0, sizeof(*zigzag) * static_cast<size_t>(blocks_in_mcu_));
     return entropy_->next(zigzag);
   }
 
  private:
-  EntropySource* entropy_;
+  EntropyDecoder* entropy_;
   int blocks_in_mcu_;
 };
 
-// Blocks that only fill up the last MCU of a row or column are told as libjpeg codes them, whatever the
-// source had there: no change of the DC value, nothing else.
+// Padding blocks of the last MCU of a row or column are written as libjpeg codes them, whatever the source
+// contains: the DC of the block before, and nothing else.
 template <typename Coefficients>
-bool put_blocks(const Source& source, const DctImage& image, const DctGrid& grid, Coefficients coefficients,
-                Blocks* blocks, std::string* why) {
+bool pack_blocks(const JpegSource& source, const DctImage& image, const DctGrid& grid,
+                 Coefficients coefficients, PackedBlocks* blocks, std::string* why) {
   alignas(64) JCOEF mcu[kDctMaxBlocksInMcu][DCTSIZE2];
   const DctPacker pack = dct_packer();
   const int column_mask = (1 << grid.log2_column_block) - 1;
@@ -248,7 +249,7 @@ void append(size_t value, int nbytes, std::vector<uint8_t>* out) {
   for (int i = 0; i < nbytes; i++) out->push_back(static_cast<uint8_t>(value >> (8 * i)));
 }
 
-bool assemble(const DctImage& image, const DctGrid& grid, const Blocks& blocks,
+bool assemble(const DctImage& image, const DctGrid& grid, const PackedBlocks& blocks,
               const std::vector<uint8_t>& metadata, std::vector<uint8_t>* record, std::string* why) {
   const size_t per_row = static_cast<size_t>(grid.column_blocks), rows = static_cast<size_t>(grid.mcu_rows);
   int column_entry_nbytes = 2;
@@ -263,9 +264,9 @@ bool assemble(const DctImage& image, const DctGrid& grid, const Blocks& blocks,
   const int row_entry_nbytes = last_row > UINT16_MAX ? 4 : 2;
 
   record->clear();
-  record->reserve(kDctMaxHead + rows * row_entry_nbytes + nbytes + metadata.size());
-  dct_write_head(image, grid, row_entry_nbytes, column_entry_nbytes, !metadata.empty(),
-                 static_cast<uint32_t>(metadata.size()), record);
+  record->reserve(kDctMaxHeader + rows * row_entry_nbytes + nbytes + metadata.size());
+  dct_write_header(image, grid, row_entry_nbytes, column_entry_nbytes, !metadata.empty(),
+                   static_cast<uint32_t>(metadata.size()), record);
   for (size_t row = 1; row < rows; row++)
     append(row * table_nbytes + blocks.starts[row * per_row], row_entry_nbytes, record);
   for (size_t row = 0; row < rows; row++) {
@@ -278,34 +279,35 @@ bool assemble(const DctImage& image, const DctGrid& grid, const Blocks& blocks,
   return true;
 }
 
-// What a thread keeps for the files that it decodes by itself.
-EntropySource& own_decoder() {
-  static thread_local EntropySource mine;
+// The thread's decoder for files that libjpeg need not decode.
+EntropyDecoder& thread_decoder() {
+  static thread_local EntropyDecoder mine;
   return mine;
 }
 
-// A file of one plain baseline scan, by the decoder of our own. False: libjpeg has to see it.
-bool read_scan(Source* source, const DctImage& image, const DctGrid& grid, Blocks* blocks) {
+// Packs a file with one plain baseline scan by our own Huffman decoder. False: libjpeg must decode it.
+bool pack_scan(JpegSource* source, const DctImage& image, const DctGrid& grid, PackedBlocks* blocks) {
   const jpeg_decompress_struct& cinfo = source->cinfo;
   if (jpeg_has_multiple_scans(&source->cinfo) || cinfo.arith_code || !start_scan(source)) return false;
-  EntropySource& entropy = own_decoder();
+  EntropyDecoder& entropy = thread_decoder();
   std::string why;
-  const bool read = entropy.begin(&source->cinfo) &&
-                    put_blocks(*source, image, grid, FromScan(&entropy, grid.blocks_in_mcu), blocks, &why) &&
-                    entropy.at_end() && cinfo.err->num_warnings == 0;
+  const bool read =
+      entropy.begin(&source->cinfo) &&
+      pack_blocks(*source, image, grid, ScanCoefficients(&entropy, grid.blocks_in_mcu), blocks, &why) &&
+      entropy.at_end() && cinfo.err->num_warnings == 0;
   entropy.trim();
   return read;
 }
 
-enum class Decoder { kOwn, kLibjpeg };
+enum class HuffmanDecoder { kOwn, kLibjpeg };
 enum class Outcome { kDone, kRefused, kUndecided };
 
-Outcome encode(const uint8_t* jpeg, size_t nbytes, Decoder decoder, int log2_column_block, bool keep_metadata,
-               std::vector<uint8_t>* record, std::string* why) {
-  Source source;
+Outcome encode(const uint8_t* jpeg, size_t nbytes, HuffmanDecoder decoder, int log2_column_block,
+               bool keep_metadata, std::vector<uint8_t>* record, std::string* why) {
+  JpegSource source;
   DctImage image;
   DctGrid grid;
-  Blocks blocks;
+  PackedBlocks blocks;
   const auto refused = [why](std::string reason) {
     *why = std::move(reason);
     return Outcome::kRefused;
@@ -315,14 +317,15 @@ Outcome encode(const uint8_t* jpeg, size_t nbytes, Decoder decoder, int log2_col
   if (!dct_grid(image, log2_column_block, &grid))
     return refused(
         "sampling factors that no single-scan JPEG can have (more than ten blocks in an MCU, or fractions)");
-  if (decoder == Decoder::kOwn) {
+  if (decoder == HuffmanDecoder::kOwn) {
     blocks.reserve(nbytes + nbytes / 2);
-    if (!read_scan(&source, image, grid, &blocks)) return Outcome::kUndecided;
+    if (!pack_scan(&source, image, grid, &blocks)) return Outcome::kUndecided;
   } else {
     if (!read_coefficients(&source)) return refused(source.errors.message);
     if (source.errors.manager.num_warnings)
       return refused(std::string("libjpeg warned: ") + source.errors.message);
-    if (!put_blocks(source, image, grid, FromArrays(&source, image), &blocks, why)) return Outcome::kRefused;
+    if (!pack_blocks(source, image, grid, ArrayCoefficients(&source, image), &blocks, why))
+      return Outcome::kRefused;
   }
   if (!take_tables(source.cinfo, &image, why)) return Outcome::kRefused;
   std::vector<uint8_t> metadata;
@@ -338,11 +341,11 @@ bool dct_encode(const uint8_t* jpeg, size_t nbytes, const DctOptions& options, s
   while (1 << log2_column_block < options.column_block && log2_column_block < 7) log2_column_block++;
   if (1 << log2_column_block != options.column_block)
     return refuse(why, "column_block must be a power of two in 1..128");
-  const auto with = [&](Decoder decoder) {
+  const auto with = [&](HuffmanDecoder decoder) {
     return encode(jpeg, nbytes, decoder, log2_column_block, options.keep_metadata, record, why);
   };
-  Outcome outcome = with(Decoder::kOwn);
-  if (outcome == Outcome::kUndecided) outcome = with(Decoder::kLibjpeg);
+  Outcome outcome = with(HuffmanDecoder::kOwn);
+  if (outcome == Outcome::kUndecided) outcome = with(HuffmanDecoder::kLibjpeg);
   return outcome == Outcome::kDone;
 }
 

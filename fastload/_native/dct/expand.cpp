@@ -1,4 +1,4 @@
-// The portable expansion, and the choice among all.
+// The portable expander, and the choice among all.
 #include "dct/expand.h"
 
 #include <atomic>
@@ -12,36 +12,36 @@
 namespace fastload {
 namespace {
 
-bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
-  const int width = head.width;
+bool expand_block(const DctBlockHeader& header, int16_t dc, JCOEF* block) {
+  const int width = header.width;
   const unsigned codes = (1u << width) - 1;
-  // A code up to half the range is itself, beyond it stands for itself less the range. Zero, which no
-  // non-zero coefficient needs, is the escape; in two bits, where an escape would cost too many blocks their
-  // width, it is -2.
+  // A code up to half the range is the value itself; a larger one is the value plus the range. Code 0, which
+  // no non-zero coefficient needs, is the escape. In 2 bits it is -2 instead, because an escape there would
+  // push too many blocks to a larger width.
   const int half = 1 << (width - 1), range = 1 << width;
   const int zero_code = width == kDctMinWidth ? -2 : 0;
   uint64_t escaped = 0;
   unsigned bit = 0;
-  for (uint64_t left = head.mask; left; left &= left - 1, bit += width) {
-    const int code = static_cast<int>(load_le<uint16_t>(head.values + (bit >> 3)) >> (bit & 7) & codes);
+  for (uint64_t left = header.mask; left; left &= left - 1, bit += width) {
+    const int code = static_cast<int>(load_le<uint16_t>(header.values + (bit >> 3)) >> (bit & 7) & codes);
     const int value = code == 0 ? zero_code : code > half ? code - range : code;
     if (value == 0)
       escaped |= left & -left;
     else
-      block[kDctNaturalOrder[__builtin_ctzll(left)]] = static_cast<JCOEF>(value);
+      block[kNaturalOrder[__builtin_ctzll(left)]] = static_cast<JCOEF>(value);
   }
   block[0] = dc;
-  return put_escapes(head, escaped, block, kDctNaturalOrder);
+  return put_escapes(header, escaped, block, kNaturalOrder);
 }
 
 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
-  return for_each_block(cursor, component, count, [&](const DctBlockHead& head, int16_t dc, int b) {
-    return expand_block(head, dc, blocks[b][0]);
+  return for_each_block(cursor, component, count, [&](const DctBlockHeader& header, int16_t dc, int b) {
+    return expand_block(header, dc, blocks[b][0]);
   });
 }
 
-bool walk(DctCursor* cursor, const int* component, int count) {
-  return for_each_block(cursor, component, count, [](const DctBlockHead&, int16_t, int) { return true; });
+bool skip(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, [](const DctBlockHeader&, int16_t, int) { return true; });
 }
 
 const DctExpander* from_environment() {
@@ -58,7 +58,7 @@ std::atomic<const DctExpander*>& chosen() {
 }  // namespace
 
 const DctExpander& dct_expander_scalar() {
-  static const DctExpander kScalar = {"scalar", expand, walk};
+  static const DctExpander kScalar = {"scalar", expand, skip};
   return kScalar;
 }
 

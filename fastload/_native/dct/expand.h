@@ -1,4 +1,4 @@
-// Expansion of a record's blocks into libjpeg's coefficient blocks, one MCU at a time.
+// Expands a record's blocks into libjpeg's coefficient blocks, one MCU at a time.
 #pragma once
 
 #include <cstdint>
@@ -8,34 +8,34 @@
 
 namespace fastload {
 
-// Where the next block begins, and what its DC value is told against.
+// Position of the next block, and the DC values that it is predicted from.
 struct DctCursor {
   const uint8_t* at;
-  const uint8_t* end;  // of the record's data: nothing from here on is read
+  const uint8_t* end;  // of the record's data: no byte from here on is read
   int16_t prediction[3];
 };
 
-// One instruction set's way to expand. All give the same coefficients, and refuse the same blocks.
+// The functions of one instruction set. All give the same coefficients and reject the same blocks.
 struct DctExpander {
   const char* name;
-  // Fills blocks[0..count), which hold zeros, and moves the cursor behind them. False, with the cursor and
-  // the blocks in any state: the data breaks the format.
+  // Expands into blocks[0..count), which must hold zeros, and advances the cursor. False: the data is
+  // invalid; the cursor and the blocks may be in any state.
   bool (*expand)(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks);
-  // The same without storing.
-  bool (*walk)(DctCursor* cursor, const int* component, int count);
+  // Advances the cursor without storing coefficients.
+  bool (*skip)(DctCursor* cursor, const int* component, int count);
 };
 
 const DctExpander& dct_expander_scalar();
-// Only where the processor has them; nullptr where they were not compiled (another processor family).
+// nullptr if not compiled (another processor family). Call them only if the processor has the instructions.
 const DctExpander* dct_expander_avx2();
 const DctExpander* dct_expander_avx512();
-const DctExpander* dct_expander_neon();  // every 64-bit ARM has it
+const DctExpander* dct_expander_neon();  // every 64-bit ARM processor has NEON
 
-// The fastest that this processor runs and that stands no higher than `name` ("": all of them) among scalar,
-// neon, avx2, avx512. nullptr: there is no such name.
+// The fastest expander that this processor runs, no higher than `name` ("": any) in the order scalar, neon,
+// avx2, avx512. nullptr: unknown name.
 const DctExpander* dct_expander_named(const char* name);
 
-// The fastest that this processor runs, no higher than FASTLOAD_SIMD or dct_set_simd says.
+// The fastest expander that this processor runs, no higher than FASTLOAD_SIMD or dct_set_simd allow.
 const DctExpander& dct_expander();
 
 }  // namespace fastload

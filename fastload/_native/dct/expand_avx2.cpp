@@ -1,4 +1,4 @@
-// Expansion with AVX2 and BMI2: eight coefficients a step.
+// Expansion with AVX2 and BMI2: 32 codes per step, 16 coefficients per shuffle.
 #include "dct/expand.h"
 
 #if defined(__x86_64__)
@@ -13,12 +13,12 @@
 namespace fastload {
 namespace {
 
-constexpr uint8_t kNoSource = 0x80;  // pshufb: zero
+constexpr uint8_t kNoSource = 0x80;  // pshufb writes zero
 
 struct Tables {
-  // For each byte of the mask, which of the next eight values goes where.
+  // For each byte of the mask, which of the next eight values goes to which position.
   alignas(64) uint8_t spread[256][8];
-  // Zig-zag to row-major: to half h (32 coefficients), from quarter q of the zig-zag (16 coefficients).
+  // Zig-zag to row-major order: to half h (32 coefficients), from quarter q of the zig-zag (16 coefficients).
   alignas(64) uint8_t natural[2][4][32];
 
   constexpr Tables() : spread(), natural() {
@@ -31,7 +31,7 @@ struct Tables {
       for (int quarter = 0; quarter < 4; quarter++)
         for (int i = 0; i < 32; i++) natural[half][quarter][i] = kNoSource;
     for (int k = 0; k < 64; k++) {
-      const int place = kDctNaturalOrder[k];
+      const int place = kNaturalOrder[k];
       natural[place / 32][k / 16][place % 32] = static_cast<uint8_t>(k % 16);
     }
   }
@@ -39,20 +39,20 @@ struct Tables {
 
 constexpr Tables kTables;
 
-// Unpacks 64 codes (those behind `count` hold what comes next in the record) and turns them into values.
+// Unpacks 64 codes and converts them to values; those from `count` on are bytes that follow in the record.
 // Returns which of the first `count` are escapes.
-FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
-  const int width = head.width, range = 1 << width;
+FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHeader& header, int8_t* values) {
+  const int width = header.width, range = 1 << width;
   const uint64_t lanes = 0x0101010101010101u * static_cast<uint64_t>(range - 1);
   const __m256i half = _mm256_set1_epi8(static_cast<char>(range / 2));
   const __m256i wrap = _mm256_set1_epi8(static_cast<char>(-range));
   const __m256i zero_code = _mm256_set1_epi8(width == kDctMinWidth ? -2 : 0);
   uint64_t escaped = 0;
-  for (int i = 0; i < head.count; i += 32) {
+  for (int i = 0; i < header.count; i += 32) {
     // Eight codes take `width` bytes.
     const auto eight = [&](int group) FASTLOAD_AVX2 {
       return static_cast<long long>(
-          _pdep_u64(load_le<uint64_t>(head.values + (i / 8 + group) * width), lanes));
+          _pdep_u64(load_le<uint64_t>(header.values + (i / 8 + group) * width), lanes));
     };
     const __m256i codes = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0));
     const __m256i zero = _mm256_cmpeq_epi8(codes, _mm256_setzero_si256());
@@ -62,10 +62,10 @@ FASTLOAD_AVX2 inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
     _mm256_store_si256(reinterpret_cast<__m256i*>(values + i), value);
     escaped |= static_cast<uint64_t>(static_cast<uint32_t>(_mm256_movemask_epi8(zero))) << i;
   }
-  return width == kDctMinWidth ? 0 : _bzhi_u64(escaped, static_cast<unsigned>(head.count));
+  return width == kDctMinWidth ? 0 : _bzhi_u64(escaped, static_cast<unsigned>(header.count));
 }
 
-// The next two bytes of the mask take their values: 16 coefficients in zig-zag order.
+// Spreads the next values to the positions of two bytes of the mask: 16 coefficients in zig-zag order.
 FASTLOAD_AVX2 inline __m128i spread(const int8_t* values, uint64_t mask, int bit) {
   const unsigned low = mask >> bit & 255, high = mask >> (bit + 8) & 255;
   const int before = __builtin_popcountll(_bzhi_u64(mask, static_cast<unsigned>(bit)));
@@ -82,13 +82,14 @@ FASTLOAD_AVX2 inline __m128i spread(const int8_t* values, uint64_t mask, int bit
 struct ExpandBlock {
   JBLOCKROW* blocks;
 
-  FASTLOAD_AVX2 bool operator()(const DctBlockHead& head, int16_t dc, int b) const {
+  FASTLOAD_AVX2 bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
     JCOEF* block = blocks[b][0];
-    if (head.mask) {
+    if (header.mask) {
       alignas(32) int8_t values[64 + 8];
-      const uint64_t escaped = unpack(head, values);
+      const uint64_t escaped = unpack(header, values);
       __m256i quarter[4];
-      for (int q = 0; q < 4; q++) quarter[q] = _mm256_broadcastsi128_si256(spread(values, head.mask, 16 * q));
+      for (int q = 0; q < 4; q++)
+        quarter[q] = _mm256_broadcastsi128_si256(spread(values, header.mask, 16 * q));
       for (int h = 0; h < 2; h++) {
         __m256i half = _mm256_setzero_si256();
         for (int q = 0; q < 4; q++)
@@ -100,8 +101,8 @@ struct ExpandBlock {
         _mm256_storeu_si256(to, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(half)));
         _mm256_storeu_si256(to + 1, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(half, 1)));
       }
-      if (!put_escapes(head, _pdep_u64(escaped, head.mask), block, kDctNaturalOrder)) return false;
-    } else if (head.next != head.escapes) {
+      if (!put_escapes(header, _pdep_u64(escaped, header.mask), block, kNaturalOrder)) return false;
+    } else if (header.next != header.escapes) {
       return false;
     }
     block[0] = dc;
@@ -113,18 +114,18 @@ FASTLOAD_AVX2 bool expand(DctCursor* cursor, const int* component, int count, JB
   return for_each_block(cursor, component, count, ExpandBlock{blocks});
 }
 
-struct PassBlock {
-  FASTLOAD_AVX2 bool operator()(const DctBlockHead&, int16_t, int) const { return true; }
+struct SkipBlock {
+  FASTLOAD_AVX2 bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
 };
 
-FASTLOAD_AVX2 bool walk(DctCursor* cursor, const int* component, int count) {
-  return for_each_block(cursor, component, count, PassBlock{});
+FASTLOAD_AVX2 bool skip(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, SkipBlock{});
 }
 
 }  // namespace
 
 const DctExpander* dct_expander_avx2() {
-  static const DctExpander kAvx2 = {"avx2", expand, walk};
+  static const DctExpander kAvx2 = {"avx2", expand, skip};
   return &kAvx2;
 }
 

@@ -1,9 +1,9 @@
-// Expansion with AVX-512 VBMI and VBMI2: a block's values at once, without a loop over coefficients.
+// Expansion with AVX-512 VBMI and VBMI2: all values of a block at once, without a loop over coefficients.
 #include "dct/expand.h"
 
 #if defined(__x86_64__)
 
-// GCC 12's own header trips its warning (GCC bug 105593).
+// GCC 12's own header triggers its warning (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -20,12 +20,12 @@ namespace {
 
 // Indexed by width - kDctMinWidth.
 struct Tables {
-  // Unpacking: each 64-bit lane first gets the bytes its eight codes lie in, then each byte its own bits.
+  // Unpacking: each 64-bit lane first gets the bytes that hold its eight codes, then each byte its own bits.
   alignas(64) uint8_t gather[4][64];
   alignas(64) uint8_t shift[4][64];
-  // Code to value; repeats over the index bits beyond the width, which hold the next code.
+  // Code to value; repeated for the index bits above the width, which hold the next code.
   alignas(64) int8_t value[4][64];
-  // Row-major place to zig-zag place.
+  // Row-major position to zig-zag position.
   alignas(64) uint8_t zigzag[64];
 
   constexpr Tables() : gather(), shift(), value(), zigzag() {
@@ -39,7 +39,7 @@ struct Tables {
         if (code == 0 && width == kDctMinWidth) value[w][lane] = -2;
       }
     }
-    for (int k = 0; k < 64; k++) zigzag[kDctNaturalOrder[k]] = static_cast<uint8_t>(k);
+    for (int k = 0; k < 64; k++) zigzag[kNaturalOrder[k]] = static_cast<uint8_t>(k);
   }
 };
 
@@ -48,30 +48,30 @@ constexpr Tables kTables;
 struct ExpandBlock {
   JBLOCKROW* blocks;
 
-  FASTLOAD_AVX512 bool operator()(const DctBlockHead& head, int16_t dc, int b) const {
-    // Escapes are put in place whether there are any or not: over images that were not seen just before, a
-    // branch on it was a little slower (docs/dct.md, "What each choice costs").
+  FASTLOAD_AVX512 bool operator()(const DctBlockHeader& header, int16_t dc, int b) const {
+    // Escapes are stored without a branch on whether there are any: over images that were not seen just
+    // before, the branch was a little slower (docs/dct.md, "What each choice costs").
     JCOEF* block = blocks[b][0];
-    const int w = head.width - kDctMinWidth;
-    const __m512i packed = _mm512_loadu_si512(head.values);
+    const int w = header.width - kDctMinWidth;
+    const __m512i packed = _mm512_loadu_si512(header.values);
     const __m512i gathered = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.gather[w]), packed);
     const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_load_si512(kTables.shift[w]), gathered);
     const __m512i narrow = _mm512_permutexvar_epi8(codes, _mm512_load_si512(kTables.value[w]));
     const uint64_t escaped =
-        _bzhi_u64(_mm512_testn_epi8_mask(narrow, narrow), static_cast<unsigned>(head.count));
-    const __m512i escapes = _mm512_maskz_expand_epi8(escaped, _mm512_loadu_si512(head.escapes));
+        _bzhi_u64(_mm512_testn_epi8_mask(narrow, narrow), static_cast<unsigned>(header.count));
+    const __m512i escapes = _mm512_maskz_expand_epi8(escaped, _mm512_loadu_si512(header.escapes));
     const uint64_t wide = _mm512_mask_cmpeq_epi8_mask(escaped, escapes, _mm512_set1_epi8(kDctWideEscape));
     const int escape_count = __builtin_popcountll(escaped);
-    if (__builtin_expect(escape_count + 2 * __builtin_popcountll(wide) != head.next - head.escapes, 0))
+    if (__builtin_expect(escape_count + 2 * __builtin_popcountll(wide) != header.next - header.escapes, 0))
       return false;
-    __m512i values = _mm512_maskz_expand_epi8(head.mask, _mm512_or_si512(narrow, escapes));
+    __m512i values = _mm512_maskz_expand_epi8(header.mask, _mm512_or_si512(narrow, escapes));
     values = _mm512_permutexvar_epi8(_mm512_load_si512(kTables.zigzag), values);
     _mm512_storeu_si512(block, _mm512_cvtepi8_epi16(_mm512_castsi512_si256(values)));
     _mm512_storeu_si512(block + 32, _mm512_cvtepi8_epi16(_mm512_extracti64x4_epi64(values, 1)));
     if (__builtin_expect(wide != 0, 0)) {
-      const uint8_t* at = head.escapes + escape_count;
-      for (uint64_t left = _pdep_u64(wide, head.mask); left; left &= left - 1, at += 2)
-        block[kDctNaturalOrder[__builtin_ctzll(left)]] = load_le<int16_t>(at);
+      const uint8_t* at = header.escapes + escape_count;
+      for (uint64_t left = _pdep_u64(wide, header.mask); left; left &= left - 1, at += 2)
+        block[kNaturalOrder[__builtin_ctzll(left)]] = load_le<int16_t>(at);
     }
     block[0] = dc;
     return true;
@@ -82,18 +82,18 @@ FASTLOAD_AVX512 bool expand(DctCursor* cursor, const int* component, int count, 
   return for_each_block(cursor, component, count, ExpandBlock{blocks});
 }
 
-struct PassBlock {
-  FASTLOAD_AVX512 bool operator()(const DctBlockHead&, int16_t, int) const { return true; }
+struct SkipBlock {
+  FASTLOAD_AVX512 bool operator()(const DctBlockHeader&, int16_t, int) const { return true; }
 };
 
-FASTLOAD_AVX512 bool walk(DctCursor* cursor, const int* component, int count) {
-  return for_each_block(cursor, component, count, PassBlock{});
+FASTLOAD_AVX512 bool skip(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, SkipBlock{});
 }
 
 }  // namespace
 
 const DctExpander* dct_expander_avx512() {
-  static const DctExpander kAvx512 = {"avx512", expand, walk};
+  static const DctExpander kAvx512 = {"avx512", expand, skip};
   return &kAvx512;
 }
 

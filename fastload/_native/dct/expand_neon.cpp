@@ -1,4 +1,4 @@
-// Expansion with NEON, which every 64-bit ARM has: sixteen codes a step, and the zig-zag in four look-ups.
+// Expansion with NEON: sixteen codes per step, and the zig-zag order in four look-ups.
 #include "dct/expand.h"
 
 #if defined(__aarch64__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -11,17 +11,17 @@
 namespace fastload {
 namespace {
 
-constexpr uint8_t kNoSource = 0x80;  // a table look-up beyond its table gives zero
+constexpr uint8_t kNoSource = 0x80;  // an index outside its table gives zero
 constexpr int kWidths = 4;
 
 struct Tables {
-  // For each width, where the 16 codes lie in the bytes at hand: the byte each begins in and how far to shift
-  // it to the right (a negative shift to the left), and the same of the byte behind.
+  // For each width, where the 16 codes are: the byte in which each begins and its right shift (a negative
+  // left shift), and the same for the byte after it.
   alignas(16) uint8_t byte[kWidths][16], behind[kWidths][16];
   alignas(16) int8_t shift[kWidths][16], shift_behind[kWidths][16];
-  // For each byte of the mask, which of the next eight values goes where.
+  // For each byte of the mask, which of the next eight values goes to which position.
   alignas(64) uint8_t spread[256][8];
-  // The zig-zag index of each coefficient, row by row.
+  // Row-major position to zig-zag position.
   alignas(64) uint8_t zigzag[64];
 
   constexpr Tables() : byte(), behind(), shift(), shift_behind(), spread(), zigzag() {
@@ -38,13 +38,13 @@ struct Tables {
       for (int bit = 0; bit < 8; bit++)
         spread[mask][bit] = mask >> bit & 1 ? static_cast<uint8_t>(next++) : kNoSource;
     }
-    for (int k = 0; k < 64; k++) zigzag[kDctNaturalOrder[k]] = static_cast<uint8_t>(k);
+    for (int k = 0; k < 64; k++) zigzag[kNaturalOrder[k]] = static_cast<uint8_t>(k);
   }
 };
 
 constexpr Tables kTables;
 
-// A bit for each of the 16 lanes, which are all ones or all zeros.
+// One bit for each of the 16 lanes, which are all ones or all zeros.
 inline uint64_t bits_of(uint8x16_t lanes) {
   static constexpr uint8_t kBits[16] = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
   const uint8x16_t bits = vandq_u8(lanes, vld1q_u8(kBits));
@@ -52,10 +52,10 @@ inline uint64_t bits_of(uint8x16_t lanes) {
          static_cast<uint64_t>(vaddv_u8(vget_high_u8(bits))) << 8;
 }
 
-// Unpacks the codes, sixteen at a time (those behind `count` hold what comes next in the record), and turns
-// them into values. Returns which of the first `count` are escapes.
-inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
-  const int width = head.width, w = width - kDctMinWidth, range = 1 << width;
+// Unpacks the codes, sixteen at a time, and converts them to values; those from `count` on are bytes that
+// follow in the record. Returns which of the first `count` are escapes.
+inline uint64_t unpack(const DctBlockHeader& header, int8_t* values) {
+  const int width = header.width, w = width - kDctMinWidth, range = 1 << width;
   const uint8x16_t byte = vld1q_u8(kTables.byte[w]), behind = vld1q_u8(kTables.behind[w]);
   const int8x16_t shift = vld1q_s8(kTables.shift[w]), shift_behind = vld1q_s8(kTables.shift_behind[w]);
   const uint8x16_t ones = vdupq_n_u8(static_cast<uint8_t>(range - 1));
@@ -63,8 +63,8 @@ inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
   const uint8x16_t wrap = vdupq_n_u8(static_cast<uint8_t>(-range));
   const uint8x16_t zero_code = vdupq_n_u8(static_cast<uint8_t>(width == kDctMinWidth ? -2 : 0));
   uint64_t escaped = 0;
-  for (int i = 0; i < head.count; i += 16) {
-    const uint8x16_t packed = vld1q_u8(head.values + i / 8 * width);
+  for (int i = 0; i < header.count; i += 16) {
+    const uint8x16_t packed = vld1q_u8(header.values + i / 8 * width);
     const uint8x16_t codes = vandq_u8(vorrq_u8(vshlq_u8(vqtbl1q_u8(packed, byte), shift),
                                                vshlq_u8(vqtbl1q_u8(packed, behind), shift_behind)),
                                       ones);
@@ -74,11 +74,11 @@ inline uint64_t unpack(const DctBlockHead& head, int8_t* values) {
     vst1q_s8(values + i, vreinterpretq_s8_u8(value));
     if (width != kDctMinWidth) escaped |= bits_of(zero) << i;
   }
-  const uint64_t valid = head.count == 0 ? 0 : ~uint64_t{0} >> (64 - head.count);
+  const uint64_t valid = header.count == 0 ? 0 : ~uint64_t{0} >> (64 - header.count);
   return escaped & valid;
 }
 
-// The next two bytes of the mask take their values: 16 coefficients in zig-zag order.
+// Spreads the next values to the positions of two bytes of the mask: 16 coefficients in zig-zag order.
 inline uint8x16_t spread(const int8_t** values, uint64_t mask, int bit) {
   const unsigned low = mask >> bit & 255, high = mask >> (bit + 8) & 255;
   const int8_t* at = *values;
@@ -89,7 +89,7 @@ inline uint8x16_t spread(const int8_t** values, uint64_t mask, int bit) {
   return vcombine_u8(first, second);
 }
 
-// The bits of `mask` that have a one among the low bits of `which`, in order.
+// Deposits the low bits of `which` at the set bits of `mask`, in order (as pdep does).
 inline uint64_t deposit(uint64_t which, uint64_t mask) {
   uint64_t found = 0;
   for (; which; which >>= 1, mask &= mask - 1)
@@ -97,20 +97,20 @@ inline uint64_t deposit(uint64_t which, uint64_t mask) {
   return found;
 }
 
-bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
-  if (head.mask) {
+bool expand_block(const DctBlockHeader& header, int16_t dc, JCOEF* block) {
+  if (header.mask) {
     alignas(16) int8_t values[64 + 8];
-    const uint64_t escaped = unpack(head, values);
+    const uint64_t escaped = unpack(header, values);
     const int8_t* next = values;
     uint8x16x4_t in_zigzag;
-    for (int q = 0; q < 4; q++) in_zigzag.val[q] = spread(&next, head.mask, 16 * q);
+    for (int q = 0; q < 4; q++) in_zigzag.val[q] = spread(&next, header.mask, 16 * q);
     for (int q = 0; q < 4; q++) {
       const int8x16_t row = vreinterpretq_s8_u8(vqtbl4q_u8(in_zigzag, vld1q_u8(kTables.zigzag + 16 * q)));
       vst1q_s16(block + 16 * q, vmovl_s8(vget_low_s8(row)));
       vst1q_s16(block + 16 * q + 8, vmovl_high_s8(row));
     }
-    if (!put_escapes(head, deposit(escaped, head.mask), block, kDctNaturalOrder)) return false;
-  } else if (head.next != head.escapes) {
+    if (!put_escapes(header, deposit(escaped, header.mask), block, kNaturalOrder)) return false;
+  } else if (header.next != header.escapes) {
     return false;
   }
   block[0] = dc;
@@ -118,19 +118,19 @@ bool expand_block(const DctBlockHead& head, int16_t dc, JCOEF* block) {
 }
 
 bool expand(DctCursor* cursor, const int* component, int count, JBLOCKROW* blocks) {
-  return for_each_block(cursor, component, count, [&](const DctBlockHead& head, int16_t dc, int b) {
-    return expand_block(head, dc, blocks[b][0]);
+  return for_each_block(cursor, component, count, [&](const DctBlockHeader& header, int16_t dc, int b) {
+    return expand_block(header, dc, blocks[b][0]);
   });
 }
 
-bool walk(DctCursor* cursor, const int* component, int count) {
-  return for_each_block(cursor, component, count, [](const DctBlockHead&, int16_t, int) { return true; });
+bool skip(DctCursor* cursor, const int* component, int count) {
+  return for_each_block(cursor, component, count, [](const DctBlockHeader&, int16_t, int) { return true; });
 }
 
 }  // namespace
 
 const DctExpander* dct_expander_neon() {
-  static const DctExpander kNeon = {"neon", expand, walk};
+  static const DctExpander kNeon = {"neon", expand, skip};
   return &kNeon;
 }
 

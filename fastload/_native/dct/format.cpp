@@ -2,12 +2,12 @@
 
 #include <cstring>
 
-#include "dct/bytes.h"
+#include "base/bytes.h"
 
 namespace fastload {
 namespace {
 
-// Bits of the head's third byte.
+// Flags in the header's third byte.
 enum Flag : uint8_t {
   kColour = 1,
   kJfif = 2,
@@ -19,8 +19,8 @@ enum Flag : uint8_t {
   kMetadata = 128,
 };
 
-// Values of a quantisation table's first byte. Below kQuantBytes: a table of ITU-T T.81 Annex K scaled as
-// libjpeg scales it to a quality, luminance at 1..100, chrominance at 101..200.
+// The first byte of a quantisation table. Below kQuantBytes: a table of ITU-T T.81 Annex K, scaled by libjpeg
+// for a quality; luminance at 1..100, chrominance at 101..200.
 enum Quant : uint8_t {
   kQuantLuminance = 0,
   kQuantChrominance = 100,
@@ -29,7 +29,7 @@ enum Quant : uint8_t {
   kQuantSameAsFirst = 203,  // + index of the earlier component
 };
 
-// ITU-T T.81 tables K.1 and K.2, row by row.
+// ITU-T T.81 tables K.1 and K.2, row-major.
 constexpr uint8_t kStandard[2][64] = {
     {16, 11,  10,  16, 24, 40, 51, 61, 12,  12,  14,  19,  26, 58, 60, 55,  14,  13,  16,  24, 40, 57,
      69, 56,  14,  17, 22, 29, 51, 87, 80,  62,  18,  22,  37, 56, 68, 109, 103, 77,  24,  35, 55, 64,
@@ -38,10 +38,10 @@ constexpr uint8_t kStandard[2][64] = {
      99, 99, 47, 66, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99,
      99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99, 99}};
 
-// The k-th value, in zig-zag order, of a table as libjpeg's jpeg_set_quality with force_baseline makes it.
+// The k-th value, in zig-zag order, of the table that libjpeg's jpeg_set_quality with force_baseline makes.
 int standard_value(int which, int quality, int k) {
   const int scale = quality < 50 ? 5000 / quality : 200 - 2 * quality;
-  const int value = (kStandard[which][kDctNaturalOrder[k]] * scale + 50) / 100;
+  const int value = (kStandard[which][kNaturalOrder[k]] * scale + 50) / 100;
   return value < 1 ? 1 : value > 255 ? 255 : value;
 }
 
@@ -74,7 +74,7 @@ void write_quant(const DctImage& image, int index, std::vector<uint8_t>* out) {
   }
 }
 
-// A position in the head that knows its end.
+// A position in the header, and its end.
 struct Reader {
   const uint8_t* at;
   const uint8_t* end;
@@ -109,7 +109,7 @@ bool dct_grid(const DctImage& image, int log2_column_block, DctGrid* grid) {
   if (image.components != 1 && image.components != kDctMaxComponents) return false;
   if (image.width < 1 || image.height < 1) return false;
   if (image.width > kDctMaxDimension || image.height > kDctMaxDimension) return false;
-  if (static_cast<int64_t>(image.width) * image.height > kDctMaxPixels) return false;
+  if (static_cast<int64_t>(image.width) * image.height > kMaxPixels) return false;
   int h_max = 1, v_max = 1, blocks = 0;
   for (int c = 0; c < image.components; c++) {
     const DctComponent& component = image.component[c];
@@ -133,11 +133,11 @@ bool dct_grid(const DctImage& image, int log2_column_block, DctGrid* grid) {
 }
 
 bool dct_parse(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
-  const size_t head_nbytes = dct_parse_head(record, nbytes, parsed);
-  return head_nbytes != 0 && dct_parse_tables(record, nbytes, head_nbytes, parsed);
+  const size_t header_nbytes = dct_parse_header(record, nbytes, parsed);
+  return header_nbytes != 0 && dct_parse_tables(record, nbytes, header_nbytes, parsed);
 }
 
-size_t dct_parse_head(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
+size_t dct_parse_header(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
   DctImage& image = parsed->image;
   Reader in{record, record + nbytes};
   if (!in.has(8) || record[0] != kDctMagic || record[1] != kDctVersion) return 0;
@@ -174,10 +174,10 @@ size_t dct_parse_head(const uint8_t* record, size_t nbytes, DctRecord* parsed) {
   return static_cast<size_t>(in.at - record);
 }
 
-bool dct_parse_tables(const uint8_t* record, size_t nbytes, size_t head_nbytes, DctRecord* parsed) {
+bool dct_parse_tables(const uint8_t* record, size_t nbytes, size_t header_nbytes, DctRecord* parsed) {
   const uint8_t flags = record[2];
   const DctGrid& grid = parsed->grid;
-  Reader in{record + head_nbytes, record + nbytes};
+  Reader in{record + header_nbytes, record + nbytes};
   parsed->metadata = nullptr;
   parsed->metadata_nbytes = 0;
   if (flags & kMetadata) {
@@ -219,8 +219,9 @@ const uint8_t* dct_column_block(const DctRecord& record, int row, int column_blo
   return offset > left ? nullptr : at + offset;
 }
 
-void dct_write_head(const DctImage& image, const DctGrid& grid, int row_entry_nbytes, int column_entry_nbytes,
-                    bool has_metadata, uint32_t metadata_nbytes, std::vector<uint8_t>* record) {
+void dct_write_header(const DctImage& image, const DctGrid& grid, int row_entry_nbytes,
+                      int column_entry_nbytes, bool has_metadata, uint32_t metadata_nbytes,
+                      std::vector<uint8_t>* record) {
   bool ids = false, sampled_chroma = false;
   for (int c = 0; c < image.components; c++) {
     ids |= image.component[c].id != c + 1;
@@ -230,12 +231,12 @@ void dct_write_head(const DctImage& image, const DctGrid& grid, int row_entry_nb
                     (image.adobe ? kAdobe : 0) | (image.adobe && image.adobe_transform ? kAdobeYcc : 0) |
                     (ids ? kIds : 0) | (row_entry_nbytes == 4 ? kWideRows : 0) |
                     (column_entry_nbytes == 4 ? kWideColumns : 0) | (has_metadata ? kMetadata : 0);
-  uint8_t head[8] = {kDctMagic, kDctVersion, static_cast<uint8_t>(flags)};
-  head[3] = static_cast<uint8_t>(grid.log2_column_block | (image.component[0].h - 1) << 3 |
-                                 (image.component[0].v - 1) << 5 | (sampled_chroma ? 128 : 0));
-  store_le(head + 4, static_cast<uint16_t>(image.width));
-  store_le(head + 6, static_cast<uint16_t>(image.height));
-  record->insert(record->end(), head, head + sizeof(head));
+  uint8_t header[8] = {kDctMagic, kDctVersion, static_cast<uint8_t>(flags)};
+  header[3] = static_cast<uint8_t>(grid.log2_column_block | (image.component[0].h - 1) << 3 |
+                                   (image.component[0].v - 1) << 5 | (sampled_chroma ? 128 : 0));
+  store_le(header + 4, static_cast<uint16_t>(image.width));
+  store_le(header + 6, static_cast<uint16_t>(image.height));
+  record->insert(record->end(), header, header + sizeof(header));
   if (ids)
     for (int c = 0; c < image.components; c++) record->push_back(image.component[c].id);
   if (sampled_chroma)

@@ -1,4 +1,4 @@
-// The JPEG header that stands for a record: ITU-T T.81 Annex B, JFIF 1.02, and Adobe's APP14.
+// The JPEG header that represents a record: ITU-T T.81 Annex B, JFIF 1.02, and Adobe's APP14.
 #include <cstring>
 
 #include "dct/format.h"
@@ -17,7 +17,7 @@ uint8_t* put16(uint8_t* at, int value) {
   return at;
 }
 
-// The first component with the same table: components share a DQT slot where they can.
+// The first component with the same table: components share a DQT slot if they can.
 int quant_slot(const DctImage& image, int index) {
   for (int earlier = 0; earlier < index; earlier++)
     if (std::memcmp(image.component[earlier].quant, image.component[index].quant,
@@ -43,7 +43,7 @@ uint8_t* put_quant(uint8_t* at, const uint16_t* quant, int slot) {
 }  // namespace
 
 void dct_jfif_segment(uint8_t* segment) {
-  // Version 1.01, no units, density 1x1, no thumbnail: what libjpeg and Pillow write.
+  // Version 1.01, no units, density 1x1, no thumbnail: as libjpeg and Pillow write it.
   constexpr uint8_t kSegment[kDctJfifNbytes] = {0xFF, 0xE0, 0, 16, 'J', 'F', 'I', 'F', 0,
                                                 1,    1,    0, 0,  1,   0,   1,   0,   0};
   std::memcpy(segment, kSegment, sizeof(kSegment));
@@ -82,8 +82,8 @@ size_t dct_synthesise_header(const DctImage& image, uint8_t* header) {
     *at++ = static_cast<uint8_t>(image.component[c].h << 4 | image.component[c].v);
     *at++ = static_cast<uint8_t>(quant_slot(image, c));
   }
-  // One code in each Huffman table: libjpeg wants tables, and derives from them what the hook never looks at.
-  // A code of 16 bits leaves it the least to derive: it fills no entry of the 8-bit lookup table.
+  // One code in each Huffman table: libjpeg requires tables and derives others from them, which the hook
+  // never uses. A code of 16 bits costs it least, because it fills no entry of the 8-bit look-up table.
   for (int is_ac = 0; is_ac < 2; is_ac++) {
     uint8_t dht[22] = {0xFF, 0xC4, 0, 20, static_cast<uint8_t>(is_ac << 4)};
     dht[5 + 15] = 1;

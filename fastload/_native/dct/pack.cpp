@@ -1,10 +1,10 @@
-// Coefficients -> a block's bytes. docs/dct.md, "A block", specifies them.
+// Packs coefficients into a block's bytes (docs/dct.md, "A block").
 #include "dct/pack.h"
 
 #include <cstring>
 
+#include "base/bytes.h"
 #include "dct/block.h"
-#include "dct/bytes.h"
 
 #if defined(__SSE2__)
 #include <emmintrin.h>
@@ -13,14 +13,14 @@
 namespace fastload {
 namespace {
 
-// A code of `width` bits is its value's last bits. Of the values that do not fit, -2 in two bits is the only
-// one with a code.
+// Whether a value needs an escape. A code of `width` bits is the value's last bits. In 2 bits, -2 has a code
+// although it does not fit; best_width and its callers handle that.
 constexpr bool escapes(int value, int width) {
   const int half = 1 << (width - 1);
   return value <= -half || value > half;
 }
 
-// Whether one byte does for an escaped value.
+// Whether an escaped value fits one byte.
 constexpr bool narrow(int value) {
   return value > kDctWideEscape && value <= 127;
 }
@@ -73,24 +73,24 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
   if (zigzag[0] < kDctMinDc || zigzag[0] > kDctMaxDc) return nullptr;
   int escape_nbytes = 0;
   const int width = best_width(costs, count, &escape_nbytes);
-  out = write_block_head(zigzag[0], prediction, mask, width, escape_nbytes, out);
+  out = write_block_header(zigzag[0], prediction, mask, width, escape_nbytes, out);
 
   const int half = 1 << (width - 1);
   const unsigned codes = (1u << width) - 1;
   uint8_t one_byte[64], two_bytes[2 * 63];
   int escaped = 0, wide_nbytes = 0;
-  uint64_t held = 0;
-  int held_bits = 0;
+  uint64_t pending = 0;
+  int pending_bits = 0;
   for (int i = 0; i < count; i++) {
     const int value = values[i];
     const bool escape = static_cast<unsigned>(value + half - 1) > codes;  // escapes(value, width)
-    held |= static_cast<uint64_t>(escape ? 0u : static_cast<unsigned>(value) & codes) << held_bits;
-    held_bits += width;
-    if (held_bits >= 32) {
-      store_le(out, static_cast<uint32_t>(held));
+    pending |= static_cast<uint64_t>(escape ? 0u : static_cast<unsigned>(value) & codes) << pending_bits;
+    pending_bits += width;
+    if (pending_bits >= 32) {
+      store_le(out, static_cast<uint32_t>(pending));
       out += 4;
-      held >>= 32;
-      held_bits -= 32;
+      pending >>= 32;
+      pending_bits -= 32;
     }
     one_byte[escaped] = static_cast<uint8_t>(narrow(value) ? value : kDctWideEscape);
     escaped += escape;
@@ -99,8 +99,8 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
       wide_nbytes += 2;
     }
   }
-  store_le(out, held);
-  out += (held_bits + 7) / 8;
+  store_le(out, pending);
+  out += (pending_bits + 7) / 8;
   if (escape_nbytes == 0) return out;
   std::memcpy(out, one_byte, static_cast<size_t>(escaped));
   out += escaped;
@@ -109,7 +109,7 @@ uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out) 
 }
 
 DctPacker dct_packer() {
-  // As far as tests let records be expanded.
+  // dct_set_simd limits packing too.
   const DctExpander* avx512 = dct_expander_avx512();
   return avx512 && &dct_expander() == avx512 ? dct_packer_avx512() : dct_pack_block;
 }

@@ -1,4 +1,4 @@
-// One block in its smallest form.
+// Packs one block into its smallest form.
 #pragma once
 
 #include <cstddef>
@@ -9,20 +9,20 @@
 
 namespace fastload {
 
-// Bytes that must be writable where a block is packed to; fewer are taken.
+// Bytes that must be writable at the destination of a block; it takes fewer.
 constexpr size_t kDctPackedRoom = 320;
 
-// Packs `zigzag`, a block's quantised coefficients in zig-zag order, to `out`, its DC value told against
-// `*prediction`, which becomes that value (docs/dct.md, "A block"). Returns the end; nullptr: a coefficient
-// that no baseline JPEG holds.
+// Packs `zigzag`, a block's quantised coefficients in zig-zag order, to `out` (docs/dct.md, "A block"). The
+// DC is coded as the difference from `*prediction`, which becomes the block's DC. Returns the end; nullptr: a
+// coefficient is outside the range of baseline JPEG.
 uint8_t* dct_pack_block(const JCOEF* zigzag, int16_t* prediction, uint8_t* out);
 
-// The same in less time; all give the same bytes.
+// Faster versions; all write the same bytes.
 using DctPacker = uint8_t* (*)(const JCOEF* zigzag, int16_t* prediction, uint8_t* out);
-// Only where the processor has the instructions; nullptr where they were not compiled.
+// nullptr if not compiled (another processor family). Call it only if the processor has the instructions.
 DctPacker dct_packer_avx512();
 
-// The fastest one on this machine.
+// The fastest packer on this machine.
 DctPacker dct_packer();
 
 }  // namespace fastload

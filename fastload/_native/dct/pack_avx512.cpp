@@ -1,9 +1,9 @@
-// Packing with AVX-512 VBMI2: a block's values at once, without a loop over coefficients.
+// Packing with AVX-512 VBMI2: all values of a block at once, without a loop over coefficients.
 #include "dct/pack.h"
 
 #if defined(__x86_64__)
 
-// GCC 12's own header trips its warning (GCC bug 105593).
+// GCC 12's own header triggers its warning (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -17,7 +17,7 @@
 namespace fastload {
 namespace {
 
-// Which values have no code of so many bits of their own: those outside of 1 - half .. half.
+// Which values have no code of `width` bits of their own: those outside 1 - half .. half.
 FASTLOAD_AVX512 inline uint64_t without_code(__m512i values, int width) {
   const int half = 1 << (width - 1);
   const __m512i above = _mm512_add_epi8(values, _mm512_set1_epi8(static_cast<char>(half - 1)));
@@ -48,9 +48,9 @@ FASTLOAD_AVX512 uint8_t* pack(const JCOEF* zigzag, int16_t* prediction, uint8_t*
   }
   int escape_nbytes = 0;
   const int width = best_width(costs, count, &escape_nbytes);
-  out = write_block_head(zigzag[0], prediction, mask >> 1, width, escape_nbytes, out);
+  out = write_block_header(zigzag[0], prediction, mask >> 1, width, escape_nbytes, out);
 
-  const uint64_t escaped = without_code(values, width);  // in two bits those of -2, whose code is zero too
+  const uint64_t escaped = without_code(values, width);  // with 2 bits also those of -2, whose code is zero
   const int range = 1 << width;
   alignas(64) uint8_t codes[64];
   _mm512_store_si512(codes, _mm512_maskz_mov_epi8(~escaped, values));

@@ -1,4 +1,4 @@
-// Record -> JPEG.
+// Restores JPEG files from records.
 #include <cstring>
 
 #include "dct/expand.h"
@@ -9,13 +9,13 @@
 namespace fastload {
 namespace {
 
-// The JPEG being written. `source` only parses the synthetic header, from which libjpeg copies the rest.
+// A JPEG being written. `source` only parses the synthetic header, from which libjpeg copies the settings.
 struct Restoration {
   jpeg_decompress_struct source;
   jpeg_compress_struct target;
-  DctErrors source_errors, target_errors;
+  LibjpegErrors source_errors, target_errors;
   jvirt_barray_ptr arrays[kDctMaxComponents];
-  DctOutput out;
+  LibjpegOutput out;
 
   Restoration() {
     std::memset(&source, 0, sizeof(source));
@@ -31,7 +31,7 @@ struct Restoration {
   Restoration& operator=(const Restoration&) = delete;
 };
 
-// Note [setjmp] (jpeg/libjpeg.h) holds for these four.
+// Note [setjmp] (jpeg/libjpeg.h) applies to the next four functions.
 bool read_header(Restoration* restoration, const uint8_t* header, size_t nbytes) {
   if (setjmp(restoration->source_errors.jump)) return false;
   jpeg_create_decompress(&restoration->source);
@@ -47,7 +47,7 @@ bool begin(Restoration* restoration, const DctImage& image, const DctGrid& grid)
   restoration->out.install(target);
   jpeg_copy_critical_parameters(&restoration->source, target);
   target->optimize_coding = TRUE;
-  target->write_JFIF_header = FALSE;  // written from the record's own segments
+  target->write_JFIF_header = FALSE;  // written from the record's segments
   target->write_Adobe_marker = FALSE;
   for (int c = 0; c < image.components; c++)
     restoration->arrays[c] = target->mem->request_virt_barray(
@@ -67,7 +67,7 @@ bool access_rows(Restoration* restoration, int component, int first, int count, 
   return true;
 }
 
-// Writes `segments`, which are whole (see segments_of), and all coefficients.
+// Writes `segments`, which segments_of has checked, and all coefficients.
 bool finish(Restoration* restoration, const uint8_t* segments, size_t nbytes) {
   jpeg_compress_struct* target = &restoration->target;
   if (setjmp(restoration->target_errors.jump)) return false;
@@ -80,7 +80,7 @@ bool finish(Restoration* restoration, const uint8_t* segments, size_t nbytes) {
   return true;
 }
 
-// The record's marker segments, or those its flags stand for. False: they are no sequence of segments.
+// The record's marker segments, or those that its flags imply. False: they are not a sequence of segments.
 bool segments_of(const DctRecord& record, std::vector<uint8_t>* segments) {
   if (!record.metadata) {
     uint8_t segment[kDctJfifNbytes > kDctAdobeNbytes ? kDctJfifNbytes : kDctAdobeNbytes];
@@ -107,7 +107,7 @@ bool segments_of(const DctRecord& record, std::vector<uint8_t>* segments) {
   return true;
 }
 
-// One MCU row's blocks into libjpeg's arrays.
+// Expands one MCU row into libjpeg's arrays.
 bool expand_row(const DctRecord& record, int row, JBLOCKARRAY* rows) {
   const DctGrid& grid = record.grid;
   const DctExpander& expander = dct_expander();
@@ -142,7 +142,7 @@ bool refuse(std::string* why, const char* reason) {
 bool dct_to_jpeg(const uint8_t* record, size_t nbytes, std::vector<uint8_t>* jpeg, std::string* why) {
   DctRecord parsed;
   std::vector<uint8_t> segments;
-  uint8_t header[kDctMaxHeader];
+  uint8_t header[kDctMaxJpegHeader];
   if (!dct_parse(record, nbytes, &parsed)) return refuse(why, "not a DCT record, or its head is corrupt");
   if (!segments_of(parsed, &segments)) return refuse(why, "corrupt metadata segments");
   Restoration restoration;

@@ -12,14 +12,14 @@ namespace {
 
 constexpr uint64_t kMagic = 0x31414e4552414c46;  // "FLARENA1"
 
-// Records begin at a cache line.
+// Records are aligned to cache lines.
 constexpr uint64_t kAlignment = 64;
 
-// Where an entry's record lies: the offset below, what the bytes are above.
+// The layout of Entry::place: the record's offset in the low bits, its kind above.
 constexpr int kKindShift = 48;
 constexpr int kConvertedShift = 50;
 constexpr uint64_t kOffsetMask = (uint64_t{1} << kKindShift) - 1;
-constexpr uint64_t kEmpty = 0, kClaimed = 1;  // no record lies in the header
+constexpr uint64_t kEmpty = 0, kClaimed = 1;  // not offsets of records: those lie behind the header
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 
@@ -27,8 +27,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;
 
 struct Arena::Header {
   uint64_t magic, records, begin, size;
-  alignas(64) std::atomic<uint64_t> used;   // where free room begins
-  alignas(64) std::atomic<uint64_t> full;   // 1: no room for a record that was tried
+  alignas(64) std::atomic<uint64_t> used;   // offset of the free room
+  alignas(64) std::atomic<uint64_t> full;   // 1: a record did not fit
   alignas(64) std::atomic<uint64_t> count;  // records published
 };
 
@@ -40,7 +40,7 @@ struct Arena::Entry {
 
 Arena::Arena(int fd, bool lock) : base_(nullptr), size_(0), records_(0), lock_(lock) {
   static_assert(sizeof(Header) <= kHeader && sizeof(Entry) == kEntry);
-  // Only such atomics are atomic between processes.
+  // Only lock-free atomics work between processes.
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
   struct stat info;
   if (fstat(fd, &info) != 0 || info.st_size < static_cast<off_t>(kHeader)) {
@@ -59,7 +59,7 @@ Arena::Arena(int fd, bool lock) : base_(nullptr), size_(0), records_(0), lock_(l
   }
   records_ = static_cast<int64_t>(h.records);
 #ifdef MADV_DONTDUMP
-  madvise(base_, size_, MADV_DONTDUMP);  // a core dump would hold all of it
+  madvise(base_, size_, MADV_DONTDUMP);  // keep it out of core dumps
 #endif
 }
 
@@ -75,18 +75,18 @@ Arena::Entry* Arena::entry(int64_t record) const {
   return reinterpret_cast<Entry*>(base_ + kHeader) + record;
 }
 
-bool Arena::find(int64_t record, CachedRecord* kept) const noexcept {
+bool Arena::find(int64_t record, CachedRecord* cached) const noexcept {
   if (record < 0 || record >= records_) return false;
   const Entry& found = *entry(record);
   const uint64_t place = found.place.load(std::memory_order_acquire);
   if (place == kEmpty || place == kClaimed) return false;
   const uint32_t sides = found.sides.load(std::memory_order_relaxed);
-  kept->offset = static_cast<int64_t>(place & kOffsetMask);
-  kept->nbytes = found.nbytes.load(std::memory_order_relaxed);
-  kept->width = static_cast<int>(sides & 0xFFFF);
-  kept->height = static_cast<int>(sides >> 16);
-  kept->kind = static_cast<Kind>(place >> kKindShift & 3);
-  kept->converted = (place >> kConvertedShift & 1) != 0;
+  cached->offset = static_cast<int64_t>(place & kOffsetMask);
+  cached->nbytes = found.nbytes.load(std::memory_order_relaxed);
+  cached->width = static_cast<int>(sides & 0xFFFF);
+  cached->height = static_cast<int>(sides >> 16);
+  cached->kind = static_cast<Kind>(place >> kKindShift & 3);
+  cached->converted = (place >> kConvertedShift & 1) != 0;
   return true;
 }
 
@@ -124,19 +124,19 @@ bool Arena::put(int64_t record, const uint8_t* data, size_t nbytes, Kind kind, i
   }
   std::memcpy(base_ + offset, data, nbytes);
   if (lock_.load(std::memory_order_relaxed)) {
-    // Where a limit is reached the rest stays unlocked.
+    // At the system's limit, stop locking.
     if (mlock(base_ + offset, nbytes) == 0) {
       locked_.fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
     } else {
       lock_.store(false, std::memory_order_relaxed);
     }
   }
-  Entry& kept = *entry(record);
-  kept.nbytes.store(static_cast<uint32_t>(nbytes), std::memory_order_relaxed);
-  kept.sides.store(static_cast<uint32_t>(width) | static_cast<uint32_t>(height) << 16,
-                   std::memory_order_relaxed);
+  Entry& cached = *entry(record);
+  cached.nbytes.store(static_cast<uint32_t>(nbytes), std::memory_order_relaxed);
+  cached.sides.store(static_cast<uint32_t>(width) | static_cast<uint32_t>(height) << 16,
+                     std::memory_order_relaxed);
   const uint64_t what = static_cast<uint64_t>(kind) << kKindShift | uint64_t{converted} << kConvertedShift;
-  kept.place.store(offset | what, std::memory_order_release);
+  cached.place.store(offset | what, std::memory_order_release);
   header()->count.fetch_add(1, std::memory_order_relaxed);
   return true;
 }

@@ -1,15 +1,14 @@
-// Records kept in one memory file, which threads, forked children and other processes fill together.
+// Cached records in one memory file. Threads, forked children and other processes fill it together.
 //
-// The file: a header of kHeader bytes, a table of kEntry bytes a record, then data. It was made by
-// fastload/_engine/cache/memory.py, sealed against truncation, and is mapped whole; pages come into being
-// when they are written. Nothing is ever moved, overwritten or dropped, so that a place once published stays
-// valid, and there is no lock: room is taken and entries are published with atomics that work across
-// processes.
+// The file: a header of kHeader bytes, a table of kEntry bytes per record, then data.
+// fastload/_engine/cache/memory.py creates it and seals it against truncation. It is mapped whole; pages are
+// allocated when written. Records are never moved, overwritten or evicted, so a published offset stays valid.
+// There is no lock: room is reserved and entries are published with atomics that work across processes.
 //
-// success   claim() -> put(): the record can be found from then on, by everybody
-// failure   claim() -> release(): somebody else may try
-// full      no room is left: what is in it stays, and nothing is claimed any more
-// kill      a record that was claimed and not published is never kept; nothing else is lost
+// success   claim() -> put(): every process can find the record from then on
+// failure   claim() -> release(): another thread may try
+// full      no room is left: existing records stay, and nothing more is claimed
+// kill      a record that was claimed but not published is never cached; nothing else is lost
 #pragma once
 
 #include <atomic>
@@ -25,13 +24,13 @@ struct CachedRecord {
   int64_t nbytes;
   int width, height;
   Kind kind;
-  bool converted;  // not the bytes that the store holds
+  bool converted;  // these are not the bytes that the store holds
 };
 
 class Arena {
  public:
-  // Maps the file; `fd` may be closed afterwards. `lock`: keep what is put here from being swapped out, as
-  // far as the system allows. Throws std::runtime_error where it is not such a file, std::bad_alloc.
+  // Maps the file; `fd` may be closed afterwards. `lock`: lock new records into memory, as far as the system
+  // allows. Throws std::runtime_error if the file is no arena, and std::bad_alloc.
   Arena(int fd, bool lock);
   ~Arena();
   Arena(const Arena&) = delete;
@@ -39,21 +38,21 @@ class Arena {
 
   const uint8_t* data() const { return base_; }
   size_t size() const { return size_; }
-  int64_t records() const { return records_; }
 
-  bool find(int64_t record, CachedRecord* kept) const noexcept;
+  bool find(int64_t record, CachedRecord* cached) const noexcept;
 
-  // True for exactly one caller, until it releases the record.
+  // True for exactly one caller until that caller releases the record.
   bool claim(int64_t record) noexcept;
   void release(int64_t record) noexcept;
-  // Copies the bytes of a claimed record and publishes it. False, and released: there is no room.
+  // Copies the bytes of a claimed record and publishes it. False: there is no room, and the claim is
+  // released.
   bool put(int64_t record, const uint8_t* data, size_t nbytes, Kind kind, int width, int height,
            bool converted) noexcept;
 
   bool full() const noexcept;
   int64_t used() const noexcept;    // bytes of data
-  int64_t count() const noexcept;   // records kept
-  int64_t locked() const noexcept;  // bytes that this object locked
+  int64_t count() const noexcept;   // published records
+  int64_t locked() const noexcept;  // bytes that this object locked into memory
 
   static constexpr size_t kHeader = 4096;
   static constexpr size_t kEntry = 16;

@@ -17,7 +17,7 @@ constexpr uint32_t kPolynomial = 0x82F63B78;
 using Table = std::array<uint32_t, 256>;
 using Slices = std::array<Table, 8>;
 
-// slices[k][b]: what byte b does to the checksum when k more bytes follow it.
+// slices[k][b]: the effect of byte b on the checksum when k more bytes follow it.
 constexpr Slices make_slices() {
   Slices slices{};
   for (uint32_t b = 0; b < 256; b++) {
@@ -52,8 +52,8 @@ uint32_t portable(uint32_t crc, const uint8_t* p, size_t n) {
 
 #ifdef FASTLOAD_CRC32C_SSE
 
-// Three lanes: the crc32 instruction has a latency of three cycles and a throughput of one.
-// Lanes are joined by advancing a checksum over kLane zero bytes, a linear map, as four table look-ups.
+// Three lanes, because the crc32 instruction has a latency of three cycles and a throughput of one. To join
+// two lanes, advance a checksum over kLane zero bytes: a linear map, done with four table look-ups.
 constexpr size_t kLane = 2048;
 
 struct Advance {

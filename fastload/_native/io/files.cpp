@@ -18,22 +18,22 @@
 namespace fastload {
 namespace {
 
-// A record larger than this is not read into memory. Pillow's own limit on pixels lies far below it.
+// Larger records are not read into memory. Pillow's own limit on pixels is far below this.
 constexpr uint64_t kMaxRecord = uint64_t{1} << 30;
 
-// What a thread's scratch keeps between records.
+// Bytes of scratch that a thread keeps between records.
 constexpr size_t kScratchKept = size_t{16} << 20;
 
-// Linux reads at most max(read_ahead_kb, the device's largest request) for one piece of advice and drops the
-// rest silently (force_page_cache_ra in mm/readahead.c). 128 KiB is the default of read_ahead_kb.
+// Linux reads at most max(read_ahead_kb, the device's largest request) for one advice and silently drops the
+// rest (force_page_cache_ra in mm/readahead.c). 128 KiB is the default of read_ahead_kb.
 constexpr size_t kAdvice = size_t{128} << 10;
 
 // Ranges this close are read as one: half of what the system reads around a missing page by itself. A disk
-// that answers 16,000 requests a second at 250 MB/s reads a gap of 16 KiB in the time of a request; one of
-// 64 KiB serves tiny records, whose neighbours are wanted next.
+// that answers 16,000 requests a second at 250 MB/s reads a gap of 16 KiB in the time of one request. 64 KiB
+// helps tiny records, whose neighbours are needed next.
 constexpr size_t kGap = size_t{64} << 10;
 
-// Where [offset, offset + nbytes) lies inside `size` bytes, its length; else false.
+// The length of [offset, offset + nbytes) if it lies within `size` bytes; false otherwise.
 bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
   if (offset < 0 || nbytes < -1 || static_cast<uint64_t>(offset) > size) return false;
   const size_t left = size - static_cast<size_t>(offset);
@@ -50,7 +50,7 @@ Scratch::~Scratch() {
 
 uint8_t* Scratch::reserve(size_t nbytes) {
   if (data_ == nullptr || nbytes > capacity_) {
-    // Half as much again, so that slowly growing records do not allocate each time.
+    // Half as much again, so that slowly growing records do not reallocate each time.
     const size_t wanted = std::max<size_t>(nbytes + nbytes / 2, 1 << 16);
     std::free(data_);
     data_ = static_cast<uint8_t*>(std::malloc(wanted + kSlack));
@@ -69,15 +69,15 @@ void Scratch::trim() {
 struct Files::Mapping {
   void* address;
   size_t size;
-  size_t readable;  // up to the end of the last page
-  bool ours;        // else it is the caller's memory
+  size_t readable;  // to the end of the last page
+  bool ours;        // false: the caller's memory
   bool packed;
-  Layout layout;
-  std::unique_ptr<Watched> watched;  // of ours; see Note [Bus errors]
+  PixelLayout layout;
+  std::unique_ptr<SigbusGuard> guard;  // for our own maps; see Note [Bus errors]
 };
 
 Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-             std::shared_ptr<const Arena> arena, const std::vector<Memory>& memories)
+             std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories)
     : paths_(paths),
       paths_nbytes_(paths_nbytes),
       ends_(ends),
@@ -87,7 +87,7 @@ Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const 
   if (std::any_of(mapped, mapped + count, [](uint8_t flag) { return flag != 0; })) {
     mappings_.reset(new std::atomic<Mapping*>[count]());
   }
-  for (const Memory& memory : memories) {
+  for (const MappedArray& memory : memories) {
     mappings_[static_cast<size_t>(memory.file)].store(
         new Mapping{const_cast<uint8_t*>(memory.data), memory.nbytes, memory.nbytes, false, memory.packed,
                     memory.layout, nullptr},
@@ -100,7 +100,7 @@ Files::~Files() {
   for (size_t i = 0; i < count_; i++) {
     Mapping* found = mappings_[i].load(std::memory_order_acquire);
     if (found == nullptr) continue;
-    found->watched.reset();
+    found->guard.reset();
     if (found->ours && found->size > 0) munmap(found->address, found->size);
     delete found;
   }
@@ -123,7 +123,7 @@ int Files::open_file(int64_t file, size_t* size, int* error) const noexcept {
   path[length] = '\0';
   int fd;
   do {
-    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking: a FIFO must not hang us
+    fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // non-blocking, so that a FIFO cannot hang us
   } while (fd < 0 && errno == EINTR);
   if (fd < 0) {
     *error = errno;
@@ -144,8 +144,8 @@ int Files::open_file(int64_t file, size_t* size, int* error) const noexcept {
 
 const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   std::atomic<Mapping*>& slot = mappings_[static_cast<size_t>(file)];
-  Mapping* known = slot.load(std::memory_order_acquire);
-  if (known != nullptr) return known;
+  Mapping* existing = slot.load(std::memory_order_acquire);
+  if (existing != nullptr) return existing;
   size_t size = 0;
   const int fd = open_file(file, &size, error);
   if (fd < 0) return nullptr;
@@ -160,14 +160,15 @@ const Files::Mapping* Files::mapping(int64_t file, int* error) noexcept {
   }
   close(fd);
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  Mapping* made = new (std::nothrow)
-      Mapping{address, size, (size + page - 1) / page * page, true, true, Layout{}, nullptr};
-  if (made != nullptr && size > 0) made->watched.reset(new (std::nothrow) Watched(address, size));
-  if (made != nullptr && slot.compare_exchange_strong(known, made, std::memory_order_acq_rel)) return made;
-  const bool first = made == nullptr;
-  delete made;  // else another thread was first
+  Mapping* fresh = new (std::nothrow)
+      Mapping{address, size, (size + page - 1) / page * page, true, true, PixelLayout{}, nullptr};
+  if (fresh != nullptr && size > 0) fresh->guard.reset(new (std::nothrow) SigbusGuard(address, size));
+  if (fresh != nullptr && slot.compare_exchange_strong(existing, fresh, std::memory_order_acq_rel))
+    return fresh;
+  const bool out_of_memory = fresh == nullptr;
+  delete fresh;  // otherwise another thread was first
   if (size > 0) munmap(address, size);
-  if (!first) return known;
+  if (!out_of_memory) return existing;
   *error = ENOMEM;
   return nullptr;
 }
@@ -191,7 +192,7 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
     const Mapping* found = mapping(file, error);
     if (found == nullptr) return Status::kIo;
     if (!clip(found->size, offset, nbytes, &length)) return Status::kTruncated;
-    if (found->watched && static_cast<size_t>(offset) + length > found->watched->cut()) {
+    if (found->guard && static_cast<size_t>(offset) + length > found->guard->first_missing()) {
       return Status::kTruncated;
     }
     static const uint8_t nothing[1] = {0};
@@ -226,16 +227,16 @@ Status Files::read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, S
   return status;
 }
 
-bool Files::cut_short(int64_t file, int64_t offset, int64_t nbytes) const noexcept {
+bool Files::truncated(int64_t file, int64_t offset, int64_t nbytes) const noexcept {
   if (!mappings_ || file < 0 || static_cast<uint64_t>(file) >= count_) return false;
   const Mapping* found = mappings_[static_cast<size_t>(file)].load(std::memory_order_acquire);
   size_t length = 0;
-  return found != nullptr && found->watched && clip(found->size, offset, nbytes, &length) &&
-         static_cast<size_t>(offset) + length > found->watched->cut();
+  return found != nullptr && found->guard && clip(found->size, offset, nbytes, &length) &&
+         static_cast<size_t>(offset) + length > found->guard->first_missing();
 }
 
 void Files::prefetch(int64_t file, int64_t offset, int64_t nbytes) const noexcept {
-  // What a small image takes; of larger ones the processor sees by itself that they are read in order.
+  // As much as a small image takes; for larger ones the hardware detects the sequential access.
   constexpr size_t kMost = 4096, kLine = 64;
   if (!mappings_ || file < 0 || static_cast<uint64_t>(file) >= count_ || mapped_[file] == 0) return;
   const Mapping* found = mappings_[static_cast<size_t>(file)].load(std::memory_order_acquire);
@@ -253,7 +254,7 @@ Status Files::read_span(int fd, uint8_t* into, size_t length, int64_t offset, in
     if (n > 0) {
       got += static_cast<size_t>(n);
     } else if (n == 0) {
-      return Status::kTruncated;  // cut short since fstat
+      return Status::kTruncated;  // truncated since fstat
     } else if (errno != EINTR) {
       *error = errno;
       return Status::kIo;
@@ -308,7 +309,7 @@ void Files::readahead_mapped(const FileRange* begin, const FileRange* end) noexc
   if (found == nullptr || !found->ours) return;
   static const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   uint8_t* const address = static_cast<uint8_t*>(found->address);
-  size_t first = 0, last = 0;  // the run that is being gathered, whole pages
+  size_t first = 0, last = 0;  // the run of whole pages that is being merged
   const auto advise = [&] {
     for (; first < last; first += std::min(kAdvice, last - first)) {
       madvise(address + first, std::min(kAdvice, last - first), MADV_WILLNEED);

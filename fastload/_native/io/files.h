@@ -1,5 +1,19 @@
-// Files of a store: spans of bytes out of mapped or loose files. Thread-safe without locks, so a fork
-// in the middle leaves nothing locked; all state is per process or shared read-only.
+// Reads bytes: files, mapped or opened for each record, and shared memory.
+//
+// What it does. Files reads byte ranges of a store's files. arena.h keeps cached records in a memory file
+// that processes share. sigbus_guard.h keeps the process alive when a mapped file loses pages. crc32c.h
+// computes checksums.
+//
+// Guarantees
+//   bounds         every range is checked against the file's size before it is read; records above 1 GiB are
+//                  not read into memory
+//   errors         only constructors throw; the other functions return a Status and an errno
+//   thread safety  all classes may be used by several threads and after a fork; none holds a lock
+//   ownership      a Span of a mapped file is valid as long as its Files, any other until the Scratch is used
+//                  again; Files borrows its arrays of paths and its mapped arrays from the caller
+//
+// Tests: tests/native/test_files.py, test_readahead.py, test_crc32c.py, tests/cache/test_memory.py,
+// tests/faults/test_endings.py.
 #pragma once
 
 #include <atomic>
@@ -10,41 +24,48 @@
 
 #include "base/status.h"
 #include "io/arena.h"
-#include "jpeg/huffman_index.h"
 
 namespace fastload {
 
-// How the pixels of a raw image lie where it is not packed: bytes from one row, column and channel to the
-// next, none of them negative. Where `channel` is 0 the image is gray.
-struct Layout {
+class EntryTable;  // jpeg/huffman_index.h
+
+// Layout of the pixels of a raw image that is not packed: bytes from one row, column and channel to the
+// next, none of them negative. channel == 0: the image is gray.
+struct PixelLayout {
   int64_t row, pixel, channel;
 };
 
-// Bytes of one record. [data, data + readable) may be read, though only nbytes belong to the record.
+// A row of a table of entry points.
+struct EntryRef {
+  EntryTable* table = nullptr;  // nullptr: none are kept
+  int64_t record = 0;
+};
+
+// The bytes of one record. [data, data + readable) may be read, but only nbytes belong to the record.
 struct Span {
   const uint8_t* data = nullptr;
   size_t nbytes = 0;
   size_t readable = 0;
-  const Layout* layout = nullptr;  // of raw pixels; nullptr: packed, HWC, RGB
-  EntryRef entries{};              // what is remembered of the record
+  const PixelLayout* layout = nullptr;  // of raw pixels; nullptr: packed RGB, HWC
+  EntryRef entries{};                   // entry points of the record, if they are kept
 };
 
-// Memory that takes the place of file number `file`.
-struct Memory {
+// An array that takes the place of file number `file`.
+struct MappedArray {
   int64_t file;
   const uint8_t* data;
   size_t nbytes;
   bool packed;
-  Layout layout;  // of all raw images in it, unless they are packed
+  PixelLayout layout;  // of all raw images in it, unless they are packed
 };
 
-// Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end.
+// Bytes [offset, offset + nbytes) of a file; nbytes == -1: to its end.
 struct FileRange {
   int32_t file;
   int64_t offset, nbytes;
 };
 
-// Per-thread memory that loose files are read into.
+// Per-thread memory into which files that are not mapped are read.
 class Scratch {
  public:
   Scratch() = default;
@@ -52,9 +73,9 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
-  // Room for nbytes and kSlack more, contents lost; nullptr if memory ran out.
+  // Room for nbytes and kSlack more; the old contents are lost. nullptr: memory ran out.
   uint8_t* reserve(size_t nbytes);
-  // Gives back what an unusually large record took.
+  // Frees the memory that an unusually large record took.
   void trim();
 
   static constexpr size_t kSlack = 64;
@@ -66,39 +87,38 @@ class Scratch {
 
 class Files {
  public:
-  // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays are borrowed:
-  // they must outlive this object, and are checked anew at every use; so must what `memories` point to, each
-  // of which stands for a file that `mapped` calls mapped. With an arena its memory file comes after the
-  // others, as file number `count`. Throws std::bad_alloc.
+  // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays and what `memories`
+  // point to are borrowed: they must outlive this object. Path offsets are checked at every use. Each array
+  // of `memories` replaces a file that `mapped` calls mapped. An arena's memory file comes after the others,
+  // as file number `count`. Throws std::bad_alloc.
   Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-        std::shared_ptr<const Arena> arena, const std::vector<Memory>& memories);
+        std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories);
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
 
   size_t count() const { return count_ + (arena_ ? 1 : 0); }
 
-  // Asks the processor for the beginning of a span that is read soon. Does nothing where it is not mapped
+  // Prefetches the beginning of a span into the processor's cache. Does nothing if the file is not mapped
   // yet.
   void prefetch(int64_t file, int64_t offset, int64_t nbytes) const noexcept;
 
-  // Bytes [offset, offset + nbytes) of a file; nbytes == -1: up to its end. At most `limit` bytes if
-  // that is less (to read headers only). A mapped span lives as long as this object, any other until
-  // the scratch is used again. kIo sets *error to an errno.
+  // Bytes [offset, offset + nbytes) of a file; nbytes == -1: to its end. Reads `limit` bytes at most, to read
+  // headers only. A mapped span is valid as long as this object, any other until the scratch is used again.
+  // kIo sets *error to an errno.
   Status read(int64_t file, int64_t offset, int64_t nbytes, size_t limit, Scratch* scratch, Span* span,
               int* error) noexcept;
 
-  // Whether a mapped file was found not to reach the end of this span any more: what was made of it is worth
-  // nothing.
-  bool cut_short(int64_t file, int64_t offset, int64_t nbytes) const noexcept;
+  // Whether a mapped file was found to end before this span does. If so, discard what was made from it.
+  bool truncated(int64_t file, int64_t offset, int64_t nbytes) const noexcept;
 
-  // The whole of a loose file into memory of the caller. kPending: `room` is too small; *nbytes says how
-  // large it is. kIo sets *error to an errno; kTruncated: it was cut short meanwhile.
+  // Reads a whole file into the caller's memory, without mapping it. kPending: `room` is too small, and
+  // *nbytes says what is needed. kIo sets *error to an errno; kTruncated: the file was truncated meanwhile.
   Status read_whole(int64_t file, uint8_t* into, size_t room, size_t* nbytes, int* error) const noexcept;
 
-  // Asks the system to read these ranges into the page cache, sorted by file and offset, and returns without
-  // waiting for the data. Advice only: what cannot be opened or lies outside its file is left out, for
-  // read() to report. Reorders `ranges`.
+  // Asks the system to read these ranges into the page cache, in order of file and offset, and returns
+  // without waiting. Only advice: ranges that cannot be read are skipped, and read() will report them.
+  // Reorders `ranges`.
   void readahead(std::vector<FileRange>* ranges) noexcept;
 
  private:

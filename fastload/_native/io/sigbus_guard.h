@@ -1,10 +1,10 @@
-// Mapped files that are cut short, or whose disk fails, while they are read.
+// Keeps the process alive when a mapped file loses pages: it was truncated, or its disk failed.
 //
-// Note [Bus errors]. Reading a page of a map that its file no longer reaches raises SIGBUS, which would end
-// the process, and whoever writes a file anew cuts it short first. So the handler puts a page of zeros in the
-// place of the one that is missing, as servers do with memory their clients may shrink, and notes where:
-// what was read from there on is then given up (`Watched::cut`), and nothing reads there again. What is not
-// ours goes to the handler that was there before.
+// Note [Bus errors]. Reading a page of a map beyond its file's end raises SIGBUS, which would end the
+// process; a program that rewrites a file truncates it first. Our handler maps a page of zeros over the
+// missing page and stores its offset (`SigbusGuard::first_missing`). The reader then discards what it read
+// from there on and does not read that part again. Servers handle memory that their clients may shrink in the
+// same way. A bus error at any other address goes to the handler that was installed before ours.
 #pragma once
 
 #include <atomic>
@@ -13,36 +13,36 @@
 
 namespace fastload {
 
-// One mapped range. Its memory is never given back, as a handler may be reading it, but used again.
-struct WatchedRange {
+// One mapped range. Its memory is reused but never freed, because a handler may be reading it.
+struct GuardedRange {
   std::atomic<bool> taken{true};
-  std::atomic<uint64_t> version{0};  // odd while the others change
+  std::atomic<uint64_t> version{0};  // odd while the fields below change
   std::atomic<uintptr_t> begin{0};
-  std::atomic<size_t> size{0};  // 0: nothing is watched
-  std::atomic<size_t> cut{SIZE_MAX};
-  WatchedRange* next = nullptr;
+  std::atomic<size_t> size{0};  // 0: nothing is guarded
+  std::atomic<size_t> first_missing{SIZE_MAX};
+  GuardedRange* next = nullptr;
 };
 
-// Watches a map for as long as it lives; destroy it before the map.
-class Watched {
+// Guards a map for its lifetime; destroy it before the map.
+class SigbusGuard {
  public:
-  // With no more memory it watches nothing.
-  Watched(const void* address, size_t size) noexcept;
-  ~Watched();
-  Watched(const Watched&) = delete;
-  Watched& operator=(const Watched&) = delete;
+  // If memory runs out, it guards nothing.
+  SigbusGuard(const void* address, size_t size) noexcept;
+  ~SigbusGuard();
+  SigbusGuard(const SigbusGuard&) = delete;
+  SigbusGuard& operator=(const SigbusGuard&) = delete;
 
   // Offset of the first page that was found missing; SIZE_MAX: none was.
-  size_t cut() const noexcept {
-    return range_ == nullptr ? SIZE_MAX : range_->cut.load(std::memory_order_acquire);
+  size_t first_missing() const noexcept {
+    return range_ == nullptr ? SIZE_MAX : range_->first_missing.load(std::memory_order_acquire);
   }
 
-  // Puts the handler in its place again, where somebody has put theirs over it since. One system call; none
-  // in a process that never watched anything, which keeps its own handler.
+  // Installs the handler again if another library replaced it. One system call; none in a process that never
+  // guarded a map, whose own handler stays.
   static void install() noexcept;
 
  private:
-  WatchedRange* range_;
+  GuardedRange* range_;
 };
 
 }  // namespace fastload

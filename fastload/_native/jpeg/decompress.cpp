@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "batch/image.h"
+#include "base/limits.h"
 #include "jpeg/errors.h"
 
 namespace fastload {
@@ -27,7 +27,7 @@ void source_skip(j_decompress_ptr cinfo, long nbytes) {
   cinfo->src->bytes_in_buffer -= static_cast<size_t>(nbytes);
 }
 
-// libjpeg built differently from its headers is noticed in here.
+// libjpeg itself reports a library that does not match its headers here.
 bool create(Decompressor* decompressor) {
   if (setjmp(decompressor->error.escape)) return false;
   jpeg_create_decompress(&decompressor->cinfo);

@@ -1,4 +1,4 @@
-// The inner loops of the Huffman decoder: bits to coefficients, and past what nobody asked for.
+// The inner loops of the Huffman decoder: decode coefficients, or skip blocks that are not needed.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace fastload {
 
-// Readable bytes that must follow the data: more than a block can take.
+// Readable bytes required after the data: more than one block can take.
 constexpr size_t kEntropySlack = 512;
 
 // The next bits of the data, the first at the top of `bits`; `count` of them are valid.
@@ -28,38 +28,39 @@ struct EntropyBlock {
   int component;
 };
 
-// A scan under way.
+// A scan that is being decoded.
 struct EntropyScan {
   BitReader reader;
   const uint8_t *begin, *end;  // of the data, without stuffing
-  int prediction[3];           // DC value of each component's block before
+  int prediction[3];           // DC of each component's previous block
   int blocks_in_mcu;
   EntropyBlock blocks[D_MAX_BLOCKS_IN_MCU];
 };
 
-// Each gives false where libjpeg must be asked: impossible data, or a DC value beyond 16 bits.
-struct EntropyCoder {
-  // One MCU into blocks of zeros.
+// The functions of one instruction set. Each returns false if libjpeg must decode the file: invalid data, or
+// a DC value beyond 16 bits.
+struct EntropyKernels {
+  // Decodes one MCU into blocks of zeros.
   bool (*decode)(EntropyScan* scan, JBLOCKROW* blocks);
-  // The same in zig-zag order.
+  // The same, in zig-zag order.
   bool (*decode_zigzag)(EntropyScan* scan, JCOEF (*blocks)[DCTSIZE2]);
-  // MCUs that lie side by side.
+  // Decodes MCUs that lie side by side.
   bool (*decode_run)(EntropyScan* scan, const BlockRun& to, int mcus);
-  // Past so many MCUs.
-  bool (*pass)(EntropyScan* scan, int64_t mcus);
+  // Skips MCUs, but keeps the DC predictions.
+  bool (*skip)(EntropyScan* scan, int64_t mcus);
 };
 
-// The fastest one on this machine.
-const EntropyCoder& entropy_coder();
+// The fastest kernels on this machine.
+const EntropyKernels& entropy_kernels();
 
-// Stands before a bit of the data.
+// Moves the reader to a bit of the data.
 inline void entropy_seek(EntropyScan* scan, int64_t bit) {
   const int inside = static_cast<int>(bit & 7);
   const uint8_t* const at = scan->begin + (bit >> 3);
   scan->reader = BitReader{uint64_t{*at} << 56 << inside, 8 - inside, at + 1};
 }
 
-// Bits taken from the data so far, more than there are if it ended early.
+// Bits consumed so far; more than there are if the data ended early.
 inline int64_t entropy_position(const EntropyScan& scan) {
   return (scan.reader.at - scan.begin) * 8 - scan.reader.count;
 }

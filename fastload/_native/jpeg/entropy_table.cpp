@@ -9,7 +9,7 @@ namespace {
 constexpr int kMaxDcSize = 11, kMaxAcSize = 10;
 constexpr int kZeroRun = 0xF0;  // sixteen zeros
 
-// The most that symbols of passed() may advance, an end of the block aside: an index of kEndOfBlock and more
+// The largest advance of a skip entry, unless it contains an end of block: an index of kEndOfBlock or more
 // must mean such an end.
 constexpr int kMaxAdvance = kEndOfBlock - 63;
 
@@ -19,18 +19,19 @@ bool baseline(int symbol, bool ac) {
   return size == 0 ? symbol == 0 || symbol == kZeroRun : size <= kMaxAcSize;
 }
 
-// Entries for all values of a symbol whose code is followed by `free` bits. The bits of the value come first.
+// Fills the entries for all values of a symbol whose code is followed by `free` bits. The value comes first
+// in those.
 void put_alone(int symbol, int length, int free, bool ac, uint32_t* entries) {
   const int size = symbol & 15;
-  if (size > free || (ac && size > Whole::kMaxSize)) {
+  if (size > free || (ac && size > SymbolPair::kMaxSize)) {
     std::fill_n(entries, 1 << free, 0u);
     return;
   }
   const int advance = huffman_advance(symbol), first_advance = symbol == 0 ? 1 : advance;
   for (int v = 0; v < 1 << size; v++) {
     const int value = size == 0 || v >> (size - 1) ? v : v + 1 - (1 << size);  // F.2.2.1, EXTEND
-    const uint32_t entry = ac ? Whole::pack(length + size, advance, first_advance, value, value)
-                              : Whole::pack_dc(length + size, value);
+    const uint32_t entry = ac ? SymbolPair::pack(length + size, advance, first_advance, value, value)
+                              : SymbolPair::pack_dc(length + size, value);
     std::fill_n(entries + (v << (free - size)), 1 << (free - size), entry);
   }
 }
@@ -44,7 +45,7 @@ bool HuffmanTable::Code::is(const JHUFF_TBL& table, bool with_ac) const {
 
 bool HuffmanTable::build(const JHUFF_TBL& table, bool ac, Effort effort) {
   const int shift = 64 - (effort == kWide ? kWideBits : kBits);
-  // One that is wider than it need be is kept.
+  // A table that is wider than necessary is kept.
   if (built_ && shift_ <= shift && code_.is(table, ac)) return true;
   const bool wanted = effort != kLazy || refused_.is(table, ac);
   Code& code = wanted ? code_ : refused_;
@@ -59,8 +60,8 @@ bool HuffmanTable::build(const JHUFF_TBL& table, bool ac, Effort effort) {
 
 bool HuffmanTable::fill() {
   const int bits = 64 - shift_, entries = 1 << bits;
-  uint32_t alone[kMostEntries];  // as whole_, with one symbol each
-  // Codes of one length are consecutive numbers, so the entries fill up in order, without gaps.
+  uint32_t alone[kMostEntries];  // as pairs_, but with one symbol each
+  // Codes of one length are consecutive numbers, so the entries are filled in order, without gaps.
   int code = 0, index = 0, filled = 0;
   for (int length = 1; length <= 16; length++, code <<= 1) {
     const int count = code_.counts[length];
@@ -82,7 +83,7 @@ bool HuffmanTable::fill() {
   if (code_.ac) {
     pair_up(alone);
   } else {
-    std::copy_n(alone, entries, whole_);
+    std::copy_n(alone, entries, pairs_);
   }
   return true;
 }
@@ -92,25 +93,25 @@ void HuffmanTable::pair_up(const uint32_t* alone) {
   const auto behind = [entries](int bits, int used) { return bits << used & (entries - 1); };
   for (int i = 0; i < entries; i++) {
     const uint32_t one = alone[i];
-    const int nbits = Whole::nbits(one), advance = static_cast<int>(Whole::advance(one));
+    const int nbits = SymbolPair::nbits(one), advance = static_cast<int>(SymbolPair::advance(one));
     const uint32_t two = alone[behind(i, nbits)];
-    const int both = nbits + Whole::nbits(two);
+    const int both = nbits + SymbolPair::nbits(two);
     const bool pair = one != 0 && two != 0 && both <= width && advance < kEndOfBlock;
-    const uint32_t joined =
-        Whole::pack(both, advance + static_cast<int>(Whole::advance(two)),
-                    static_cast<int>(Whole::first_advance(one)), Whole::value(two), Whole::first_value(one));
-    whole_[i] = pair ? joined : one;
+    const uint32_t joined = SymbolPair::pack(both, advance + static_cast<int>(SymbolPair::advance(two)),
+                                             static_cast<int>(SymbolPair::first_advance(one)),
+                                             SymbolPair::value(two), SymbolPair::first_value(one));
+    pairs_[i] = pair ? joined : one;
   }
   for (int i = 0; i < entries; i++) {
-    const uint32_t known = whole_[i];
-    const int nbits = Whole::nbits(known), advance = static_cast<int>(Whole::advance(known));
+    const uint32_t known = pairs_[i];
+    const int nbits = SymbolPair::nbits(known), advance = static_cast<int>(SymbolPair::advance(known));
     const int next = first_[behind(i, nbits)], length = next >> 8, symbol = next & 255;
     const int further = huffman_advance(symbol);
     const bool more = next != 0 && length <= width - nbits && advance < kEndOfBlock &&
                       (symbol == 0 || advance + further <= kMaxAdvance);
     const int all_nbits = nbits + (more ? length + (symbol & 15) : 0);
     const int all_advance = advance + (more ? further : 0);
-    passed_[i] = static_cast<uint16_t>(all_nbits | all_advance << 6);
+    skips_[i] = static_cast<uint16_t>(all_nbits | all_advance << 6);
   }
 }
 

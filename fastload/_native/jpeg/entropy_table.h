@@ -9,46 +9,48 @@
 
 namespace fastload {
 
-// What the zig-zag index grows by at the end of a block, so that this end is a symbol like any other. It is
-// more than the index can reach otherwise: from 62 by two symbols of 16.
+// The zig-zag index grows by this at the end of a block, so that the end of block is a symbol like any other.
+// It exceeds every other index: the largest is 62 plus two symbols of 16.
 constexpr int kEndOfBlock = 95;
 
-// Of an AC symbol: by how much it moves the zig-zag index.
+// By how much an AC symbol advances the zig-zag index.
 inline int huffman_advance(int symbol) {
   return symbol == 0 ? kEndOfBlock : (symbol >> 4) + 1;
 }
 
-// A symbol: the coefficient it stands for is preceded by advance - 1 zeros and coded in the `size` bits
-// behind the code's `length`. advance is 0 for the DC difference; length 0: there is no such code.
+// A symbol: advance - 1 zeros, then a coefficient whose value is coded in the `size` bits after the code of
+// `length` bits. advance is 0 for a DC difference; length 0: there is no such code.
 struct HuffmanSymbol {
   int length, size, advance;
 };
 
 class HuffmanTable {
  public:
-  // Bits looked up at once: more of them take longer to build and less to decode with. Measured: 11 bits are
-  // 1 % faster than 10 on photos, slower below 192 pixels, and take twice the cache. 12 bits decode large
-  // photos 8 to 14 % faster than 10, 13 bits no faster than 12.
+  // Bits looked up at once: more bits take longer to build and less time to decode. Training crops of photos
+  // on a Zen 5 took 473-481 us with 10 bits, 467-474 with 11 (slower below 192 pixels, and twice the cache),
+  // 495 with 12, and 547 with 9. 12 bits decode large photos 8 to 14 % faster than 10; 13 bits are no faster.
   static constexpr int kBits = 10, kWideBits = 12;
-  // The most bits that one of passed() stands for: a code within kWideBits, and an AC value.
-  static constexpr int kMaxPassed = kWideBits + 10;
-  // The most bits of a symbol: its code, and a DC value.
+  // The most bits that one skip entry stands for: a code of kWideBits and an AC value.
+  static constexpr int kMaxSkipBits = kWideBits + 10;
+  // The most bits of one symbol: its code and a DC value.
   static constexpr int kMaxSymbol = 16 + 11;
 
-  // Of a code in a file. False where libjpeg should do it: codes that 8-bit baseline files do not have, or,
-  // with kLazy, a code that is neither the one built last nor the one last given and not built.
+  // Builds the tables for a code of a file. False if libjpeg should decode the file: it has codes that 8-bit
+  // baseline files do not have, or, with kLazy, the code is neither the one built last nor the last one
+  // refused (kLazy refuses a code the first time). kWide: tables of kWideBits.
   enum Effort { kLazy, kEager, kWide };
   bool build(const JHUFF_TBL& table, bool ac, Effort effort);
 
-  // Of the next bits those that are looked up.
+  // The leading bits that index the tables.
   uint64_t index(uint64_t bits) const { return bits >> shift_; }
 
-  // The whole symbols within the bits looked up, values included, up to two of them: see Whole. 0: not one.
-  uint32_t whole(uint64_t bits) const { return whole_[index(bits)]; }
+  // Up to two whole symbols with their values, if they fit into the bits looked up: see SymbolPair. 0: none
+  // fits.
+  uint32_t pair(uint64_t bits) const { return pairs_[index(bits)]; }
 
-  // The symbols whose codes lie within the bits looked up, up to three of them, where nobody wants their
-  // values: bits 0 to 5 are their length with the values, the others the advance. 0: not one. AC only.
-  uint32_t passed(uint64_t bits) const { return passed_[index(bits)]; }
+  // Up to three symbols whose codes lie within the bits looked up, without values. Bits 0 to 5: their length
+  // including the values; the others: the advance. 0: none. AC only.
+  uint32_t skip_entry(uint64_t bits) const { return skips_[index(bits)]; }
 
   // The next symbol, whatever its length.
   HuffmanSymbol find(uint64_t bits) const {
@@ -72,20 +74,21 @@ class HuffmanTable {
 
   static constexpr int kMostEntries = 1 << kWideBits;
 
-  int shift_ = 64 - kBits;  // of the next bits, leaves those looked up
-  uint32_t whole_[kMostEntries];
-  uint16_t passed_[kMostEntries];
-  uint16_t first_[kMostEntries];  // the code within: its symbol, and its length from bit 8 on; or 0
+  int shift_ = 64 - kBits;  // leaves the bits that are looked up
+  uint32_t pairs_[kMostEntries];
+  uint16_t skips_[kMostEntries];
+  uint16_t first_[kMostEntries];  // the first code: its symbol in bits 0 to 7, its length above; 0: none fits
   int last_[17];                  // the greatest code of each length, -1: none
-  int offset_[17];                // index into code_.symbols, less the code
-  Code code_{}, refused_{};       // the one built, and the last one that was not
+  int offset_[17];                // index into code_.symbols, minus the code
+  Code code_{}, refused_{};       // the one built, and the last one refused
   bool built_ = false;
 };
 
-// What whole() packs: from bit 0 on the bits they take (6), the advance after all (7) and after the first
-// (5), and their values, the last and the first (7 each, signed). A single one is there twice. The end of a
-// block counts as a zero behind the last coefficient. A DC difference has 16 bits, from bit 16 on.
-struct Whole {
+// An entry of pair(). From bit 0 on: the number of bits (6 bits), the advance after all symbols (7) and after
+// the first (5), the values of the last and of the first (7 each, signed). A single symbol is stored as both.
+// The end of a block counts as a zero after the last coefficient. A DC difference is stored in 16 bits from
+// bit 16 on.
+struct SymbolPair {
   static constexpr int kAdvance = 6, kFirstAdvance = 13, kValue = 18, kFirstValue = 25;
   static constexpr int kMaxSize = 6;  // of AC values: -63 to 63
 

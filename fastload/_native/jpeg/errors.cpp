@@ -7,7 +7,7 @@
 namespace fastload {
 namespace {
 
-// The header is made to be included again with a JMESSAGE of one's own. These two come from a header of
+// jerror.h is made to be included again with another JMESSAGE. The first two macros come from a header of
 // libjpeg that is not installed, for messages that are never shown.
 #define JCOPYRIGHT_SHORT ""
 #define JVERSION ""
@@ -47,7 +47,7 @@ jpeg_error_mgr* quiet_errors(jpeg_error_mgr* errors) {
   errors->output_message = [](j_common_ptr) {};
   errors->format_message = format_message;
   errors->reset_error_mgr = reset;
-  // Some versions of libjpeg look up their table when they give a number of their own.
+  // Some versions of libjpeg read this table themselves.
   errors->jpeg_message_table = kMessages;
   errors->last_jpeg_message = kLastMessage;
   return errors;

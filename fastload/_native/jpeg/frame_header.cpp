@@ -7,14 +7,14 @@
 namespace fastload {
 namespace {
 
-// All but the tables. `h`, `v`: sampling factors of the components.
+// Sets all but the quantisation tables. `h`, `v`: sampling factors of the components.
 bool lay_out(int width, int height, int components, const int* h, const int* v, FrameHeader* frame) {
   if (width < 1 || height < 1 || (components != 1 && components != 3)) return false;
   if (h[0] < 1 || h[0] > 2 || v[0] < 1 || v[0] > 2) return false;
   if (components == 1 && h[0] * v[0] != 1) return false;
   for (int c = 1; c < components; c++)
     if (h[c] != 1 || v[c] != 1) return false;
-  // libjpeg's fancy upsampling wants three columns of chroma.
+  // libjpeg's fancy upsampling needs three columns of chroma.
   if (h[0] == 2 && (width + 1) / 2 < 3) return false;
   frame->width = width;
   frame->height = height;
@@ -31,7 +31,7 @@ bool lay_out(int width, int height, int components, const int* h, const int* v, 
   return true;
 }
 
-// As libjpeg decides on it: jdapimin.c, default_decompress_parms.
+// libjpeg's rule: jdapimin.c, default_decompress_parms.
 bool is_ycc(const DctImage& image) {
   if (image.components == 1 || image.jfif) return true;
   if (image.adobe) return image.adobe_transform == 1;
@@ -41,7 +41,7 @@ bool is_ycc(const DctImage& image) {
 
 }  // namespace
 
-bool frame_of(const jpeg_decompress_struct& cinfo, FrameHeader* frame) {
+bool read_frame_header(const jpeg_decompress_struct& cinfo, FrameHeader* frame) {
   int h[3], v[3];
   if (cinfo.data_precision != 8 || cinfo.arith_code || cinfo.progressive_mode || cinfo.num_components > 3)
     return false;
@@ -60,14 +60,14 @@ bool frame_of(const jpeg_decompress_struct& cinfo, FrameHeader* frame) {
                  cinfo.num_components, h, v, frame);
 }
 
-bool frame_of(const DctImage& image, FrameHeader* frame) {
+bool read_frame_header(const DctImage& image, FrameHeader* frame) {
   int h[kDctMaxComponents], v[kDctMaxComponents];
   if (!is_ycc(image)) return false;
   for (int c = 0; c < image.components; c++) {
     const DctComponent& component = image.component[c];
     h[c] = component.h;
     v[c] = component.v;
-    for (int k = 0; k < 64; k++) frame->quant[c][kDctNaturalOrder[k]] = component.quant[k];
+    for (int k = 0; k < 64; k++) frame->quant[c][kNaturalOrder[k]] = component.quant[k];
   }
   return lay_out(image.width, image.height, image.components, h, v, frame);
 }

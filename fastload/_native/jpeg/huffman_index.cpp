@@ -9,17 +9,17 @@
 namespace fastload {
 namespace {
 
-// Room is given out in units of so many bytes, and places are counted in them.
+// MappedArray is reserved in units of this many bytes; places count units.
 constexpr size_t kUnit = 16;
-constexpr uint32_t kNone = 0, kClaimed = 1;  // no block lies in the header
-constexpr uint32_t kBusy = 1u << 31;         // somebody appends
+constexpr uint32_t kNone = 0, kClaimed = 1;  // not places of blocks: those lie behind the header
+constexpr uint32_t kBusy = 1u << 31;         // an append is in progress
 constexpr size_t kHeader = 256;
 
-// Places and bits of a file have 32 bits.
+// Places and bit positions have 32 bits.
 constexpr uint64_t kMostUnits = uint64_t{1} << 32;
 constexpr size_t kMostBytes = size_t{1} << 29;
 
-// Points of a file: enough for a hundred megapixels.
+// The most points of a file: enough for a hundred megapixels.
 constexpr int kMostPoints = 65536;
 
 }  // namespace
@@ -38,11 +38,11 @@ struct EntryTable::Block {
 
 EntryTable::EntryTable(int64_t records, size_t limit) : base_(nullptr), size_(0), records_(records) {
   static_assert(sizeof(Header) <= kHeader && sizeof(Block) == kUnit && sizeof(EntryPoint) == kUnit);
-  // Only such atomics are atomic between processes.
+  // Only lock-free atomics work between processes.
   static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free);
   const size_t table = (kHeader + static_cast<size_t>(records) * sizeof(uint32_t) + kUnit - 1) / kUnit;
   const size_t units = limit / kUnit < kMostUnits ? limit / kUnit : static_cast<size_t>(kMostUnits);
-  // Shared with children that are forked later, so that what they find is known to the next ones.
+  // Shared with children that are forked later: the points they find serve the next ones.
   void* const mapped = units <= table ? MAP_FAILED
                                       : mmap(nullptr, units * kUnit, PROT_READ | PROT_WRITE,
                                              MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -111,7 +111,7 @@ void EntryTable::append(int64_t record, const EntryList& known, const EntryPoint
   }
   uint32_t expected = kNone;
   if (!place(record)->compare_exchange_strong(expected, kClaimed, std::memory_order_acquire)) return;
-  // For all that there can be, since crops that reach further down add to it.
+  // Room for all points that the file can have, because crops that reach further down add to them.
   const uint32_t at = reserve(sizeof(Block) + static_cast<size_t>(most) * sizeof(EntryPoint));
   if (at != kNone) {
     Block* const made = block(at);
@@ -140,8 +140,8 @@ int64_t EntryTable::count() const noexcept {
   return base_ ? static_cast<int64_t>(header()->count.load(std::memory_order_relaxed)) : 0;
 }
 
-void EntryNotes::begin(const EntryRef& ref, const uint8_t* file, size_t nbytes, const uint8_t* data,
-                       int most) {
+void FileEntryPoints::begin(const EntryRef& ref, const uint8_t* file, size_t nbytes, const uint8_t* data,
+                            int most) {
   end();
   if (!ref.table || nbytes < kSmall || nbytes > kMostBytes || most <= 0 || most > kMostPoints) return;
   ref_ = ref;
@@ -153,27 +153,27 @@ void EntryNotes::begin(const EntryRef& ref, const uint8_t* file, size_t nbytes, 
   rewind();
 }
 
-void EntryNotes::end() {
+void FileEntryPoints::end() {
   list_ = {};
   found_.clear();
   most_ = 0;
 }
 
-void EntryNotes::rewind() {
+void FileEntryPoints::rewind() {
   summed_ = file_;
   walked_ = data_;
   sum_ = stuffed_ = 0;
 }
 
-// The checksum of a point whose byte lies in the file, not before the last one asked for.
-uint32_t EntryNotes::checked(const EntryPoint& point) {
+// The checksum of a point whose byte lies in the file, at or after that of the last one checked.
+uint32_t FileEntryPoints::checked(const EntryPoint& point) {
   const uint8_t* const end = file_ + (point.bit >> 3) + 1;
   sum_ = crc32c(sum_, summed_, static_cast<size_t>(end - summed_));
   summed_ = end;
   return crc32c(sum_, &point.bit, sizeof(point) - offsetof(EntryPoint, bit));
 }
 
-bool EntryNotes::holds(int which) {
+bool FileEntryPoints::holds(int which) {
   if (which >= list_.count) return which < known();
   const EntryPoint& point = list_.points[which];
   const uint8_t* const byte = file_ + (point.bit >> 3);
@@ -190,8 +190,8 @@ bool EntryNotes::holds(int which) {
   return false;
 }
 
-void EntryNotes::add(int64_t bit, const int* prediction) {
-  // From the last point on, to the byte of the file that `bit` lies in.
+void FileEntryPoints::add(int64_t bit, const int* prediction) {
+  // Counts stuffed bytes from the last point to the byte of the file that contains `bit`.
   const uint8_t* at = walked_;
   uint32_t stuffed = stuffed_;
   for (int64_t left = (bit >> 3) - (at - data_ - stuffed); left > 0;) {
@@ -217,7 +217,7 @@ void EntryNotes::add(int64_t bit, const int* prediction) {
   stuffed_ = stuffed;
 }
 
-void EntryNotes::publish() {
+void FileEntryPoints::publish() {
   if (!found_.empty())
     ref_.table->append(ref_.record, list_, found_.data(), static_cast<int>(found_.size()), most_);
   end();

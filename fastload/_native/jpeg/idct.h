@@ -1,4 +1,4 @@
-// Inverse DCT, bit for bit as libjpeg-turbo's SIMD computes JDCT_ISLOW on x86-64.
+// Inverse DCT, bit for bit what libjpeg-turbo's SIMD code computes for JDCT_ISLOW on x86-64.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,10 @@
 
 namespace fastload {
 
-// `count` blocks of quantised coefficients (64 each, row by row), which lie side by side in a row of a
-// component's blocks, into 8 rows of 8 * count samples, `stride` bytes apart. `quant` is in the order of the
-// coefficients. Blocks and quant lie at multiples of 64 bytes, samples anywhere; nothing else is written.
+// Transforms `count` blocks of quantised coefficients (64 each, row-major), which lie side by side in a row
+// of blocks, to 8 rows of 8 * count samples, `stride` bytes apart. `quant` is in the order of the
+// coefficients. Blocks and quant must be 64-byte aligned; samples need no alignment, and nothing else is
+// written.
 //
 // Source of the arithmetic: libjpeg-turbo, simd/x86_64/jidctint-sse2.asm: products of 16 bits that wrap, sums
 // of 16 bits that wrap, packing that saturates, and its shortcut for a block whose rows 1 to 7 are zero.
@@ -16,7 +17,7 @@ using InverseDct = void (*)(const int16_t* blocks, int count, const uint16_t* qu
                             ptrdiff_t stride);
 
 InverseDct inverse_dct_scalar();
-// nullptr where they were not compiled (another processor family).
+// nullptr if not compiled (another processor family).
 InverseDct inverse_dct_avx2();
 InverseDct inverse_dct_avx512();
 

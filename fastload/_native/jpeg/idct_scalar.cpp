@@ -1,4 +1,4 @@
-// The inverse DCT in plain C++: what every other instruction set must agree with.
+// The inverse DCT in plain C++: all other instruction sets must agree with it.
 #include "jpeg/idct.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ int16_t wrapped(int value) {
   return static_cast<int16_t>(static_cast<uint16_t>(value));
 }
 
-// In unsigned words, whose overflow is defined.
+// Unsigned, because its overflow is defined.
 uint32_t sum(Pair factors, int16_t a, int16_t b) {
   return static_cast<uint32_t>(a * factors.first) + static_cast<uint32_t>(b * factors.second);
 }
@@ -24,7 +24,7 @@ int16_t descaled(uint32_t value, int shift) {
   return static_cast<int16_t>(std::min(std::max(rounded, -32768), 32767));
 }
 
-// Eight values `step` apart, in place.
+// Transforms eight values, `step` apart, in place.
 void transform(int16_t* in, int step, int shift) {
   const auto at = [in, step](int k) -> int16_t& { return in[k * step]; };
   const uint32_t even0 = static_cast<uint32_t>(wrapped(at(0) + at(4))) << idct::kConstBits;
@@ -45,10 +45,10 @@ void transform(int16_t* in, int step, int shift) {
 void inverse(const int16_t* block, const uint16_t* quant, uint8_t* samples, ptrdiff_t stride) {
   int16_t work[64];
   for (int i = 0; i < 64; i++) work[i] = wrapped(block[i] * quant[i]);
-  // Coefficients, not products: a product of two that are not zero may be zero.
+  // Test coefficients, not products: a product of two non-zero values may wrap to zero.
   const bool flat = std::all_of(block + 8, block + 64, [](int16_t value) { return value == 0; });
   for (int x = 0; x < 8; x++) {
-    if (flat)  // the sums would come to the same, but saturate where these wrap
+    if (flat)  // transform() would give the same, but saturates where this wraps
       for (int y = 7; y >= 0; y--) work[8 * y + x] = wrapped(work[x] * (1 << idct::kPass1Bits));
     else
       transform(work + x, 8, idct::kShift1);

@@ -11,6 +11,7 @@
 #include <jpeglib.h>
 
 #include "dct/record.h"
+#include "image/header.h"
 #include "jpeg/decompress.h"
 #include "jpeg/entropy.h"
 #include "jpeg/frame_header.h"
@@ -19,17 +20,17 @@
 namespace fastload {
 namespace {
 
-// libjpeg's fancy upsampling looks at one chroma pixel to each side, and its column crop is wrong at the
-// edges of the cropped window. One pixel was enough for photographs, two-pixel windows of 4:2:0 need
-// three (measured against whole decodes, see tests/native/test_jpeg.py).
+// libjpeg's fancy upsampling uses one chroma pixel on each side, and its column crop is wrong at the edges of
+// the cropped window. One pixel was enough for photographs; two-pixel windows of 4:2:0 need three (measured
+// against whole decodes, see tests/native/test_jpeg.py).
 constexpr int kMargin = 3;
 
-// A cropped component of less than two columns has libjpeg choose anew how it upsamples, of each component
-// by its cropped width; with less than three columns that is by repeating samples, whatever it was before.
+// If a crop leaves a component fewer than two columns, libjpeg chooses its upsampling again from the cropped
+// width; with fewer than three columns it repeats samples, whatever it did before.
 constexpr int kLeastColumns = 3;
 
-// Before version 3.0 libjpeg-turbo gives wrong pixels where columns are cropped of a scaled image. Our own
-// entropy decoders leave those columns' coefficients zero instead.
+// Before version 3.0, libjpeg-turbo gives wrong pixels if columns are cropped from a scaled image. Our own
+// entropy decoders leave the coefficients of those columns zero instead.
 constexpr bool kCropsScaled =
 #if defined(LIBJPEG_TURBO_VERSION_NUMBER) && LIBJPEG_TURBO_VERSION_NUMBER >= 3000000
     true;
@@ -37,14 +38,14 @@ constexpr bool kCropsScaled =
     false;
 #endif
 
-// A file of several scans keeps all its coefficients in memory; beyond this Pillow decides.
+// A file of several scans keeps all its coefficients in memory; if they take more than this, Pillow decides.
 constexpr int64_t kMaxCoefficientBytes = int64_t{256} << 20;
 
-// Encoders write about ten scans. A bomb writes thousands of nearly empty ones, each of which costs a
-// walk over the whole image.
+// Encoders write about ten scans. A decompression bomb has thousands of nearly empty ones, each of which
+// costs a pass over the whole image.
 constexpr int kMaxScans = 64;
 
-// A longer header, with a colour profile or much about the camera, is that of one photo.
+// Longer headers (a colour profile, camera metadata) are unlikely to repeat.
 constexpr size_t kMostHeader = 4096;
 
 void on_progress(j_common_ptr cinfo) {
@@ -57,22 +58,22 @@ struct JpegDecoder::Impl {
   Decompressor libjpeg;
   jpeg_progress_mgr progress{};
   DctSource dct;
-  EntropySource entropy;
-  Planes planes;
-  // Of the last file: entropy decoded it, and found damage that libjpeg must judge.
-  bool own = false, damaged = false;
-  bool again = false;             // see JpegDecoder::again
-  bool planar = false;            // pixels came out of `planes`
-  const uint8_t* data = nullptr;  // where its header ends
-  // The header of the last file that was decoded without libjpeg, which has not forgotten it, and what it
-  // says. Empty: none. Note [Header].
-  std::vector<uint8_t> header;
+  EntropyDecoder entropy;
+  PlaneDecoder planes;
+  // About the last file: our Huffman decoder decoded it, and found damage that libjpeg must judge.
+  bool own_decoder = false, damaged = false;
+  bool reused_header = false;           // see JpegDecoder::reused_header
+  bool planar = false;                  // `planes` made the pixels
+  const uint8_t* header_end = nullptr;  // the end of its header
+  // The header of the last file that was decoded without libjpeg, and what it says; libjpeg still has the
+  // tables from it. Empty: none. Note [Header].
+  std::vector<uint8_t> known_header;
   FrameHeader frame;
-  std::vector<uint8_t> rebuilt;
+  std::vector<uint8_t> rebuilt;  // a JPEG file made from a DCT record
 
   void forget_header() {
-    if (!header.empty()) jpeg_abort_decompress(&libjpeg.cinfo);
-    header.clear();
+    if (!known_header.empty()) jpeg_abort_decompress(&libjpeg.cinfo);
+    known_header.clear();
   }
 };
 
@@ -80,15 +81,15 @@ namespace {
 
 using Impl = JpegDecoder::Impl;
 
-// Where coefficients come from.
-enum class Entropy { kLibjpeg, kOwn, kDct };
+// What decodes the coefficients.
+enum class CoefficientsFrom { kLibjpeg, kOwn, kDct };
 
-// What one call of `guarded` works on; plain data.
-struct Work {
+// The arguments of one call of `guarded`; plain data.
+struct DecodeCall {
   const Placement* placement;
   RowBuffer* rows;
   Resampler* resampler;
-  Entropy entropy;  // kOwn: where it can be had
+  CoefficientsFrom from;  // kOwn: if our decoder supports the file
   EntropyFile file;
 };
 
@@ -96,28 +97,27 @@ bool nothing_needed(const Resampler& resampler) {
   return resampler.need_x1() <= resampler.need_x0() || resampler.need_y1() <= resampler.need_y0();
 }
 
-// Asked for pixels down to row `last`, libjpeg looks at so many rows of MCUs, whose damage it reports, and at
-// no more. Where chroma has half the rows, the last two rows of pixels of a row of MCUs wait for the next
-// one.
+// The number of rows of MCUs that libjpeg reads, and whose damage it reports, for pixels down to row `last`.
+// If chroma has half the rows, the last two rows of pixels of a row of MCUs wait for the next one.
 int rows_read(const FrameHeader& frame, int last) {
   const int row = (last + (frame.v == 2 ? 2 : 0)) / frame.mcu_height();
   return std::min(row + 1, frame.mcu_rows);
 }
 
-// Pixels of a scan that `entropy` has begun with, of which something is needed.
-Status show_scan(Impl* impl, const Work& work) {
+// Makes the pixels of a scan that `entropy` has opened and of which something is needed.
+Status decode_scan(Impl* impl, const DecodeCall& call) {
   const FrameHeader& frame = impl->frame;
-  impl->own = true;
-  Status status = impl->planes.decode(frame, &impl->entropy, *work.placement, work.rows, work.resampler);
+  impl->own_decoder = true;
+  Status status = impl->planes.decode(frame, &impl->entropy, *call.placement, call.rows, call.resampler);
   if (status != Status::kIo) {
-    const int last = work.placement->box_y + work.resampler->need_y1() - 1;
+    const int last = call.placement->box_y + call.resampler->need_y1() - 1;
     impl->damaged = status != Status::kOk || impl->entropy.damaged_in(rows_read(frame, last));
   }
   return impl->damaged ? Status::kUnsupported : status;
 }
 
-// Whether every bit of every coefficient came. Where some are missing libjpeg smooths what it shows, and
-// its versions do not agree on how.
+// Whether every bit of every coefficient was sent. If not, libjpeg smooths the image, and its versions do not
+// agree on how.
 bool progression_complete(const jpeg_decompress_struct& cinfo) {
   if (cinfo.coef_bits == nullptr) return true;
   for (int c = 0; c < cinfo.num_components; c++) {
@@ -136,53 +136,54 @@ int64_t coefficient_bytes(const jpeg_decompress_struct& cinfo) {
   return blocks * DCTSIZE2 * static_cast<int64_t>(sizeof(JCOEF));
 }
 
-Status decode_body(Impl* impl, const Work& work) {
+Status decode_body(Impl* impl, const DecodeCall& call) {
   jpeg_decompress_struct& cinfo = impl->libjpeg.cinfo;
-  Resampler* resampler = work.resampler;
+  Resampler* resampler = call.resampler;
   forget_tables(&cinfo);
   if (jpeg_read_header(&cinfo, TRUE) != JPEG_HEADER_OK || !supported(cinfo)) return Status::kUnsupported;
-  // A record has all tables, and a step of 0 in one is not the mark of a table that is not there.
-  if (work.entropy != Entropy::kDct && !quantisation_defined(cinfo)) return Status::kUnsupported;
+  // A record has all its tables, and there a quantiser of 0 does not mean that the table is missing.
+  if (call.from != CoefficientsFrom::kDct && !quantisation_defined(cinfo)) return Status::kUnsupported;
   const int full_width = static_cast<int>(cinfo.image_width),
             full_height = static_cast<int>(cinfo.image_height);
-  if (!fits(*work.placement, full_width, full_height)) return Status::kSize;
-  // From here on sizes and places are those of the scaled image.
-  const int scale = scale_of(*work.placement);
-  const Placement placement = scale == 1 ? *work.placement : scaled_down(*work.placement, scale);
+  if (!fits(*call.placement, full_width, full_height)) return Status::kSize;
+  // From here on, sizes and positions refer to the scaled image.
+  const int scale = scale_of(*call.placement);
+  const Placement placement = scale == 1 ? *call.placement : scaled_down(*call.placement, scale);
   const int width = (full_width + scale - 1) / scale, height = (full_height + scale - 1) / scale;
-  const Status begun = begin_placement(placement, width, height, resampler);
-  if (begun != Status::kOk) return begun;
+  const Status status = begin_placement(placement, width, height, resampler);
+  if (status != Status::kOk) return status;
   if (nothing_needed(*resampler)) {
     resampler->finish();
     return Status::kOk;
   }
   const bool several_scans = jpeg_has_multiple_scans(&cinfo);
-  impl->data = cinfo.src->next_input_byte;
-  bool ours = work.entropy == Entropy::kOwn && !several_scans;
-  if (ours && scale == 1 && codes_defined(cinfo) && Planes::usable() && frame_of(cinfo, &impl->frame)) {
-    if (impl->entropy.open(&cinfo, work.file)) {
+  impl->header_end = cinfo.src->next_input_byte;
+  bool ours = call.from == CoefficientsFrom::kOwn && !several_scans;
+  if (ours && scale == 1 && codes_defined(cinfo) && PlaneDecoder::usable() &&
+      read_frame_header(cinfo, &impl->frame)) {
+    if (impl->entropy.open(&cinfo, call.file)) {
       impl->planar = true;
-      return show_scan(impl, work);
+      return decode_scan(impl, call);
     }
-    ours = false;  // asked again, it would take this file for a second one with the same tables
+    ours = false;  // a second request would count as a second file with the same tables
   }
-  // What is needed, then what is decoded.
+  // First the pixels that are needed, then the larger part that is decoded.
   const int x0 = placement.box_x + resampler->need_x0(), x1 = placement.box_x + resampler->need_x1();
   const int y0 = placement.box_y + resampler->need_y0(), y1 = placement.box_y + resampler->need_y1();
   const int left = std::max(0, x0 - kMargin);
   const int right = std::min(width, std::max(x1 + kMargin, left + kLeastColumns * cinfo.max_h_samp_factor));
   const int top = std::max(0, y0 - kMargin);
 
-  const int bytes = resampler->pixel_bytes();
-  cinfo.out_color_space = bytes == 4 ? JCS_EXT_RGBX : JCS_RGB;
+  cinfo.out_color_space = JCS_RGB;
   cinfo.dct_method = JDCT_ISLOW;
   cinfo.scale_num = 1;
   cinfo.scale_denom = static_cast<unsigned>(scale);
   if (several_scans && coefficient_bytes(cinfo) > kMaxCoefficientBytes) return Status::kUnsupported;
   cinfo.progress = several_scans ? &impl->progress : nullptr;
-  if (!several_scans && work.entropy != Entropy::kDct && !codes_defined(cinfo)) return Status::kUnsupported;
+  if (!several_scans && call.from != CoefficientsFrom::kDct && !codes_defined(cinfo))
+    return Status::kUnsupported;
   if (!jpeg_start_decompress(&cinfo)) return Status::kUnsupported;
-  if (several_scans && !codes_defined(cinfo)) return Status::kUnsupported;  // all scans are read by now
+  if (several_scans && !codes_defined(cinfo)) return Status::kUnsupported;  // now all scans have been read
   if (several_scans && !progression_complete(cinfo)) return Status::kUnsupported;
 
   JDIMENSION crop_x = static_cast<JDIMENSION>(left), crop_w = static_cast<JDIMENSION>(right - left);
@@ -193,22 +194,21 @@ Status decode_body(Impl* impl, const Work& work) {
   }
   const int crop_left = static_cast<int>(crop_x),
             crop_right = crop_left + static_cast<int>(cinfo.output_width);
-  // Coefficients are needed for these columns of the file, whatever libjpeg makes of the others.
+  // Coefficients are needed only for these columns of the file, whatever else libjpeg converts.
   const int from = std::max(crop_left, left) * scale,
             to = std::min(std::min(crop_right, right) * scale, full_width);
-  const bool dct = work.entropy == Entropy::kDct;
+  const bool dct = call.from == CoefficientsFrom::kDct;
   if (dct && !impl->dct.attach(&cinfo, from, to)) return Status::kCorrupt;
-  const bool own = impl->own =
-      ours && DctSource::usable() && impl->entropy.attach(&cinfo, work.file, from, to);
-  if (!work.rows->reserve(static_cast<size_t>(cinfo.output_width) * static_cast<size_t>(bytes)))
-    return Status::kIo;
+  const bool own = impl->own_decoder =
+      ours && DctSource::usable() && impl->entropy.attach(&cinfo, call.file, from, to);
+  if (!call.rows->reserve(static_cast<size_t>(cinfo.output_width) * 3)) return Status::kIo;
   JSAMPROW rows[RowBuffer::kRows];
-  for (int i = 0; i < RowBuffer::kRows; i++) rows[i] = work.rows->row(i);
+  for (int i = 0; i < RowBuffer::kRows; i++) rows[i] = call.rows->row(i);
   if (top > 0) jpeg_skip_scanlines(&cinfo, static_cast<JDIMENSION>(top));
   for (int y = top; y < y0; y++) {
     if (jpeg_read_scanlines(&cinfo, rows, 1) != 1) return Status::kUnsupported;
   }
-  const uint8_t* first = rows[0] + static_cast<size_t>(x0 - crop_left) * static_cast<size_t>(bytes);
+  const uint8_t* first = rows[0] + static_cast<size_t>(x0 - crop_left) * 3;
   for (int y = y0; y < y1;) {
     const JDIMENSION want = static_cast<JDIMENSION>(std::min(RowBuffer::kRows, y1 - y));
     JDIMENSION got = 0;
@@ -220,7 +220,7 @@ Status decode_body(Impl* impl, const Work& work) {
     if (dct && impl->dct.corrupt()) return Status::kCorrupt;
     impl->damaged = own && impl->entropy.failed();
     if (impl->damaged) return Status::kUnsupported;
-    resampler->rows(first, work.rows->stride(), static_cast<int>(want));
+    resampler->rows(first, call.rows->stride(), static_cast<int>(want));
     y += static_cast<int>(want);
   }
   resampler->finish();
@@ -229,20 +229,20 @@ Status decode_body(Impl* impl, const Work& work) {
 }
 
 // See Note [Errors of libjpeg].
-__attribute__((noinline)) Status guarded(Impl* impl, const Work& work) {
+__attribute__((noinline)) Status guarded(Impl* impl, const DecodeCall& call) {
   if (setjmp(impl->libjpeg.error.escape)) return Status::kUnsupported;
-  return decode_body(impl, work);
+  return decode_body(impl, call);
 }
 
-Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
+Status run(Impl* impl, const uint8_t* data, size_t nbytes, const DecodeCall& call) {
   if (!impl->libjpeg.usable) return Status::kUnsupported;
   impl->forget_header();
   impl->libjpeg.read_from(data, nbytes);
   impl->planar = false;
-  const Status status = guarded(impl, work);
-  const size_t header = static_cast<size_t>(impl->data - data);
+  const Status status = guarded(impl, call);
+  const size_t header = static_cast<size_t>(impl->header_end - data);
   if (impl->planar && status == Status::kOk && header <= kMostHeader) {
-    impl->header.assign(data, data + header);
+    impl->known_header.assign(data, data + header);
     return status;
   }
   // Not jpeg_finish_decompress, which would decode the rows below the crop.
@@ -251,35 +251,34 @@ Status run(Impl* impl, const uint8_t* data, size_t nbytes, const Work& work) {
 }
 
 // Note [Header]
-// What libjpeg does for an image whatever its size, most of which is reading its header, takes longer than
-// decoding 32 x 32 pixels. Files made by one encoder have the same header, byte for byte: then what libjpeg
-// has read of the one before is what it would read again.
+// libjpeg's fixed cost per image, mostly for reading the header, exceeds the time to decode 32 x 32 pixels.
+// Files made by one encoder have the same header, byte for byte: then libjpeg would read again what it has
+// from the image before.
 //
-// kUnsupported: the ordinary way must be tried, which has the last word on what is damaged.
-Status run_again(Impl* impl, const Span& span, const Work& work) {
-  if (scale_of(*work.placement) != 1) return Status::kUnsupported;
-  const Status begun =
-      begin_placement(*work.placement, impl->frame.width, impl->frame.height, work.resampler);
-  if (begun != Status::kOk) return begun;
-  if (nothing_needed(*work.resampler)) {
-    work.resampler->finish();
+// kUnsupported: decode in the ordinary way, which decides whether the file is damaged.
+Status decode_with_known_header(Impl* impl, const Span& span, const DecodeCall& call) {
+  if (scale_of(*call.placement) != 1) return Status::kUnsupported;
+  Status status = begin_placement(*call.placement, impl->frame.width, impl->frame.height, call.resampler);
+  if (status != Status::kOk) return status;
+  if (nothing_needed(*call.resampler)) {
+    call.resampler->finish();
     return Status::kOk;
   }
-  const size_t header = impl->header.size();
+  const size_t header = impl->known_header.size();
   impl->libjpeg.read_from(span.data + header, span.nbytes - header);
-  if (!impl->entropy.open(&impl->libjpeg.cinfo, work.file)) return Status::kUnsupported;
-  const Status status = show_scan(impl, work);
-  impl->again = status == Status::kOk;
+  if (!impl->entropy.open(&impl->libjpeg.cinfo, call.file)) return Status::kUnsupported;
+  status = decode_scan(impl, call);
+  impl->reused_header = status == Status::kOk;
   return status;
 }
 
-// A DCT record without libjpeg.
-Status show_record(Impl* impl, const FrameHeader& frame, const Work& work) {
-  const Status begun = begin_placement(*work.placement, frame.width, frame.height, work.resampler);
-  if (begun != Status::kOk) return begun;
-  if (!nothing_needed(*work.resampler))
-    return impl->planes.decode(frame, &impl->dct, *work.placement, work.rows, work.resampler);
-  work.resampler->finish();
+// Decodes a DCT record without libjpeg.
+Status decode_record(Impl* impl, const FrameHeader& frame, const DecodeCall& call) {
+  const Status status = begin_placement(*call.placement, frame.width, frame.height, call.resampler);
+  if (status != Status::kOk) return status;
+  if (!nothing_needed(*call.resampler))
+    return impl->planes.decode(frame, &impl->dct, *call.placement, call.rows, call.resampler);
+  call.resampler->finish();
   return Status::kOk;
 }
 
@@ -297,25 +296,25 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
                            Resampler* resampler) {
   int sof = 0, width = 0, height = 0;
   if (!find_jpeg_frame(span.data, span.nbytes, &sof, &width, &height)) return Status::kUnsupported;
-  // Baseline, extended and progressive Huffman: the others are lossless, hierarchical or arithmetic.
+  // Baseline, extended and progressive Huffman; the others are lossless, hierarchical or arithmetic.
   if (sof != 0xC0 && sof != 0xC1 && sof != 0xC2) return Status::kUnsupported;
-  // Whatever the crop: a file is truncated or it is not.
+  // Checked for every crop, so that the result for a truncated file does not depend on the crop.
   if (!jpeg_ends(span.data, span.nbytes)) return Status::kUnsupported;
-  const bool own = Planes::usable() || DctSource::usable();
-  Work work{&placement, rows, resampler, own ? Entropy::kOwn : Entropy::kLibjpeg,
-            EntropyFile{span.data, span.nbytes, span.entries}};
-  impl_->own = impl_->damaged = impl_->again = false;
+  const bool own = PlaneDecoder::usable() || DctSource::usable();
+  DecodeCall call{&placement, rows, resampler, own ? CoefficientsFrom::kOwn : CoefficientsFrom::kLibjpeg,
+                  EntropyFile{span.data, span.nbytes, span.entries}};
+  impl_->own_decoder = impl_->damaged = impl_->reused_header = false;
   Status status = Status::kUnsupported;
-  const std::vector<uint8_t>& header = impl_->header;
-  if (!header.empty() && Planes::usable() && span.nbytes > header.size() &&
+  const std::vector<uint8_t>& header = impl_->known_header;
+  if (!header.empty() && PlaneDecoder::usable() && span.nbytes > header.size() &&
       std::memcmp(span.data, header.data(), header.size()) == 0)
-    status = run_again(impl_, span, work);
-  if (status == Status::kUnsupported && !impl_->damaged) status = run(impl_, span.data, span.nbytes, work);
+    status = decode_with_known_header(impl_, span, call);
+  if (status == Status::kUnsupported && !impl_->damaged) status = run(impl_, span.data, span.nbytes, call);
   if (impl_->damaged) {
-    // What libjpeg makes of it counts, which may warn or go on.
-    impl_->own = false;
-    work.entropy = Entropy::kLibjpeg;
-    status = run(impl_, span.data, span.nbytes, work);
+    // libjpeg decides: it may warn or accept the file.
+    impl_->own_decoder = false;
+    call.from = CoefficientsFrom::kLibjpeg;
+    status = run(impl_, span.data, span.nbytes, call);
   }
   impl_->entropy.trim();
   return status;
@@ -323,32 +322,32 @@ Status JpegDecoder::decode(const Span& span, const Placement& placement, RowBuff
 
 Status JpegDecoder::decode_dct(const Span& span, const Placement& placement, RowBuffer* rows,
                                Resampler* resampler) {
-  Work work{&placement, rows, resampler, Entropy::kDct, {}};
-  const bool planar = Planes::usable();
+  DecodeCall call{&placement, rows, resampler, CoefficientsFrom::kDct, {}};
+  const bool planar = PlaneDecoder::usable();
   if (!planar && !DctSource::usable()) {
-    // A libjpeg whose entropy decoder cannot be replaced: by way of an ordinary JPEG.
+    // This libjpeg's entropy decoder cannot be replaced: decode an ordinary JPEG made from the record.
     std::string why;
     if (!dct_to_jpeg(span.data, span.nbytes, &impl_->rebuilt, &why)) return Status::kCorrupt;
-    work.entropy = Entropy::kLibjpeg;
-    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(), work);
+    call.from = CoefficientsFrom::kLibjpeg;
+    return run(impl_, impl_->rebuilt.data(), impl_->rebuilt.size(), call);
   }
-  impl_->again = false;
+  impl_->reused_header = false;
   if (!impl_->dct.open(span.data, span.nbytes)) return Status::kCorrupt;
-  const FrameHeader* frame = impl_->dct.frame();
-  if (planar && frame && scale_of(placement) == 1) return show_record(impl_, *frame, work);
+  const FrameHeader* frame = impl_->dct.frame_header();
+  if (planar && frame && scale_of(placement) == 1) return decode_record(impl_, *frame, call);
   size_t header_nbytes;
-  const uint8_t* header = impl_->dct.header(&header_nbytes);
-  const Status status = run(impl_, header, header_nbytes, work);
-  // libjpeg has no reason to complain of a header we wrote: the record's values made it.
+  const uint8_t* header = impl_->dct.jpeg_header(&header_nbytes);
+  const Status status = run(impl_, header, header_nbytes, call);
+  // libjpeg cannot object to a header that we wrote, so the record's values are at fault.
   return status == Status::kUnsupported ? Status::kCorrupt : status;
 }
 
 bool JpegDecoder::own_entropy() const {
-  return impl_->own;
+  return impl_->own_decoder;
 }
 
-bool JpegDecoder::again() const {
-  return impl_->again;
+bool JpegDecoder::reused_header() const {
+  return impl_->reused_header;
 }
 
 #define FASTLOAD_TEXT(value) #value

@@ -1,4 +1,4 @@
-// libjpeg as a library should be: errors without exit() or a word on stderr, output into memory.
+// libjpeg's errors without exit() or output on stderr, and a compressor's output in memory.
 #pragma once
 
 #include <csetjmp>
@@ -15,11 +15,11 @@
 namespace fastload {
 
 // Note [setjmp]
-// libjpeg reports an error by calling error_exit, which must not return: it jumps to `jump`. No object with a
-// destructor may live in a frame between the setjmp and the libjpeg call, since its destructor would not run.
-// So each function that calls setjmp holds plain values only, and its caller owns everything else.
-struct DctErrors {
-  jpeg_error_mgr manager;  // first: libjpeg hands out a pointer to it
+// libjpeg reports an error by calling error_exit, which must not return: it jumps to `jump`. The destructor
+// of an object that lives in a frame between the setjmp and the libjpeg call would not run. So each function
+// that calls setjmp holds plain values only, and its caller owns everything else.
+struct LibjpegErrors {
+  jpeg_error_mgr manager;  // first: libjpeg passes a pointer to it
   std::jmp_buf jump;
   char message[JMSG_LENGTH_MAX];  // the error, or the first warning
 
@@ -27,29 +27,29 @@ struct DctErrors {
     cinfo->err = quiet_errors(&manager);
     message[0] = '\0';
     manager.error_exit = [](j_common_ptr failed) {
-      DctErrors* errors = reinterpret_cast<DctErrors*>(failed->err);
+      LibjpegErrors* errors = reinterpret_cast<LibjpegErrors*>(failed->err);
       failed->err->format_message(failed, errors->message);
       std::longjmp(errors->jump, 1);
     };
     manager.emit_message = [](j_common_ptr warned, int level) {
       if (level >= 0) return;  // a trace
-      DctErrors* errors = reinterpret_cast<DctErrors*>(warned->err);
+      LibjpegErrors* errors = reinterpret_cast<LibjpegErrors*>(warned->err);
       if (warned->err->num_warnings++ == 0) warned->err->format_message(warned, errors->message);
     };
   }
 };
 
-// A compressor's output in memory. jpeg_mem_dest will not do: after an error it leaves the caller with a
-// pointer that it may have freed itself.
-struct DctOutput {
-  jpeg_destination_mgr manager{};  // first: libjpeg hands out a pointer to it
+// A compressor's output in memory. Not jpeg_mem_dest: after an error, it leaves the caller with a pointer
+// that it may have freed itself.
+struct LibjpegOutput {
+  jpeg_destination_mgr manager{};  // first: libjpeg passes a pointer to it
   unsigned char* bytes = nullptr;
   size_t nbytes = 0, capacity = 0;
 
-  DctOutput() = default;
-  ~DctOutput() { std::free(bytes); }
-  DctOutput(const DctOutput&) = delete;
-  DctOutput& operator=(const DctOutput&) = delete;
+  LibjpegOutput() = default;
+  ~LibjpegOutput() { std::free(bytes); }
+  LibjpegOutput(const LibjpegOutput&) = delete;
+  LibjpegOutput& operator=(const LibjpegOutput&) = delete;
 
   void install(j_compress_ptr cinfo) {
     cinfo->dest = &manager;
@@ -65,7 +65,7 @@ struct DctOutput {
   }
 
  private:
-  static DctOutput* of(j_compress_ptr cinfo) { return reinterpret_cast<DctOutput*>(cinfo->dest); }
+  static LibjpegOutput* of(j_compress_ptr cinfo) { return reinterpret_cast<LibjpegOutput*>(cinfo->dest); }
   void grow(j_compress_ptr cinfo) {
     const size_t wanted = capacity ? 2 * capacity : size_t{1} << 16;
     void* grown = std::realloc(bytes, wanted);

@@ -1,4 +1,4 @@
-// Upsampling and colour conversion with AVX2, 32 pixels at a time, in the order of jpeg/ycc_avx512.cpp.
+// Upsampling and colour conversion with AVX2, 32 pixels at a time, in the same steps as jpeg/ycc_avx512.cpp.
 #include "jpeg/ycc.h"
 
 #if defined(__x86_64__)
@@ -28,7 +28,7 @@ FASTLOAD_AVX2_INLINE Columns columns_of(__m256i bytes) {
   return {_mm256_and_si256(bytes, _mm256_set1_epi16(0xff)), _mm256_srli_epi16(bytes, 8)};
 }
 
-// Chroma less 128 of 32 pixels.
+// Chroma minus 128, 32 pixels at a time.
 template <Sampling kSampling>
 class Chroma {
  public:
@@ -71,8 +71,8 @@ class Chroma {
  private:
   static constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
 
-  // What neighbours in a row are weighed from, less 128 of each weight. Of 2x2, four times this holds the 8
-  // that round an even column.
+  // Weighted sums over the two rows, minus 128 for each weight; neighbours in a row are weighted from these.
+  // For 2x2, four times the constant includes the 8 that rounds an even column.
   FASTLOAD_AVX2_INLINE __m256i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
     if constexpr (kSampling == Sampling::k2x1) {
       return _mm256_sub_epi16(words_of(near), _mm256_set1_epi16(128));
@@ -97,7 +97,7 @@ FASTLOAD_AVX2_INLINE __m256i green_of(__m256i pairs) {
   return _mm256_srai_epi32(_mm256_add_epi32(products, _mm256_set1_epi32(1 << 14)), 15);
 }
 
-// Red, green and blue of 16 pixels, not yet clipped; see convert in jpeg/ycc_avx512.cpp.
+// Red, green and blue of 16 pixels, not clipped; see convert in jpeg/ycc_avx512.cpp.
 FASTLOAD_AVX2_INLINE void convert(__m256i luma, __m256i cb, __m256i cr, __m256i* rgb) {
   rgb[0] = _mm256_mulhrs_epi16(_mm256_add_epi16(cr, cr), _mm256_set1_epi16(22971));
   rgb[1] =
@@ -107,13 +107,13 @@ FASTLOAD_AVX2_INLINE void convert(__m256i luma, __m256i cb, __m256i cr, __m256i*
 }
 
 // Note [Threes]
-// Of 48 bytes of RGB, byte 16 * part + place is of channel (part + place) % 3: at each place the three parts
-// hold the three channels. So each channel is shuffled once, to where it belongs in whichever part, and the
-// parts are blends of the three.
+// In 48 bytes of RGB, byte 16 * part + place belongs to channel (part + place) % 3: at each place, the three
+// parts hold the three channels. So each channel is shuffled once, to its places in all parts, and each part
+// is a blend of the three.
 struct Tables {
-  alignas(16) uint8_t shuffle[3][16];  // by channel: the byte to take, of 8 even and 8 odd pixels
-  alignas(16) uint8_t every[3][16];    // places 0 3 6 ..., 1 4 7 ..., 2 5 8 ...
-  alignas(16) uint8_t gray[3][16];     // by part: the pixel
+  alignas(16) uint8_t shuffle[3][16];  // by channel: which byte of 8 even and 8 odd pixels
+  alignas(16) uint8_t every[3][16];    // masks of places 0 3 6 ..., 1 4 7 ..., 2 5 8 ...
+  alignas(16) uint8_t gray[3][16];     // by part: which pixel
 };
 
 constexpr Tables make_tables() {
@@ -129,15 +129,15 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-FASTLOAD_AVX2_INLINE __m256i twice(const uint8_t* table) {
+FASTLOAD_AVX2_INLINE __m256i load_both_lanes(const uint8_t* table) {
   return _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
 }
 
 FASTLOAD_AVX2_INLINE void store(const __m256i* packed, int left, uint8_t* rgb) {
   __m256i channels[3], every[3], parts[3];
   for (int c = 0; c < 3; c++) {
-    channels[c] = _mm256_shuffle_epi8(packed[c], twice(kTables.shuffle[c]));
-    every[c] = twice(kTables.every[c]);
+    channels[c] = _mm256_shuffle_epi8(packed[c], load_both_lanes(kTables.shuffle[c]));
+    every[c] = load_both_lanes(kTables.every[c]);
   }
   for (int part = 0; part < 3; part++)
     parts[part] = _mm256_blendv_epi8(_mm256_blendv_epi8(channels[0], channels[1], every[(4 - part) % 3]),

@@ -1,12 +1,13 @@
 // Upsampling and colour conversion with AVX-512 VBMI and VNNI, 64 pixels at a time.
 //
-// Even and odd columns are apart, 32 words each: that is how upsampling makes chroma, and masking or shifting
-// 64 bytes of luma gives the same. The bytes that packing yields are put in order where they become RGB.
+// Even and odd columns are kept apart, 32 words each: upsampling produces chroma that way, and masking or
+// shifting 64 bytes of luma does too. Packing leaves the bytes out of order; they are sorted when they become
+// RGB.
 #include "jpeg/ycc.h"
 
 #if defined(__x86_64__)
 
-// GCC 12's own header trips its warning (GCC bug 105593).
+// GCC 12's own header triggers its warning (GCC bug 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <immintrin.h>
@@ -19,12 +20,12 @@ namespace fastload {
 namespace {
 
 struct Tables {
-  // For each of 3 x 64 bytes of RGB: its place among red and, 64 further on, green; its place in blue.
+  // For each of 3 x 64 bytes of RGB: its position in red or (plus 64) green, and its position in blue.
   alignas(64) uint8_t red_green[3][64];
   alignas(64) uint8_t blue[3][64];
   alignas(64) uint8_t gray[3][64];
   uint64_t is_blue[3];
-  // One word before, one behind, of two vectors.
+  // Select from two vectors: shifted by one word to the left, and to the right.
   alignas(64) uint16_t before[32];
   alignas(64) uint16_t behind[32];
 };
@@ -33,7 +34,7 @@ constexpr Tables make_tables() {
   Tables tables{};
   for (int i = 0; i < 192; i++) {
     const int pixel = i / 3, channel = i % 3;
-    // Packing leaves 8 even and then 8 odd pixels in every 16 bytes.
+    // Packing leaves 8 even, then 8 odd pixels in every 16 bytes.
     const int place = pixel / 16 * 16 + pixel % 2 * 8 + pixel % 16 / 2;
     tables.red_green[i / 64][i % 64] = static_cast<uint8_t>(place + (channel == 1 ? 64 : 0));
     tables.blue[i / 64][i % 64] = static_cast<uint8_t>(place);
@@ -62,7 +63,7 @@ FASTLOAD_AVX512_INLINE Columns columns_of(__m512i bytes) {
   return {_mm512_and_si512(bytes, _mm512_set1_epi16(0xff)), _mm512_srli_epi16(bytes, 8)};
 }
 
-// Chroma less 128 of 64 pixels. `at`: the chroma column of the first one.
+// Chroma minus 128, 64 pixels at a time.
 template <Sampling kSampling>
 class Chroma {
  public:
@@ -105,8 +106,8 @@ class Chroma {
  private:
   static constexpr bool kHalved = kSampling == Sampling::k2x1 || kSampling == Sampling::k2x2;
 
-  // What neighbours in a row are weighed from, less 128 of each weight. Of 2x2, four times this holds the 8
-  // that round an even column.
+  // Weighted sums over the two rows, minus 128 for each weight; neighbours in a row are weighted from these.
+  // For 2x2, four times the constant includes the 8 that rounds an even column.
   FASTLOAD_AVX512_INLINE __m512i sums(const uint8_t* near, [[maybe_unused]] const uint8_t* far) const {
     if constexpr (kSampling == Sampling::k2x1) {
       return _mm512_sub_epi16(words_of(near), _mm512_set1_epi16(128));
@@ -131,8 +132,8 @@ FASTLOAD_AVX512_INLINE __m512i green_of(__m512i pairs) {
   return _mm512_srai_epi32(_mm512_dpwssd_epi32(_mm512_set1_epi32(1 << 14), pairs, factors), 15);
 }
 
-// Red, green and blue of 32 pixels, not yet clipped. Rounded products of twice the chroma by 15 bits are
-// equal to those of jpeg/ycc_scalar.cpp by 16 bits for all 256 values; green's factors there are even.
+// Red, green and blue of 32 pixels, not clipped. The rounded products of twice the chroma with 15-bit factors
+// equal those of jpeg/ycc_scalar.cpp with 16-bit factors for all 256 values; green's factors there are even.
 FASTLOAD_AVX512_INLINE void convert(__m512i luma, __m512i cb, __m512i cr, __m512i* rgb) {
   rgb[0] = _mm512_mulhrs_epi16(_mm512_add_epi16(cr, cr), _mm512_set1_epi16(22971));
   rgb[1] =

@@ -1,4 +1,4 @@
-// Upsampling and colour conversion in plain C++: what every other instruction set must agree with.
+// Upsampling and colour conversion in plain C++: all other instruction sets must agree with it.
 #include "jpeg/ycc.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@ uint8_t level(int value) {
   return static_cast<uint8_t>(std::min(std::max(value, 0), 255));
 }
 
-// Cb (component 0) or Cr (1) at a pixel: chroma samples weigh three quarters by one quarter in each direction
-// that is halved. What is half way is rounded up and down by turns.
+// Cb (component 0) or Cr (1) at a pixel: in each direction with half the samples, the nearer sample weighs
+// three quarters and the farther one quarter. Halves are rounded up and down alternately.
 int chroma_at(Sampling sampling, const YccRow& row, int component, int x) {
   const uint8_t* const near = row.near[component];
   const uint8_t* const far = row.far[component];
@@ -28,7 +28,7 @@ int chroma_at(Sampling sampling, const YccRow& row, int component, int x) {
   }
 }
 
-// ITU-R BT.601 in full range (JFIF 1.02) with factors of 16 bits behind the point.
+// ITU-R BT.601, full range (JFIF 1.02), with factors of 16 fraction bits.
 void to_rgb(Sampling sampling, const YccRow& row, int x0, int width, uint8_t* rgb) {
   constexpr int kHalf = 1 << 15;
   for (int x = x0; x < x0 + width; x++, rgb += 3) {

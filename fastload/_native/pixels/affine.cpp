@@ -1,5 +1,5 @@
-// Affine maps as Pillow's Geometry.c does them: nearest in 16.16 fixed point (in double for maps without
-// rotation or shear, and for those that reach too far), bilinear and bicubic in double.
+// Affine maps as in Pillow's Geometry.c: nearest in 16.16 fixed point (in double for maps without rotation or
+// shear, and for coordinates beyond fixed point), bilinear and bicubic in double.
 #include <cmath>
 #include <cstring>
 
@@ -16,7 +16,7 @@ struct Images {
   int out_width, out_height;  // of `to`
 };
 
-// Towards minus infinity; truncation for what is not negative.
+// Rounds towards minus infinity; for non-negative values, truncation does that.
 int64_t floor_of(double v) {
   return v < 0.0 ? static_cast<int64_t>(std::floor(v)) : static_cast<int64_t>(v);
 }
@@ -25,7 +25,7 @@ int64_t coordinate(double v) {
   return v < 0.0 ? -1 : static_cast<int64_t>(v);
 }
 
-// Without rotation and shear: the column of each x is the same in every row.
+// Maps without rotation and shear: the source column of each x is the same in every row.
 void scale(const Images& images, const double* a) {
   double across = a[2] + a[0] * 0.5, down = a[5] + a[4] * 0.5;
   const int width = images.width, height = images.height;
@@ -87,7 +87,7 @@ int clipped(int at, int size) {
   return at < 0 ? 0 : at < size ? at : size - 1;
 }
 
-// One row of four pixels at distance d from the second.
+// Interpolates four pixels of a row at distance d from the second.
 double cubic(double v1, double v2, double v3, double v4, double d) {
   const double p2 = -v1 + v3;
   const double p3 = 2 * (v1 - v2) + v3 - v4;
@@ -99,8 +99,8 @@ uint8_t level_of(double value) {
   return value <= 0.0 ? 0 : value >= 255.0 ? 255 : static_cast<uint8_t>(value);
 }
 
-// Where a pixel comes from: columns and rows of its neighbours, and how far it is from the first (bilinear)
-// or the second (bicubic) of them.
+// The source of a pixel: columns and rows of its neighbours, and its distance from the first (bilinear) or
+// the second (bicubic) of them.
 template <int kTaps>
 struct Neighbours {
   ptrdiff_t column[kTaps], row[kTaps];

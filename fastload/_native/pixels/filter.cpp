@@ -1,4 +1,5 @@
-// Filters over neighbours: Pillow's sharpness, and a Gaussian blur within a level of torchvision's.
+// Filters over neighbouring pixels: Pillow's sharpness, and a Gaussian blur within one level of
+// torchvision's.
 #include <algorithm>
 #include <cstring>
 #include <vector>
@@ -9,14 +10,14 @@ namespace fastload {
 
 namespace {
 
-// To the nearest integer, halves to even; for values from 0 to 255. Without SSE4.1 there is no instruction,
-// but adding 1.5 x 2^23 leaves no bits behind the point.
+// Rounds to the nearest integer, halves to even, for values from 0 to 255. SSE2 has no instruction for it,
+// but adding 1.5 x 2^23 leaves no fraction bits.
 FASTLOAD_LOOP inline float nearest(float value) {
   constexpr float kShift = 12582912.0f;
   return (value + kShift) - kShift;
 }
 
-// Where torch's "reflect" padding takes position `at` from.
+// The position from which torch's "reflect" padding takes position `at`.
 int reflected(int at, int size) {
   at = at < 0 ? -at : at;
   return at >= size ? 2 * (size - 1) - at : at;
@@ -27,7 +28,7 @@ void weighted_sum(const float* const* rows, const std::vector<float>& weights, i
   const int taps = static_cast<int>(weights.size());
   const float* weight = weights.data();
   vectorised([=]() FASTLOAD_LOOP {
-    constexpr int kBlock = 64;  // sums that stay in registers
+    constexpr int kBlock = 64;  // as many sums as stay in registers
     for (int begin = 0; begin < width; begin += kBlock) {
       const int count = std::min(kBlock, width - begin);
       float sums[kBlock];
@@ -52,14 +53,13 @@ std::vector<float> symmetric(const double* half, int radius) {
 
 }  // namespace
 
-// ImageEnhance.Sharpness: away from, or towards, the image filtered by SMOOTH, which leaves the border as it
-// is. Pillow adds up thirteenths in float, and a half, and rounds down. No such sum is nearer than 1/26 to
-// an integer, so integers give the same level: (n + 6) / 13, by a multiplication that is exact up to 13 x
-// 255.
+// ImageEnhance.Sharpness: blends with the image filtered by SMOOTH, which leaves the border unchanged. Pillow
+// sums thirteenths in float, adds a half and rounds down. No such sum is closer than 1/26 to an integer, so
+// integers give the same level: (n + 6) / 13, by a multiplication that is exact up to 13 x 255.
 void sharpness(Canvas* canvas, float factor) {
   const int width = canvas->width(), height = canvas->height();
   if (width < 3 || height < 3)
-    return;  // Pillow does not filter it, and the blend of an image with itself is it
+    return;  // Pillow does not filter it, and blending it with itself changes nothing
   canvas->begin_next(width, height);
   for (int c = 0; c < 3; ++c) {
     const uint8_t* from = canvas->plane(c);

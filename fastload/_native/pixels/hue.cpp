@@ -1,6 +1,6 @@
-// Hue: to HSV in 8 bits, a shift modulo 256, and back, as Pillow's Convert.c computes both ways.
+// Hue: conversion to HSV in 8 bits, a shift modulo 256, and back, as in Pillow's Convert.c.
 //
-// Where Pillow mixes float and double, so does this: each intermediate has Pillow's type.
+// Pillow mixes float and double; each intermediate here has Pillow's type.
 #include <algorithm>
 
 #include "pixels/internal.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kBlock = 256;  // pixels whose intermediates stay in the L1 cache
 
-// Rounds halves away from zero, as round() does; for values from 0 to 255.
+// Rounds halves away from zero, like round(), for values from 0 to 255.
 FASTLOAD_LOOP inline int rounded(double value) {
   const int whole = static_cast<int>(value);
   return whole + (value - static_cast<double>(whole) >= 0.5 ? 1 : 0);
@@ -21,14 +21,14 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
                                       uint8_t* __restrict blue, int count, int shift, const float* fraction,
                                       const int32_t* sextant, const float* share) {
   float plus[kBlock], minus[kBlock], base[kBlock], shares[kBlock], parts[kBlock];
-  int32_t value[kBlock], turned[kBlock], saturation[kBlock], p[kBlock], q[kBlock], t[kBlock];
+  int32_t value[kBlock], hues[kBlock], saturation[kBlock], p[kBlock], q[kBlock], t[kBlock];
   for (int i = 0; i < count; ++i) {
     const int r = red[i], g = green[i], b = blue[i];
     const int upper = r > g ? r : g, lower = r > g ? g : r;
     const int most = upper > b ? upper : b, least = lower < b ? lower : b;
     const float range = static_cast<float>(most - least + (most == least));
-    // The hue is bc - gc, 2 + rc - bc or 4 + gc - rc, by which channel is the most; rc is (most - r) / range.
-    // By masks: GCC vectorises no loop with branches.
+    // The hue is bc - gc, 2 + rc - bc or 4 + gc - rc, depending on the largest channel; rc is (most - r) /
+    // range. By masks, because GCC vectorises no loop with branches.
     const int is_red = -static_cast<int>(r == most), is_green = -static_cast<int>(g == most) & ~is_red;
     const int is_blue = ~(is_red | is_green);
     plus[i] = static_cast<float>(most - ((b & is_red) | (r & is_green) | (g & is_blue))) / range;
@@ -38,21 +38,21 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
     shares[i] = static_cast<float>(most - least) / static_cast<float>(most + (most == 0));
   }
   for (int i = 0; i < count; ++i) {
-    // In double Pillow's bc - gc is exact, so that it is rounded once here as well.
+    // In double Pillow's bc - gc is exact, so it is rounded once here too.
     const float hue = static_cast<float>(static_cast<double>(base[i]) + static_cast<double>(plus[i]) -
                                          static_cast<double>(minus[i]));
     double turn = static_cast<double>(hue) / 6.0 + 1.0;
-    turn = turn >= 1.0 ? turn - 1.0 : turn;  // fmod(turn, 1) for turns below 2, which these are
+    turn = turn >= 1.0 ? turn - 1.0 : turn;  // fmod(turn, 1), because turn is below 2
     const float h = static_cast<float>(turn);
-    turned[i] = (static_cast<int>(static_cast<double>(h) * 255.0) + shift) & 255;
+    hues[i] = (static_cast<int>(static_cast<double>(h) * 255.0) + shift) & 255;
     saturation[i] = static_cast<int>(static_cast<double>(shares[i]) * 255.0);
   }
   for (int i = 0; i < count; ++i) {
-    parts[i] = fraction[turned[i]];
+    parts[i] = fraction[hues[i]];
     shares[i] = share[saturation[i]];
-    turned[i] = sextant[turned[i]];
+    hues[i] = sextant[hues[i]];
   }
-  // Gray has no hue: no saturation leaves p, q and t at the value.
+  // For gray, the saturation is 0, so p, q and t equal the value whatever the hue.
   for (int i = 0; i < count; ++i) {
     const double v = static_cast<double>(value[i]), fs = static_cast<double>(shares[i]);
     p[i] = rounded(v * (1.0 - fs));
@@ -61,7 +61,7 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
   }
   for (int i = 0; i < count; ++i) {
     int is[6];
-    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(turned[i] == k);
+    for (int k = 0; k < 6; ++k) is[k] = -static_cast<int>(hues[i] == k);
     const int v = value[i];
     red[i] = static_cast<uint8_t>((v & (is[0] | is[5])) | (q[i] & is[1]) | (p[i] & (is[2] | is[3])) |
                                   (t[i] & is[4]));
@@ -75,7 +75,7 @@ FASTLOAD_LOOP inline void shift_block(uint8_t* __restrict red, uint8_t* __restri
 }  // namespace
 
 void hue(Canvas* canvas, int shift) {
-  float fraction[256], share[256];  // a 255th of each level
+  float fraction[256], share[256];  // share: level / 255
   int32_t sextant[256];
   for (int h = 0; h < 256; ++h) {
     const double sixths = static_cast<double>(static_cast<float>(h)) * 6.0 / 255.0;

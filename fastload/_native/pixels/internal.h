@@ -1,4 +1,4 @@
-// What the files of pixels/pixels.h share.
+// Shared by the files that implement pixels/pixels.h.
 #pragma once
 
 #include <array>
@@ -13,8 +13,8 @@
 namespace fastload {
 
 // Note [Loops for every instruction set]
-// A loop is written once, plainly, as a lambda that is always inlined, and compiled for each instruction set.
-// Nothing is contracted or reordered (-ffp-contract=off), so all of them give the same bits.
+// Each loop is written once, in plain C++, as a lambda that is always inlined, and is compiled for each
+// instruction set. Nothing is contracted or reordered (-ffp-contract=off), so all of them give the same bits.
 #ifdef FASTLOAD_X86
 template <typename Loop>
 FASTLOAD_AVX2_CALL void run_avx2(const Loop& loop) {
@@ -36,7 +36,7 @@ void vectorised(const Loop& loop) {
   loop();
 }
 
-// Pillow's Image.blend for one level: from + alpha * (to - from) in float, cut to 0 .. 255, rounded down.
+// Pillow's Image.blend for one level: from + alpha * (to - from) in float, clipped to 0 .. 255, rounded down.
 FASTLOAD_LOOP inline uint8_t blend(int from, int to, float alpha) {
   float mixed = static_cast<float>(from) + alpha * static_cast<float>(to - from);
   mixed = mixed < 0.0f ? 0.0f : mixed;
@@ -51,21 +51,21 @@ FASTLOAD_LOOP inline int luminance(int red, int green, int blue) {
 
 void hue(Canvas* canvas, int shift);
 void sharpness(Canvas* canvas, float factor);
-// To an image of `width` x `height` pixels.
+// The result has `width` x `height` pixels.
 void affine(Canvas* canvas, const double* values, int width, int height);
 void blur(Canvas* canvas, const double* values);
 
-using Tables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
+using LevelTables = std::array<std::array<uint8_t, 256>, 3>;  // by channel
 
-// Every level by its channel's table, in place.
-void look_up(const Tables& tables, Canvas* canvas);
+// Replaces each level by the value in its channel's table, in place.
+void look_up(const LevelTables& tables, Canvas* canvas);
 // The lowest and the highest of `count` levels.
 void extremes(const uint8_t* levels, size_t count, int* low, int* high);
 
-// Operations of tensors; null where `op` is none. See pixels/torch.cpp.
+// Operations on tensors (pixels/torch.cpp). `op` must be one that torch_op_values accepts.
 using TorchOp = void (*)(Canvas* canvas, const double* values);
 TorchOp torch_op(PixelOp op);
-// As pixel_op_values.
+// As pixel_op_values, for operations on tensors; -1 if `op` is none.
 int torch_op_values(PixelOp op, const double* values, int count);
 
 }  // namespace fastload

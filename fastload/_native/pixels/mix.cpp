@@ -1,6 +1,6 @@
-// Source: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; Yun et al., "CutMix", ICCV
-// 2019; pairs and arithmetic as torchvision.transforms.v2 has them. From the last sample to the first, so
-// that a sample is read before it is written; the last one is kept for the first.
+// Sources: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; Yun et al., "CutMix", ICCV
+// 2019; pairs and arithmetic as in torchvision.transforms.v2. Goes from the last sample to the first, so that
+// each sample is read before it is overwritten; a copy of the last one is kept for the first.
 #include "pixels/mix.h"
 
 #include <cstring>
@@ -9,12 +9,12 @@
 namespace fastload {
 namespace {
 
-// Samples may be one and the same.
-void blend(const float* previous, float* sample, size_t values, float before, float own) {
+// `previous` and `sample` may be the same.
+void mix_sample(const float* previous, float* sample, size_t values, float before, float own) {
   for (size_t k = 0; k < values; k++) sample[k] = previous[k] * before + sample[k] * own;
 }
 
-void copy_box(const unsigned char* from, unsigned char* to, const Box& box) {
+void copy_box(const unsigned char* from, unsigned char* to, const CutMixBox& box) {
   for (size_t p = 0; p < box.planes; p++) {
     size_t at = box.offset + p * box.plane_stride;
     for (size_t y = 0; y < box.rows; y++, at += box.row_stride) std::memcpy(to + at, from + at, box.length);
@@ -28,11 +28,11 @@ void mix_up(float* batch, size_t samples, size_t values, float before, float own
   const float* end = batch + samples * values;
   const std::vector<float> last(end - values, end);
   for (size_t i = samples - 1; i > 0; i--)
-    blend(batch + (i - 1) * values, batch + i * values, values, before, own);
-  blend(last.data(), batch, values, before, own);
+    mix_sample(batch + (i - 1) * values, batch + i * values, values, before, own);
+  mix_sample(last.data(), batch, values, before, own);
 }
 
-void cut_mix(unsigned char* batch, size_t samples, size_t stride, const Box& box) {
+void cut_mix(unsigned char* batch, size_t samples, size_t stride, const CutMixBox& box) {
   if (samples < 2 || box.length == 0) return;
   const unsigned char* end = batch + samples * stride;
   const std::vector<unsigned char> last(end - stride, end);

@@ -1,4 +1,4 @@
-// MixUp and CutMix of a batch in its own memory: each sample with the one before it, the first with the last.
+// MixUp and CutMix of a batch in place: each sample with the one before it, the first with the last.
 #pragma once
 
 #include <cstddef>
@@ -9,14 +9,14 @@ namespace fastload {
 void mix_up(float* batch, size_t samples, size_t values, float before, float own);
 
 // A box of one sample: pieces of `length` bytes.
-struct Box {
-  size_t offset;        // of the first piece, from where the sample begins
+struct CutMixBox {
+  size_t offset;        // of the first piece, from the start of the sample
   size_t planes, rows;  // `rows` pieces in each of `planes`
   size_t plane_stride, row_stride;
   size_t length;
 };
 
-// The bytes of the box of sample[i] are those of sample[i - 1]. `stride`: bytes from sample to sample.
-void cut_mix(unsigned char* batch, size_t samples, size_t stride, const Box& box);
+// Copies the box of sample[i - 1] to sample[i]. `stride`: bytes from sample to sample.
+void cut_mix(unsigned char* batch, size_t samples, size_t stride, const CutMixBox& box);
 
 }  // namespace fastload

@@ -1,4 +1,4 @@
-// Operations that treat each pixel by itself or by a table, the histograms behind them, and mirrors.
+// Operations on single pixels or with tables, their histograms, mirrors and quarter turns.
 #include "pixels/pixels.h"
 
 #include <algorithm>
@@ -11,9 +11,9 @@ namespace fastload {
 
 namespace {
 
-constexpr size_t kKeep = size_t{16} << 20;  // bytes of a canvas that a thread keeps
+constexpr size_t kKept = size_t{16} << 20;  // bytes of a canvas that a thread keeps
 
-size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
+size_t lay_out(resampling::AlignedBytes* bytes, int width, int height, uint8_t** planes) {
   const size_t area = static_cast<size_t>(width) * static_cast<size_t>(height);
   const size_t stride = (area + 63) / 64 * 64 + 2 * resampling::kSlack;
   uint8_t* base = bytes->room_for<uint8_t>(3 * stride);
@@ -21,21 +21,21 @@ size_t place(resampling::AlignedBytes* bytes, int width, int height, uint8_t** p
   return stride;
 }
 
-// The same for all channels.
+// Applies one function of the level to all channels.
 template <typename Level>
-void point(Canvas* canvas, const Level& level) {
-  Tables tables;
+void map_levels(Canvas* canvas, const Level& level) {
+  LevelTables tables;
   for (int i = 0; i < 256; ++i) tables[0][i] = tables[1][i] = tables[2][i] = static_cast<uint8_t>(level(i));
   look_up(tables, canvas);
 }
 
-// ImageEnhance.Contrast: towards the mean of the luminance.
+// The mean luminance, for ImageEnhance.Contrast.
 int mean_luminance(const Canvas& canvas) {
   const uint8_t *red = canvas.plane(0), *green = canvas.plane(1), *blue = canvas.plane(2);
   const size_t area = canvas.area();
   int64_t sum = 0;
   vectorised([&]() FASTLOAD_LOOP {
-    constexpr size_t kRun = 1 << 20;  // 255 times as many fit 32 bits
+    constexpr size_t kRun = 1 << 20;  // the sum of this many levels fits 32 bits
     for (size_t begin = 0; begin < area; begin += kRun) {
       const size_t end = std::min(area, begin + kRun);
       uint32_t part = 0;
@@ -86,7 +86,7 @@ void grayscale(Canvas* canvas) {
 // ImageOps.autocontrast without a cutoff.
 void autocontrast(Canvas* canvas) {
   const size_t area = canvas->area();
-  Tables tables;
+  LevelTables tables;
   for (int c = 0; c < 3; ++c) {
     const uint8_t* levels = canvas->plane(c);
     int low, high;
@@ -104,10 +104,10 @@ void autocontrast(Canvas* canvas) {
 // ImageOps.equalize.
 void equalize(Canvas* canvas) {
   const size_t area = canvas->area();
-  Tables tables;
+  LevelTables tables;
   for (int c = 0; c < 3; ++c) {
     const uint8_t* levels = canvas->plane(c);
-    uint32_t parts[4][256] = {};  // neighbours are often equal: four counters do not wait for one another
+    uint32_t parts[4][256] = {};  // neighbours are often equal: four counters do not wait for each other
     size_t i = 0;
     for (; i + 4 <= area; i += 4) {
       for (size_t k = 0; k < 4; ++k) parts[k][levels[i + k]]++;
@@ -173,7 +173,7 @@ int blur_values(const double* values, int count, int width, int height) {
   const int side[2] = {width, height};
   int used = 2;
   for (int axis = 0; axis < 2; ++axis) {
-    // torch's reflection needs more pixels than it reflects
+    // torch's reflection needs more pixels than it reflects.
     if (!(values[axis] >= 0 && values[axis] < side[axis])) return -1;
     used += static_cast<int>(values[axis]) + 1;
   }
@@ -194,8 +194,8 @@ int affine_values(const double* values, int count) {
 
 }  // namespace
 
-// By the kernel that stores rows, for which the image is one.
-void look_up(const Tables& tables, Canvas* canvas) {
+// Uses the kernel that stores rows, as if the image were one row.
+void look_up(const LevelTables& tables, Canvas* canvas) {
   resampling::RowOutput output{};
   output.dtype = Dtype::kUint8;
   output.lut = tables.data();
@@ -224,13 +224,13 @@ void extremes(const uint8_t* levels, size_t count, int* low, int* high) {
 }
 
 void Canvas::resize(int width, int height) {
-  place(&bytes_[current_], width, height, planes_);
+  lay_out(&bytes_[current_], width, height, planes_);
   width_ = width;
   height_ = height;
 }
 
 void Canvas::begin_next(int width, int height) {
-  place(&bytes_[1 - current_], width, height, next_planes_);
+  lay_out(&bytes_[1 - current_], width, height, next_planes_);
   next_width_ = width;
   next_height_ = height;
 }
@@ -244,8 +244,8 @@ void Canvas::swap() {
 
 void Canvas::trim() {
   mix_width_ = mix_height_ = 0;
-  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &kept_, &sum_}) {
-    if (bytes->size() > kKeep) bytes->release();
+  for (resampling::AlignedBytes* bytes : {&bytes_[0], &bytes_[1], &floats_, &saved_, &sum_}) {
+    if (bytes->size() > kKept) bytes->release();
   }
 }
 
@@ -304,12 +304,12 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return;
     case PixelOp::kBrightness: {
       const float factor = static_cast<float>(values[0]);
-      return point(canvas, [factor](int i) { return blend(0, i, factor); });
+      return map_levels(canvas, [factor](int i) { return blend(0, i, factor); });
     }
     case PixelOp::kContrast: {
       const float factor = static_cast<float>(values[0]);
       const int mean = mean_luminance(*canvas);
-      return point(canvas, [factor, mean](int i) { return blend(mean, i, factor); });
+      return map_levels(canvas, [factor, mean](int i) { return blend(mean, i, factor); });
     }
     case PixelOp::kSaturation:
       return saturation(canvas, static_cast<float>(values[0]));
@@ -320,18 +320,18 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
     case PixelOp::kGrayscale:
       return grayscale(canvas);
     case PixelOp::kInvert:
-      return point(canvas, [](int i) { return 255 - i; });
+      return map_levels(canvas, [](int i) { return 255 - i; });
     case PixelOp::kSolarize: {
       const double threshold = values[0];
-      return point(canvas, [threshold](int i) { return i < threshold ? i : 255 - i; });
+      return map_levels(canvas, [threshold](int i) { return i < threshold ? i : 255 - i; });
     }
     case PixelOp::kSolarizeAdd: {
       const int more = static_cast<int>(values[0]);
-      return point(canvas, [more](int i) { return i < 128 ? std::min(255, i + more) : i; });
+      return map_levels(canvas, [more](int i) { return i < 128 ? std::min(255, i + more) : i; });
     }
     case PixelOp::kPosterize: {
       const int mask = ~((1 << (8 - static_cast<int>(values[0]))) - 1);
-      return point(canvas, [mask](int i) { return i & mask; });
+      return map_levels(canvas, [mask](int i) { return i & mask; });
     }
     case PixelOp::kAutocontrast:
       return autocontrast(canvas);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/philox.h"
+
 namespace fastload {
 
 namespace {
@@ -15,9 +17,9 @@ void interleave(const uint8_t* const* planes, int count, uint8_t* rgb) {
   }
 }
 
-// A frame that resamples.
-bool resample(const Canvas& canvas, const CropStage& frame, const Resize& resize, const Target& target,
-              RowBuffer* rows, Resampler* resampler) {
+// Runs a crop stage that resamples.
+bool resample_crop(const Canvas& canvas, const CropStage& crop, const Resize& resize, const Target& target,
+                   RowBuffer* rows, Resampler* resampler) {
   if (!resampler->begin(resize, target)) return false;
   const int x0 = resampler->need_x0(), width = resampler->need_x1() - x0;
   if (width > 0) {
@@ -25,7 +27,7 @@ bool resample(const Canvas& canvas, const CropStage& frame, const Resize& resize
     for (int y = resampler->need_y0(); y < resampler->need_y1();) {
       const int count = std::min(RowBuffer::kRows, resampler->need_y1() - y);
       for (int i = 0; i < count; ++i, ++y) {
-        const ptrdiff_t at = static_cast<ptrdiff_t>(frame.box_y + y) * canvas.width() + frame.box_x + x0;
+        const ptrdiff_t at = static_cast<ptrdiff_t>(crop.box_y + y) * canvas.width() + crop.box_x + x0;
         const uint8_t* const planes[3] = {canvas.plane(0) + at, canvas.plane(1) + at, canvas.plane(2) + at};
         interleave(planes, width, rows->row(i));
       }
@@ -36,40 +38,41 @@ bool resample(const Canvas& canvas, const CropStage& frame, const Resize& resize
   return true;
 }
 
-// A frame that only cuts, pads and mirrors: rows of levels go to the kernel that stores.
-void cut(const Canvas& canvas, const CropStage& frame, const uint8_t* fill, const Target& target, int element,
-         Workspace* kitchen) {
+// Runs a crop stage that only crops, pads and mirrors: rows of levels go directly to the kernel that stores
+// rows.
+void store_crop(const Canvas& canvas, const CropStage& crop, const uint8_t* fill, const Target& target,
+                int element, Workspace* workspace) {
   using resampling::kSlack;
-  resampling::RowOutput& output = kitchen->output;
+  resampling::RowOutput& output = workspace->output;
   output.dtype = target.dtype;
   output.lut = target.lut;
   output.flip = target.flip;
-  output.width = frame.out_w;
-  output.nbytes = int64_t{3} * frame.out_w * frame.out_h * element;
+  output.width = crop.out_w;
+  output.nbytes = int64_t{3} * crop.out_w * crop.out_h * element;
   output.pixel_stride = target.pixel_stride;
   output.channel_stride = target.channel_stride;
   const resampling::StoreRow store = resampling::kernels_in_use().store_for(&output);
 
-  const int left = std::clamp(-frame.window_x, 0, frame.out_w);
-  const int right = std::clamp(frame.box_w - frame.window_x, left, frame.out_w);
-  const bool padded = left > 0 || right < frame.out_w;
-  const size_t stride = (static_cast<size_t>(frame.out_w) + 63) / 64 * 64 + 2 * kSlack;
-  uint8_t* line = kitchen->line.room_for<uint8_t>(6 * stride) + kSlack;  // a row, and a row of fill
+  const int left = std::clamp(-crop.window_x, 0, crop.out_w);
+  const int right = std::clamp(crop.box_w - crop.window_x, left, crop.out_w);
+  const bool padded = left > 0 || right < crop.out_w;
+  const size_t stride = (static_cast<size_t>(crop.out_w) + 63) / 64 * 64 + 2 * kSlack;
+  uint8_t* line = workspace->line.room_for<uint8_t>(6 * stride) + kSlack;  // a row, and a row of fill
   for (int c = 0; c < 3; ++c) {
-    std::memset(line + c * stride, fill[c], static_cast<size_t>(frame.out_w));
-    std::memset(line + (3 + c) * stride, fill[c], static_cast<size_t>(frame.out_w));
+    std::memset(line + c * stride, fill[c], static_cast<size_t>(crop.out_w));
+    std::memset(line + (3 + c) * stride, fill[c], static_cast<size_t>(crop.out_w));
   }
-  for (int y = 0; y < frame.out_h; ++y) {
-    const int source_y = frame.window_y + y;
-    const bool inside = source_y >= 0 && source_y < frame.box_h && left < right;
+  for (int y = 0; y < crop.out_h; ++y) {
+    const int source_y = crop.window_y + y;
+    const bool inside = source_y >= 0 && source_y < crop.box_h && left < right;
     const uint8_t* planes[3];
     for (int c = 0; c < 3; ++c) {
       if (!inside) {
         planes[c] = line + (3 + c) * stride;
         continue;
       }
-      const uint8_t* row = canvas.plane(c) + static_cast<ptrdiff_t>(frame.box_y + source_y) * canvas.width() +
-                           frame.box_x + frame.window_x;
+      const uint8_t* row = canvas.plane(c) + static_cast<ptrdiff_t>(crop.box_y + source_y) * canvas.width() +
+                           crop.box_x + crop.window_x;
       planes[c] = row;
       if (padded) {
         std::memcpy(line + c * stride + left, row + left, static_cast<size_t>(right - left));
@@ -90,44 +93,20 @@ void set_levels(int width, Canvas* canvas, bool next, const uint8_t* fill, Targe
   std::copy_n(fill, 3, target->fill);
 }
 
-int element_size(Dtype dtype) {
-  return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
-// Philox4x32-10 of the counter (0, index, 0) as _base/philox.py has it: index in words 1 and 2.
-struct Block {
-  uint32_t words[4];
-  Block(uint64_t key, uint64_t index) {
-    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-    uint32_t x0 = 0, x1 = static_cast<uint32_t>(index), x2 = static_cast<uint32_t>(index >> 32), x3 = 0;
-    for (int round = 0; round < 10; ++round, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * x0, p1 = uint64_t{0xCD9E8D57u} * x2;
-      x0 = static_cast<uint32_t>(p1 >> 32) ^ x1 ^ k0;
-      x2 = static_cast<uint32_t>(p0 >> 32) ^ x3 ^ k1;
-      x1 = static_cast<uint32_t>(p1);
-      x3 = static_cast<uint32_t>(p0);
-    }
-    words[0] = x0;
-    words[1] = x1;
-    words[2] = x2;
-    words[3] = x3;
-  }
-};
-
-// The 16 random bits of each value of a rectangle, one after the other: eight to a block, low halves first.
+// The 16 random bits of each value of a rectangle, in order: eight per Philox block, low halves first.
 class Noise {
  public:
   explicit Noise(uint64_t key) : key_(key), block_(key, 0) {}
   uint32_t next() {
     const uint64_t index = at_ / 8;
-    if (at_ % 8 == 0 && index > 0) block_ = Block(key_, index);
+    if (at_ % 8 == 0 && index > 0) block_ = PhiloxBlock(key_, index);
     const uint32_t word = block_.words[at_ % 8 / 2];
     return at_++ % 2 == 0 ? word & 0xffff : word >> 16;
   }
 
  private:
   uint64_t key_, at_ = 0;
-  Block block_;
+  PhiloxBlock block_;
 };
 
 template <typename Element>
@@ -146,42 +125,42 @@ void erase_box(const EraseBox& box, const Erasing::Fill& fill, const uint8_t* va
 
 }  // namespace
 
-void begin_recipe(const Recipe& recipe, int64_t item, Workspace* kitchen, Placement* placement) {
-  const int width = recipe.first_size[static_cast<size_t>(2 * item)];
-  const int height = recipe.first_size[static_cast<size_t>(2 * item + 1)];
-  kitchen->canvas.resize(width, height);
+void begin_stages(const SampleParams& params, int64_t item, Workspace* workspace, Placement* placement) {
+  const int width = params.first_size[static_cast<size_t>(2 * item)];
+  const int height = params.first_size[static_cast<size_t>(2 * item + 1)];
+  workspace->canvas.resize(width, height);
   placement->resize.out_w = width;
   placement->resize.out_h = height;
   const uint8_t fill[3] = {placement->target.fill[0], placement->target.fill[1], placement->target.fill[2]};
-  set_levels(width, &kitchen->canvas, false, fill, &placement->target);
+  set_levels(width, &workspace->canvas, false, fill, &placement->target);
 }
 
-bool finish_recipe(const Recipe& recipe, int64_t item, PassOrder order, const Target& target,
-                   Workspace* kitchen, Resampler* resampler) {
-  const size_t count = recipe.settings.size(), operations = static_cast<size_t>(recipe.operations);
-  Canvas& canvas = kitchen->canvas;
+bool run_stages(const SampleParams& params, int64_t item, PassOrder order, const Target& target,
+                Workspace* workspace, Resampler* resampler) {
+  const size_t count = params.settings.size(), operations = static_cast<size_t>(params.operations);
+  Canvas& canvas = workspace->canvas;
   size_t at = static_cast<size_t>(item) * operations;
   for (size_t f = 0; f < count; ++f) {
-    const StageSettings& settings = recipe.settings[f];
-    const CropStage& frame = recipe.frames[static_cast<size_t>(item) * count + f];
+    const StageSettings& settings = params.settings[f];
+    const CropStage& crop = params.crops[static_cast<size_t>(item) * count + f];
     for (int k = 0; k < settings.operations; ++k, ++at) {
-      apply_pixel_op(recipe.codes[at], recipe.values.data() + at * static_cast<size_t>(recipe.width),
+      apply_pixel_op(params.codes[at], params.values.data() + at * static_cast<size_t>(params.width),
                      &canvas);
     }
     const bool last = f + 1 == count;
     Target to = target;
     if (!last) {
-      canvas.begin_next(frame.out_w, frame.out_h);
-      set_levels(frame.out_w, &canvas, true, settings.fill, &to);
+      canvas.begin_next(crop.out_w, crop.out_h);
+      set_levels(crop.out_w, &canvas, true, settings.fill, &to);
     }
     std::copy_n(settings.fill, 3, to.fill);
-    to.flip = frame.flip != 0;
-    if (frame.resized_w == frame.box_w && frame.resized_h == frame.box_h) {
-      cut(canvas, frame, settings.fill, to, element_size(to.dtype), kitchen);
+    to.flip = crop.flip != 0;
+    if (crop.resized_w == crop.box_w && crop.resized_h == crop.box_h) {
+      store_crop(canvas, crop, settings.fill, to, static_cast<int>(dtype_nbytes(to.dtype)), workspace);
     } else {
-      const Resize resize{frame.box_w,    frame.box_h, frame.resized_w, frame.resized_h, frame.window_x,
-                          frame.window_y, frame.out_w, frame.out_h,     settings.filter, order};
-      if (!resample(canvas, frame, resize, to, &kitchen->rows, resampler)) return false;
+      const Resize resize{crop.box_w,    crop.box_h, crop.resized_w, crop.resized_h,  crop.window_x,
+                          crop.window_y, crop.out_w, crop.out_h,     settings.filter, order};
+      if (!resample_crop(canvas, crop, resize, to, &workspace->rows, resampler)) return false;
     }
     if (!last) canvas.swap();
   }

@@ -1,12 +1,12 @@
-// What AugMix is made of: torchvision takes it apart on tensors, also for Pillow's images, so this is torch's
-// float32 arithmetic, operation by operation, as its kernels for AVX2 and AVX-512 round it. Sources:
-// torchvision, transforms/_functional_tensor.py and v2/functional/_color.py, _geometry.py; torch,
+// The operations of AugMix. torchvision runs it on tensors even for PIL input, so this is torch's float32
+// arithmetic, operation by operation, as its kernels for AVX2 and AVX-512 round it. Sources: torchvision,
+// transforms/_functional_tensor.py and v2/functional/_color.py, _geometry.py; torch,
 // aten/src/ATen/native/cpu/GridSamplerKernel.cpp.
 //
 // Note [Fused]
-// Torch's kernels round a x b + c once, where both stand in one kernel. In double a product of two floats is
-// exact, so the sum rounded to float is the same, and it needs no instructions of its own; the Python engine
-// does so too.
+// Torch's kernels round a * b + c once if both operations are in one kernel. In double the product of two
+// floats is exact, so the sum rounded to float is the same and needs no FMA instruction; the Python engine
+// does the same.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -21,14 +21,14 @@ FASTLOAD_LOOP inline float fused(float a, float b, float c) {
   return static_cast<float>(static_cast<double>(a) * static_cast<double>(b) + static_cast<double>(c));
 }
 
-// clamp(0, 255), then towards zero.
-FASTLOAD_LOOP inline uint8_t cut(float value) {
+// clamp(0, 255), then truncation.
+FASTLOAD_LOOP inline uint8_t clip_level(float value) {
   value = value < 0.0f ? 0.0f : value;
   value = value > 255.0f ? 255.0f : value;
   return static_cast<uint8_t>(static_cast<int>(value));
 }
 
-// rgb_to_grayscale, to a level.
+// rgb_to_grayscale, truncated to a level.
 template <bool kFused>
 FASTLOAD_LOOP inline float gray(uint8_t red, uint8_t green, uint8_t blue) {
   const float r = red, g = green, b = blue;
@@ -37,7 +37,7 @@ FASTLOAD_LOOP inline float gray(uint8_t red, uint8_t green, uint8_t blue) {
   return static_cast<float>(static_cast<int>(sum));
 }
 
-// _blend: how much of each there is.
+// The two weights of _blend.
 struct Ratio {
   float own, other;
   explicit Ratio(double factor) : own(static_cast<float>(factor)), other(static_cast<float>(1.0 - factor)) {}
@@ -45,14 +45,15 @@ struct Ratio {
 
 template <bool kFused>
 FASTLOAD_LOOP inline uint8_t mixed(float level, float with, Ratio ratio) {
-  return cut(kFused ? fused(with, ratio.other, ratio.own * level) : ratio.own * level + ratio.other * with);
+  return clip_level(kFused ? fused(with, ratio.other, ratio.own * level)
+                           : ratio.own * level + ratio.other * with);
 }
 
 void brightness(Canvas* canvas, const double* values) {
   const float factor = static_cast<float>(values[0]);
-  Tables tables;
+  LevelTables tables;
   for (int i = 0; i < 256; ++i) {
-    tables[0][i] = tables[1][i] = tables[2][i] = cut(static_cast<float>(i) * factor);
+    tables[0][i] = tables[1][i] = tables[2][i] = clip_level(static_cast<float>(i) * factor);
   }
   look_up(tables, canvas);
 }
@@ -63,7 +64,7 @@ void contrast_as(Canvas* canvas, Ratio ratio) {
   const size_t area = canvas->area();
   int64_t sum = 0;
   vectorised([&]() FASTLOAD_LOOP {
-    constexpr size_t kRun = 1 << 20;  // 255 times as many fit 32 bits
+    constexpr size_t kRun = 1 << 20;  // the sum of this many levels fits 32 bits
     for (size_t begin = 0; begin < area; begin += kRun) {
       const size_t end = std::min(area, begin + kRun);
       uint32_t part = 0;
@@ -74,7 +75,7 @@ void contrast_as(Canvas* canvas, Ratio ratio) {
     }
   });
   const float mean = static_cast<float>(sum) / static_cast<float>(area);
-  Tables tables;
+  LevelTables tables;
   for (int i = 0; i < 256; ++i) {
     tables[0][i] = tables[1][i] = tables[2][i] = mixed<kFused>(static_cast<float>(i), mean, ratio);
   }
@@ -104,7 +105,7 @@ void saturation(Canvas* canvas, const double* values) {
                  : saturation_as<false>(canvas, Ratio(values[0]));
 }
 
-// adjust_sharpness. Its sum of thirteenths is rounded, and no such sum is nearer than 1/26 to a half, so
+// adjust_sharpness. It rounds a sum of thirteenths, and no such sum is closer than 1/26 to a half, so
 // integers give the same level.
 void torch_sharpness(Canvas* canvas, const double* values) {
   const int width = canvas->width(), height = canvas->height();
@@ -117,7 +118,7 @@ void torch_sharpness(Canvas* canvas, const double* values) {
     uint8_t* to = canvas->next_plane(c);
     const size_t area = canvas->area();
     vectorised([=]() FASTLOAD_LOOP {
-      // v1 blends the border with itself, which may round down; v2 leaves it.
+      // v1 blends the border with itself, which may round down; v2 leaves it unchanged.
       for (size_t i = 0; i < area; ++i) to[i] = as_v2 ? from[i] : mixed<false>(from[i], from[i], ratio);
       for (int y = 1; y + 1 < height; ++y) {
         const uint8_t* row = from + static_cast<ptrdiff_t>(y) * width;
@@ -128,7 +129,7 @@ void torch_sharpness(Canvas* canvas, const double* values) {
                           below[x - 1] + below[x] + below[x + 1];
           const int smooth = (2 * sum + 13) / 26;
           const float level = row[x];
-          out[x] = as_v2 ? cut(fused(static_cast<float>(smooth - row[x]), ratio.other, level))
+          out[x] = as_v2 ? clip_level(fused(static_cast<float>(smooth - row[x]), ratio.other, level))
                          : mixed<false>(level, static_cast<float>(smooth), ratio);
         }
       }
@@ -138,7 +139,7 @@ void torch_sharpness(Canvas* canvas, const double* values) {
 }
 
 void torch_autocontrast(Canvas* canvas, const double* values) {
-  Tables tables;
+  LevelTables tables;
   for (int c = 0; c < 3; ++c) {
     int low, high;
     extremes(canvas->plane(c), canvas->area(), &low, &high);
@@ -149,7 +150,7 @@ void torch_autocontrast(Canvas* canvas, const double* values) {
       const float level = high <= low      ? static_cast<float>(i)
                           : values[0] != 0 ? above / divisor
                                            : above * factor;
-      tables[c][i] = cut(level);
+      tables[c][i] = clip_level(level);
     }
   }
   look_up(tables, canvas);
@@ -168,7 +169,7 @@ struct Grid {
     for (int k = 0; k < 6; ++k) a[k] = static_cast<float>(values[k]) / half[k / 3];
   }
 
-  // In pixels of the source, from the centre of the first.
+  // A source coordinate in pixels, counted from the centre of the first pixel.
   FASTLOAD_LOOP float at(int axis, int x, int y) const {
     const float from_x = static_cast<float>(x) - 0.5f * static_cast<float>(width - 1);
     const float from_y = static_cast<float>(y) - 0.5f * static_cast<float>(height - 1);
@@ -224,13 +225,13 @@ void bilinear_of(const Grid& grid, const uint8_t* const* from, uint8_t* const* t
         for (int k = 1; k < 4; ++k) total = fused(level_of(k), weights[k], total);
         return total;
       };
-      const float there = sum([&](int k) { return inside[k] ? 1.0f : 0.0f; });
+      const float coverage = sum([&](int k) { return inside[k] ? 1.0f : 0.0f; });
       for (int c = 0; c < 3; ++c) {
         const uint8_t* levels = from[c];
         float level = sum([&](int k) { return inside[k] ? static_cast<float>(levels[at[k]]) : 0.0f; });
         const float colour = fill[c];
-        if (filled == 1) level = level * there + (1.0f - there) * colour;
-        if (filled == 2) level = (level - colour) * there + colour;
+        if (filled == 1) level = level * coverage + (1.0f - coverage) * colour;
+        if (filled == 2) level = (level - colour) * coverage + colour;
         to[c][i] = rounded(level);
       }
     }
@@ -275,11 +276,11 @@ void Canvas::begin_mix(float weight) {
   const size_t count = area();
   mix_width_ = width_;
   mix_height_ = height_;
-  uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  uint8_t* saved = saved_.room_for<uint8_t>(3 * count);
   float* sum = sum_.room_for<float>(3 * count);
-  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+  for (int c = 0; c < 3; ++c, saved += count, sum += count) {
     const uint8_t* levels = planes_[c];
-    std::memcpy(kept, levels, count);
+    std::memcpy(saved, levels, count);
     vectorised([=]() FASTLOAD_LOOP {
       for (size_t i = 0; i < count; ++i) sum[i] = weight * static_cast<float>(levels[i]);
     });
@@ -288,17 +289,18 @@ void Canvas::begin_mix(float weight) {
 
 void Canvas::add_mix(float weight, bool last) {
   const size_t count = area();
-  if (mix_width_ != width_ || mix_height_ != height_) return;  // of no sum, or of another image
-  const uint8_t* kept = kept_.room_for<uint8_t>(3 * count);
+  if (mix_width_ != width_ || mix_height_ != height_)
+    return;  // no sum was begun, or for an image of another size
+  const uint8_t* saved = saved_.room_for<uint8_t>(3 * count);
   float* sum = sum_.room_for<float>(3 * count);
-  for (int c = 0; c < 3; ++c, kept += count, sum += count) {
+  for (int c = 0; c < 3; ++c, saved += count, sum += count) {
     uint8_t* levels = planes_[c];
     vectorised([=]() FASTLOAD_LOOP {
       for (size_t i = 0; i < count; ++i) sum[i] = sum[i] + weight * static_cast<float>(levels[i]);
       if (!last) return;
-      for (size_t i = 0; i < count; ++i) levels[i] = cut(sum[i]);
+      for (size_t i = 0; i < count; ++i) levels[i] = clip_level(sum[i]);
     });
-    if (!last) std::memcpy(levels, kept, count);
+    if (!last) std::memcpy(levels, saved, count);
   }
 }
 

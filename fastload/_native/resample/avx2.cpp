@@ -2,9 +2,9 @@
 //
 // Note [Halves]
 // vpmaddwd multiplies pairs of signed 16-bit numbers and adds the two products to an int32. A weight of 22
-// bits is split into w = high * 2^11 + low with low in 0 .. 2047; both fit 16 bits. The sums of both halves
-// are kept apart, and at the end high's is shifted by 11 and added to low's. Modulo 2^32 that is the sum that
-// Pillow forms.
+// bits is split into w = high * 2^11 + low with low in 0 .. 2047; both fit 16 bits. The two halves are summed
+// separately; at the end, the high sum is shifted left by 11 and added to the low sum. Modulo 2^32 that is
+// Pillow's sum.
 #include "resample/avx2.h"
 
 #ifdef FASTLOAD_X86
@@ -32,8 +32,8 @@ void encode(const int32_t* weights, int32_t* words) {
   words[1] = static_cast<int32_t>(pair(weights[0] & kLow, weights[1] & kLow));
 }
 
-// Words: [column][group of taps][half]. Behind the starts: how many groups each column really has, for to
-// read many more would be to read past the row.
+// Words: [column][group of taps][half]. After the starts: each column's own number of groups, because reading
+// many more would read past the row.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const int out = weights.out;
   table->groups = (weights.taps + kRows - 1) / kRows;
@@ -60,7 +60,8 @@ FASTLOAD_AVX2 void accumulate(Sums* sums, __m256i pairs, __m256i high, __m256i l
   sums->low = _mm256_add_epi32(sums->low, _mm256_madd_epi16(pairs, low));
 }
 
-// To levels, unclipped: packing with saturation clips, as Pillow does (a sum is within -512 .. 511 levels).
+// Converts sums to levels, not clipped: packing with saturation clips as Pillow does (a sum is within -512 ..
+// 511 levels).
 FASTLOAD_AVX2 __m256i levels_of(const Sums& sums) {
   return _mm256_srai_epi32(_mm256_add_epi32(_mm256_slli_epi32(sums.high, kLowBits), sums.low), 22);
 }
@@ -73,7 +74,7 @@ FASTLOAD_AVX2 __m256i both_lanes(__m128i value) {
   return _mm256_broadcastsi128_si256(value);
 }
 
-// One column of two rows, row 0 in the lower 128-bit lane: levels of red, green, blue, and nothing.
+// One column of two rows, row 0 in the lower 128-bit lane: levels of red, green, blue, and an unused one.
 template <int kGroups>
 FASTLOAD_AVX2 __m256i column(const uint8_t* row0, const uint8_t* row1, const int32_t* words, int groups) {
   // Taps 0 and 1, then 2 and 3, of each channel, widened to 16 bits.
@@ -97,7 +98,7 @@ FASTLOAD_AVX2 __m256i column(const uint8_t* row0, const uint8_t* row1, const int
   return levels_of(sums);
 }
 
-// Four columns at a time. kToGroup: lanes of a group go to `group`; otherwise rows of levels to `planes`.
+// Four columns at a time. kToGroup: writes lanes of a group to `group`; otherwise rows of levels to `planes`.
 template <int kGroups, bool kToGroup>
 FASTLOAD_AVX2_CALL void columns(const HorizontalTable& table, const RowPart& part, const uint8_t* const* rows,
                                 uint8_t* group, int plane, uint8_t* const* planes) {
@@ -111,7 +112,7 @@ FASTLOAD_AVX2_CALL void columns(const HorizontalTable& table, const RowPart& par
   for (int x = 0; x < part.count; x += 4) {
     __m256i levels[4];
     for (int i = 0; i < 4; ++i) {
-      const int at = std::min(x + i, part.count - 1);  // columns behind the last may read past the row
+      const int at = std::min(x + i, part.count - 1);  // columns after the last may read past the row
       const ptrdiff_t offset = static_cast<ptrdiff_t>(start[at] - part.source_x) * 3;
       levels[i] =
           column<kGroups>(rows[0] + offset, rows[1] + offset, words + at * words_per_column, groups[at]);
@@ -171,7 +172,7 @@ FASTLOAD_AVX2_CALL void interleave(const uint8_t* const* rows, int count, uint8_
   }
 }
 
-// 8 lanes at `offset` bytes into each group. kGroups 0: any number of them.
+// 8 lanes at `offset` bytes into each group. kGroups == 0: any number of groups.
 template <int kGroups>
 FASTLOAD_AVX2 __m256i weighted(const uint8_t* const* groups, int count, ptrdiff_t offset,
                                const __m256i (*weight)[2], const int32_t* words) {

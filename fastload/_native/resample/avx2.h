@@ -1,4 +1,4 @@
-// What the AVX2 files share. Each function names its instruction set, so that the build needs no flag and one
+// Shared by the AVX2 files. Each function names its instruction set, so that the build needs no flags and one
 // wheel serves every x86-64 machine.
 #pragma once
 

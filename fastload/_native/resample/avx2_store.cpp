@@ -1,6 +1,6 @@
-// Storing finished rows with AVX2: table lookup, mirroring and layout in one go.
+// Storing finished rows with AVX2: table lookup, mirroring and layout in one step.
 //
-// Values of the table are copied one by one: on a Zen 5, 224 x 224 float32 took 33 us so, and 53 us with
+// Table values are copied one by one: on a Zen 5, 224 x 224 float32 took 33 us this way, and 53 us with
 // vpgatherdd.
 #include "resample/avx2.h"
 
@@ -15,7 +15,7 @@ namespace fastload::resampling {
 
 namespace {
 
-// Byte shuffles between 16 RGB pixels in three registers and three planes of 16.
+// Byte shuffles between 16 RGB pixels in three registers and three planes of 16 levels.
 struct Shuffles {
   alignas(16) int8_t to_plane[3][3][16];   // [channel][register of pixels]; -1: not from there
   alignas(16) int8_t to_pixels[3][3][16];  // [register of pixels][channel]
@@ -52,7 +52,7 @@ FASTLOAD_AVX2 __m128i reversed(__m128i value) {
   return _mm_shuffle_epi8(value, _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0));
 }
 
-// The levels of columns x .. x + 15 of the target. May read up to 16 bytes before or behind the plane.
+// The levels for columns x .. x + 15 of the target. May read up to 16 bytes before or after the plane.
 template <bool kFlip>
 FASTLOAD_AVX2 __m128i load_levels(const uint8_t* plane, int x, int width) {
   return kFlip ? reversed(load16(plane + width - 16 - x)) : load16(plane + x);
@@ -92,7 +92,7 @@ FASTLOAD_AVX2_CALL void store_levels_interleaved(const RowOutput& output, const 
   }
 }
 
-// Eight levels are fetched at once: a load a level less.
+// Loads eight levels at once, which saves seven loads.
 template <typename Element, bool kFlip>
 FASTLOAD_AVX2_CALL void store_planar(const RowOutput& output, const uint8_t* const* planes, void* row) {
   for (int channel = 0; channel < 3; ++channel) {

@@ -2,10 +2,11 @@
 //
 // Note [Digits]
 // vpdpbusd multiplies 4 unsigned by 4 signed bytes and adds the products to an int32. A weight of 22 bits is
-// split into three signed digits, w = a * 2^16 + b * 2^8 + c, and the sum into three: a's first, shifted left
-// by 8, plus b's, shifted again, plus c's. Everything is modulo 2^32, and so is the sum that Pillow forms, so
-// the result is the same bit for bit, negative weights included. Half a level (2^21) enters as 32 in a's sum.
-// A weight up to 1.99 fits; the largest there is, Lanczos at the edge of an image two pixels wide, is 1.29.
+// split into three signed digits, w = a * 2^16 + b * 2^8 + c. The sum of the a products is shifted left by 8,
+// the b products are added, the sum is shifted again, and the c products are added. Everything is modulo
+// 2^32, as is Pillow's sum, so the result is the same bit for bit, also for negative weights. Half a level
+// (2^21) enters as 32 in the first sum. Weights up to 1.99 fit; the largest, Lanczos at the edge of an image
+// two pixels wide, is 1.29.
 #include "resample/kernels.h"
 
 #ifdef FASTLOAD_X86
@@ -25,13 +26,13 @@ constexpr int kRows = 4;      // source rows in a group, and taps in a group
 constexpr int kColumns = 16;  // int32 lanes of a register
 constexpr int kChunkTaps = 16;
 
-// How the horizontal pass takes its columns.
+// How the horizontal pass processes columns.
 enum Layout : int {
   kNarrow,  // 16 columns at a time, whose sources lie within 64 bytes: one permutation per 4 taps
   kWide,    // the same within 128 bytes
   kSingle,  // one column at a time, 16 taps of 3 channels at once: strong shrinking, long filters
 };
-constexpr int kMostGroups = 4;  // of taps in kNarrow and kWide; more would not stay in registers
+constexpr int kMostGroups = 4;  // of taps in kNarrow and kWide; more would not fit into registers
 
 int8_t lowest_digit(int32_t value) {
   return static_cast<int8_t>(static_cast<uint8_t>(value & 255));
@@ -49,8 +50,8 @@ void encode(const int32_t* weights, int32_t* words) {
   std::memcpy(words, digits, sizeof(digits));
 }
 
-// Words: kNarrow and kWide [group][digit][column + padding]; kSingle [column][chunk][digit][4 groups].
-// Behind the starts: how many chunks each column really has, for to read more would be to read past the row.
+// Words: kNarrow and kWide [group][digit][column + padding]; kSingle [column][chunk][digit][4 groups]. After
+// the starts: each column's own number of chunks, because reading more would read past the row.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const int out = weights.out;
   const int32_t* from = weights.starts();
@@ -61,7 +62,7 @@ void make_horizontal(const Weights& weights, HorizontalTable* table) {
     start[out + kColumns + x] = (weights.counts()[x] + kChunkTaps - 1) / kChunkTaps;
   }
 
-  int reach = 0;  // bytes behind the first source byte of 16 columns that their first 4 taps touch
+  int reach = 0;  // bytes after the first source byte of 16 columns that their first 4 taps read
   for (int x = 0; x < out; ++x) reach = std::max(reach, (start[x + kColumns - 1] - start[x]) * 3 + 3 * kRows);
   const int groups = (weights.taps + kRows - 1) / kRows;
   const bool together = reach <= 128 && groups <= kMostGroups;
@@ -85,8 +86,8 @@ void make_horizontal(const Weights& weights, HorizontalTable* table) {
   }
 }
 
-// Sums of four rows, lane by lane, to their levels: in each 128-bit lane 4 levels of row 0, 4 of row 1, ...
-// The two saturations are Pillow's clip: a sum is within -512 .. 511 levels.
+// Sums of four rows, lane by lane, to levels: in each 128-bit lane 4 levels of row 0, 4 of row 1, ... The two
+// saturations are Pillow's clip: a sum is within -512 .. 511 levels.
 FASTLOAD_AVX512 __m512i pack_rows(const __m512i* sums) {
   __m512i levels[kRows];
   for (int k = 0; k < kRows; ++k) levels[k] = _mm512_srai_epi32(sums[k], 22);
@@ -100,7 +101,7 @@ FASTLOAD_AVX512 __m512i rows_to_lanes(__m512i packed) {
   return _mm512_shuffle_epi8(packed, _mm512_broadcast_i32x4(transpose));
 }
 
-// Transposes the 4 x 4 dwords: what lay in 128-bit lane j at place k comes to lie in lane k at place j.
+// Transposes the 4 x 4 dwords: dword k of 128-bit lane j becomes dword j of lane k.
 FASTLOAD_AVX512 __m512i transpose_dwords(__m512i packed) {
   const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
   return _mm512_permutexvar_epi32(order, packed);
@@ -110,7 +111,7 @@ FASTLOAD_AVX512 void store_group(__m512i packed, uint8_t* lanes) {
   _mm512_storeu_si512(lanes, rows_to_lanes(packed));
 }
 
-// `n` columns of 4 rows, one row after the other.
+// Stores `n` columns of 4 rows.
 FASTLOAD_AVX512 void store_rows(__m512i packed, int x, int n, int channel, uint8_t* const* planes) {
   const __m512i rows = transpose_dwords(packed);
   const __mmask16 mask = static_cast<__mmask16>(_bzhi_u32(0xffff, n));
@@ -120,7 +121,7 @@ FASTLOAD_AVX512 void store_rows(__m512i packed, int x, int n, int channel, uint8
   _mm_mask_storeu_epi8(planes[9 + channel] + x, mask, _mm512_extracti32x4_epi32(rows, 3));
 }
 
-// 16 columns at a time. ToGroup: lanes of a group go to `group`; otherwise rows of levels to `planes`.
+// 16 columns at a time. kToGroup: writes lanes of a group to `group`; otherwise rows of levels to `planes`.
 template <int kGroups, bool kOneRegister, bool kToGroup>
 FASTLOAD_AVX512_CALL void columns_together(const HorizontalTable& table, const RowPart& part,
                                            const uint8_t* const* rows, uint8_t* group, int plane,
@@ -135,7 +136,7 @@ FASTLOAD_AVX512_CALL void columns_together(const HorizontalTable& table, const R
   const __m512i half = _mm512_set1_epi32(32), one = _mm512_set1_epi8(1);
 
   for (int x = 0; x < part.count; x += kColumns) {
-    // Where each lane's taps lie, in bytes behind the first column's first tap.
+    // Offsets of each lane's taps, in bytes from the first column's first tap.
     const __m512i distance = _mm512_sub_epi32(_mm512_loadu_si512(start + x), _mm512_set1_epi32(start[x]));
     const __m512i times3 = _mm512_add_epi32(distance, _mm512_add_epi32(distance, distance));
     const __m512i place = _mm512_add_epi8(_mm512_shuffle_epi8(times3, first_byte), taps);
@@ -183,7 +184,7 @@ FASTLOAD_AVX512_CALL void columns_together(const HorizontalTable& table, const R
   }
 }
 
-// One column: in lane (channel, g) of the result, its sum over taps 4 g .. 4 g + 3 of every chunk of 16.
+// One column: lane (channel, g) of the result is its sum over taps 4 g .. 4 g + 3 of every chunk of 16.
 FASTLOAD_AVX512 __m512i column_sums(const uint8_t* pixel, const int32_t* words, int chunks) {
   alignas(64) static constexpr uint8_t kPlaces[64] = {
       0,  3,  6,  9,  12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, 1,  4,  7,  10, 13, 16,
@@ -203,7 +204,7 @@ FASTLOAD_AVX512 __m512i column_sums(const uint8_t* pixel, const int32_t* words, 
                           sums[2]);
 }
 
-// One column at a time, four before they are stored.
+// One column at a time; four are stored together.
 template <bool kToGroup>
 FASTLOAD_AVX512_CALL void columns_singly(const HorizontalTable& table, const RowPart& part,
                                          const uint8_t* const* rows, uint8_t* group, int plane,
@@ -218,7 +219,7 @@ FASTLOAD_AVX512_CALL void columns_singly(const HorizontalTable& table, const Row
     for (int k = 0; k < kRows; ++k) {
       __m512i s[4];
       for (int i = 0; i < 4; ++i) {
-        const int column = std::min(x + i, part.count - 1);  // columns behind the last may read past the row
+        const int column = std::min(x + i, part.count - 1);  // columns after the last may read past the row
         s[i] = column_sums(rows[k] + static_cast<ptrdiff_t>(start[column] - part.source_x) * 3,
                            words + column * words_per_column, chunks[column]);
       }
@@ -231,7 +232,7 @@ FASTLOAD_AVX512_CALL void columns_singly(const HorizontalTable& table, const Row
           _mm512_add_epi32(_mm512_unpacklo_epi64(s01, s23), _mm512_unpackhi_epi64(s01, s23));
       sums[k] = _mm512_add_epi32(total, half);
     }
-    __m512i packed = pack_rows(sums);  // 128-bit lane: channel
+    __m512i packed = pack_rows(sums);  // one 128-bit lane per channel
     if (kToGroup) packed = rows_to_lanes(packed);
     alignas(64) uint8_t bytes[64];
     _mm512_store_si512(bytes, packed);
@@ -269,7 +270,7 @@ FASTLOAD_AVX512_CALL void horizontal(const HorizontalTable& table, const RowPart
                                      uint8_t* const* planes) {
   if (table.layout == kSingle) {
     columns_singly<kToGroup>(table, part, rows, group, plane, planes);
-  } else if (table.layout == kNarrow || part.source_count * 3 <= 64) {  // all of the row is within 64 bytes
+  } else if (table.layout == kNarrow || part.source_count * 3 <= 64) {  // the whole row is within 64 bytes
     dispatch_groups<true, kToGroup>(table, part, rows, group, plane, planes);
   } else {
     dispatch_groups<false, kToGroup>(table, part, rows, group, plane, planes);
@@ -303,7 +304,7 @@ FASTLOAD_AVX512_CALL void interleave(const uint8_t* const* rows, int count, uint
   }
 }
 
-// 16 lanes at `offset` bytes into each group. kGroups 0: any number of them.
+// 16 lanes at `offset` bytes into each group. kGroups == 0: any number of groups.
 template <int kGroups>
 FASTLOAD_AVX512 __m512i weighted(const uint8_t* const* groups, int count, ptrdiff_t offset,
                                  const __m512i (*weight)[3], const int32_t* words) {

@@ -1,4 +1,4 @@
-// What the AVX-512 files share. Each function names its instruction set, so that the build needs no flag and
+// Shared by the AVX-512 files. Each function names its instruction set, so that the build needs no flags and
 // one wheel serves every x86-64 machine.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #ifdef FASTLOAD_X86
 
-// GCC 12 takes its own _mm512_undefined_epi32() for a mistake of the caller (GCC bug 105593).
+// GCC 12 warns about its own _mm512_undefined_epi32() (GCC bug 105593).
 #if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

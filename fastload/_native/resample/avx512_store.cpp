@@ -1,17 +1,16 @@
-// Storing finished rows with AVX-512 VBMI: table lookup, mirroring and layout in one go.
+// Storing finished rows with AVX-512 VBMI: table lookup, mirroring and layout in one step.
 //
 // Note [Byte planes]
-// Normalised values come out of a table (Target::lut). A table of 256 float32 is kept as four tables of 256
-// bytes: byte 0 of every value, byte 1, and so on. vpermi2b looks 64 levels up in 128 bytes at a time, two of
-// them and a blend make 256, and unpacking puts the bytes of a value together again. The result is the
-// table's value whatever it holds, which arithmetic can't promise: no fused multiply-add gives torch's two
-// roundings.
+// Normalised values come from a table (Target::lut). A table of 256 float32 is kept as four tables of 256
+// bytes: byte 0 of every value, byte 1, and so on. vpermi2b looks up 64 levels in 128 bytes at a time; two of
+// them and a blend cover 256, and unpacking joins the bytes of each value. The result is the table's value
+// whatever it is. Arithmetic cannot promise that: no fused multiply-add gives torch's two roundings.
 //
 // Note [Past the cache]
-// A batch of large images is larger than the cache, so its rows are stored past it: a store through the cache
-// reads the line first, and evicts what decoding needs. DCT records, RandomResizedCrop(224), float32, 64 in a
-// batch: 210 us of CPU an image against 243. Batches of small images stay in the cache for whoever takes
-// them. Such stores are not ordered by a mere release: BatchJob::run has a fence behind them.
+// A batch of large images exceeds the cache, so its rows are written with non-temporal stores: a normal store
+// first reads the cache line and evicts data that decoding needs. DCT records, RandomResizedCrop(224),
+// float32, batch of 64: 210 us of CPU per image instead of 243. Batches of small images stay in the cache for
+// the consumer. A release does not order non-temporal stores, so BatchJob::make ends with a fence.
 #include "resample/avx512.h"
 
 #ifdef FASTLOAD_X86
@@ -24,12 +23,12 @@ namespace fastload::resampling {
 
 namespace {
 
-// Which byte of 64 levels goes where, so that the unpacking of `kBytes`-byte values leaves them in order.
+// Arranges 64 levels so that unpacking `kBytes`-byte values leaves them in order.
 template <int kBytes, bool kFlip>
 struct Order {
   alignas(64) uint8_t at[64];
   constexpr Order() : at() {
-    constexpr int kRun = 16 / kBytes;  // values of one 128-bit lane of a result
+    constexpr int kRun = 16 / kBytes;  // values in one 128-bit lane of a result
     for (int lane = 0; lane < 4; ++lane) {
       for (int part = 0; part < kBytes; ++part) {
         for (int i = 0; i < kRun; ++i) {
@@ -41,7 +40,7 @@ struct Order {
   }
 };
 
-// Three registers of one channel each to three registers of interleaved pixels.
+// From three registers of one channel each to three registers of interleaved pixels.
 template <typename Index, int kLanes>
 struct Interleaving {
   alignas(64) Index red_green[3][kLanes];
@@ -57,7 +56,7 @@ struct Interleaving {
   }
 };
 
-// One register of RGB bytes in three to one channel's 64 levels.
+// From three registers of RGB bytes to one channel's 64 levels.
 struct Deinterleaving {
   alignas(64) uint8_t first_two[3][64];
   alignas(64) uint8_t third[3][64];
@@ -96,7 +95,7 @@ FASTLOAD_AVX512 Tables<kBytes> load_tables(const RowOutput& output, int channel)
   return tables;
 }
 
-// 64 levels, ordered by Order, to kBytes registers of values.
+// Looks up 64 levels, arranged by Order, in kBytes registers of values.
 template <int kBytes>
 FASTLOAD_AVX512 void look_up(const Tables<kBytes>& tables, __m512i levels, __m512i* values) {
   const __mmask64 upper = _mm512_movepi8_mask(levels);
@@ -123,8 +122,7 @@ FASTLOAD_AVX512 void look_up(const Tables<kBytes>& tables, __m512i levels, __m51
   }
 }
 
-// The 64 levels that columns x .. x + 63 of the target need. May read up to 64 bytes before or behind the
-// plane.
+// The 64 levels for columns x .. x + 63 of the target. May read up to 64 bytes before or after the plane.
 template <int kBytes, bool kFlip>
 FASTLOAD_AVX512 __m512i load_levels(const uint8_t* plane, int x, int width) {
   static constexpr Order<kBytes, kFlip> kOrder;
@@ -133,15 +131,15 @@ FASTLOAD_AVX512 __m512i load_levels(const uint8_t* plane, int x, int width) {
   return _mm512_permutexvar_epi8(_mm512_load_si512(kOrder.at), levels);
 }
 
-// 64 images of this size are 16 MB; a float32 image of 224 x 224 pixels has 602,112 bytes.
+// 64 images of this size take 16 MB; a float32 image of 224 x 224 pixels has 602,112 bytes.
 constexpr int64_t kPastCache = 256 << 10;
 
-// Whether values go to `row`, and to whole registers' distance from it, past the cache.
+// Whether values at `row`, and at multiples of a register from it, are written with non-temporal stores.
 FASTLOAD_AVX512 bool past_cache(const RowOutput& output, const uint8_t* row) {
   return output.nbytes >= kPastCache && reinterpret_cast<uintptr_t>(row) % 64 == 0;
 }
 
-// Registers of values to memory; `n` bytes are left of the row.
+// Stores a register of values; `n` bytes of the row are left.
 FASTLOAD_AVX512 void store_bytes(uint8_t* to, __m512i values, ptrdiff_t n, bool past) {
   if (n >= 64) {
     if (past)
@@ -176,7 +174,7 @@ FASTLOAD_AVX512_CALL void store_planar(const RowOutput& output, const uint8_t* c
   }
 }
 
-// red, green, blue: 64 / kBytes values each.
+// Interleaves 64 / kBytes values of each channel; `part` of three.
 template <int kBytes>
 FASTLOAD_AVX512 __m512i interleaved(__m512i red, __m512i green, __m512i blue, int part) {
   if constexpr (kBytes == 1) {
@@ -222,8 +220,8 @@ FASTLOAD_AVX512_CALL void store_interleaved(const RowOutput& output, const uint8
   }
 }
 
-// Splits 3 x 256 values into byte planes. 64 values at a time: a byte permutation gathers each byte within a
-// register, then 4 x 4 (or 2 x 2) pieces are transposed.
+// Splits 3 x 256 values into byte planes, 64 bytes at a time: a permutation gathers equal bytes within a
+// register, and each piece goes to its plane.
 template <int kBytes>
 FASTLOAD_AVX512_CALL void make_tables(RowOutput* output) {
   uint8_t* to = output->tables.room_for<uint8_t>(3 * 256 * kBytes);

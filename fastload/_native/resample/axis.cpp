@@ -14,7 +14,7 @@ namespace fastload::resampling {
 
 namespace {
 
-constexpr int kPrecisionBits = 22;  // 32 bits, less 8 for the level and 2 for what negative weights add
+constexpr int kPrecisionBits = 22;  // 32 bits minus 8 for the level and 2 for the excess of negative weights
 constexpr double kPi = 3.14159265358979323846;
 
 double box(double x) {
@@ -31,7 +31,8 @@ double hamming(double x) {
   if (x == 0.0) return 1.0;
   if (x >= 1.0) return 0.0;
   x *= kPi;
-  return std::sin(x) / x * (0.54f + 0.46f * std::cos(x));  // float constants: Pillow's, and they show
+  return std::sin(x) / x *
+         (0.54f + 0.46f * std::cos(x));  // Pillow's constants are float, which changes results
 }
 
 double bicubic(double x) {
@@ -42,7 +43,7 @@ double bicubic(double x) {
   return 0.0;
 }
 
-// The same with ATen's order of operations.
+// The same in ATen's order of operations.
 double torch_bicubic(double x) {
   constexpr double a = -0.5;
   x = std::fabs(x);
@@ -61,12 +62,12 @@ double lanczos(double x) {
   return x >= -3.0 && x < 3.0 ? sinc(x) * sinc(x / 3) : 0.0;
 }
 
-struct Kernel {
+struct FilterKernel {
   double (*value)(double);
   double support;
 };
 
-Kernel kernel_of(Filter filter) {
+FilterKernel kernel_of(Filter filter) {
   switch (filter) {
     case Filter::kBox:
       return {box, 0.5};
@@ -83,8 +84,8 @@ Kernel kernel_of(Filter filter) {
   }
 }
 
-// Nearest is a resize with one tap of weight 1. Positions are summed up, as Pillow sums them, and not
-// multiplied: the rounding differs.
+// Nearest is a resize with one tap of weight 1. Positions are accumulated as in Pillow, not multiplied: the
+// rounding differs.
 void nearest_weights(int in, int out, Weights* weights) {
   weights->taps = 1;
   int32_t* start = weights->start.room_for<int32_t>(out);
@@ -104,7 +105,7 @@ int32_t fixed_point(double value, int bits) {
   return static_cast<int32_t>(value < 0 ? scaled - 0.5 : scaled + 0.5);
 }
 
-// The most bits with which torch's weights, of which `most` is the largest, stay within 16 bits.
+// The most fraction bits with which torch's weights, the largest being `most`, fit 16 bits.
 int torch_bits(double most) {
   int bits = 0;
   while (bits < kPrecisionBits && static_cast<int>(0.5 + most * (1 << (bits + 1))) < 1 << 15) ++bits;
@@ -142,7 +143,7 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
   weights->out = out;
   if (filter == Filter::kNearest) return nearest_weights(in.size, out, weights);
 
-  const Kernel kernel = kernel_of(filter);
+  const FilterKernel kernel = kernel_of(filter);
   const double origin = in.lead / 8.0;
   const double scale = (in.size - in.tail / 8.0 - origin) / out;
   const double filter_scale = std::max(scale, 1.0);
@@ -179,7 +180,7 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
   }
   const bool torch = filter == Filter::kTorchBilinear || filter == Filter::kTorchBicubic;
   const int bits = torch ? torch_bits(most) : kPrecisionBits;
-  // With weights of fewer bits shifted up, sums and their rounding are the same.
+  // Weights with fewer bits are shifted up, which changes neither the sums nor their rounding.
   row = rows.data();
   for (int x = 0; x < out; ++x, values += taps, row += taps) {
     for (int i = 0; i < count[x]; ++i) values[i] = fixed_point(row[i], bits) * (1 << (kPrecisionBits - bits));
@@ -246,7 +247,7 @@ const Axis* AxisCache::get(const AxisKey& key) {
 
 void AxisCache::trim() {
   if (nbytes_ <= kLimit) return;
-  // Down to three quarters at once, so that the sort is paid for once in a few hundred images.
+  // Shrink to three quarters, so that the sort is needed only once in a few hundred images.
   std::vector<std::pair<uint64_t, uint64_t>> by_age;  // (last_used, key)
   by_age.reserve(entries_.size());
   for (const auto& [key, entry] : entries_) by_age.emplace_back(entry.last_used, key);

@@ -1,4 +1,4 @@
-// The weights of one axis of a resize, and the cache in which a thread keeps them.
+// The weights of one axis of a resize, and each thread's cache of them.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace fastload::resampling {
 
-// Bytes on a 64-byte boundary. Grows, never shrinks by itself. Throws std::bad_alloc.
+// Bytes at a 64-byte boundary. Grows, and shrinks only by release(). Throws std::bad_alloc.
 class AlignedBytes {
  public:
   AlignedBytes() = default;
@@ -18,7 +18,7 @@ class AlignedBytes {
   AlignedBytes(const AlignedBytes&) = delete;
   AlignedBytes& operator=(const AlignedBytes&) = delete;
 
-  // Room for `count` items of T. The old content is lost where it grows; new memory is zeroed.
+  // Room for `count` items of T. If it grows, the old content is lost and the memory is zeroed.
   template <typename T>
   T* room_for(size_t count) {
     return static_cast<T*>(grow(count, sizeof(T)));
@@ -36,20 +36,20 @@ class AlignedBytes {
   size_t size_ = 0;
 };
 
-// The source positions of one axis: `size` of them, of which `lead` eighths of the first and `tail` eighths
-// of the last one are left out.
+// The source positions of one axis: `size` of them, without `lead` eighths of the first and `tail` eighths of
+// the last one.
 struct Extent {
   int size = 0, lead = 0, tail = 0;
 };
 
-// For each output position: which source positions contribute, and with which weight.
+// For each output position: which source positions contribute, and their weights.
 struct Weights {
   Extent in;
   int out = 0;
-  int taps = 0;         // the most source positions that one output position has
+  int taps = 0;         // the most source positions of one output position
   AlignedBytes start;   // int32[out], first source position
   AlignedBytes count;   // int32[out], >= 1
-  AlignedBytes values;  // int32[out][taps], 22-bit fixed point, zero behind `count`
+  AlignedBytes values;  // int32[out][taps], 22-bit fixed point, zero after `count`
   const int32_t* starts() const { return start.get<int32_t>(); }
   const int32_t* counts() const { return count.get<int32_t>(); }
   const int32_t* of(int position) const {
@@ -58,12 +58,12 @@ struct Weights {
   int end(int position) const { return starts()[position] + counts()[position]; }
 };
 
-// Weights of the vertical pass, by groups of `Kernels::rows` source rows that lie side by side in memory.
-// Group g holds the rows g * rows .. g * rows + rows - 1 of the box.
+// Weights of the vertical pass, by groups of `Kernels::rows` adjacent source rows. Group g holds rows g *
+// rows to g * rows + rows - 1 of the box.
 struct VerticalTable {
   AlignedBytes first;   // uint16[out], first group
-  AlignedBytes groups;  // uint16[out], how many
-  AlignedBytes offset;  // uint32[out], where this row's words begin
+  AlignedBytes groups;  // uint16[out], number of groups
+  AlignedBytes offset;  // uint32[out], index of this row's words
   AlignedBytes words;   // int32[], Kernels::words for each group
   int most_groups = 0;
 
@@ -75,12 +75,13 @@ struct VerticalTable {
   }
 };
 
-// Weights of the horizontal pass, in the order in which the kernel reads them (each kernel its own).
+// Weights of the horizontal pass, in the order in which the kernel reads them (which differs between
+// kernels).
 struct HorizontalTable {
   AlignedBytes start;  // int32[out + padding], first source pixel
   AlignedBytes words;
   int groups = 0;  // groups of taps per output pixel
-  int layout = 0;  // the kernel's own choice
+  int layout = 0;  // chosen by the kernel
   int64_t stride = 0;
 };
 
@@ -88,7 +89,7 @@ enum class Pass { kHorizontal, kVertical };
 
 struct Kernels;  // resample/kernels.h
 
-// Which resize of one axis, and for whom: tables are made for one pass and one instruction set.
+// Identifies a table: which resize of one axis, for which pass and instruction set.
 struct AxisKey {
   Extent in;  // sizes are at most kMaxSide
   int out;
@@ -96,7 +97,7 @@ struct AxisKey {
   Pass pass;
   const Kernels* kernels;
 
-  uint64_t packed() const {  // all but the kernels
+  uint64_t packed() const {  // everything but the kernels
     static_assert(kMaxSide < 1 << 16, "16 bits for a size");
     return static_cast<uint64_t>(in.size) | static_cast<uint64_t>(out) << 16 |
            static_cast<uint64_t>(filter) << 32 | static_cast<uint64_t>(pass) << 40 |
@@ -108,9 +109,9 @@ inline bool operator==(const AxisKey& a, const AxisKey& b) {
   return a.packed() == b.packed() && a.kernels == b.kernels;
 }
 
-// One resize of one axis: the table of its pass. Never changed once it is made.
+// The table of one resize of one axis. Immutable.
 struct Axis {
-  AlignedBytes begins, ends;  // uint16[out], the source positions that contribute
+  AlignedBytes begins, ends;  // uint16[out], the range of source positions that contribute
   HorizontalTable horizontal;
   VerticalTable vertical;
 
@@ -129,15 +130,15 @@ void compute_weights(const Extent& in, int out, Filter filter, Weights* weights)
 // Groups the weights of an axis for the kernels' vertical pass. Throws std::bad_alloc.
 void make_vertical(const Weights& weights, const Kernels& kernels, VerticalTable* table);
 
-// What a thread keeps for resizes that its batch does not share (resample/shared_axes.h). Not thread-safe.
+// A thread's tables for resizes that its batch does not share (resample/shared_axes.h). Not thread-safe.
 class AxisCache {
  public:
-  // The axis, new or known. Stays valid until the next trim() or clear(). Throws std::bad_alloc.
+  // The table, cached or new. Valid until the next trim() or clear(). Throws std::bad_alloc.
   const Axis* get(const AxisKey& key);
 
   // Drops the least recently used axes while more than kLimit bytes are held.
   void trim();
-  // What is for other kernels must go before.
+  // Call before the instruction set changes.
   void clear();
 
   static constexpr size_t kLimit = size_t{4} << 20;

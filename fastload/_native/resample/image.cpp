@@ -1,4 +1,4 @@
-// A whole box at once.
+// Resamples a whole box.
 #include <cstring>
 #include <new>
 
@@ -23,7 +23,7 @@ bool resample_image(const uint8_t* rgb, ptrdiff_t stride, const Resize& resize, 
   } catch (const std::bad_alloc&) {
     return false;
   }
-  // Rows with enough of the box behind them are fed where they are, the last ones from a copy.
+  // Rows that are followed by enough bytes of the box are fed directly, the last ones from a copy.
   const uint8_t* end = rgb + (resize.box_h - 1) * stride + static_cast<ptrdiff_t>(resize.box_w) * 3;
   int direct = 0;
   while (y + direct < y1 && end - row(y + direct) >= static_cast<ptrdiff_t>(nbytes + kSlack)) ++direct;

@@ -1,15 +1,14 @@
 // Note [Pass order]
-// Pillow resizes an axis only where the size changes. Where both change, the order of the two passes shows
-// in the result (the intermediate is rounded to 8 bits). With a box of w x h resized to W x H, the vertical
+// Pillow resizes an axis only if its size changes. If both change, the order of the two passes affects the
+// result, because the intermediate is rounded to 8 bits. For a box of w x h resized to W x H, the vertical
 // pass comes first
 //   - in Pillow up to 12.1: never;
-//   - in Pillow 12.2 and 12.3 (pull request 9524): where h > 100 * w and H < h;
-//   - since Pillow 13.0 (pull request 9549): where H < h and h - H > 2 * max(0, w - W), that is, where the
-//     height shrinks by more than twice what the width shrinks by, and whenever it shrinks and the width
-//     grows.
+//   - in Pillow 12.2 and 12.3 (pull request 9524): if h > 100 * w and H < h;
+//   - since Pillow 13.0 (pull request 9549): if H < h and h - H > 2 * max(0, w - W). That is, if the height
+//     shrinks by more than twice as many pixels as the width, or if it shrinks while the width grows.
 // Found by bisection against Pillow 13.0.0 and confirmed on 1,500 random pairs of sizes, up and down, with
-// every filter; the test suite repeats it. Whichever comes first, the weights are those of the whole axis; a
-// window only limits which outputs are made. With kNearest the order does not show.
+// every filter; the tests repeat it. In either order the weights are those of the whole axis; a window only
+// limits which outputs are computed. With kNearest the order does not matter.
 #include "resample/plan.h"
 
 #include <algorithm>
@@ -18,7 +17,7 @@ namespace fastload::resampling {
 
 namespace {
 
-bool vertical_first(const Resize& r) {
+bool shrinks_vertically_first(const Resize& r) {
   if (r.resized_h >= r.box_h || r.filter > Filter::kLanczos) return false;
   switch (r.order) {
     case PassOrder::kPillow12:
@@ -34,7 +33,7 @@ bool valid_side(int side) {
   return side >= 1 && side <= kMaxSide;
 }
 
-// The part of [0, size) that the window [at, at + length) covers.
+// The part of [0, size) inside the window [at, at + length).
 PixelRange visible(int at, int length, int size) {
   const int64_t begin = std::max<int64_t>(at, 0);
   const int64_t end = std::min<int64_t>(static_cast<int64_t>(at) + length, size);
@@ -51,7 +50,7 @@ bool make_plan(const Resize& r, ResizePlan* plan) {
   *plan = {};
   plan->columns = visible(r.window_x, r.out_w, r.resized_w);
   plan->rows = visible(r.window_y, r.out_h, r.resized_h);
-  if (plan->columns.size() == 0 || plan->rows.size() == 0) {  // nothing but fill
+  if (plan->columns.size() == 0 || plan->rows.size() == 0) {  // only fill
     plan->columns = plan->rows = {};
     return true;
   }
@@ -61,7 +60,7 @@ bool make_plan(const Resize& r, ResizePlan* plan) {
   if (8 * r.box_w <= r.lead_x + r.tail_x || 8 * r.box_h <= r.lead_y + r.tail_y) return false;
   plan->horizontal = r.resized_w != r.box_w || r.lead_x > 0 || r.tail_x > 0;
   plan->vertical = r.resized_h != r.box_h || r.lead_y > 0 || r.tail_y > 0;
-  plan->vertical_before = plan->vertical && (!plan->horizontal || vertical_first(r));
+  plan->vertical_first = plan->vertical && (!plan->horizontal || shrinks_vertically_first(r));
   return true;
 }
 

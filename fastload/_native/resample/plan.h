@@ -1,4 +1,4 @@
-// What a resize comes down to: which passes, in which order, for which rows and columns.
+// Which passes a resize needs, in which order, and for which rows and columns.
 #pragma once
 
 #include "resample/resample.h"
@@ -13,11 +13,11 @@ struct PixelRange {
 
 struct ResizePlan {
   bool horizontal = false, vertical = false;  // the passes that are needed
-  bool vertical_before = false;               // the vertical pass comes before whatever else happens to a row
-  PixelRange columns, rows;                   // of the resized image: what the window shows of it
+  bool vertical_first = false;                // the vertical pass comes before the horizontal one and storing
+  PixelRange columns, rows;                   // the part of the resized image that the window shows
 };
 
-// False where a size is below 1 or above kMaxSide.
+// False if a size is below 1 or above kMaxSide.
 bool make_plan(const Resize& resize, ResizePlan* plan);
 
 }  // namespace fastload::resampling

@@ -1,4 +1,4 @@
-// The order of events in a resize: rows come in, are grouped, pass through the kernels, and leave.
+// The control flow of a resize: rows come in, are grouped, pass through the kernels, and are stored.
 //
 // Note [Flow]
 //   same size         rows -> deinterleave -> store
@@ -6,8 +6,8 @@
 //   horizontal first  groups of rows -> horizontal_to_group -> ring of groups -> vertical -> store
 //   vertical first    groups of rows -> interleave -> ring of groups -> vertical -> (as "only the width")
 //   only the height   groups of rows -> interleave -> ring of groups -> vertical -> deinterleave -> store
-// An output row is made as soon as the last group that it needs is there: the ring holds only as many groups
-// as one output row needs, which is what keeps the intermediate in the L1 cache.
+// An output row is computed as soon as the last group that it needs is there. So the ring holds only as many
+// groups as one output row needs, and the intermediate stays in the L1 cache.
 #include "resample/resample.h"
 
 #include <algorithm>
@@ -26,15 +26,11 @@ using namespace resampling;
 
 namespace {
 
-int element_size(Dtype dtype) {
-  return dtype == Dtype::kUint8 ? 1 : dtype == Dtype::kFloat32 ? 4 : 2;
-}
-
 size_t round_up(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// Both ends of the source ranges of output positions grow with the position.
+// Both ends of the source range grow with the output position.
 PixelRange needed(const Axis& axis, PixelRange outputs) {
   return {axis.begin_of(outputs.begin), axis.end_of(outputs.end - 1)};
 }
@@ -42,39 +38,39 @@ PixelRange needed(const Axis& axis, PixelRange outputs) {
 }  // namespace
 
 struct Resampler::Impl {
-  // The image at hand.
+  // The current image.
   const Kernels* kernels = nullptr;
   Resize resize{};
   Target target{};
   RowOutput output{};
   StoreRow store = nullptr;
   ResizePlan passes;
-  bool planes_are_target = false;  // levels are stored as they are: kernels write to the target itself
-  bool rows_are_target = false;    // even the source's bytes are
+  bool planes_are_target = false;  // levels are stored unchanged: kernels write to the target
+  bool rows_are_target = false;    // even the source's bytes are stored unchanged
   const Axis* x_axis = nullptr;
   const Axis* y_axis = nullptr;
   PixelRange need_x, need_y;  // of the box
 
-  int next_source = 0;  // next row of the box to come
-  int next_output = 0;  // next row of the resized image to make
-  int pending = 0;      // rows of the group at hand that wait in pending_bytes
-  int between = 0;      // rows that wait in between_bytes
+  int next_source = 0;   // the next row of the box to be fed
+  int next_output = 0;   // the next row of the resized image to be made
+  int pending = 0;       // rows of the current group that wait in pending_bytes
+  int intermediate = 0;  // rows that wait in intermediate_bytes
 
-  // Scratch, reused from image to image.
+  // Scratch memory, reused from image to image.
   AxisCache axes;
-  AlignedBytes pending_bytes;  // source rows of an unfinished group
-  AlignedBytes ring_bytes;     // groups that the vertical pass still needs
-  AlignedBytes between_bytes;  // rows behind a vertical pass that came first
-  AlignedBytes planes_bytes;   // planes of levels of one group of rows, ready to be stored
+  AlignedBytes pending_bytes;       // source rows of an incomplete group
+  AlignedBytes ring_bytes;          // groups that the vertical pass still needs
+  AlignedBytes intermediate_bytes;  // results of a vertical pass that comes first
+  AlignedBytes planes_bytes;        // planes of levels of one group of rows, ready to be stored
   AlignedBytes pointers_bytes;
   size_t row_stride = 0, group_bytes = 0, planes_stride = 0;
   int ring_groups = 0, plane_lanes = 0;
   bool measured = false;
   int64_t spent_ns = 0;
 
-  void plan(const Resize& r, const Target& t);
-  void plan_passes();
-  void plan_scratch();
+  void prepare(const Resize& r, const Target& t);
+  void prepare_passes();
+  void prepare_scratch();
 
   void copy_row(const uint8_t* row);
   void take_group(const uint8_t* const* rows, int first, int count);
@@ -86,19 +82,19 @@ struct Resampler::Impl {
 
   uint8_t* target_row(int64_t window_row, int channel) const {
     return static_cast<uint8_t*>(target.data) +
-           (window_row * target.row_stride + channel * target.channel_stride) * element_size(target.dtype);
+           (window_row * target.row_stride + channel * target.channel_stride) * dtype_nbytes(target.dtype);
   }
   uint8_t* pending_row(int k) { return pending_bytes.get<uint8_t>() + k * row_stride; }
-  uint8_t* between_row(int k) { return between_bytes.get<uint8_t>() + k * row_stride; }
+  uint8_t* intermediate_row(int k) { return intermediate_bytes.get<uint8_t>() + k * row_stride; }
   uint8_t* plane(int k, int channel) {
     return planes_bytes.get<uint8_t>() + (3 * k + channel) * planes_stride + kSlack;
   }
   uint8_t* ring_group(int index) { return ring_bytes.get<uint8_t>() + (index % ring_groups) * group_bytes; }
 };
 
-void Resampler::Impl::plan(const Resize& r, const Target& t) {
+void Resampler::Impl::prepare(const Resize& r, const Target& t) {
   const Kernels* now = &kernels_in_use();
-  if (now != kernels) {  // tables are made for one instruction set
+  if (now != kernels) {  // tables are specific to an instruction set
     axes.clear();
     kernels = now;
   }
@@ -108,19 +104,19 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
   output.lut = t.lut;
   output.flip = t.flip;
   output.width = r.out_w;
-  output.nbytes = int64_t{3} * r.out_w * r.out_h * element_size(t.dtype);
+  output.nbytes = int64_t{3} * r.out_w * r.out_h * dtype_nbytes(t.dtype);
   output.pixel_stride = t.pixel_stride;
   output.channel_stride = t.channel_stride;
   store = kernels->store_for(&output);
 
   need_x = passes.columns;
   need_y = passes.rows;
-  if (passes.horizontal || passes.vertical) plan_passes();
-  plan_scratch();
+  if (passes.horizontal || passes.vertical) prepare_passes();
+  prepare_scratch();
 
   next_source = need_y.begin;
   next_output = passes.rows.begin;
-  pending = between = 0;
+  pending = intermediate = 0;
   if (passes.rows.size() < r.out_h) {
     const int64_t top =
         passes.rows.size() > 0 ? static_cast<int64_t>(passes.rows.begin) - r.window_y : r.out_h;
@@ -129,7 +125,7 @@ void Resampler::Impl::plan(const Resize& r, const Target& t) {
   }
 }
 
-void Resampler::Impl::plan_passes() {
+void Resampler::Impl::prepare_passes() {
   axes.trim();
   const auto axis_of = [this](const SharedAxis* shared, const Extent& in, int out, Pass pass) {
     const AxisKey key{in, out, resize.filter, pass, kernels};
@@ -147,8 +143,8 @@ void Resampler::Impl::plan_passes() {
   }
 }
 
-// No size is above 65535, so nothing here overflows 64 bits; a group's lanes fit an int.
-void Resampler::Impl::plan_scratch() {
+// No size is above 65535, so nothing here overflows 64 bits, and a group's lanes fit an int.
+void Resampler::Impl::prepare_scratch() {
   const size_t rows = kernels->rows;
   const bool levels = target.dtype == Dtype::kUint8 && target.lut == nullptr && !target.flip;
   planes_are_target = levels && target.pixel_stride == 1;
@@ -168,17 +164,16 @@ void Resampler::Impl::plan_scratch() {
   pending_bytes.room_for<uint8_t>(rows * row_stride);
   if (!passes.vertical) return;
 
-  if (passes.vertical_before) between_bytes.room_for<uint8_t>(rows * row_stride);
+  if (passes.vertical_first) intermediate_bytes.room_for<uint8_t>(rows * row_stride);
   plane_lanes = static_cast<int>(round_up(passes.columns.size(), 16));
-  const size_t lanes =
-      passes.vertical_before ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
+  const size_t lanes = passes.vertical_first ? round_up(row_bytes, 64) : 3 * static_cast<size_t>(plane_lanes);
   group_bytes = lanes * kernels->lane_bytes;
   ring_groups = y_axis->vertical.most_groups;
   ring_bytes.room_for<uint8_t>(ring_groups * group_bytes + kSlack);
   pointers_bytes.room_for<const uint8_t*>(ring_groups);
 }
 
-// The window's rows [begin, end) get the fill; called before the planes hold anything else.
+// Stores the fill to the window's rows [begin, end). Call it before the planes hold anything else.
 void Resampler::Impl::store_fill(int64_t begin, int64_t end) {
   const uint8_t* const planes[3] = {plane(0, 0), plane(0, 1), plane(0, 2)};
   for (int64_t y = begin; y < end; ++y) {
@@ -190,7 +185,7 @@ void Resampler::Impl::store_fill(int64_t begin, int64_t end) {
   }
 }
 
-// Where the levels of a row of the resized image go; `k` is its place among the rows made together.
+// Where the levels of a row of the resized image go; `k`: its index among the rows made together.
 void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
   const int left = passes.columns.begin - resize.window_x;
   for (int c = 0; c < 3; ++c) {
@@ -198,7 +193,7 @@ void Resampler::Impl::choose_planes(int k, int row, uint8_t** planes) {
   }
 }
 
-// The levels of a row of the resized image are in the planes that choose_planes chose.
+// Stores a row of the resized image, whose levels are in the planes that choose_planes chose.
 void Resampler::Impl::finish_row(int row, uint8_t* const* planes) {
   const int left = passes.columns.begin - resize.window_x;
   if (!planes_are_target) {
@@ -226,8 +221,8 @@ void Resampler::Impl::copy_row(const uint8_t* row) {
   finish_row(y, planes);
 }
 
-// Rows of the resized image, as wide as the box's need_x, resized horizontally and stored. rows[first] is row
-// `output_row`; only `count` of the group's rows count.
+// Resizes rows, as wide as the box's need_x, horizontally and stores them. rows[first] is row `output_row`;
+// only `count` rows of the group are valid.
 void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int count, int output_row) {
   uint8_t* planes[3 * kMostRows];
   for (int k = 0; k < kernels->rows; ++k) {
@@ -242,14 +237,14 @@ void Resampler::Impl::horizontal_rows(const uint8_t* const* rows, int first, int
   for (int k = first; k < first + count; ++k) finish_row(output_row + k - first, planes + 3 * k);
 }
 
-// A group of source rows: rows[first] is row `next_source` of the box, and `count` rows are really there.
+// Takes a group of source rows: rows[first] is row `next_source` of the box, and `count` rows are valid.
 void Resampler::Impl::take_group(const uint8_t* const* rows, int first, int count) {
   const int index = next_source / kernels->rows;
   if (!passes.vertical) {
     horizontal_rows(rows, first, count, next_source);
     return;
   }
-  if (passes.vertical_before) {
+  if (passes.vertical_first) {
     kernels->interleave(rows, need_x.size() * 3, ring_group(index));
   } else {
     const RowPart part{passes.columns.begin, passes.columns.size(), need_x.begin, need_x.size()};
@@ -268,7 +263,7 @@ void Resampler::Impl::make_outputs(int index) {
     const int y = next_output, count = table.groups_of(y);
     const int32_t* words = table.words_of(y);
     for (int g = 0; g < count; ++g) groups[g] = ring_group(table.first_of(y) + g);
-    if (!passes.vertical_before) {
+    if (!passes.vertical_first) {
       choose_planes(0, y, planes);
       for (int c = 0; c < 3; ++c) {
         kernels->vertical(groups, count, words, passes.columns.size(), planes[c]);
@@ -277,27 +272,27 @@ void Resampler::Impl::make_outputs(int index) {
       finish_row(y, planes);
       continue;
     }
-    kernels->vertical(groups, count, words, need_x.size() * 3, between_row(between));
+    kernels->vertical(groups, count, words, need_x.size() * 3, intermediate_row(intermediate));
     if (!passes.horizontal) {
       choose_planes(0, y, planes);
-      kernels->deinterleave(between_row(0), passes.columns.size(), planes);
+      kernels->deinterleave(intermediate_row(0), passes.columns.size(), planes);
       finish_row(y, planes);
-    } else if (++between == kernels->rows || y + 1 == passes.rows.end) {
+    } else if (++intermediate == kernels->rows || y + 1 == passes.rows.end) {
       const uint8_t* rows[kMostRows];
-      for (int k = 0; k < kernels->rows; ++k) rows[k] = between_row(std::min(k, between - 1));
-      horizontal_rows(rows, 0, between, y + 1 - between);
-      between = 0;
+      for (int k = 0; k < kernels->rows; ++k) rows[k] = intermediate_row(std::min(k, intermediate - 1));
+      horizontal_rows(rows, 0, intermediate, y + 1 - intermediate);
+      intermediate = 0;
     }
   }
 }
 
-// Adds the time of a call to what was spent.
-struct Resampler::Lap {
-  explicit Lap(Impl* impl) : impl_(impl), begin_(impl->measured ? now_ns() : 0) {}
-  ~Lap() {
+// Adds the duration of a call to spent_ns.
+struct Resampler::ScopedTimer {
+  explicit ScopedTimer(Impl* impl) : impl_(impl), begin_(impl->measured ? now_ns() : 0) {}
+  ~ScopedTimer() {
     if (begin_ != 0) impl_->spent_ns += now_ns() - begin_;
   }
-  Lap(const Lap&) = delete;
+  ScopedTimer(const ScopedTimer&) = delete;
 
  private:
   Impl* const impl_;
@@ -319,13 +314,13 @@ int64_t Resampler::spent_ns() const {
 }
 
 bool Resampler::begin(const Resize& r, const Target& t) {
-  const Lap lap(impl_);
+  const ScopedTimer lap(impl_);
   impl_->need_x = impl_->need_y = {};
   if (!make_plan(r, &impl_->passes) || t.data == nullptr || (t.lut == nullptr && t.dtype != Dtype::kUint8)) {
     return false;
   }
   try {
-    impl_->plan(r, t);
+    impl_->prepare(r, t);
   } catch (const std::bad_alloc&) {
     impl_->need_x = impl_->need_y = {};
     return false;
@@ -345,13 +340,10 @@ int Resampler::need_y0() const {
 int Resampler::need_y1() const {
   return impl_->need_y.end;
 }
-int Resampler::pixel_bytes() const {
-  return 3;
-}
 
 void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
   Impl& s = *impl_;
-  const Lap lap(impl_);
+  const ScopedTimer lap(impl_);
   count = std::min(count, s.need_y.end - s.next_source);
   if (!s.passes.horizontal && !s.passes.vertical) {
     for (; count > 0; --count, ++s.next_source, first += stride) s.copy_row(first);
@@ -363,7 +355,7 @@ void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
     const int at = s.next_source % group_rows;
     const int fresh = std::min(group_rows - at, count);
     const bool complete = at + fresh == group_rows || s.next_source + fresh == s.need_y.end;
-    // Rows that are not there (before the first or behind the last needed one) have no weight: any will do.
+    // Rows that do not exist (before the first or after the last needed one) have no weight: use any row.
     if (complete && s.pending == 0) {
       for (int k = 0; k < group_rows; ++k)
         rows[k] = first + stride * (std::clamp(k, at, at + fresh - 1) - at);
@@ -389,7 +381,7 @@ void Resampler::rows(const uint8_t* first, ptrdiff_t stride, int count) {
 }
 
 void Resampler::finish() {
-  // An image of extreme proportions may have needed a large ring; a thread does not keep it.
+  // An image of extreme proportions may have needed a large ring; free it.
   constexpr size_t kKeep = size_t{16} << 20;
   if (impl_->ring_bytes.size() > kKeep) impl_->ring_bytes.release();
 }

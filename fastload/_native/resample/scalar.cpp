@@ -1,4 +1,4 @@
-// The kernels in plain C++: what every other instruction set must agree with.
+// The kernels in plain C++: all other instruction sets must agree with them.
 #include <algorithm>
 #include <cstring>
 
@@ -19,7 +19,7 @@ void encode(const int32_t* weights, int32_t* words) {
   words[0] = weights[0];
 }
 
-// words: [out][groups]; start and, behind it, count.
+// words: [out][groups]; the starts, and after them the counts.
 void make_horizontal(const Weights& weights, HorizontalTable* table) {
   const size_t out = weights.out;
   table->groups = weights.taps;
@@ -61,7 +61,7 @@ void interleave(const uint8_t* const* rows, int count, uint8_t* group) {
 }
 
 void vertical(const uint8_t* const* groups, int count, const int32_t* words, int lanes, uint8_t* levels) {
-  constexpr int kBlock = 64;  // sums of a block stay in registers or L1
+  constexpr int kBlock = 64;  // the sums of a block stay in registers or L1
   for (int begin = 0; begin < lanes; begin += kBlock) {
     const int n = std::min(kBlock, lanes - begin);
     int32_t sums[kBlock];
@@ -106,7 +106,7 @@ void store_levels(const RowOutput& output, const uint8_t* const* planes, void* r
 
 }  // namespace
 
-// Values are copied, never computed with: what a 16-bit element means is of no interest here.
+// Values are copied, not computed: the meaning of a 16-bit element does not matter here.
 StoreRow scalar_store_for(RowOutput* output) {
   switch (output->dtype) {
     case Dtype::kFloat32:

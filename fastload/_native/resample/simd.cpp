@@ -1,4 +1,4 @@
-// Which instruction set the resampler uses: the best one here, a lower one where FASTLOAD_SIMD names it.
+// Chooses the resampler's instruction set: the best one here, or a lower one that FASTLOAD_SIMD names.
 #include <atomic>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +12,7 @@ namespace resampling {
 
 namespace {
 
-// From the best down to what runs everywhere.
+// From the best to the one that runs everywhere.
 const Kernels* const kAllKernels[] = {
 #ifdef FASTLOAD_X86
     &kAvx512Kernels,
@@ -35,7 +35,7 @@ bool runs_here(const Kernels* kernels) {
   return kernels == &kScalarKernels;
 }
 
-// The kernels of that name, the best ones for an empty name; nullptr where this machine can't run them.
+// The kernels of that name, the best ones for an empty name; nullptr if this machine cannot run them.
 const Kernels* kernels_named(const char* name) {
   const bool best = name == nullptr || *name == '\0';
   for (const Kernels* kernels : kAllKernels) {
@@ -52,7 +52,7 @@ const Kernels& kernels_in_use() {
   const Kernels* kernels = chosen.load(std::memory_order_relaxed);
   if (kernels == nullptr) {
     kernels = kernels_named(std::getenv("FASTLOAD_SIMD"));
-    if (kernels == nullptr) kernels = kernels_named("");  // a set that this machine lacks, or a typing error
+    if (kernels == nullptr) kernels = kernels_named("");  // unknown name, or not supported here
     chosen.store(kernels, std::memory_order_relaxed);
   }
   return *kernels;

@@ -1,4 +1,4 @@
-// Caffe's Datum in protobuf's wire format; the fields are in fastload/storage/formats/_datum.py.
+// Parses Caffe's Datum; fastload/storage/formats/_datum.py lists the fields.
 #include "scan/scan.h"
 #include "scan/wire.h"
 
@@ -18,7 +18,7 @@ bool read_datum(ByteRange message, const uint8_t* data, int64_t* row) {
       row[kNbytes] = field.value.end - field.value.at;
     } else if (field.number < 8 && field.wire == 0 && kNumbers[field.number] >= 0) {
       uint64_t value = 0;
-      if (!varint(&field.value, &value)) return false;
+      if (!read_varint(&field.value, &value)) return false;
       row[kNumbers[field.number]] = static_cast<int64_t>(value);
       if (field.number == 5) row[kLabelled] = 1;
     }
@@ -31,7 +31,7 @@ bool read_datum(ByteRange message, const uint8_t* data, int64_t* row) {
 int64_t find_datums(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes, size_t n,
                     int64_t* table) {
   for (size_t row = 0; row < n; row++) {
-    if (!inside(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
+    if (!message_fits(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
     const uint8_t* begin = data + offset[row];
     if (!read_datum({begin, begin + nbytes[row]}, data, table + kDatumColumns * row))
       return static_cast<int64_t>(row);

@@ -1,4 +1,4 @@
-// tf.train.Example in protobuf's wire format; the layout is in fastload/storage/formats/_example.py.
+// Parses tf.train.Example; fastload/storage/formats/_example.py describes the layout.
 #include <cstring>
 
 #include "scan/scan.h"
@@ -9,16 +9,16 @@ namespace {
 
 constexpr unsigned kBytes = 1, kFloat = 2, kInt64 = 3;
 
-struct List {
+struct ValueList {
   unsigned kind;
   uint64_t count;
   ByteRange place;
   int64_t first;
 };
 
-bool read_list(unsigned kind, ByteRange in, List* list) {
+bool read_list(unsigned kind, ByteRange in, ValueList* list) {
   *list = {kind, 0, in, 0};
-  if (kind == kBytes) list->place.end = in.at;  // of no bytes, unless a value follows
+  if (kind == kBytes) list->place.end = in.at;  // empty unless a value follows
   Field field;
   while (in.at < in.end) {
     if (!next_field(&in, &field)) return false;
@@ -38,7 +38,7 @@ bool read_list(unsigned kind, ByteRange in, List* list) {
     } else if (kind == kInt64 && (field.wire == 0 || field.wire == 2)) {
       while (value.at < value.end) {
         uint64_t number = 0;
-        if (!varint(&value, &number)) return false;
+        if (!read_varint(&value, &number)) return false;
         if (list->count++ == 0) list->first = static_cast<int64_t>(number);
       }
     }
@@ -46,7 +46,7 @@ bool read_list(unsigned kind, ByteRange in, List* list) {
   return true;
 }
 
-// The list of a Feature: its last one.
+// The list of a Feature. If there are several, the last one counts.
 bool read_feature(ByteRange in, unsigned* kind, ByteRange* list) {
   Field field;
   *kind = 0;
@@ -62,7 +62,7 @@ bool read_feature(ByteRange in, unsigned* kind, ByteRange* list) {
 
 bool read_example(ByteRange example, const uint8_t* data, const std::vector<std::string>& names, size_t row,
                   const Features& found) {
-  Field outer, entry, part;
+  Field outer, entry, member;
   while (example.at < example.end) {
     if (!next_field(&example, &outer)) return false;
     if (outer.number != 1 || outer.wire != 2) continue;
@@ -71,10 +71,10 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
       if (entry.number != 1 || entry.wire != 2) continue;
       ByteRange name{data, data}, feature{nullptr, nullptr};
       while (entry.value.at < entry.value.end) {
-        if (!next_field(&entry.value, &part)) return false;
-        if (part.wire != 2) continue;
-        if (part.number == 1) name = part.value;
-        if (part.number == 2) feature = part.value;
+        if (!next_field(&entry.value, &member)) return false;
+        if (member.wire != 2) continue;
+        if (member.number == 1) name = member.value;
+        if (member.number == 2) feature = member.value;
       }
       if (feature.at == nullptr) continue;
       unsigned kind = 0;
@@ -85,7 +85,7 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
       for (size_t column = 0; column < names.size(); column++) {
         if (names[column].size() != length || std::memcmp(names[column].data(), name.at, length) != 0)
           continue;
-        List list;
+        ValueList list;
         if (!read_list(kind, where, &list)) return false;
         const size_t slot = row * names.size() + column;
         found.kind[slot] = static_cast<uint8_t>(kind);
@@ -105,7 +105,7 @@ bool read_example(ByteRange example, const uint8_t* data, const std::vector<std:
 int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
                       size_t n, const std::vector<std::string>& names, const Features& found) {
   for (size_t row = 0; row < n; row++) {
-    if (!inside(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
+    if (!message_fits(size, offset[row], nbytes[row])) return static_cast<int64_t>(row);
     const uint8_t* begin = data + offset[row];
     if (!read_example({begin, begin + nbytes[row]}, data, names, row, found))
       return static_cast<int64_t>(row);

@@ -1,6 +1,19 @@
-// Walks through record files that others wrote: where the features of tf.train.Example and the fields of
-// Caffe's Datum lie, and the members of a tar archive. What fastload/storage/formats/_example.py, _datum.py
-// and _tar_members.py do in Python, with equal results.
+// Parsers of other programs' record files.
+//
+// What it does. Finds where the features of tf.train.Example and the fields of Caffe's Datum are, and lists
+// the members of a tar archive. Each does the same as a module in fastload/storage/formats/ (_example.py,
+// _datum.py, _tar_members.py), many times faster.
+//
+// Guarantees
+//   exactness      the results of the Python modules
+//   bounds         every length that a file claims is checked before it is used; only names are copied
+//   errors         malformed input is reported with its position, never by an exception; only allocations
+//                  throw
+//   thread safety  functions without state
+//   ownership      the caller owns the data and all output arrays
+//
+// Tests: tests/storage/test_example.py, test_tar.py, test_lmdb_foreign.py (Datum), with the core and with
+// Python alone, on sound and damaged files.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +23,8 @@
 
 namespace fastload {
 
-// Where m named features of n examples lie; all arrays hold n * m items, zeroed by the caller. The meaning of
-// each is in _example.py.
+// Where m named features of n examples are; all arrays have n * m items, zeroed by the caller. _example.py
+// defines what each holds.
 struct Features {
   uint8_t* kind;
   int32_t* count;
@@ -20,23 +33,23 @@ struct Features {
   int64_t* first;
 };
 
-// Fills `found` for the examples at offset, nbytes of data. The first example that is no valid message, or
-// -1.
+// Fills `found` for the examples at data + offset[i], nbytes[i]. Returns the first example that is not a
+// valid message, or -1.
 int64_t find_features(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes,
                       size_t n, const std::vector<std::string>& names, const Features& found);
 
 constexpr size_t kDatumColumns = 8;
 
-// Fills the table (n, kDatumColumns) of zeros with the fields of Caffe's Datum messages, as _datum.py says.
-// The first that is no valid message, or -1.
+// Fills the table (n, kDatumColumns) of zeros with the fields of Caffe's Datum messages; _datum.py defines
+// the columns. Returns the first that is not a valid message, or -1.
 int64_t find_datums(const uint8_t* data, size_t size, const int64_t* offset, const int64_t* nbytes, size_t n,
                     int64_t* table);
 
 // The members of an archive that belong to samples; see Members in _tar_members.py.
 struct TarMembers {
-  size_t at = 0;     // where the walk ended
-  std::string why;   // what is wrong there; empty if nothing is. "{name}" stands for `name`
-  std::string name;  // the member that is refused
+  size_t at = 0;     // where parsing ended
+  std::string why;   // the error there; empty if there is none. "{name}" stands for `name`
+  std::string name;  // the member that was rejected
   std::string names;
   std::vector<int64_t> ends;
   std::vector<int32_t> stem;

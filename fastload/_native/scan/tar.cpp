@@ -1,4 +1,4 @@
-// The members of a tar archive; the layout is in fastload/storage/formats/_tar_members.py.
+// Lists the members of a tar archive; fastload/storage/formats/_tar_members.py describes the layout.
 #include <algorithm>
 #include <cstring>
 #include <unordered_map>
@@ -12,9 +12,9 @@ constexpr size_t kBlock = 512;
 constexpr size_t kMaxName = 4096;
 constexpr size_t kMaxExtensions = 1000;
 
-class Walk {
+class TarReader {
  public:
-  Walk(const uint8_t* data, size_t size) : data_(data), size_(size) {}
+  TarReader(const uint8_t* data, size_t size) : data_(data), size_(size) {}
 
   TarMembers run() {
     while (step()) {
@@ -23,10 +23,10 @@ class Walk {
   }
 
  private:
-  // Reads one header; false at the end, or where something is wrong.
+  // Reads one header. False: at the end of the archive, or on an error.
   bool step();
-  bool extended(size_t begin, size_t end, bool global);
-  bool member(std::string name, size_t begin, size_t nbytes);
+  bool read_pax_header(size_t begin, size_t end, bool global);
+  bool add_member(std::string name, size_t begin, size_t nbytes);
 
   bool refuse(const std::string& why, const std::string& name = std::string()) {
     out_.why = why;
@@ -34,8 +34,8 @@ class Walk {
     return false;
   }
 
-  // Octal digits ended by blanks or zeros; or base 256 where the first bit is set.
-  static bool number(const uint8_t* field, size_t width, uint64_t* value) {
+  // Parses octal digits that end with blanks or zeros, or base 256 if the first bit is set.
+  static bool read_number(const uint8_t* field, size_t width, uint64_t* value) {
     *value = 0;
     if (field[0] == 0x80) {
       for (size_t i = 1; i < width; i++) {
@@ -58,7 +58,7 @@ class Walk {
     return true;
   }
 
-  static std::string text(const uint8_t* field, size_t width) {
+  static std::string read_text(const uint8_t* field, size_t width) {
     const void* zero = std::memchr(field, 0, width);
     return std::string(
         reinterpret_cast<const char*>(field),
@@ -68,17 +68,17 @@ class Walk {
   const uint8_t* data_;
   size_t size_;
   TarMembers out_;
-  bool has_name_ = false, has_size_ = false;  // out of a pax or GNU header before the member
+  bool has_name_ = false, has_size_ = false;  // from a pax or GNU header before the member
   std::string name_;
   uint64_t size_given_ = 0;
   bool has_last_ = false;
   std::string last_;  // the stem of the member before
-  std::unordered_map<std::string, int16_t> known_;
+  std::unordered_map<std::string, int16_t> extension_numbers_;
 };
 
 const char* const kBadNumber = "expected a number in octal digits in a tar header, found other bytes";
 
-bool sums_up(const uint8_t* header, uint64_t stored) {
+bool checksum_matches(const uint8_t* header, uint64_t stored) {
   uint64_t sum = 8 * ' ';
   uint64_t high = 0;
   for (size_t i = 0; i < kBlock; i++) {
@@ -89,7 +89,7 @@ bool sums_up(const uint8_t* header, uint64_t stored) {
   return stored == sum || stored == sum - 256 * high;
 }
 
-bool Walk::step() {
+bool TarReader::step() {
   const size_t at = out_.at;
   if (size_ - at < kBlock) return refuse("the archive is cut short: expected another header or the end mark");
   const uint8_t* header = data_ + at;
@@ -100,36 +100,36 @@ bool Walk::step() {
       return refuse("something follows the end mark of the archive");
     return false;
   }
-  uint64_t stored = 0, own = 0;
-  if (!number(header + 148, 8, &stored)) return refuse(kBadNumber);
-  if (!sums_up(header, stored))
+  uint64_t stored = 0, header_size = 0;
+  if (!read_number(header + 148, 8, &stored)) return refuse(kBadNumber);
+  if (!checksum_matches(header, stored))
     return refuse("expected the header of a tar member, found other bytes or a damaged one");
-  if (!number(header + 124, 12, &own)) return refuse(kBadNumber);
+  if (!read_number(header + 124, 12, &header_size)) return refuse(kBadNumber);
   const char kind = static_cast<char>(header[156]);
   const auto one_of = [kind](const char* kinds) { return kind != 0 && std::strchr(kinds, kind) != nullptr; };
-  uint64_t nbytes = has_size_ && !one_of("xgLK") ? size_given_ : own;
+  uint64_t nbytes = has_size_ && !one_of("xgLK") ? size_given_ : header_size;
   if (one_of("512346V")) nbytes = 0;
   const size_t begin = at + kBlock;
   if (nbytes > size_ - begin) {
     return refuse("the archive is cut short: expected " + std::to_string(nbytes) + " bytes of data, found " +
                   std::to_string(size_ - begin));
   }
-  // The padding may lie behind the end of the file: the next step says that it is cut short.
+  // The padding may lie beyond the end of the file: the next step then reports a truncated archive.
   const size_t next =
       std::min(size_, begin + static_cast<size_t>(nbytes + (kBlock - nbytes % kBlock) % kBlock));
   const size_t end = begin + static_cast<size_t>(nbytes);
   if (kind == 'x' || kind == 'g') {
-    if (!extended(begin, end, kind == 'g')) return false;
+    if (!read_pax_header(begin, end, kind == 'g')) return false;
   } else if (kind == 'L') {
     if (nbytes > kMaxName) return refuse("a name of " + std::to_string(nbytes) + " bytes");
-    name_ = text(data_ + begin, end - begin);
+    name_ = read_text(data_ + begin, end - begin);
     has_name_ = true;
   } else if (kind != 'K') {
-    std::string name = text(header, 100);
+    std::string name = read_text(header, 100);
     if (has_name_) {
       name = name_;
     } else if (std::memcmp(header + 257, "ustar\0", 6) == 0 && header[345] != 0) {
-      name = text(header + 345, 155) + "/" + name;
+      name = read_text(header + 345, 155) + "/" + name;
     }
     has_name_ = has_size_ = false;
     switch (kind) {
@@ -154,8 +154,8 @@ bool Walk::step() {
       case '\0':
       case '0':
       case '7':
-        if (kind != '7' && !name.empty() && name.back() == '/') break;  // how the oldest write a folder
-        if (!member(std::move(name), begin, end - begin)) return false;
+        if (kind != '7' && !name.empty() && name.back() == '/') break;  // a folder in the oldest format
+        if (!add_member(std::move(name), begin, end - begin)) return false;
         break;
       default:
         return refuse("{name} is of an unknown type", name);
@@ -165,7 +165,7 @@ bool Walk::step() {
   return true;
 }
 
-bool Walk::extended(size_t begin, size_t end, bool global) {
+bool TarReader::read_pax_header(size_t begin, size_t end, bool global) {
   size_t at = begin;
   while (at < end && data_[at] != 0) {
     uint64_t length = 0;
@@ -206,7 +206,7 @@ bool Walk::extended(size_t begin, size_t end, bool global) {
   return true;
 }
 
-bool Walk::member(std::string name, size_t begin, size_t nbytes) {
+bool TarReader::add_member(std::string name, size_t begin, size_t nbytes) {
   size_t skip = 0;
   while (name.compare(skip, 2, "./") == 0) skip += 2;
   name.erase(0, skip);
@@ -223,17 +223,17 @@ bool Walk::member(std::string name, size_t begin, size_t nbytes) {
   const size_t dot = name.find('.', base);
   if (dot == std::string::npos || dot == base || name.compare(base, 2, "__") == 0) {
     has_last_ = false;
-    return true;  // WebDataset's notes to itself, hidden files, and what has no extension
+    return true;  // WebDataset's own metadata, hidden files, and names without an extension
   }
   std::string extension = name.substr(dot + 1);
   for (char& c : extension) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + ('a' - 'A'));
   }
-  auto found = known_.find(extension);
-  if (found == known_.end()) {
-    if (known_.size() >= kMaxExtensions)
+  auto found = extension_numbers_.find(extension);
+  if (found == extension_numbers_.end()) {
+    if (extension_numbers_.size() >= kMaxExtensions)
       return refuse("more than " + std::to_string(kMaxExtensions) + " different endings of names");
-    found = known_.emplace(extension, static_cast<int16_t>(known_.size())).first;
+    found = extension_numbers_.emplace(extension, static_cast<int16_t>(extension_numbers_.size())).first;
     out_.extensions.push_back(extension);
   }
   const bool same = has_last_ && name.compare(0, dot, last_) == 0;
@@ -252,7 +252,7 @@ bool Walk::member(std::string name, size_t begin, size_t nbytes) {
 }  // namespace
 
 TarMembers tar_members(const uint8_t* data, size_t size) {
-  return Walk(data, size).run();
+  return TarReader(data, size).run();
 }
 
 }  // namespace fastload

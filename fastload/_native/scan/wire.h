@@ -1,4 +1,4 @@
-// Protobuf's wire format, read with every bound checked; fastload/storage/formats/_example.py describes it.
+// Protobuf's wire format (protobuf.dev, "Encoding") with every bound checked.
 #pragma once
 
 #include <cstddef>
@@ -8,8 +8,8 @@ namespace fastload {
 
 constexpr int64_t kMaxMessage = (int64_t{1} << 31) - 1;  // protobuf's own limit
 
-// Whether a message of `nbytes` at `offset` may lie in `size` bytes.
-inline bool inside(size_t size, int64_t offset, int64_t nbytes) {
+// Whether a message of `nbytes` at `offset` lies within `size` bytes.
+inline bool message_fits(size_t size, int64_t offset, int64_t nbytes) {
   return offset >= 0 && nbytes >= 0 && nbytes <= kMaxMessage && static_cast<uint64_t>(offset) <= size &&
          static_cast<uint64_t>(nbytes) <= size - static_cast<uint64_t>(offset);
 }
@@ -25,7 +25,7 @@ struct Field {
   ByteRange value;
 };
 
-inline bool varint(ByteRange* in, uint64_t* value) {
+inline bool read_varint(ByteRange* in, uint64_t* value) {
   *value = 0;
   for (unsigned shift = 0; shift < 70 && in->at < in->end; shift += 7) {
     const uint8_t byte = *in->at++;
@@ -35,10 +35,10 @@ inline bool varint(ByteRange* in, uint64_t* value) {
   return false;
 }
 
-// The next field of a message that is not at its end; false if it is broken.
+// Reads the next field of a message that is not at its end. False: it is malformed.
 inline bool next_field(ByteRange* in, Field* field) {
   uint64_t tag = 0;
-  if (!varint(in, &tag)) return false;
+  if (!read_varint(in, &tag)) return false;
   field->number = tag >> 3;
   field->wire = tag & 7;
   if (field->number == 0 || tag >> 32 != 0) return false;
@@ -46,14 +46,14 @@ inline bool next_field(ByteRange* in, Field* field) {
   uint64_t length = 0;
   switch (field->wire) {
     case 0:
-      if (!varint(in, &length)) return false;
+      if (!read_varint(in, &length)) return false;
       field->value = {start, in->at};
       return true;
     case 1:
       length = 8;
       break;
     case 2:
-      if (!varint(in, &length)) return false;
+      if (!read_varint(in, &length)) return false;
       start = in->at;
       break;
     case 5:

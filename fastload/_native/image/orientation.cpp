@@ -1,43 +1,41 @@
-#include "jpeg/orientation.h"
+#include "image/orientation.h"
 
 #include <cstring>
 #include <string_view>
+
+#include "base/bytes.h"
 
 namespace fastload {
 
 namespace {
 
-constexpr size_t kOrientation = 0x0112, kShort = 3;  // tag and type: EXIF 2.32, 4.6.4 and TIFF 6.0
+constexpr size_t kOrientation = 0x0112, kShort = 3;  // tag and type: EXIF 2.32, 4.6.4, and TIFF 6.0
 
-size_t be16(const uint8_t* at) {
-  return static_cast<size_t>(at[0]) << 8 | at[1];
-}
-
-size_t read(const uint8_t* at, size_t nbytes, bool little) {
-  size_t value = 0;
-  for (size_t i = 0; i < nbytes; i++) value = value << 8 | at[little ? nbytes - 1 - i : i];
-  return value;
+template <typename T>
+size_t read(const uint8_t* at, bool little) {
+  return little ? load_le<T>(at) : load_be<T>(at);
 }
 
 bool begins(const uint8_t* data, size_t nbytes, std::string_view with) {
   return nbytes >= with.size() && std::memcmp(data, with.data(), with.size()) == 0;
 }
 
-// What the first directory of a TIFF says: the orientation, 0 where it says none, -1 where it is odd.
+// The orientation in the first directory of a TIFF; 0: it has none; -1: unusual, Pillow must decide.
 int orientation_of(const uint8_t* tiff, size_t nbytes) {
   if (nbytes < 8) return -1;
   const bool little = begins(tiff, nbytes, std::string_view("II*\0", 4));
   if (!little && !begins(tiff, nbytes, std::string_view("MM\0*", 4))) return -1;
-  const size_t directory = read(tiff + 4, 4, little);
+  const size_t directory = read<uint32_t>(tiff + 4, little);
   if (directory < 8 || directory > nbytes - 2) return -1;
-  const size_t count = read(tiff + directory, 2, little);
+  const size_t count = read<uint16_t>(tiff + directory, little);
   if (count > (nbytes - directory - 2) / 12) return -1;
   int found = 0;
   for (size_t i = 0; i < count; i++) {
     const uint8_t* entry = tiff + directory + 2 + 12 * i;
-    if (read(entry, 2, little) != kOrientation) continue;
-    if (found != 0 || read(entry + 2, 2, little) != kShort || read(entry + 4, 4, little) != 1) return -1;
-    found = static_cast<int>(read(entry + 8, 2, little));
+    if (read<uint16_t>(entry, little) != kOrientation) continue;
+    if (found != 0 || read<uint16_t>(entry + 2, little) != kShort || read<uint32_t>(entry + 4, little) != 1)
+      return -1;
+    found = static_cast<int>(read<uint16_t>(entry + 8, little));
     if (found == 0) return -1;
   }
   return found;
@@ -56,11 +54,11 @@ bool jpeg_may_be_turned(const uint8_t* data, size_t nbytes) {
     }
     if (marker == 0xDA) return orientation == 0 ? xmp : orientation != 1;
     if (marker == 0x01 || (marker >= 0xD0 && marker <= 0xD9)) return true;
-    const size_t length = be16(data + at + 2);
+    const size_t length = load_be<uint16_t>(data + at + 2);
     if (length < 2 || nbytes - at - 2 < length) return true;
     const uint8_t* segment = data + at + 4;
     const size_t room = length - 2;
-    // Several parts of EXIF, which Pillow joins, are rare.
+    // EXIF in several segments, which Pillow joins, is rare.
     if (marker == 0xE1 && begins(segment, room, std::string_view("Exif\0\0", 6))) {
       if (exif) return true;
       exif = true;
@@ -78,7 +76,7 @@ bool jpeg_may_be_turned(const uint8_t* data, size_t nbytes) {
 bool png_may_be_turned(const uint8_t* data, size_t nbytes) {
   size_t at = 8;
   while (nbytes - at >= 12) {
-    const size_t length = read(data + at, 4, false);
+    const size_t length = load_be<uint32_t>(data + at);
     if (length > nbytes - at - 12) return true;
     const uint8_t* type = data + at + 4;
     if (begins(type, 4, "IEND")) return false;

@@ -1,7 +1,7 @@
-#include "io/gather.h"
+#include "batch/gather.h"
 
 #include "base/status.h"
-#include "batch/image.h"
+#include "image/header.h"
 #include "io/crc32c.h"
 
 namespace fastload {
@@ -21,7 +21,7 @@ size_t gather(const Files& files, const int32_t* file, size_t n, uint8_t* memory
     if (!read) nbytes = 0;
     int width = 0, height = 0;
     if (read) status = probe_size(memory + at, nbytes, &width, &height);
-    // What may be truncated is for Pillow to judge.
+    // Pillow decides about files that may be truncated.
     if (status == Status::kOk && memory[at] == 0xFF && !jpeg_ends(memory + at, nbytes))
       status = Status::kUnsupported;
     const bool known = status == Status::kOk;

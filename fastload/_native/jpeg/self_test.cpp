@@ -1,5 +1,5 @@
-// What is found out about the linked libjpeg by doing it once: whether it lets its entropy decoder be
-// replaced, and whether it makes of coefficients the pixels that we make of them.
+// Self-tests of the linked libjpeg, run once per process: whether its entropy decoder can be replaced, and
+// whether it converts coefficients to the same pixels as our code.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -15,44 +15,44 @@
 namespace fastload {
 namespace {
 
-struct Picture {
+struct TestImage {
   int width, height, components;
   int h, v;  // sampling of luma over chroma
 };
 
-// Wide and high enough for two MCU rows to be skipped, for several column blocks and for dummy blocks.
-constexpr Picture kLarge = {203, 91, 3, 2, 2};
-// Of all kinds that are decoded without libjpeg, with edges of all kinds.
-constexpr Picture kSmall[] = {
+// Wide and high enough to skip two MCU rows, for several column blocks and for padding blocks.
+constexpr TestImage kLarge = {203, 91, 3, 2, 2};
+// All kinds that are decoded without libjpeg, with all kinds of edges.
+constexpr TestImage kSmall[] = {
     {61, 39, 3, 2, 2}, {45, 21, 3, 2, 1}, {21, 45, 3, 1, 2}, {29, 21, 3, 1, 1}, {29, 21, 1, 1, 1}};
 
-struct Compressor {
+struct TestCompressor {
   jpeg_compress_struct cinfo;
-  DctErrors errors;
-  DctOutput out;
-  Compressor() {
+  LibjpegErrors errors;
+  LibjpegOutput out;
+  TestCompressor() {
     std::memset(&cinfo, 0, sizeof(cinfo));
     errors.install(reinterpret_cast<jpeg_common_struct*>(&cinfo));
   }
-  ~Compressor() { jpeg_destroy_compress(&cinfo); }
-  Compressor(const Compressor&) = delete;
-  Compressor& operator=(const Compressor&) = delete;
+  ~TestCompressor() { jpeg_destroy_compress(&cinfo); }
+  TestCompressor(const TestCompressor&) = delete;
+  TestCompressor& operator=(const TestCompressor&) = delete;
 };
 
-struct Decompressor {
+struct TestDecompressor {
   jpeg_decompress_struct cinfo;
-  DctErrors errors;
-  Decompressor() {
+  LibjpegErrors errors;
+  TestDecompressor() {
     std::memset(&cinfo, 0, sizeof(cinfo));
     errors.install(reinterpret_cast<jpeg_common_struct*>(&cinfo));
   }
-  ~Decompressor() { jpeg_destroy_decompress(&cinfo); }
-  Decompressor(const Decompressor&) = delete;
-  Decompressor& operator=(const Decompressor&) = delete;
+  ~TestDecompressor() { jpeg_destroy_decompress(&cinfo); }
+  TestDecompressor(const TestDecompressor&) = delete;
+  TestDecompressor& operator=(const TestDecompressor&) = delete;
 };
 
-// A gradient with texture. Note [setjmp] (jpeg/libjpeg.h) holds for this and the next.
-bool compress(Compressor* compressor, const Picture& picture) {
+// Compresses a gradient with texture. Note [setjmp] (jpeg/libjpeg.h) applies to this function and the next.
+bool compress(TestCompressor* compressor, const TestImage& picture) {
   jpeg_compress_struct* cinfo = &compressor->cinfo;
   if (setjmp(compressor->errors.jump)) return false;
   jpeg_create_compress(cinfo);
@@ -77,10 +77,10 @@ bool compress(Compressor* compressor, const Picture& picture) {
   return true;
 }
 
-// Decodes columns [x0, x1) from row y0 on; `source` (may be null) takes the entropy decoder's place.
-// `pixels` has room for all RGB pixels.
-bool decode(Decompressor* decompressor, const uint8_t* jpeg, size_t nbytes, DctSource* source, int x0, int x1,
-            int y0, uint8_t* pixels) {
+// Decodes columns [x0, x1) from row y0 on; `source` (may be null) replaces the entropy decoder. `pixels` has
+// room for all RGB pixels.
+bool decode(TestDecompressor* decompressor, const uint8_t* jpeg, size_t nbytes, DctSource* source, int x0,
+            int x1, int y0, uint8_t* pixels) {
   jpeg_decompress_struct* cinfo = &decompressor->cinfo;
   if (setjmp(decompressor->errors.jump)) return false;
   jpeg_create_decompress(cinfo);
@@ -102,17 +102,17 @@ bool decode(Decompressor* decompressor, const uint8_t* jpeg, size_t nbytes, DctS
 bool same_with_hook() {
   std::string why;
   std::vector<uint8_t> record;
-  Compressor compressor;
+  TestCompressor compressor;
   if (!compress(&compressor, kLarge)) return false;
-  if (!dct_encode(compressor.out.bytes, compressor.out.nbytes, &record, &why)) return false;
+  if (!dct_encode(compressor.out.bytes, compressor.out.nbytes, DctOptions(), &record, &why)) return false;
   const int windows[][3] = {{0, kLarge.width, 0}, {85, 150, 50}};
   for (const auto& window : windows) {
     DctSource source;
     if (!source.open(record.data(), record.size())) return false;
     size_t header_nbytes;
-    const uint8_t* header = source.header(&header_nbytes);
+    const uint8_t* header = source.jpeg_header(&header_nbytes);
     std::vector<uint8_t> expected(3 * kLarge.width * kLarge.height), got(expected.size());
-    Decompressor plain, hooked;
+    TestDecompressor plain, hooked;
     if (!decode(&plain, compressor.out.bytes, compressor.out.nbytes, nullptr, window[0], window[1], window[2],
                 expected.data()))
       return false;
@@ -123,19 +123,19 @@ bool same_with_hook() {
   return true;
 }
 
-bool same_pixels(const Picture& picture) {
+bool same_pixels(const TestImage& picture) {
   std::string why;
   std::vector<uint8_t> record;
-  Compressor compressor;
+  TestCompressor compressor;
   if (!compress(&compressor, picture)) return false;
-  if (!dct_encode(compressor.out.bytes, compressor.out.nbytes, &record, &why)) return false;
+  if (!dct_encode(compressor.out.bytes, compressor.out.nbytes, DctOptions(), &record, &why)) return false;
   const int width = picture.width, height = picture.height;
   std::vector<uint8_t> expected(static_cast<size_t>(3 * width * height)), got(expected.size());
-  Decompressor plain;
+  TestDecompressor plain;
   if (!decode(&plain, compressor.out.bytes, compressor.out.nbytes, nullptr, 0, width, 0, expected.data()))
     return false;
   DctSource source;
-  if (!source.open(record.data(), record.size()) || !source.frame()) return false;
+  if (!source.open(record.data(), record.size()) || !source.frame_header()) return false;
   Placement placement{};
   placement.resize.box_w = placement.resize.resized_w = placement.resize.out_w = width;
   placement.resize.box_h = placement.resize.resized_h = placement.resize.out_h = height;
@@ -143,29 +143,29 @@ bool same_pixels(const Picture& picture) {
   placement.target.row_stride = 3 * width;
   placement.target.pixel_stride = 3;
   placement.target.channel_stride = 1;
-  Planes planes;
+  PlaneDecoder planes;
   RowBuffer rows;
   Resampler resampler;
   return begin_placement(placement, width, height, &resampler) == Status::kOk &&
-         planes.decode(*source.frame(), &source, placement, &rows, &resampler) == Status::kOk &&
+         planes.decode(*source.frame_header(), &source, placement, &rows, &resampler) == Status::kOk &&
          expected == got;
 }
 
-// Tests look at both ways.
-bool wanted() {
+// Tests turn it off to compare both ways.
+bool enabled() {
   return std::getenv("FASTLOAD_NO_DCT_HOOK") == nullptr;
 }
 
 }  // namespace
 
 bool DctSource::usable() {
-  static const bool kUsable = wanted() && same_with_hook();
+  static const bool kUsable = enabled() && same_with_hook();
   return kUsable;
 }
 
-bool Planes::usable() {
+bool PlaneDecoder::usable() {
   if (!available()) return false;
-  static const bool kUsable = wanted() && std::all_of(std::begin(kSmall), std::end(kSmall), same_pixels);
+  static const bool kUsable = enabled() && std::all_of(std::begin(kSmall), std::end(kSmall), same_pixels);
   return kUsable;
 }
 

@@ -1,4 +1,4 @@
-"""Recipes given to the core: what is checked before anything runs, and what they do to memory."""
+"""Sample parameters for the core: the checks before anything runs, and what they write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def files(tmp_path: Path) -> Any:
 
 
 def stages(**changed: Any) -> tuple[np.ndarray, ...]:
-    """One sample through a mirror and a frame that keeps all of it."""
+    """One sample through a mirror and a crop stage that keeps all of it."""
     parts: dict[str, Any] = {
         "first_size": [[W, H]],
         "codes": [[12]],
@@ -45,7 +45,7 @@ def run(files: Any, **given: Any) -> np.ndarray:
     return positional[12].reshape(H, W, 3)
 
 
-def test_a_recipe_is_carried_out(files: Any) -> None:
+def test_stages_are_applied(files: Any) -> None:
     assert np.array_equal(run(files, stages=stages()), np.asarray(photo(W, H))[:, ::-1])
     assert np.array_equal(run(files, stages=stages(codes=[[0]])), np.asarray(photo(W, H)))
 
@@ -62,9 +62,9 @@ WRONG = {
     "no size": ({"first_size": [[0, H]]}, "first_size: sample 0"),
     "an unknown code": ({"codes": [[29]]}, "codes: sample 0"),
     "a negative code": ({"codes": [[-1]]}, "codes: sample 0"),
-    "a box outside": ({"frames": frame(x=1)}, "a box inside the image"),
-    "an empty box": ({"frames": frame(w=0)}, "a box inside the image"),
-    "a box that overflows": ({"frames": frame(x=2**31 - 1)}, "a box inside the image"),
+    "a box outside": ({"frames": frame(x=1)}, "a box inside the current image"),
+    "an empty box": ({"frames": frame(w=0)}, "a box inside the current image"),
+    "a box that overflows": ({"frames": frame(x=2**31 - 1)}, "a box inside the current image"),
     "no side": ({"frames": frame(resized_w=0)}, "sides of 1 up to 65,535"),
     "a window far away": ({"frames": frame(left=2**25)}, "within 2\\*\\*24"),
     "another result": ({"frames": frame(out_w=W - 1)}, "a last frame of out_w x out_h"),
@@ -81,7 +81,7 @@ WRONG = {
         "values: sample 0",
     ),
     "a hue of 256": ({"codes": [[4]], "values": [[[256.0] * 10]]}, "values: sample 0"),
-    "a quarter turn, and a box as before": ({"codes": [[15]]}, "a box inside the image"),
+    "a quarter turn, and a box as before": ({"codes": [[15]]}, "a box inside the current image"),
     "an affine filter": (
         {"codes": [[17]], "values": [[AFFINE[:6] + [1, 0, 0, 0]]]},
         "values: sample 0",
@@ -129,20 +129,20 @@ def test_a_rectangle_is_erased_and_nothing_else(files: Any) -> None:
 @pytest.mark.parametrize(
     "box", [[-1, 0, 2, 2], [0, 0, W + 1, 2], [W - 1, 0, 2, 2], [0, H, 1, 1], [2**31 - 1, 0, 9, 9]]
 )
-def test_rectangles_lie_inside(files: Any, box: list[int]) -> None:
+def test_a_rectangle_outside_is_refused(files: Any, box: list[int]) -> None:
     positional, keywords = arguments(files, [[0, 0, W, H]])
     with pytest.raises(ValueError, match="a rectangle inside the result"):
         core().submit(*positional, **keywords, erase=erased(boxes=np.array([[box]], np.int32)))
 
 
-def test_values_to_erase_with_are_counted(files: Any) -> None:
+def test_a_wrong_number_of_erase_values_is_refused(files: Any) -> None:
     positional, keywords = arguments(files, [[0, 0, W, H]])
     for changed in ({"noise": np.ones(1, np.uint8)}, {"values": np.zeros(3, np.uint8)}):
         with pytest.raises(ValueError, match="erase values"):
             core().submit(*positional, **keywords, erase=erased(**changed))
 
 
-def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path: Path) -> None:
+def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_path: Path) -> None:
     from torchvision import transforms as v1
 
     from fastload._base.slabs import SlabRing
@@ -170,7 +170,7 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_recipe(tmp_path:
 @pytest.mark.parametrize(
     "large", [{"frames": frame(resized_w=70_000)}, {"first_size": [[W, 70_000]]}]
 )
-def test_a_frame_with_a_side_above_65535_is_left_to_pillow(
+def test_a_crop_stage_with_a_side_above_65535_is_left_to_pillow(
     files: Any, large: dict[str, Any]
 ) -> None:
     positional, keywords = arguments(files, [[0, 0, W, H]])

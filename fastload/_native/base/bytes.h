@@ -1,4 +1,4 @@
-// Little-endian numbers in byte buffers, at any alignment.
+// Numbers in byte buffers, at any alignment.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,13 @@ inline __attribute__((always_inline)) T load_le(const uint8_t* from) {
   value = 0;
   for (size_t i = 0; i < sizeof(T); i++) value = static_cast<T>(value | static_cast<T>(from[i]) << (8 * i));
 #endif
+  return value;
+}
+
+template <typename T>
+inline T load_be(const uint8_t* from) {
+  T value = 0;
+  for (size_t i = 0; i < sizeof(T); i++) value = static_cast<T>(value << 8 | from[i]);
   return value;
 }
 
