@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..hints import Encoding
-from ..storage import FORMATS, format_of
+from ..storage import find_by_suffix, known_formats
 from ._resize import Resize
 from ._source import Source
 
@@ -17,13 +17,15 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
     Raises:
         UsageError: the format holds raw pixels only.
     """
-    name = format_of(path)
-    if name is None or FORMATS[name].pixels != "only":
+    found = find_by_suffix(path)
+    if found is None or found.pixels != "only":
         return default if encode is None else encode
     if encode not in (None, "raw"):
+        others = [one for one in known_formats() if one.writer is not None and one.pixels != "only"]
+        *suffixes, last = (one.suffixes[0] for one in others)
         raise UsageError(
-            f"{FORMATS[name].suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
-            "encode='raw', or choose .h5, .lmdb, .tfrecord, .rec or .tar"
+            f"{found.suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
+            f"encode='raw', or choose {', '.join(suffixes)} or {last}"
         )
     return "raw"
 
@@ -43,8 +45,8 @@ def check_sizes(
     Raises:
         UsageError: the images differ in size; it names two of them.
     """
-    name = format_of(path)
-    if name is None or FORMATS[name].pixels is None or encoding != "raw":
+    found = find_by_suffix(path)
+    if found is None or found.pixels == "any" or encoding != "raw":
         return
     if resize is not None and resize.mode in ("exact", "crop"):
         return
@@ -53,8 +55,8 @@ def check_sizes(
         return
     every = np.arange(len(source), dtype=np.int64)
     known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
-    found = np.sort(sizes[known], axis=1) if exif else sizes[known]
-    different, first = np.unique(found, axis=0, return_index=True)
+    sides = np.sort(sizes[known], axis=1) if exif else sizes[known]
+    different, first = np.unique(sides, axis=0, return_index=True)
     targets: dict[tuple[int, int], int] = {}
     for (width, height), at in zip(different.tolist(), known[first].tolist(), strict=True):
         size = (width, height) if resize is None else resize.target(width, height)
@@ -63,7 +65,7 @@ def check_sizes(
             (mine, one), (other, two) = targets.items()
             names = source.keys[one], source.keys[two]
             raise UsageError(
-                f"{FORMATS[name].suffixes[0]} stores hold raw pixels of one size only, found "
+                f"{found.suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "
                 "give resize='crop:224' or resize='224x224', or choose .lmdb, which holds any sizes"
             )

@@ -14,13 +14,11 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ..errors import StoreError, UsageError
-from ..storage import format_of, open_store
+from ..storage import find_by_suffix, open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ._remote import in_order
 from ._report import PackReport
-
-_INDICES = {"tfrecord": ("{path}.idx",), "recordio": ("{stem}.idx", "{stem}.lst")}
 
 
 def staged(path: str) -> str:
@@ -61,7 +59,8 @@ def _files_of(path: str) -> list[str]:
         except StoreError:
             pass  # nothing there, or a set of which not all is there
     found.append(path + SIDECAR)
-    for form in _INDICES.get(format_of(path) or "", ()):
+    format_ = find_by_suffix(path)
+    for form in () if format_ is None else format_.companions:
         found += [form.format(path=one, stem=os.path.splitext(one)[0]) for one in found[:-1]]
     return [one for one in found if os.path.lexists(one)]
 

@@ -29,7 +29,7 @@ from ._partial import sync_folder
 from ._read import open_regular
 from ._shards import data_files, is_pattern
 from ._sums import Sums
-from ._table import Table, fingerprint
+from .table import Table, fingerprint
 
 SUFFIX = ".fastload"
 STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is all of a store, or not

@@ -24,6 +24,7 @@ from ._probe import THREADS, UNKNOWN, UNREADABLE
 from ._read import open_regular, read_records
 from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
+from .registry import Format
 from .folder import PathList
 
 # Note [Columns]
@@ -381,3 +382,8 @@ def _plain(name: str, value: Any) -> Any:
         f"expected numbers, text, dates, and lists and dicts of such in the column {name!r}, found "
         f"a {type(value).__name__}, which JSON has not: leave it out (dataset.remove_columns)"
     )
+
+
+FORMAT = Format(
+    name="arrow", title="Hugging Face", open=open_saved, recognise=is_saved, folders=True
+)

@@ -10,9 +10,9 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
-from . import format_of
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store
+from .registry import Format, format_of
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -266,3 +266,8 @@ def _refuse_loop(folder: str) -> None:
         f"expected folders below one another, found a link back to {above!r}: delete it",
         path=folder,
     )
+
+
+FORMAT = Format(
+    name="folder", title="folder", open=FolderStore, recognise=os.path.isdir, folders=True
+)

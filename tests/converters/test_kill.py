@@ -31,7 +31,8 @@ CHILD = """
 import json, os, sys, time
 from fastload.converters import _pack, _run
 from fastload.storage import _partial
-from fastload.storage.formats import _stream, lmdb
+from fastload.storage import stream as _stream
+from fastload.storage.formats import lmdb
 lmdb._FLUSH_RECORDS, _stream._SYNC_NBYTES = 20, 6000
 _run._CHUNK = _run._CHUNK_MOST = 8
 def slowly(function):

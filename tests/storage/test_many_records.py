@@ -23,9 +23,9 @@ READER = """
 import json, sys, time
 import torch
 import fastload
-from fastload.storage import FORMATS, format_of
+from fastload.storage import find_by_suffix
 fastload.FastLoader
-FORMATS[format_of(sys.argv[1])].load_store()
+find_by_suffix(sys.argv[1])
 
 def anonymous():
     for line in open("/proc/self/smaps_rollup"):

@@ -24,9 +24,9 @@ from fastload.storage._fields import Blobs
 from fastload.storage._read import read_records
 from fastload.storage._shards import data_files
 from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
-from fastload.storage._table import Table, TableStore
-from fastload.storage.formats import _stream
-from fastload.storage.formats._stream import StreamWriter
+from fastload.storage.table import Table, TableStore
+from fastload.storage import stream as _stream
+from fastload.storage.stream import StreamWriter
 from storage.formats import CLASSES, picture, records
 
 

@@ -19,7 +19,7 @@ from ...errors import StoreError, UsageError
 from .._columns import Columns, join
 from .._shards import Sharding
 from .._sidecar import is_manifest, sidecar_of, write_sidecar
-from .._table import Table
+from ..table import Table
 from .._writer import PartialWriter
 from ..base import RAW, Batch, Writer
 from ..checking import READ_RECORDS, check_records, parts_of, reading_order

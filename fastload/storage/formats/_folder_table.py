@@ -10,7 +10,7 @@ import numpy as np
 
 from .._fields import LateBlobs
 from .._sums import Sums
-from .._table import Fingerprint, Table
+from ..table import Fingerprint, Table
 from ..base import RAW
 from ._array_table import Arrays, checked_classes, checked_labels, numbered, same
 from ._image_array import CLASSES, LABELS, Axes, first_of

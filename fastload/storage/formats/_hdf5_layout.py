@@ -21,13 +21,13 @@ from .._fields import Blobs, LateBlobs, encode_text, little
 from .._mapped import MappedColumns
 from .._read import open_regular
 from .._sums import Sums
-from .._table import Table
+from ..table import Table
 from ..base import RAW
 from ._array_table import Arrays, checked_labels, numbered, read_header, same
 from ._hdf5_strings import strings
 from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of, least_stored
 
-FORMAT = "hdf5"
+NAME = "hdf5"
 VERSION = 1
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
 _MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
@@ -52,7 +52,7 @@ class Layout:
         """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
         text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
-        header = read_header(text, FORMAT, VERSION, path, datasets.__contains__)
+        header = read_header(text, NAME, VERSION, path, datasets.__contains__)
         images = datasets.get(first_of(IMAGES, datasets) or "")
         pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
         if not pairs and images is None:
@@ -82,7 +82,7 @@ class Layout:
         if places.axes is not None:
             sizes = same(count, (places.axes.width, places.axes.height), "<i4")
         table = Table(
-            format=FORMAT,
+            format=NAME,
             files=[path],
             file=same(count, 0, "<i4"),
             offset=places.offset,

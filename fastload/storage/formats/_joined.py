@@ -13,7 +13,7 @@ from .._fields import Blobs, FieldColumn
 from .._shards import data_files
 from .._sidecar import read_sidecar
 from .._sums import Sums
-from .._table import Table
+from ..table import Table
 
 
 def read_shards(path: str, format: str, one: Callable[[str], Table]) -> Table:

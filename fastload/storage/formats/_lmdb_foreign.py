@@ -15,7 +15,7 @@ import numpy as np
 from ...errors import StoreError
 from .._fields import Blobs
 from .._signatures import image_format
-from .._table import Table, TableStore
+from ..table import Table, TableStore
 from ..base import ENCODED, RAW
 from . import _datum
 from ._lmdb_pages import Pages, Values

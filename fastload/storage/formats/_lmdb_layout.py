@@ -19,7 +19,7 @@ from .._sums import Sums, demand
 from ._lmdb_pages import Pages, Tree
 
 VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
-FORMAT = "fastload-lmdb"
+LAYOUT = "fastload-lmdb"
 RECORDS = b"records"  # names of the sub-databases
 COLUMNS = b"columns"
 KEY = struct.Struct(">Q")  # of a record
@@ -87,9 +87,9 @@ def open_layout(path: str, *, rebuild: bool = True) -> Opened:
         )
     read = _Reader(pages, columns, records.entries)
     format_ = read.json(b"format", dict)
-    if format_.get("format") != FORMAT or format_.get("version") not in VERSIONS:
+    if format_.get("format") != LAYOUT or format_.get("version") not in VERSIONS:
         raise StoreError(
-            f"expected format {FORMAT} version 1 or 2, found {str(format_)[:200]}: "
+            f"expected format {LAYOUT} version 1 or 2, found {str(format_)[:200]}: "
             "a newer fastload may know it",
             path=path,
         )

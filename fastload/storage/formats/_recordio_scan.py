@@ -13,11 +13,11 @@ from ...errors import StoreError
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import map_file
 from .._read import open_regular
-from .._table import Table
+from ..table import Table
 from ..base import ENCODED
 from ._recordio_frames import HEADER, frames, headers
 
-FORMAT = "recordio"
+NAME = "recordio"
 # In ``id2`` of a store's first record: a sidecar belongs to the file, which is all of the store, or
 # a shard of it.
 STORE_ID2, SHARD_ID2, MARK_ID2 = 0xFA50 << 48, 0xFA60 << 48, 0xFFF0 << 48
@@ -38,7 +38,7 @@ def scan(files: Sequence[str]) -> Table:
     labels, ragged = _labels(parts, header)
     kinds, sizes = unpack_id2(header["id2"])
     return Table(
-        format=FORMAT,
+        format=NAME,
         files=list(files),
         file=np.repeat(np.arange(len(parts), dtype=np.int32), counts),
         offset=np.concatenate([part.offset for part in parts]),

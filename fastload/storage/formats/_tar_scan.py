@@ -12,12 +12,12 @@ import numpy as np
 from ...errors import StoreError, UsageError
 from .._fields import Blobs, label_column
 from .._mapped import map_file
-from .._table import Table
+from ..table import Table
 from ..base import DCT, ENCODED, RAW
 from ..folder import SPLITS
 from ._tar_members import Members, members
 
-FORMAT = "tar"
+NAME = "tar"
 KINDS = {b"rgb": RAW, b"dct": DCT}  # the endings of what no one else reads
 _IMAGES = (
     b"jpg",
@@ -72,7 +72,7 @@ class Scan:
             classes, labels = self._class_folders(images)
         kinds = self._kinds(images)
         self.table = Table(
-            format=FORMAT,
+            format=NAME,
             files=self._files,
             file=self._file[images],
             offset=self._offset[images],

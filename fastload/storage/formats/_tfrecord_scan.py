@@ -16,13 +16,13 @@ import numpy as np
 from ...errors import StoreError
 from .._fields import RESERVED, Blobs, FieldColumn, field_column, label_column
 from .._mapped import map_file
-from .._table import Table
+from ..table import Table
 from ..base import DCT, ENCODED, RAW
 from . import _example
 from ._array_table import numbered
 from ._tfrecord_frames import frames
 
-FORMAT = "tfrecord"
+NAME = "tfrecord"
 OWN_FORMATS = {RAW: b"fastload-raw", DCT: b"fastload-dct"}  # image/format of what no one else reads
 
 _IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
@@ -135,7 +135,7 @@ class _Scan:
         classes = self._classes(labels)
         fields, left_out = self._fields()
         return Table(
-            format=FORMAT,
+            format=NAME,
             files=[part.path for part in self._parts],
             file=self._file,
             offset=offset,

@@ -29,13 +29,14 @@ from ...hints import Compression
 from .._columns import Columns
 from .._fields import encode_text
 from .._shards import Sharding
-from .._table import Table, TableStore
+from ..table import Table, TableStore
 from .._writes import write_all
 from ..base import Writer
+from ..registry import Format
 from ._array_shards import array_writer
 from ._array_table import arrays_of
 from ._array_writer import ArrayWriter, to_json
-from ._hdf5_layout import FORMAT, VERSION, Layout, library, opened
+from ._hdf5_layout import NAME, VERSION, Layout, library, opened
 from ._joined import read_shards
 
 COMPRESSIONS = get_args(Compression)
@@ -54,13 +55,13 @@ class Hdf5Store(TableStore):
         StoreError: no HDF5 file, damaged, or without images that can be read.
     """
 
-    format = FORMAT
+    format = NAME
     mapped = True
 
     def _load(self, path: str) -> Table:
         if not os.path.exists(path):
             self.indirect = None
-            return read_shards(path, FORMAT, _in_place)
+            return read_shards(path, NAME, _in_place)
         with opened(path) as file:
             found = Layout.of(file, path)
         self.indirect = found.indirect
@@ -122,7 +123,7 @@ class Hdf5Writer(ArrayWriter):
             through the HDF5 library.
     """
 
-    format = FORMAT
+    format = NAME
     version = VERSION
     only_raw: ClassVar[bool] = False
 
@@ -308,3 +309,14 @@ def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
                 left = None if left is None else left - len(piece)
     os.unlink(source)
     return os.path.basename(target)
+
+
+FORMAT = Format(
+    name="hdf5",
+    title="HDF5",
+    suffixes=(".h5", ".hdf5"),
+    open=Hdf5Store,
+    writer=write_hdf5,
+    options=frozenset({"compression", "shards"}),
+    pixels="one size",
+)

@@ -21,7 +21,8 @@ from .._fields import Blobs, Field
 from .._sums import sums_of
 from .._writer import PartialWriter
 from ..base import Batch, Spans, Store
-from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
+from ..registry import Format
+from ._lmdb_layout import COLUMNS, LAYOUT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
 from ._lmdb_pages import Pages
 
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
@@ -207,7 +208,7 @@ class LmdbWriter(PartialWriter):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._lmdb = _library()
-        begun = {"format": FORMAT, "version": VERSIONS[-1]}
+        begun = {"format": LAYOUT, "version": VERSIONS[-1]}
         super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._pending: list[Batch] = []
         self._pending_nbytes = 0
@@ -398,7 +399,7 @@ def _described(columns: _columns.Columns) -> dict[str, Any]:
         extra["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
     if columns.fields:
         extra["fields"] = [column.field.as_json() for column in columns.fields.values()]
-    return {"format": FORMAT, "version": VERSIONS[1 if extra else 0], **extra}
+    return {"format": LAYOUT, "version": VERSIONS[1 if extra else 0], **extra}
 
 
 def _plain(value: bytes | np.ndarray) -> bytes | memoryview:
@@ -416,3 +417,19 @@ def _library() -> Any:
 def _data_format_1(lmdb: Any) -> dict[str, Any]:
     """Arguments that keep py-lmdb 3 and newer from writing the data format of LMDB 1.0."""
     return {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+
+
+def _has_data_file(path: str) -> bool:
+    """Whether a folder is an LMDB environment."""
+    return os.path.isfile(os.path.join(path, "data.mdb"))
+
+
+FORMAT = Format(
+    name="lmdb",
+    title="LMDB",
+    suffixes=(".lmdb",),
+    open=open_lmdb,
+    writer=LmdbWriter,
+    recognise=_has_data_file,
+    folders=True,
+)

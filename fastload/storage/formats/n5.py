@@ -13,7 +13,8 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError
 from .._columns import Columns
 from .._read import open_regular
-from .._table import Fingerprint, Table, TableStore
+from ..table import Fingerprint, Table, TableStore
+from ..registry import Format
 from ._array_table import arrays_of, read_header
 from ._array_writer import to_json, write_synced
 from ._block_array import BlockArrayWriter
@@ -22,7 +23,7 @@ from ._folder_table import folder_table
 from ._image_array import IMAGES, Axes, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
 
-FORMAT = "n5"
+NAME = "n5"
 VERSION = 1
 
 
@@ -37,7 +38,7 @@ class N5Store(TableStore):
         StoreError: no N5, damaged, or in blocks that do not hold whole images.
     """
 
-    format = FORMAT
+    format = NAME
 
     def _load(self, path: str) -> Table:
         if not os.path.isdir(path):
@@ -49,7 +50,7 @@ class N5Store(TableStore):
                 os.path.join(path, *name.split("/"), "attributes.json")
             )
 
-        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
+        header = read_header(attributes.get("fastload"), NAME, VERSION, path, has)
         name = ""
         if "dimensions" not in attributes:
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -77,7 +78,7 @@ class N5Store(TableStore):
             return None if found is None else found.read()
 
         return folder_table(
-            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
+            path, get, format=NAME, axes=axes, places=(file, offset), files=files,
             fingerprints=prints, in_place=self.indirect is None,
             attributes=attributes, header=header,
         )  # fmt: skip
@@ -132,7 +133,7 @@ def _places(
 class N5Writer(BlockArrayWriter):
     """Writes an N5 folder. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
 
     def _images(self, folder: str, width: int, height: int) -> BlockWriter:
@@ -160,3 +161,15 @@ class N5Writer(BlockArrayWriter):
         found = len(N5Store(path))
         if found != count:
             raise StoreError(f"expected {count} records, found {found}", path=path)
+
+
+FORMAT = Format(
+    name="n5",
+    title="N5",
+    suffixes=(".n5",),
+    open=N5Store,
+    writer=N5Writer,
+    folders=True,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

@@ -23,8 +23,9 @@ from .._fields import Blobs, LateBlobs, encode_text
 from .._read import open_regular
 from .._shards import Sharding
 from .._sums import Sums
-from .._table import Table, TableStore
+from ..table import Table, TableStore
 from ..base import RAW, Writer
+from ..registry import Format
 from ._array_shards import array_writer
 from ._array_table import (
     Arrays,
@@ -40,7 +41,7 @@ from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
 from ._joined import read_shards
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
 
-FORMAT = "pth"
+NAME = "pth"
 VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
@@ -57,12 +58,12 @@ class PthStore(TableStore):
         StoreError: not written by ``torch.save``, damaged, or without images.
     """
 
-    format = FORMAT
+    format = NAME
 
     def _load(self, path: str) -> Table:
         if not os.path.exists(path):
             self.indirect = None
-            return read_shards(path, FORMAT, _in_one_order)
+            return read_shards(path, NAME, _in_one_order)
         file = PthFile(path)
         content = _content(file)
         name = first_of(IMAGES, content)
@@ -147,7 +148,7 @@ def _table(
     own = "fastload" in content
     if own:  # torch can be told to write no checksums
         file.check_content()
-    header = read_header(content.get("fastload"), FORMAT, VERSION, path, content.__contains__)
+    header = read_header(content.get("fastload"), NAME, VERSION, path, content.__contains__)
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
@@ -162,7 +163,7 @@ def _table(
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
         raise StoreError(f"expected a list of {count} keys", path=path)
     table = Table(
-        format=FORMAT,
+        format=NAME,
         files=[path],
         file=same(count, 0, "<i4"),
         offset=offset,
@@ -238,7 +239,7 @@ def write_pth(
 class PthStoreWriter(ArrayWriter):
     """Writes a .pth file. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
 
     _file: Any = None
@@ -299,3 +300,14 @@ class PthStoreWriter(ArrayWriter):
             writer.abandon()
             with contextlib.suppress(OSError):  # of what was buffered for a file thrown away
                 self._file.close()
+
+
+FORMAT = Format(
+    name="pth",
+    title="torch.save",
+    suffixes=(".pth",),
+    open=PthStore,
+    writer=write_pth,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

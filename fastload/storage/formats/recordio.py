@@ -20,8 +20,9 @@ from .._crc import crc32c
 from .._fields import label_column
 from .._mapped import map_file
 from .._sidecar import SHARD, STORE, stream_table
-from .._table import Table, TableStore, fingerprint
+from ..table import Table, TableStore, fingerprint
 from ..base import Batch
+from ..registry import Format
 from . import _recordio_scan
 from ._recordio_frames import (
     HEAD,
@@ -34,7 +35,7 @@ from ._recordio_frames import (
     pieces_at,
 )
 from ._recordio_scan import MARK_ID2, SHARD_ID2, SPLIT, STORE_ID2, pack_id2
-from ._stream import StreamWriter
+from ..stream import StreamWriter
 
 _HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 
@@ -42,7 +43,7 @@ _HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 class RecordIOStore(TableStore):
     """Reads RecordIO files: one, or the shards of one store."""
 
-    format = _recordio_scan.FORMAT
+    format = _recordio_scan.NAME
     _joined: _Joined | None = None
 
     def _load(self, path: str) -> Table:
@@ -104,7 +105,7 @@ class _Joined:
 class RecordIOWriter(StreamWriter):
     """Writes RecordIO files, and the .idx and .lst of each."""
 
-    format = _recordio_scan.FORMAT
+    format = _recordio_scan.NAME
 
     def extend(self, batch: Batch) -> None:
         """As in the contract.
@@ -200,3 +201,14 @@ class RecordIOWriter(StreamWriter):
 def _one_line(key: bytes) -> bytes:
     """A key as it can stand in a line: without tabs and ends of lines."""
     return key.replace(b"\t", b" ").replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+FORMAT = Format(
+    name="recordio",
+    title="RecordIO",
+    suffixes=(".rec",),
+    open=RecordIOStore,
+    writer=RecordIOWriter,
+    options=frozenset({"shards"}),
+    companions=("{stem}.idx", "{stem}.lst"),
+)

@@ -19,10 +19,11 @@ from .._fields import RESERVED, Field, encode_text, label_column
 from .._read import open_regular
 from .._sidecar import SHARD, STORE, stream_table
 from .._signatures import image_format
-from .._table import Table, TableStore
+from ..table import Table, TableStore
 from ..base import ENCODED, RAW, Batch
+from ..registry import Format
 from . import _tar_scan
-from ._stream import StreamWriter
+from ..stream import StreamWriter
 from ._tar_members import BLOCK, header, owned, owner
 
 _ENDINGS = {"jpeg": b"jpg", "tiff": b"tif", "other": b"img"}
@@ -44,7 +45,7 @@ def _mark_of(begin: bytes) -> bytes | None:
 class TarStore(TableStore):
     """Reads WebDataset shards: one archive, or several."""
 
-    format = _tar_scan.FORMAT
+    format = _tar_scan.NAME
     _extras: Mapping[str, tuple[Field, Any]] = {}
 
     def _load(self, path: str) -> Table:
@@ -101,7 +102,7 @@ def _named(extras: Mapping[bytes, Any]) -> list[tuple[str, tuple[Field, Any]]]:
 class TarWriter(StreamWriter):
     """Writes WebDataset shards."""
 
-    format = _tar_scan.FORMAT
+    format = _tar_scan.NAME
 
     def shard_name(self, number: int, count: int) -> str:
         """As WebDataset's own writer counts them."""
@@ -196,3 +197,13 @@ def _member(name: bytes, data: bytes | memoryview) -> bytes:
 
 def _json(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+FORMAT = Format(
+    name="tar",
+    title="tar",
+    suffixes=(".tar",),
+    open=TarStore,
+    writer=TarWriter,
+    options=frozenset({"shards"}),
+)

@@ -17,17 +17,18 @@ from .._crc import crc32c
 from .._fields import encode_text, label_column
 from .._sidecar import SHARD, STORE, stream_table
 from .._signatures import image_format
-from .._table import Table, TableStore
+from ..table import Table, TableStore
 from ..base import ENCODED, Batch
+from ..registry import Format
 from . import _example, _tfrecord_scan
-from ._stream import StreamWriter
+from ..stream import StreamWriter
 from ._tfrecord_frames import HEAD, TAIL, head, masked
 
 
 class TFRecordStore(TableStore):
     """Reads TFRecord files: one, or the shards of one store."""
 
-    format = _tfrecord_scan.FORMAT
+    format = _tfrecord_scan.NAME
 
     def _load(self, path: str) -> Table:
         return stream_table(path, self.format, mark=_mark_of, scan=_tfrecord_scan.scan)
@@ -36,7 +37,7 @@ class TFRecordStore(TableStore):
 class TFRecordWriter(StreamWriter):
     """Writes TFRecord files, and an index of each: ``NAME.tfrecord.idx``."""
 
-    format = _tfrecord_scan.FORMAT
+    format = _tfrecord_scan.NAME
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
         """As in the contract: the features before the image; the checksum of all of them."""
@@ -154,3 +155,14 @@ def _fields(batch: Batch) -> list[list[bytes]]:
         else:
             columns.append([_example.entry(feature, bytes(value)) for value in values])
     return columns
+
+
+FORMAT = Format(
+    name="tfrecord",
+    title="TFRecord",
+    suffixes=(".tfrecord", ".tfrecords"),
+    open=TFRecordStore,
+    writer=TFRecordWriter,
+    options=frozenset({"shards"}),
+    companions=("{path}.idx",),
+)

@@ -14,7 +14,8 @@ import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, install
 from .._columns import Columns
-from .._table import Table, TableStore
+from ..table import Table, TableStore
+from ..registry import Format
 from ._array_table import arrays_of, read_header
 from ._block_array import BlockArrayWriter
 from ._blocks import BlockWriter, check_stored, file_print, read_json
@@ -32,7 +33,7 @@ from ._zarr_array import (
     write_group,
 )
 
-FORMAT = "zarr"
+NAME = "zarr"
 VERSION = 1
 
 
@@ -48,7 +49,7 @@ class ZarrStore(TableStore):
         MissingDependencyError: the zarr library is needed for compressed arrays, and absent.
     """
 
-    format = FORMAT
+    format = NAME
 
     def _load(self, path: str) -> Table:
         if not os.path.isdir(path):
@@ -64,7 +65,7 @@ class ZarrStore(TableStore):
         def has(name: str) -> bool:
             return name in attributes or _is_array(path, name)
 
-        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
+        header = read_header(attributes.get("fastload"), NAME, VERSION, path, has)
         name = ""
         if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
             there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
@@ -103,7 +104,7 @@ class ZarrStore(TableStore):
             return _column(path, name)
 
         return folder_table(
-            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
+            path, get, format=NAME, axes=axes, places=(file, offset), files=files,
             fingerprints=[file_print(file) for file in files], in_place=self.indirect is None,
             attributes=attributes, header=header,
         )  # fmt: skip
@@ -193,7 +194,7 @@ def _by_library(path: str, name: str) -> Any:
 class ZarrWriter(BlockArrayWriter):
     """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
 
     def _images(self, folder: str, width: int, height: int) -> BlockWriter:
@@ -234,3 +235,15 @@ class ZarrWriter(BlockArrayWriter):
         found = len(ZarrStore(path))
         if found != count:
             raise StoreError(f"expected {count} records, found {found}", path=path)
+
+
+FORMAT = Format(
+    name="zarr",
+    title="Zarr",
+    suffixes=(".zarr",),
+    open=ZarrStore,
+    writer=ZarrWriter,
+    folders=True,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

@@ -20,16 +20,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import _native
-from ...errors import UsageError
-from .._columns import Columns, join
-from .._crc import crc32c
-from .._shards import Sharding
-from .._sidecar import is_manifest, sidecar_of, write_sidecar
-from .._table import Table
-from .._writer import PartialWriter
-from .._writes import write_all
-from ..base import Batch
+from .. import _native
+from ..errors import UsageError
+from ._columns import Columns, join
+from ._crc import crc32c
+from ._shards import Sharding
+from ._sidecar import is_manifest, sidecar_of, write_sidecar
+from .table import Table
+from ._writer import PartialWriter
+from ._writes import write_all
+from .base import Batch
 
 # What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
