@@ -1,7 +1,7 @@
 """Stores: ``open_store`` and ``open_writer`` find the format of a path.
 
-``base.py`` is the contract of a store, ``registry.py`` the table of formats. The module of a format,
-and the library it needs, is imported when it is used.
+``base.py`` is the contract of a store, ``registry.py`` the table of formats. The module of a
+format, and the library it needs, is imported when it is used.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def open_store(
         ) from next(iter(broken), None)
     if not found.folders and os.path.isdir(path):
         raise StoreError(
-            f"expected a file because the name ends in {os.path.splitext(path)[1]}, found a folder: "
-            "if it holds images, rename it",
+            f"expected a file because the name ends in {os.path.splitext(path)[1]}, found a "
+            "folder: if it holds images, rename it",
             path=path,
         )
     return found.open(path)

@@ -24,8 +24,8 @@ from ._probe import THREADS, UNKNOWN, UNREADABLE
 from ._read import open_regular, read_records
 from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
-from .registry import Format
 from .folder import PathList
+from .registry import Format
 
 # Note [Columns]
 #     A sample is a dict with the columns of the dataset, as a row of it is. Numbers come as

@@ -130,7 +130,7 @@ def test_file_that_is_listed_twice_has_two_keys(images: Path, tmp_path: Path) ->
         ("l.jsonl", '{"path": 7.5, "label": {}}\n', "labels that are numbers"),
         ("l.jsonl", '{"path": ["x"]}\n', "the path of a file"),
         ("l.jsonl", "[" * 100_000, "line 1 is not valid"),
-        ("l.jsonl", '{"path": "x", "image": 1, "key": 2}\n', "cannot be the name"),
+        ("l.jsonl", '{"path": "x", "image": 1, "key": 2}\n', "a field cannot be called"),
     ],
 )
 def test_lists_that_are_wrong_say_where(

@@ -21,7 +21,7 @@ from ...errors import StoreError
 from .._read import read_regular
 from ._array_writer import to_json, write_synced
 from ._blocks import check_stored, counts, pieces, read_json
-from ._image_array import least_stored
+from ._image_table import least_stored
 
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"

@@ -13,8 +13,8 @@ from ...errors import StoreError
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import map_file
 from .._read import open_regular
-from ..table import Table
 from ..base import ENCODED
+from ..table import Table
 from ._recordio_frames import HEADER, frames, headers
 
 NAME = "recordio"

@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._fields import RESERVED, Blobs, FieldColumn, field_column, label_column
+from .._fields import (
+    RESERVED,
+    Blobs,
+    FieldColumn,
+    field_column,
+    label_column,
+    numbered_keys,
+)
 from .._mapped import map_file
-from ..table import Table
 from ..base import DCT, ENCODED, RAW
+from ..table import Table
 from . import _example
-from ._array_table import numbered
 from ._tfrecord_frames import frames
 
 NAME = "tfrecord"
@@ -262,7 +268,7 @@ class _Scan:
                 return Blobs.of(keys)
         if column is not None:
             self._used.discard(self._names[column])
-        return numbered(len(self._file))
+        return numbered_keys(len(self._file))
 
     def _classes(self, labels: np.ndarray | None) -> list[str]:
         column = self._column(_TEXT)
