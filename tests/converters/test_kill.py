@@ -21,10 +21,9 @@ from fastload.storage import open_store
 from storage.formats import ROWS, picture, pixels
 
 COUNT = 300
-SHARDED = (".tfrecord", ".rec", ".tar")
+
 CASES = [(row.name, row.suffix, row.records is pixels, row.shards) for row in ROWS if row.suffix]
-CASES += [(f"{suffix[1:]}-shards", suffix, False, 3) for suffix in SHARDED]
-RESUMING = (".lmdb", *SHARDED)
+RESUMING = (".lmdb", ".tfrecord", ".rec", ".tar")
 
 # Work is made durable every few records, and the last steps are slow: kills fall everywhere.
 CHILD = """

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader
+from .._column_reader import ColumnReader, checked_classes, checked_labels
 from .._columns import Columns
 from .._fields import Blobs, DeferredStrings, numbered_keys
 from .._partial import sync_folder
 from .._read import read_regular
 from .._shards import Sharding
+from .._sums import Sums
 from .._writes import write_all
-from ..table import Fingerprint, Indirect, Table
+from ..base import RAW
+from ..table import Fingerprint, Indirect, Table, constant
 from ._array_writer import ArrayWriter
 from ._image_table import (
     CLASSES,
@@ -27,7 +29,6 @@ from ._image_table import (
     Axes,
     Header,
     first_of,
-    image_table,
     least_stored,
 )
 
@@ -242,8 +243,10 @@ def folder_table(
     Args:
         path: of the folder.
         get: name -> array of the folder, or None if there is none; raises StoreError.
-        format, axes, file, offset, files, fingerprints, indirect, header: as for ``image_table``.
+        format, file, offset, files, fingerprints, indirect: as in ``Table``.
+        axes: of the array of images, which are raw pixels of one size.
         attributes: of the folder; may have class names.
+        header: of a store that fastload wrote.
 
     Raises:
         StoreError: an array is damaged.
@@ -256,21 +259,23 @@ def folder_table(
         found = reader.blobs("keys/data", "keys/ends")
         return numbered_keys(axes.count) if found is None else found
 
-    return image_table(
-        path,
-        reader,
+    return Table(
         format=format,
-        axes=axes,
+        files=files,
         file=file,
         offset=offset,
-        files=files,
-        fingerprints=fingerprints,
-        indirect=indirect,
-        labels=get(labels) if labels else None,
-        classes=attributes[classes] if classes else None,
+        nbytes=constant(axes.count, 0 if indirect else axes.nbytes, "<i8"),
+        sizes=constant(axes.count, (axes.width, axes.height), "<i4"),
+        kinds=constant(axes.count, RAW, "u1"),
         keys=DeferredStrings(axes.count, keys, path),
+        labels=checked_labels(get(labels), axes.count, path) if labels else None,
         crc32c=reader.optional("crc32c", "<u4"),
-        header=header,
+        fields=reader.fields(header.fields),
+        classes=checked_classes(attributes[classes], path) if classes else [],
+        metadata=header.metadata,
+        fingerprints=fingerprints,
+        sums=Sums(path, header.sums),
+        indirect=indirect,
     )
 
 

@@ -1,4 +1,4 @@
-"""The table of an array of images with named columns beside it: HDF5, .pth, N5 and Zarr.
+"""Arrays of images with named columns beside them: HDF5, .pth, N5 and Zarr.
 
 An image that lies in a file as (height, width, 3) uint8 is a RAW record as it is. Gray images and
 (3, height, width) are rearranged when they are read (``Axes.rgb``), which costs a copy.
@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader, checked_classes, checked_labels
 from .._columns import Columns, field_arrays
-from .._fields import DeferredStrings, Field
-from .._sums import Sums, demand
-from ..base import RAW
-from ..table import Fingerprint, Indirect, Table, constant
+from .._fields import Field
+from .._sums import demand
 
 # Names under which files of other programs hold images, labels and class names; the first one found
 # counts.
@@ -222,59 +219,3 @@ class Header:
             )
         demand(listed, has, path)
         return cls(metadata, fields, sums)
-
-
-def image_table(
-    path: str,
-    reader: ColumnReader,
-    *,
-    format: str,
-    axes: Axes,
-    file: np.ndarray,
-    offset: np.ndarray,
-    files: Sequence[str],
-    fingerprints: Sequence[Fingerprint] | None = None,
-    indirect: Indirect | None,
-    labels: np.ndarray | None,
-    classes: object,
-    keys: DeferredStrings,
-    crc32c: np.ndarray | None,
-    header: Header,
-) -> Table:
-    """The table of raw pixels of one size, with the columns that lie beside them.
-
-    Args:
-        path: of the store.
-        reader: of its columns.
-        format: name of the store's format.
-        axes: of the array of images.
-        file, offset, files, fingerprints: where the images lie, as in ``Table``.
-        indirect: how they are read if they do not lie there as they are.
-        labels: of any program; None without labels.
-        classes: the class names as found; None if there are none.
-        keys: of the records.
-        crc32c: of the records.
-        header: of a store that fastload wrote.
-
-    Raises:
-        StoreError: a column is damaged.
-    """
-    count = axes.count
-    return Table(
-        format=format,
-        files=files,
-        file=file,
-        offset=offset,
-        nbytes=constant(count, axes.nbytes if indirect is None else 0, "<i8"),
-        sizes=constant(count, (axes.width, axes.height), "<i4"),
-        kinds=constant(count, RAW, "u1"),
-        keys=keys,
-        labels=checked_labels(labels, count, path),
-        crc32c=crc32c,
-        fields=reader.fields(header.fields),
-        classes=[] if classes is None else checked_classes(classes, path),
-        metadata=header.metadata,
-        fingerprints=fingerprints,
-        sums=Sums(path, header.sums),
-        indirect=indirect,
-    )

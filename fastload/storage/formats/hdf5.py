@@ -32,7 +32,7 @@ from .._columns import Columns
 from .._fields import encode_text
 from .._shards import Sharding
 from .._writes import write_all
-from ..base import Store, Writer
+from ..base import Writer
 from ..registry import Format
 from ..table import Indirect, Table, TableStore
 from ._array_shards import array_writer, read_shards
@@ -71,11 +71,6 @@ def _read_records(path: str, indices: np.ndarray) -> list[bytes]:
         except (OSError, RuntimeError, ValueError) as error:
             raise StoreError(f"HDF5 cannot read it: {error}", path=path) from error
     return [found[index] for index in indices.tolist()]
-
-
-def open_hdf5(path: str) -> Store:
-    """The store at ``path``; raises as ``read_hdf5``."""
-    return TableStore(path, read_hdf5)
 
 
 def write_hdf5(
@@ -295,7 +290,7 @@ FORMAT = Format(
     name="hdf5",
     title="HDF5",
     suffixes=(".h5", ".hdf5"),
-    open=open_hdf5,
+    open=functools.partial(TableStore, read=read_hdf5),
     writer=write_hdf5,
     options=frozenset({"compression", "shards"}),
     pixels="one size",

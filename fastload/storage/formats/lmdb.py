@@ -7,6 +7,7 @@ damaged file raises an error instead of ending the process.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import struct
@@ -23,7 +24,7 @@ from .._crc import crc32c
 from .._fields import Field, is_label_dtype, is_text
 from .._sums import Sums, demand, sums_of
 from .._writer import PartialWriter
-from ..base import Batch, Spans, Store
+from ..base import Batch, Spans
 from ..registry import Format
 from ..table import Table, TableStore, constant
 from ._lmdb_pages import Pages, Tree
@@ -50,21 +51,15 @@ _PAGE = 4096
 _T = TypeVar("_T")
 
 
-def open_lmdb(path: str | os.PathLike[str]) -> Store:
-    """The store at ``path``: one that fastload wrote, or a known layout of other programs.
+def read_lmdb(path: str) -> Table:
+    """The table of an LMDB store, of fastload or of another program.
+
+    Args:
+        path: of the file, or of a folder with ``data.mdb``.
 
     Raises:
         StoreNotFoundError: nothing there.
         StoreError: not an LMDB file, damaged, or of an unknown layout.
-    """
-    return TableStore(path, read_lmdb)
-
-
-def read_lmdb(path: str) -> Table:
-    """The table of an LMDB store: one file, or a folder with ``data.mdb``.
-
-    Raises:
-        StoreNotFoundError, StoreError: as ``open_lmdb``.
     """
     inside = os.path.join(path, "data.mdb")
     file = inside if os.path.isdir(path) else path
@@ -477,7 +472,7 @@ FORMAT = Format(
     name="lmdb",
     title="LMDB",
     suffixes=(".lmdb",),
-    open=open_lmdb,
+    open=functools.partial(TableStore, read=read_lmdb),
     writer=LmdbWriter,
     recognise=_has_data_file,
     folders=True,

@@ -14,7 +14,6 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError
 from .._columns import Columns
 from .._read import open_regular
-from ..base import Store
 from ..registry import Format
 from ..table import Fingerprint, Indirect, Table, TableStore
 from ._array_writer import to_json, write_synced
@@ -31,11 +30,6 @@ from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
 
 NAME = "n5"
 VERSION = 1
-
-
-def open_n5(path: str) -> Store:
-    """The store at ``path``; raises as ``read_n5``."""
-    return TableStore(path, read_n5)
 
 
 def read_n5(path: str) -> Table:
@@ -160,7 +154,7 @@ FORMAT = Format(
     name="n5",
     title="N5",
     suffixes=(".n5",),
-    open=open_n5,
+    open=functools.partial(TableStore, read=read_n5),
     writer=N5Writer,
     folders=True,
     options=frozenset({"shards"}),

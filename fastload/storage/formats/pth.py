@@ -8,7 +8,6 @@ tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import reprlib
@@ -18,12 +17,13 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._column_reader import ColumnReader
+from .._column_reader import ColumnReader, checked_classes, checked_labels
 from .._columns import Columns
 from .._fields import Blobs, DeferredStrings, encode_text, numbered_keys
 from .._read import open_regular
 from .._shards import Sharding
-from ..base import Store, Writer
+from .._sums import Sums
+from ..base import RAW, Writer
 from ..registry import Format
 from ..table import Indirect, Table, TableStore, constant
 from ._array_shards import array_writer, read_shards
@@ -37,7 +37,6 @@ from ._image_table import (
     arrays_of,
     axes_of,
     first_of,
-    image_table,
 )
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
 
@@ -45,11 +44,6 @@ NAME = "pth"
 VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
-
-
-def open_pth(path: str) -> Store:
-    """The store at ``path``; raises as ``read_pth``."""
-    return TableStore(path, read_pth)
 
 
 def read_pth(path: str) -> Table:
@@ -136,9 +130,6 @@ def _table(
     if own:  # torch can be told to write no checksums
         file.check_content()
     header = Header.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
-    if own and header.sums is None:
-        # Older stores have only the checksums of the archive, which were compared.
-        header = dataclasses.replace(header, sums={})
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
@@ -152,22 +143,25 @@ def _table(
     keys = content.get("keys")
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
         raise StoreError(f"expected a list of {count} keys", path=path)
-    table = image_table(
-        path,
-        reader,
+    return Table(
         format=NAME,
-        axes=axes,
+        files=[path],
         file=constant(count, 0, "<i4"),
         offset=offset,
-        files=[path],
-        indirect=indirect,
-        labels=get(labels) if labels else None,
-        classes=content[classes] if classes else None,
+        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
+        sizes=constant(count, (axes.width, axes.height), "<i4"),
+        kinds=constant(count, RAW, "u1"),
         keys=DeferredStrings(count, functools.partial(_keys, path, count), path),
+        labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=None if crc32c is None else crc32c.astype("<u4"),
-        header=header,
+        fields=reader.fields(header.fields),
+        classes=checked_classes(content[classes], path) if classes else [],
+        metadata=header.metadata,
+        # Older stores have only the checksums of the archive, which were compared.
+        sums=Sums(path, {} if own and header.sums is None else header.sums),
+        watch=file.mapped.watch,  # set once a column was left in the file
+        indirect=indirect,
     )
-    return dataclasses.replace(table, watch=file.mapped.watch)
 
 
 def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
@@ -290,7 +284,7 @@ FORMAT = Format(
     name="pth",
     title="torch.save",
     suffixes=(".pth",),
-    open=open_pth,
+    open=functools.partial(TableStore, read=read_pth),
     writer=write_pth,
     options=frozenset({"shards"}),
     pixels="only",

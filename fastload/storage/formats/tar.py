@@ -7,6 +7,7 @@ opened (``_tar_scan.py``).
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -17,7 +18,7 @@ import numpy as np
 
 from .._fields import encode_text, label_column
 from .._signatures import image_format
-from ..base import ENCODED, RAW, Batch, Store
+from ..base import ENCODED, RAW, Batch
 from ..registry import Format
 from ..stream import SHARD, STORE, StreamWriter, read_stream
 from ..table import Table, TableStore
@@ -36,11 +37,6 @@ _USER = b"fastload"
 def _mark_of(begin: bytes) -> bytes | None:
     user, group = owner(begin)
     return group if user == _USER and group in (STORE, SHARD) else None
-
-
-def open_tar(path: str) -> Store:
-    """The store at ``path``: WebDataset shards, one archive or several."""
-    return TableStore(path, read_tar)
 
 
 def read_tar(path: str) -> Table:
@@ -152,7 +148,7 @@ FORMAT = Format(
     name="tar",
     title="tar",
     suffixes=(".tar",),
-    open=open_tar,
+    open=functools.partial(TableStore, read=read_tar),
     writer=TarWriter,
     options=frozenset({"shards"}),
 )

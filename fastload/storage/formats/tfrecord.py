@@ -16,17 +16,13 @@ from .._columns import Columns
 from .._crc import crc32c
 from .._fields import encode_text, label_column
 from .._signatures import image_format
-from ..base import ENCODED, Batch, Store
+from ..base import ENCODED, Batch
 from ..registry import Format
 from ..stream import SHARD, STORE, StreamWriter, read_stream
 from ..table import Table, TableStore
 from . import _example, _tfrecord_scan
+from ._protobuf import to_varint
 from ._tfrecord_frames import HEAD, TAIL, head, masked
-
-
-def open_tfrecord(path: str) -> Store:
-    """The store at ``path``: TFRecord files, one or the shards of one store."""
-    return TableStore(path, read_tfrecord)
 
 
 def read_tfrecord(path: str) -> Table:
@@ -90,7 +86,7 @@ class TFRecordWriter(StreamWriter):
 # first Example, which every protobuf reader skips.
 _MARK_FIELD = 4005
 _MARKS = {
-    what: b"".join((_example.to_varint(_MARK_FIELD << 3 | 2), _example.to_varint(len(what)), what))
+    what: b"".join((to_varint(_MARK_FIELD << 3 | 2), to_varint(len(what)), what))
     for what in (STORE, SHARD)
 }
 
@@ -131,7 +127,7 @@ def _image(nbytes: int) -> bytes:
 @_cached
 def _message(nbytes: int) -> bytes:
     """The bytes before the features of an Example."""
-    return b"\x0a" + _example.to_varint(nbytes)
+    return b"\x0a" + to_varint(nbytes)
 
 
 @_cached
@@ -161,7 +157,7 @@ FORMAT = Format(
     name="tfrecord",
     title="TFRecord",
     suffixes=(".tfrecord", ".tfrecords"),
-    open=open_tfrecord,
+    open=functools.partial(TableStore, read=read_tfrecord),
     writer=TFRecordWriter,
     options=frozenset({"shards"}),
     companions=("{path}.idx",),

@@ -15,7 +15,6 @@ import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, install
 from .._columns import Columns
-from ..base import Store
 from ..registry import Format
 from ..table import Indirect, Table, TableStore
 from ._blocks import (
@@ -41,11 +40,6 @@ from ._zarr_array import (
 
 NAME = "zarr"
 VERSION = 1
-
-
-def open_zarr(path: str) -> Store:
-    """The store at ``path``; raises as ``read_zarr``."""
-    return TableStore(path, read_zarr)
 
 
 def read_zarr(path: str) -> Table:
@@ -231,7 +225,7 @@ FORMAT = Format(
     name="zarr",
     title="Zarr",
     suffixes=(".zarr",),
-    open=open_zarr,
+    open=functools.partial(TableStore, read=read_zarr),
     writer=ZarrWriter,
     folders=True,
     options=frozenset({"shards"}),
