@@ -1,4 +1,4 @@
-"""What the formats that keep images as one array ask of ``pack``: raw pixels of one size."""
+"""Requirements of formats that store images as one array: raw pixels of one size."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
 def check_sizes(
     path: str, source: Source, encoding: str, resize: Resize | None, *, exif: bool
 ) -> None:
-    """Look at all images, before anything is written, where raw pixels must be of one size.
+    """Check the sizes of all images before anything is written, if the format needs one size.
 
     Args:
         path: of the store to be written.
-        source: of the images; one that does not know their sizes is checked when it is read.
+        source: of the images; if it does not know their sizes they are checked while packing.
         encoding: of the records.
-        resize: what is done to the images; None: nothing.
-        exif: images are turned as their EXIF orientation says, so that sides may be swapped.
+        resize: applied to the images; None: nothing.
+        exif: the EXIF orientation is applied, which may swap width and height.
 
     Raises:
         UsageError: the images differ in size; it names two of them.
@@ -54,7 +54,7 @@ def check_sizes(
     if sizes is None:
         return
     every = np.arange(len(source), dtype=np.int64)
-    known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
+    known = every[(sizes > 0).all(axis=1)]  # files that are not images are found when they are read
     sides = np.sort(sizes[known], axis=1) if exif else sizes[known]
     different, first = np.unique(sides, axis=0, return_index=True)
     targets: dict[tuple[int, int], int] = {}

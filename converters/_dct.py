@@ -1,4 +1,4 @@
-"""``encode="dct"``: JPEGs as DCT records; what cannot be one keeps its bytes, and a reason."""
+"""``encode="dct"``: JPEGs as DCT records; other files keep their bytes, with a reason."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ._encoders import Encoded
 
 
 def dct_encoder(encode: Callable[[Any], Encoded]) -> Callable[[Any], Encoded]:
-    """What turns the JPEGs that ``encode`` gives into DCT records, without loss.
+    """An encoder that turns the JPEGs of ``encode`` into DCT records, without loss.
 
     Raises:
-        MissingDependencyError: no core, or one that could not read such records at their speed.
+        MissingDependencyError: no core, or one that cannot read such records at full speed.
     """
     core = _writing_core()
 
@@ -50,7 +50,7 @@ def _writing_core() -> ModuleType:
 
 
 def _reason(message: str) -> str:
-    """``message`` without the numbers of libjpeg's warnings, so that reasons can be counted."""
+    """``message`` without the numbers in libjpeg's warnings, so that reasons can be counted."""
     if not message.startswith("libjpeg warned"):
         return message
     return re.sub(r"\b(0x[0-9a-f]+|\d+)\b", "N", message)

@@ -328,7 +328,7 @@ class Writer(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def begun_ns(self) -> int:
+    def started_ns(self) -> int:
         """When the partial store was started, in nanoseconds since 1970."""
 
     @abc.abstractmethod

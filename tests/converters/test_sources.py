@@ -374,7 +374,7 @@ def test_second_append_at_once_is_refused_and_harms_nothing(tmp_path: Path) -> N
 
     def second(done: int, total: int, nbytes: int) -> None:
         if not tried:
-            with pytest.raises(UsageError, match="somebody else appends") as raised:
+            with pytest.raises(UsageError, match="another process is appending") as raised:
                 append(path, tmp_path / "more.tar")
             tried.append(raised)
 
@@ -672,7 +672,7 @@ def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> N
     writer = open_writer(tmp_path / "b.lmdb", settings=settings)
     writer.append(records(3))
     writer.abort()
-    with pytest.raises(UsageError, match="begun with other settings"):
+    with pytest.raises(UsageError, match="started with other settings"):
         pack(Stream(), tmp_path / "b.lmdb")
     code = "import os, signal, sys\nsys.path[:0] = sys.argv[2:]\n" + dedent("""
         from fastload.converters import _run, pack

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,8 +25,6 @@ from ..base import RAW, Batch, Writer
 from ..checking import READ_RECORDS, check_records, parts_of, reading_order
 from ..table import Table, TableStore
 from ._array_writer import ArrayWriter, different_sizes
-
-_KEPT = {"lock", "journal", "settings.json"}
 
 
 def array_writer(
@@ -122,18 +119,13 @@ class ShardedWriter(PartialWriter):
         return f"shard-{number:05d}{self._suffix}"
 
     def _empty(self) -> None:
-        """Remove all but finished shards."""
+        """Delete everything except finished shards."""
         there = set(os.listdir(self._partial.folder))
         done = {self._inner(number) for chunk in self._partial.chunks for number in _shards(chunk)}
         if done - there:
             missing = self._partial.file(min(done - there))
             raise self._damaged("a finished shard is missing", missing)
-        for name in there - done - _KEPT:
-            left = self._partial.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            else:
-                os.unlink(left)
+        self._partial.clear(done)
 
     def extend(self, batch: Batch) -> None:
         """Add records, in order.

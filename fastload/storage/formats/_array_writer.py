@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -22,8 +21,6 @@ from .._sums import sums_of
 from .._writer import PartialWriter
 from ..base import RAW, Batch
 from ..table import Table, TableStore
-
-_KEPT = {"lock", "journal", "settings.json"}  # of the partial: everything else is deleted
 
 
 class ArrayWriter(PartialWriter):
@@ -52,19 +49,10 @@ class ArrayWriter(PartialWriter):
         self._sums: dict[str, int] = {}  # checksums of the columns, known when they are written
         self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
         try:
-            self._empty()
+            self._partial.clear()  # what an interrupted run left
         except BaseException:
             self._partial.close()
             raise
-
-    def _empty(self) -> None:
-        """Delete what an interrupted run left."""
-        for name in set(os.listdir(self._partial.folder)) - _KEPT:
-            left = self._partial.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            else:
-                os.unlink(left)
 
     def extend(self, batch: Batch) -> None:
         """Add records, in order.
