@@ -6,15 +6,17 @@ import dataclasses
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from .. import _native
 from ..errors import MissingDependencyError
 from ..storage import DCT
 from ._encoders import Encoded
 
+_T = TypeVar("_T")  # bytes of an image file, or an image
 
-def dct_encoder(encode: Callable[[Any], Encoded]) -> Callable[[Any], Encoded]:
+
+def dct_encoder(encode: Callable[[_T], Encoded]) -> Callable[[_T], Encoded]:
     """An encoder that turns the JPEGs of ``encode`` into DCT records, without loss.
 
     Raises:
@@ -22,7 +24,7 @@ def dct_encoder(encode: Callable[[Any], Encoded]) -> Callable[[Any], Encoded]:
     """
     core = _writing_core()
 
-    def transcode(data: Any) -> Encoded:
+    def transcode(data: _T) -> Encoded:
         image = encode(data)
         if not image.data.startswith(b"\xff\xd8"):
             return dataclasses.replace(image, kept="not a JPEG")

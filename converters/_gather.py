@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -46,7 +46,7 @@ class Gatherer:
         paths, ends: all files, as ``Store.file_table`` gives them.
     """
 
-    def __init__(self, core: Any, paths: bytes, ends: np.ndarray) -> None:
+    def __init__(self, core: ModuleType, paths: bytes, ends: np.ndarray) -> None:
         self._core = core
         self._files = core.Files(paths, ends, np.zeros(len(ends), np.uint8))
         self._memory = _Memory()

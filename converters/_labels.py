@@ -85,7 +85,7 @@ def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
     return [], label_column(values)
 
 
-def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[Any]]) -> None:
+def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[object]]) -> None:
     """Warn about columns that look like labels and become fields.
 
     Args:
@@ -106,10 +106,11 @@ def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[
         )
 
 
-def _repeats(name: str, values: list[Any]) -> bool:
+def _repeats(name: str, values: Sequence[object]) -> bool:
     """Whether a column of text has few values that repeat."""
-    if name.lower() in _OTHERS or not all(isinstance(value, str) for value in values):
+    texts = [value for value in values if isinstance(value, str)]
+    if name.lower() in _OTHERS or len(texts) < len(values):
         return False
-    different = set(values)
-    short = all(0 < len(value) <= _MOST_CHARACTERS for value in different)
+    different = set(texts)
+    short = all(0 < len(text) <= _MOST_CHARACTERS for text in different)
     return short and 2 <= len(different) <= len(values) // 2

@@ -125,7 +125,7 @@ def _read_csv(path: str) -> list[dict[str, Any]]:
     return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
 
 
-def _numbers(values: list[str]) -> Sequence[Any]:
+def _numbers(values: list[str]) -> Sequence[str | int | float]:
     """``values`` as ints or floats if every one is such a number."""
     for convert in (int, float):
         try:

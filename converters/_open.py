@@ -63,7 +63,7 @@ def part_of(source: Any, part: str) -> Any:
     )
 
 
-def _is_stores(source: Any) -> bool:
+def _is_stores(source: object) -> bool:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)

@@ -12,7 +12,7 @@ import json
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -261,7 +261,7 @@ def encode_text(text: str) -> bytes:
         ) from error
 
 
-def is_text(value: Any) -> bool:
+def is_text(value: object) -> TypeGuard[str]:
     """Whether ``encode_text`` accepts ``value``."""
     try:
         return isinstance(value, str) and encode_text(value) is not None
@@ -282,7 +282,7 @@ def little(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
-def label_column(labels: Any) -> np.ndarray:
+def label_column(labels: object) -> np.ndarray:
     """Labels as stores hold them: int64, float32 or float64, of shape (n,) or (n, k).
 
     Args:
@@ -317,7 +317,9 @@ def is_label_dtype(dtype: str) -> bool:
     return dtype in _LABELS
 
 
-def field_column(name: str, values: Any, kind: str | None = None) -> FieldColumn:
+def field_column(
+    name: str, values: np.ndarray | Sequence[bytes], kind: str | None = None
+) -> FieldColumn:
     """A column made of an array (n, ...), or of n byte strings of ``kind`` (default "bytes").
 
     Raises:
@@ -359,7 +361,7 @@ def gather_fields(
     return fields, kinds
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, (numbers.Number, np.ndarray, np.bool_)):
         return "array"
     if isinstance(value, (bytes, bytearray, memoryview)):

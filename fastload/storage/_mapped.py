@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,7 +21,11 @@ _COMPRESSED = (
 )
 
 
-def map_file(path: str) -> mmap.mmap | bytes:
+Mapped: TypeAlias = mmap.mmap | bytes
+"""The content of a mapped file; empty bytes for an empty file."""
+
+
+def map_file(path: str) -> Mapped:
     """The content of ``path``; empty bytes for an empty file, which cannot be mapped.
 
     Raises:

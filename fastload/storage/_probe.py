@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import IO
 
 import numpy as np
 
@@ -74,7 +74,7 @@ def size_by_pillow(source: str | io.BytesIO) -> tuple[int, int]:
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
-            file: Any = source
+            file: str | IO[bytes] = source
             if isinstance(source, str):
                 file = stack.enter_context(open(source, "rb", opener=open_regular))
             image = stack.enter_context(Image.open(file))

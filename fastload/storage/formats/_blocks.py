@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import io
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -131,33 +132,34 @@ class BlockWriter:
         self._tail = tail
         self._blocks = 0
         self._inside = self._end = 0  # records and bytes in the open block
-        self._file: Any = None
+        self._file: io.FileIO | None = None
 
     def write(self, data: Sequence[bytes | memoryview]) -> None:
         """Add records."""
         at = 0
         while at < len(data):
-            if self._file is None:
+            file = self._file
+            if file is None:
                 path = self._path_of(self._blocks)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                self._file = open(path, "wb", buffering=0)
+                file = self._file = open(path, "wb", buffering=0)
                 self._inside = self._end = 0
-                self._append([self._head(self._per_block)])
+                self._append(file, [self._head(self._per_block)])
             many = min(self._per_block - self._inside, len(data) - at)
-            self._append(data[at : at + many])
+            self._append(file, data[at : at + many])
             self._inside += many
             at += many
             if self._inside == self._per_block:
-                self._end_block()
+                self._end_block(file)
 
-    def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        write_all(self._file.fileno(), pieces, self._end)
+    def _append(self, file: io.FileIO, pieces: Sequence[bytes | memoryview]) -> None:
+        write_all(file.fileno(), pieces, self._end)
         self._end += sum(map(len, pieces))
 
     def finish(self) -> None:
         """End the last block."""
         if self._file is not None:
-            self._end_block()
+            self._end_block(self._file)
 
     def abandon(self) -> None:
         """Close the open block."""
@@ -165,11 +167,11 @@ class BlockWriter:
         if file is not None:
             file.close()
 
-    def _end_block(self) -> None:
-        self._append([self._tail(self._inside)])
+    def _end_block(self, file: io.FileIO) -> None:
+        self._append(file, [self._tail(self._inside)])
         if self._inside < self._per_block:
-            write_all(self._file.fileno(), [self._head(self._inside)], 0)
-        os.fsync(self._file.fileno())
+            write_all(file.fileno(), [self._head(self._inside)], 0)
+        os.fsync(file.fileno())
         self.abandon()
         self._blocks += 1
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
+from .._mapped import Mapped
 
 MAGIC = 0xCED7230A
 HEAD = 8  # bytes of a piece before its data
@@ -80,12 +80,12 @@ def _piece(part: int, data: bytes) -> bytes:
     return _HEAD.pack(MAGIC, part << 29 | len(data)) + data + bytes(-len(data) % 4)
 
 
-def join(data: Any, parts: list[tuple[int, int]]) -> bytes:
+def join(data: Mapped, parts: list[tuple[int, int]]) -> bytes:
     """The data of a record that lies in several pieces of the mapped file ``data``."""
     return MAGIC_BYTES.join(bytes(data[offset : offset + nbytes]) for offset, nbytes in parts)
 
 
-def pieces_at(data: Any, at: int, path: str, record: int) -> list[tuple[int, int]]:
+def pieces_at(data: Mapped, at: int, path: str, record: int) -> list[tuple[int, int]]:
     """Offset and length of the data of each piece of the record that starts at ``at``.
 
     Raises:
@@ -106,7 +106,7 @@ def pieces_at(data: Any, at: int, path: str, record: int) -> list[tuple[int, int
     return found
 
 
-def frames(data: Any, path: str) -> Frames:
+def frames(data: Mapped, path: str) -> Frames:
     """Where every record of a whole file lies.
 
     Args:
@@ -157,7 +157,7 @@ def _bad(message: str, path: str, record: int, offset: int) -> StoreError:
     return StoreError(f"{message}; copy or pack it again", path=path, record=record, offset=offset)
 
 
-def headers(data: Any, found: Frames, path: str) -> np.ndarray:
+def headers(data: Mapped, found: Frames, path: str) -> np.ndarray:
     """The header (``HEADER``) of each record, whose labels lie inside the data.
 
     Raises:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data: Any = map_file(path)
+        self.data = map_file(path)
         found = frames(self.data, path)
         self.header = headers(self.data, found, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)

@@ -14,12 +14,12 @@ members with one name up to the first dot of its last part.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
 from .._fields import Blobs
+from .._mapped import Mapped
 
 BLOCK = 512
 MAX_NAME = 4096  # bytes of a name that is read
@@ -63,7 +63,7 @@ class _Refused(Exception):
         super().__init__(why)
 
 
-def members(data: Any, path: str) -> Members:
+def members(data: Mapped, path: str) -> Members:
     """The members of a whole archive.
 
     Args:
@@ -121,7 +121,7 @@ class _Walk:
             nbytes=np.array(self.lengths, np.int64),
         )
 
-    def run(self, data: Any) -> tuple[int, str, bytes]:
+    def run(self, data: Mapped) -> tuple[int, str, bytes]:
         """Where the walk ended, what is wrong there ("" if nothing is), and the member's name."""
         try:
             self._run(data, 0)
@@ -129,7 +129,7 @@ class _Walk:
             return self._at, error.why, error.name
         return self._at, "", b""
 
-    def _run(self, data: Any, at: int) -> None:
+    def _run(self, data: Mapped, at: int) -> None:
         end = len(data)
         name: bytes | None = None  # from a pax or GNU header before the member
         size: int | None = None
@@ -240,7 +240,7 @@ def _plain_name(header: bytes) -> bytes:
     return name
 
 
-def _extended(data: Any, begin: int, end: int) -> dict[bytes, bytes]:
+def _extended(data: Mapped, begin: int, end: int) -> dict[bytes, bytes]:
     """path and size from the extended header [begin, end): lines "LENGTH KEY=VALUE"."""
     found: dict[bytes, bytes] = {}
     at = begin

@@ -101,7 +101,7 @@ class _Scan:
     """
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._data: list[Any] = [map_file(path) for path in files]
+        self._data = [map_file(path) for path in files]
         self._files = list(files)
         archives = [members(data, path) for data, path in zip(self._data, files)]
         self._extensions, self._extension = _merged(archives)

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
 from .._crc import crc32c
+from .._mapped import Mapped
 
 HEAD, TAIL = 12, 4  # bytes before and after the data of a record
 
@@ -35,7 +35,7 @@ def head(nbytes: int) -> bytes:
     return length + masked(crc32c(length)).to_bytes(4, "little")
 
 
-def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
+def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
     """Offset and length (int64) of the data of every record of a whole file.
 
     Args:
@@ -65,7 +65,7 @@ def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
     return begin + HEAD, np.diff(begin, append=end) - (HEAD + TAIL)
 
 
-def _truncated(data: Any, at: int, record: int, path: str) -> StoreError:
+def _truncated(data: Mapped, at: int, record: int, path: str) -> StoreError:
     left = len(data) - at
     if left < HEAD:
         what = f"the file is truncated: expected the {HEAD} bytes that start a record, found {left}"
@@ -90,7 +90,7 @@ def _damaged(at: int, record: int, path: str) -> StoreError:
     )
 
 
-def _check_lengths(data: Any, begin: np.ndarray, first: int, path: str) -> None:
+def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> None:
     """Compare the CRC32C of each length with the stored one; ``first``: number of the record."""
     if not len(begin):
         return

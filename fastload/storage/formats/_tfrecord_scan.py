@@ -22,7 +22,7 @@ from .._fields import (
     label_column,
     numbered_keys,
 )
-from .._mapped import map_file
+from .._mapped import Mapped, map_file
 from ..base import DCT, ENCODED, RAW
 from ..table import Table
 from . import _example
@@ -68,7 +68,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data: Any = map_file(path)
+        self.data = map_file(path)
         self.begin, self.length = frames(self.data, path)
 
     def __len__(self) -> int:
@@ -195,7 +195,7 @@ class _Scan:
         single &= self._found.count[:, column] == 1
         return single
 
-    def _data(self, row: int) -> Any:
+    def _data(self, row: int) -> Mapped:
         return self._parts[int(self._file[row])].data
 
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
@@ -311,5 +311,5 @@ class _Scan:
         return fields, left_out
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value).encode()
