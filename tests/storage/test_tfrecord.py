@@ -208,8 +208,8 @@ def test_absurd_and_damaged_lengths_are_refused(tmp_path: Path, length: int) -> 
 
 def test_what_is_no_tfrecord_says_so(tmp_path: Path) -> None:
     for name, data, message in [
-        ("zeros", bytes(1000), "no TFRecord file"),
-        ("text", b"id,label\n" * 100, "no TFRecord file"),
+        ("zeros", bytes(1000), "not a TFRecord file"),
+        ("text", b"id,label\n" * 100, "not a TFRecord file"),
         ("gzip", b"\x1f\x8b" + bytes(100), "found gzip: decompress"),
     ]:
         path = tmp_path / f"{name}.tfrecord"
