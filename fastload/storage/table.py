@@ -63,8 +63,8 @@ class Table:
         fingerprints: of ``files``; None: computed when the table is checked.
         watch: of the file that columns are views of, checked before they are used; or None.
         sums: checksums of labels, keys, fields and classes.
-        late: columns are views of a file that should not be read through when the store is opened,
-            so spans and strings are checked when they are used.
+        late: columns are views of the only file, which should not be read through when the store is
+            opened, so spans and strings are checked when they are used.
         lookups: as ``Store.tables`` returns them; None: the columns are in memory.
         indirect: set if the records do not lie in ``files`` as they are.
     """
@@ -161,36 +161,44 @@ class Table:
         if not self.late:
             for name, values in strings.items():
                 values.check(count, name, self.files[0] if self.files else None)
-            table.spans(slice(None))
+            table._check_places()
         return table
 
-    def spans(self, indices: np.ndarray | slice) -> Spans:
+    def _check_places(self) -> None:
+        """Raise StoreError unless every record lies inside its file."""
+        file, offset, nbytes = self.file, self.offset, self.nbytes
+        sizes = np.array([size for size, _, _ in self.fingerprints or ()], np.int64)
+        wrong = (file < 0) | (file >= len(sizes))
+        if not wrong.any() and len(file):
+            wrong = (offset < 0) | (nbytes < 0) | (offset > sizes[file] - nbytes)
+        if wrong.any():
+            raise self._outside(int(np.flatnonzero(wrong)[0]))
+
+    def _outside(self, record: int) -> StoreError:
+        file = int(self.file[record])
+        return StoreError(
+            f"expected a record inside its file, found {int(self.nbytes[record])} bytes: if the "
+            "file was truncated copy it again, else pack it again",
+            path=self.files[file] if 0 <= file < len(self.files) else next(iter(self.files), None),
+            record=record,
+            offset=int(self.offset[record]),
+        )
+
+    def spans(self, indices: np.ndarray) -> Spans:
         """Where the records ``indices`` lie, known to be inside their files.
 
         Raises:
             StoreError: a record lies outside of its file.
         """
-        file, offset, nbytes = self.file[indices], self.offset[indices], self.nbytes[indices]
+        offset, nbytes = self.offset[indices], self.nbytes[indices]
+        if not self.late:
+            file = np.ascontiguousarray(self.file[indices])
+            return Spans(file=file, offset=offset, nbytes=nbytes)
         assert self.fingerprints is not None  # the table was checked
-        sizes = np.array([size for size, _, _ in self.fingerprints], np.int64)
-        wrong = (file < 0) | (file >= len(sizes))
-        if not wrong.any() and len(file):
-            wrong = (offset < 0) | (nbytes < 0) | (offset > sizes[file] - nbytes)
+        wrong = (offset < 0) | (nbytes < 0) | (offset > self.fingerprints[0][0] - nbytes)
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            known = 0 <= file[at] < len(self.files)
-            raise StoreError(
-                f"expected a record inside its file, found {int(nbytes[at])} bytes: if the file "
-                "was truncated copy it again, else pack it again",
-                path=self.files[int(file[at])] if known else self.files[0] if self.files else None,
-                record=at if isinstance(indices, slice) else int(indices[at]),
-                offset=int(offset[at]),
-            )
-        return Spans(
-            file=np.ascontiguousarray(file),
-            offset=np.ascontiguousarray(offset),
-            nbytes=np.ascontiguousarray(nbytes),
-        )
+            raise self._outside(int(indices[np.flatnonzero(wrong)[0]]))
+        return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
 
     def _wrong(self, name: str, expected: str, found: str) -> StoreError:
         return StoreError(
@@ -297,14 +305,7 @@ class TableStore(Store):
         Raises:
             StoreError: a record lies outside of its file.
         """
-        table = self.table
-        if table.late:
-            return table.spans(indices)
-        return Spans(  # checked when the store was opened
-            file=np.ascontiguousarray(table.file[indices]),
-            offset=np.ascontiguousarray(table.offset[indices]),
-            nbytes=np.ascontiguousarray(table.nbytes[indices]),
-        )
+        return self.table.spans(indices)
 
     def tables(self) -> Spans:
         """As in the contract."""
@@ -334,7 +335,9 @@ class TableStore(Store):
         table.sums.check("sizes", table.sizes)
         sizes = table.sizes if self._probed is None else self._probed
         if sizes is not None:
-            found: np.ndarray = sizes.take(indices, axis=0)  # rows, faster than by []
+            # Rows, faster than by []; of a column of one value ``take`` would make a whole copy.
+            dense = sizes.flags.c_contiguous
+            found: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
             if bool(found.all()):
                 return found if self._probed is None else _at_least_zero(found)
         if self._probed is None:

@@ -706,7 +706,7 @@ def test_iterable_dataset_by_name_and_what_cannot_be_done_with_it(tmp_path: Path
     pack(Stream(), tmp_path / "b.tar", shard_nbytes=20_000)
     assert len(open_store(tmp_path / "b.tar").files) > 2
     for options in ({"split": "val=0.5"}, {"shards": 2}):
-        with pytest.raises(UsageError, match=r"split by|a known number of records"):
+        with pytest.raises(UsageError, match=r"split them|a known number of records"):
             pack(Stream(), tmp_path / "c.tar", **options)
     with pytest.raises(UsageError, match="--dry-run"):
         estimate(Stream(), tmp_path / "c.tar")
