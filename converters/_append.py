@@ -1,4 +1,4 @@
-"""``concat`` and ``append``: stores out of stores."""
+"""``concat`` and ``append``: stores made from stores."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def concat(
 ) -> PackReport:
     """Copy the records of several stores, one after the other, into a new store.
 
-    Records are compared with their checksums and stay as they are. (To read several stores as one
-    nothing need be copied: ``FastLoader(["a.lmdb", "b.lmdb"])``.)
+    Records are compared with their checksums and copied unchanged. (Reading several stores as one
+    needs no copy: ``FastLoader(["a.lmdb", "b.lmdb"])``.)
 
     Example:
         >>> concat(["a.lmdb", "b.lmdb"], "both.lmdb").records
@@ -62,11 +62,11 @@ def append(
     progress: Progress | bool | None = None,
     **options: Any,
 ) -> PackReport:
-    """Add the samples of ``source`` behind the records of the store at ``path``.
+    """Add the samples of ``source`` after the records of the store at ``path``.
 
-    The store is written anew beside the old one and then takes its place: whoever reads the old one
-    goes on with it, and a kill leaves the old one or the new one. That takes the time of a copy,
-    and the room.
+    A new store is written beside the old one and then replaces it: open readers keep reading the
+    old one, and a kill leaves either the old one or the new one. This takes the time and the disk
+    space of a copy.
 
     Example:
         >>> append("imgs.lmdb", "more").records
@@ -76,18 +76,18 @@ def append(
         path: a store of one file.
         source: as for ``pack``; with the same classes, type of labels and fields.
         progress: as for ``pack``.
-        options: other arguments of ``pack``, but shards, shard_nbytes and split: what becomes of
-            the new images.
+        options: other arguments of ``pack`` for the new images, except shards, shard_nbytes and
+            split.
 
     Raises:
         UsageError: a set of shards, or a format of several files (pack into another store, and read
-            both as one); a source that does not fit, or that has keys that are there; somebody else
-            appends to this store now; its folder cannot be written.
+            both as one); a source that does not fit, or that has keys of the store; another process
+            is appending to this store; its folder cannot be written.
         StoreError: as ``pack`` does.
     """
     path = local_path(path)
     if format_of(path) is None or not os.path.isfile(path):
-        open_store(path).close()  # which says so where there is none
+        open_store(path).close()  # raises if there is none
         raise UsageError(
             f"{path!r}: expected a store of one file: pack the new images into another store, and "
             "read both as one, FastLoader([a, b])"
@@ -95,7 +95,7 @@ def append(
     for name in ("shards", "shard_nbytes", "split"):
         if options.get(name) is not None:
             raise UsageError(
-                f"expected no {name} where a store of one file is appended to, got "
+                f"expected no {name} when appending to a store of one file, got "
                 f"{options[name]!r}: pack the new images into another store with it"
             )
     with _alone(path):
@@ -108,10 +108,10 @@ def _append(
     store = open_store(path)
     stem, suffix = os.path.splitext(path)
     new, more = f"{stem}{_MARK}{suffix}", f"{stem}{_MARK}-added{suffix}"
-    _settle(path, store.format)  # what a run that was killed left
+    _settle(path, store.format)  # after a run that was killed
     _remove(path)
     try:
-        # A function is told of the copy alone, which begins at 0 again.
+        # A function is only called for the copy: both steps count from 0.
         shown = False if callable(progress) else progress
         added = pack(source, more, progress=shown, **options)
         both = ConcatStore.checked([store, open_store(more)])
@@ -127,7 +127,7 @@ def _append(
     except StoreError as error:
         if KEPT not in error.message:
             raise
-        # Here it is not: what was begun is deleted below.
+        # Not true here: the unfinished work is deleted below.
         raise StoreError(
             error.message.replace(KEPT, "; the store is as it was"), path=path
         ) from error
@@ -146,21 +146,23 @@ def _append(
 
 
 def _noted(stores: Sequence[Store]) -> dict[str, Any]:
-    """Where the records came from, and what was made of them: of all stores, where they differ."""
+    """Source and options of the records: the values of all stores, if they differ."""
     sources = [str(store.metadata.get("source", store.path)) for store in stores]
     found: dict[str, Any] = {"source": ", ".join(dict.fromkeys(sources))}
     for name in ("encode", "resize", "quality", "exif"):
         values = [store.metadata.get(name) for store in stores]
         if any(value != values[0] for value in values):
             parts = ", ".join("none" if value is None else str(value) for value in values)
-            values = [", ".join(dict.fromkeys(parts.split(", ")))]  # it may be several already
+            values = [
+                ", ".join(dict.fromkeys(parts.split(", ")))
+            ]  # a value may list several already
         found[name] = values[0]
     return found
 
 
 @contextlib.contextmanager
 def _alone(path: str) -> Iterator[None]:
-    """Nobody else appends to the store ``path`` meanwhile: the records of one would be lost.
+    """Hold the lock on appending to ``path``: two processes would lose the records of one.
 
     A kill leaves the empty lock file, which the next run deletes.
     """
@@ -170,15 +172,15 @@ def _alone(path: str) -> Iterator[None]:
             lock = os.open(name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise UsageError(
-                f"{path!r} is replaced by a larger store, and its folder cannot be written "
-                f"({error.strerror}): append where it can"
+                f"{path!r} has to be replaced by a larger store, but its folder cannot be "
+                f"written ({error.strerror}): make it writable, or append to a copy elsewhere"
             ) from error
         try:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
                 raise UsageError(
-                    f"{path!r}: somebody else appends to this store now: wait until that is done"
+                    f"{path!r}: another process is appending to this store: wait until it is done"
                 ) from error
             if os.path.exists(name) and os.path.samestat(os.fstat(lock), os.stat(name)):
                 try:
@@ -186,15 +188,15 @@ def _alone(path: str) -> Iterator[None]:
                 finally:
                     os.remove(name)
                 return
-        finally:  # whoever held it has deleted the file that was opened here: again
+        finally:  # if its owner deleted the file that was opened here, try again
             os.close(lock)
 
 
 def _replace(new: str, path: str, format: str) -> None:
-    """Give the files of the store ``new`` the names of those of ``path``.
+    """Rename the files of the store ``new`` to those of ``path``.
 
-    The rename of the data file decides. A sidecar waits beside the old one until then, and readers
-    take that of the two which fits.
+    The rename of the data file switches the stores. Until then the new sidecar waits beside the old
+    one, and readers use the one that fits.
     """
     table = read_sidecar(new, format) if os.path.exists(sidecar_of(new)) else None
     if table is not None:
@@ -206,16 +208,16 @@ def _replace(new: str, path: str, format: str) -> None:
 
 
 def _settle(path: str, format: str) -> None:
-    """Do what is to be done once the data file has its name: index files, then the sidecar.
+    """Rename index files and the sidecar, once the data file is renamed.
 
-    A sidecar that waits for a data file which never got its name is deleted.
+    A waiting sidecar is deleted if its data file was never renamed.
     """
     waiting = next_sidecar_of(path)
     if not os.path.exists(waiting):
         return
     try:
         fits = read_sidecar(path, format, place=waiting) is not None
-    except StoreError:  # damaged, or another's; nobody needs it where the store's own fits
+    except StoreError:  # damaged or of another store; not needed if the store's own fits
         if read_sidecar(path, format, place=sidecar_of(path)) is None:
             raise
         fits = False
@@ -232,7 +234,7 @@ def _settle(path: str, format: str) -> None:
 
 
 def _remove(path: str) -> None:
-    """Delete what belongs to the new store but has not become part of the old one."""
+    """Delete the files of the new store that were not renamed."""
     folder, name = os.path.split(os.path.splitext(path)[0])
     waiting = os.path.basename(next_sidecar_of(path))
     for other in os.listdir(folder):

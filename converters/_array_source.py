@@ -1,4 +1,4 @@
-"""MNIST's idx files and CIFAR's batches, as they are downloaded.
+"""MNIST's idx files and CIFAR's batches, as downloaded.
 
 Formats: yann.lecun.com/exdb/mnist (idx: big-endian magic, shape, then bytes) and
 www.cs.toronto.edu/~kriz/cifar.html (binary: label bytes, then 3072 bytes R, G, B of 32 x 32;
@@ -77,10 +77,10 @@ class ArraySource(Source):
 def array_source(path: str) -> ArraySource | None:
     """The images of ``path`` if it is a file, folder or archive of MNIST or CIFAR, else None.
 
-    A folder or an archive stands for its training part; name the file of the other one.
+    A folder or an archive stands for its training part; for the test part give its file.
 
     Raises:
-        StoreError: it is damaged, or not complete.
+        StoreError: damaged or incomplete.
     """
     name = os.path.basename(os.path.normpath(path))
     if os.path.isfile(path) and _IDX.match(name):
@@ -116,7 +116,7 @@ def _file(path: str) -> bytes:
 
 
 def _members(path: str) -> dict[str, bytes]:
-    """The files of an archive, by their own names; nothing is unpacked to the disk."""
+    """The files of an archive by name; nothing is unpacked to the disk."""
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(path) as archive:
@@ -140,11 +140,11 @@ def _mnist(path: str) -> ArraySource:
     pixels = _idx(path, 3)
     folder, name = os.path.split(path)
     match = _IDX.match(name)
-    assert match is not None  # it is why we are here
+    assert match is not None  # the caller checked
     wanted = [f"{match[1]}labels{dash}idx1-ubyte{gz}" for dash in "-." for gz in ("", ".gz")]
     found = [one for one in wanted if os.path.isfile(os.path.join(folder, one))]
     if not found:
-        raise StoreNotFoundError(f"expected the labels beside it, as {wanted[0]}", path=path)
+        raise StoreNotFoundError(f"expected its labels beside it, as {wanted[0]}", path=path)
     labels = _idx(os.path.join(folder, found[0]), 1)
     if len(labels) != len(pixels):
         raise StoreError(f"{len(pixels)} images have {len(labels)} labels", path=path)
@@ -228,7 +228,7 @@ def _class_names(files: Mapping[str, bytes], path: str) -> list[str]:
 
 
 def _load(data: bytes, path: str) -> dict[bytes, Any]:
-    """A pickled dict of CIFAR. Nothing can be named in it but what NumPy's arrays are made of."""
+    """A pickled dict of CIFAR, which may name only what NumPy arrays need."""
     try:
         loaded = _Unpickler(io.BytesIO(data), encoding="bytes").load()
     except Exception as error:
@@ -240,7 +240,7 @@ def _load(data: bytes, path: str) -> dict[bytes, Any]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Knows the three names that a pickled array needs, and no others."""
+    """Allows only the names that a pickled array needs."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("numpy", "dtype"):

@@ -1,4 +1,4 @@
-"""What the formats that keep images as one array ask of ``pack``: raw pixels of one size."""
+"""Requirements of formats that store images as one array: raw pixels of one size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ..errors import UsageError
 from ..hints import Encoding
-from ..storage import FORMATS, format_of
+from ..storage import find_by_suffix, known_formats
 from ._resize import Resize
 from ._source import Source
 
@@ -17,13 +17,15 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
     Raises:
         UsageError: the format holds raw pixels only.
     """
-    name = format_of(path)
-    if name is None or FORMATS[name].pixels != "only":
+    found = find_by_suffix(path)
+    if found is None or found.pixels != "only":
         return default if encode is None else encode
     if encode not in (None, "raw"):
+        others = [one for one in known_formats() if one.writer is not None and one.pixels != "only"]
+        *suffixes, last = (one.suffixes[0] for one in others)
         raise UsageError(
-            f"{FORMATS[name].suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
-            "encode='raw', or choose .h5, .lmdb, .tfrecord, .rec or .tar"
+            f"{found.suffixes[0]} stores hold raw pixels only, got encode={encode!r}: give "
+            f"encode='raw', or choose {', '.join(suffixes)} or {last}"
         )
     return "raw"
 
@@ -31,20 +33,20 @@ def encoding_for(path: str, encode: Encoding | None, default: Encoding) -> Encod
 def check_sizes(
     path: str, source: Source, encoding: str, resize: Resize | None, *, exif: bool
 ) -> None:
-    """Look at all images, before anything is written, where raw pixels must be of one size.
+    """Check the sizes of all images before anything is written, if the format needs one size.
 
     Args:
         path: of the store to be written.
-        source: of the images; one that does not know their sizes is checked when it is read.
+        source: of the images; if it does not know their sizes they are checked while packing.
         encoding: of the records.
-        resize: what is done to the images; None: nothing.
-        exif: images are turned as their EXIF orientation says, so that sides may be swapped.
+        resize: applied to the images; None: nothing.
+        exif: the EXIF orientation is applied, which may swap width and height.
 
     Raises:
         UsageError: the images differ in size; it names two of them.
     """
-    name = format_of(path)
-    if name is None or FORMATS[name].pixels is None or encoding != "raw":
+    found = find_by_suffix(path)
+    if found is None or found.pixels == "any" or encoding != "raw":
         return
     if resize is not None and resize.mode in ("exact", "crop"):
         return
@@ -52,9 +54,9 @@ def check_sizes(
     if sizes is None:
         return
     every = np.arange(len(source), dtype=np.int64)
-    known = every[(sizes > 0).all(axis=1)]  # what is no image is found when it is read
-    found = np.sort(sizes[known], axis=1) if exif else sizes[known]
-    different, first = np.unique(found, axis=0, return_index=True)
+    known = every[(sizes > 0).all(axis=1)]  # files that are not images are found when they are read
+    sides = np.sort(sizes[known], axis=1) if exif else sizes[known]
+    different, first = np.unique(sides, axis=0, return_index=True)
     targets: dict[tuple[int, int], int] = {}
     for (width, height), at in zip(different.tolist(), known[first].tolist(), strict=True):
         size = (width, height) if resize is None else resize.target(width, height)
@@ -63,7 +65,7 @@ def check_sizes(
             (mine, one), (other, two) = targets.items()
             names = source.keys[one], source.keys[two]
             raise UsageError(
-                f"{FORMATS[name].suffixes[0]} stores hold raw pixels of one size only, found "
+                f"{found.suffixes[0]} stores hold raw pixels of one size only, found "
                 f"{mine[0]} x {mine[1]} ({names[0]}) and {other[0]} x {other[1]} ({names[1]}): "
                 "give resize='crop:224' or resize='224x224', or choose .lmdb, which holds any sizes"
             )

@@ -1,4 +1,4 @@
-"""A chunk of a source on its way into a store: read, encoded, with checksums."""
+"""A chunk of a source on its way into a store: read and encoded, with checksums."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ class Chunk:
         data: n records.
         sizes, kinds, crc32c: as in ``Batch``.
         annotations: labels and fields.
-        failed: (index in the source, reason) of each sample that cannot be read or is no image.
-        kept: reason -> records that keep their bytes although another encoding was asked for.
-        left: int64, what of the indices asked for was not read, the last ones: they would have been
-            too many bytes.
+        failed: (index in the source, reason) of each sample that cannot be read or is not an image.
+        kept: reason -> number of records that keep their bytes despite another wanted encoding.
+        left: int64, the last of the wanted indices, not read because of too many bytes.
     """
 
     indices: np.ndarray
@@ -55,15 +54,15 @@ def read_chunk(
     samples: Iterable[Sample | DataError] | None = None,
     gatherer: Gatherer | None = None,
 ) -> Chunk:
-    """Read and encode some samples; once ``stop`` is set, end with what there is.
+    """Read and encode some samples; once ``stop`` is set, return those that are done.
 
     Args:
         source: of the samples.
         indices: int64, ascending.
         encoder: makes records of them.
-        stop: set where nothing more is wanted.
-        samples: those of ``indices`` where another thread has read them.
-        gatherer: reads what the encoder keeps as it is, where the source has one.
+        stop: set if no more are wanted.
+        samples: those of ``indices``, if another thread has read them.
+        gatherer: reads files that the encoder keeps unchanged, if the source has one.
     """
     if gatherer is None or samples is not None or not encoder.as_is or stop.is_set():
         return _one_by_one(source, indices, encoder, stop, samples)
@@ -128,7 +127,7 @@ def _one_by_one(
             if isinstance(sample, DataError):
                 raise sample
             encoded = _encode(encoder, sample)
-        except Exception as error:  # noqa: BLE001 - what a damaged image may have libraries raise
+        except Exception as error:  # noqa: BLE001 - libraries raise anything for damaged images
             failed.append((index, sample_error(error).message))
             continue
         done.append(index)
@@ -154,11 +153,11 @@ def _one_by_one(
 
 
 def _encode(encoder: Encoder, sample: Sample) -> Encoded:
-    """``sample`` as a record. A record of a store stays as it is where that is what is wanted."""
+    """``sample`` as a record. A record of a store stays unchanged if the encoder keeps its kind."""
     data, size = sample.data, sample.size
     if not isinstance(data, bytes):
         try:
-            data.load()  # of a file that a Dataset opened, all but the header is still to be read
+            data.load()  # a Dataset may have opened a file and read only the header
         except (OSError, SyntaxError, ValueError) as error:
             raise DecodeError(f"the image cannot be decoded: {error}") from error
         return encoder.image(data if data.mode in ("L", "RGB") else data.convert("RGB"))
@@ -171,7 +170,7 @@ def _encode(encoder: Encoder, sample: Sample) -> Encoded:
 
 
 def _judge(data: bytes, sample: Sample, *, check: bool) -> None:
-    """Raise DecodeError for a record that is not to be kept as it is."""
+    """Raise DecodeError for a damaged record that would be kept unchanged."""
     if sample.kind == ENCODED:
         if check or not sample.written:
             examine(data, check=check)

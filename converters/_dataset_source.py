@@ -29,9 +29,9 @@ class DatasetSource(Source):
     """The samples of a Dataset: (image, label), an image, or a dict with image and label.
 
     An image is a PIL image, a uint8 tensor (3 or 1, height, width), a uint8 array (height, width,
-    3) or (height, width), or the bytes of an image file. Those of a dict are found by their names
-    (``_labels.py``); its other entries become fields. The dataset is only used in the thread that
-    packs.
+    3) or (height, width), or the bytes of an image file. In a dict, image and label are found by
+    their names (``_labels.py``); other entries become fields. The dataset is only used in the
+    calling thread.
 
     Args:
         dataset: with ``__len__`` and ``__getitem__``; its ``classes`` are the class names.
@@ -39,7 +39,7 @@ class DatasetSource(Source):
         chosen: entries of the dicts that the caller named.
 
     Raises:
-        UsageError: it has no length, or no samples by number.
+        UsageError: it has no ``__len__`` or no ``__getitem__``.
     """
 
     encoding = "png"
@@ -62,12 +62,12 @@ class DatasetSource(Source):
         self.classes = [str(one) for one in getattr(dataset, "classes", ())]
 
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """As in ``Source``; what the dataset raises is not caught."""
+        """As in ``Source``; errors of the dataset are not caught."""
         for index in indices.tolist():
             yield self._sample(self._dataset[index])
 
     def _sample(self, item: Any) -> Sample | DataError:
-        """One sample of the dataset; in the place of one, why it is no image."""
+        """One sample of the dataset, or the error if it is not an image."""
         fields: dict[str, Any] = {}
         label = None
         if isinstance(item, Mapping):
@@ -83,13 +83,13 @@ class DatasetSource(Source):
             return error
 
     def _found(self, item: Mapping[Any, Any]) -> tuple[str, str | None]:
-        """Which entries of the dicts are image and label, of the first one."""
+        """The names of image and label, from the first dict."""
         names = [str(name) for name in item]
         image = self._chosen.image_of(names) or "image"
         others = [name for name in names if name != image]
         label = self._chosen.label_of(others)
         if label != self._chosen.label and label != "label" and isinstance(item.get(label), str):
-            label = None  # text has numbers only where all of it is known
+            label = None  # class names can only be numbered if all of them are known
         warn_of_others(self.path, label, {name: () for name in others if name != label})
         return image, label
 
@@ -107,12 +107,12 @@ class DatasetSource(Source):
         return Annotations(None if missing else label_column(labels), fields, kinds)
 
     def digest(self) -> str:
-        """Name and length: what lies behind them is not known."""
+        """Of name and length: the contents are unknown."""
         return hashlib.blake2b(f"{self.path}\0{len(self)}".encode(), digest_size=16).hexdigest()
 
 
 class IterableSource(DatasetSource):
-    """The samples of a Dataset that can only be read from its beginning to its end.
+    """The samples of a Dataset that can only be read from start to end.
 
     Args:
         dataset: with ``__iter__``, which ends.
@@ -126,22 +126,22 @@ class IterableSource(DatasetSource):
         self.keys = []
 
     def stream(self) -> Iterator[Sample | DataError]:
-        """As in ``Source``; what the dataset raises is not caught."""
+        """As in ``Source``; errors of the dataset are not caught."""
         return map(self._sample, self._dataset)
 
     def key(self, index: int) -> str:
-        """Numbers, in the order in which samples come."""
+        """Numbers, in the order of the samples."""
         return f"{index:08d}"
 
 
 def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> DatasetSource:
-    """The source over a Dataset: by number where it can be, else from its beginning to its end.
+    """The source for a Dataset: by index if possible, else from start to end.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: neither is possible.
     """
-    # torch's IterableDataset inherits a __getitem__ that does not work. Whoever made one, or a
-    # tensor, has imported torch, which takes a second.
+    # torch's IterableDataset inherits a __getitem__ that does not work. An instance exists only if
+    # torch was imported, so torch is not imported here, which takes a second.
     torch_data = sys.modules.get("torch.utils.data")
     sized = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
     iterable = not sized or (
@@ -153,7 +153,7 @@ def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> Dat
 
 
 def named_object(text: str) -> Any:
-    """The dataset ``module:object``; what is a class or a function is called.
+    """The dataset ``module:object``; a class or a function is called.
 
     Raises:
         UsageError: no such module or object.
@@ -166,7 +166,7 @@ def named_object(text: str) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A tensor as an array, of one number as that number; anything else as it is."""
+    """A tensor as an array or a number; anything else unchanged."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
@@ -175,7 +175,7 @@ def _plain(value: Any) -> Any:
 
 
 def _kept(value: Any) -> Any:
-    """As ``_plain``, in memory of its own: a dataset may fill one array for every sample."""
+    """As ``_plain``, but copied: a dataset may reuse one array for every sample."""
     value = _plain(value)
     return np.array(value) if isinstance(value, np.ndarray) else value
 
@@ -184,7 +184,7 @@ def _image(item: Any) -> Any:
     """Bytes of a file, or a PIL image.
 
     Raises:
-        DecodeError: nothing that is an image.
+        DecodeError: not an image.
     """
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""``encode="dct"``: JPEGs as DCT records; what cannot be one keeps its bytes, and a reason."""
+"""``encode="dct"``: JPEGs as DCT records; other files keep their bytes, with a reason."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import dataclasses
 import re
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from .. import _native
 from ..errors import MissingDependencyError
 from ..storage import DCT
 from ._encoders import Encoded
 
+_T = TypeVar("_T")  # bytes of an image file, or an image
 
-def dct_encoder(encode: Callable[[Any], Encoded]) -> Callable[[Any], Encoded]:
-    """What turns the JPEGs that ``encode`` gives into DCT records, without loss.
+
+def dct_encoder(encode: Callable[[_T], Encoded]) -> Callable[[_T], Encoded]:
+    """An encoder that turns the JPEGs of ``encode`` into DCT records, without loss.
 
     Raises:
-        MissingDependencyError: no core, or one that could not read such records at their speed.
+        MissingDependencyError: no core, or one that cannot read such records at full speed.
     """
     core = _writing_core()
 
-    def transcode(data: Any) -> Encoded:
+    def transcode(data: _T) -> Encoded:
         image = encode(data)
         if not image.data.startswith(b"\xff\xd8"):
             return dataclasses.replace(image, kept="not a JPEG")
@@ -50,7 +52,7 @@ def _writing_core() -> ModuleType:
 
 
 def _reason(message: str) -> str:
-    """``message`` without the numbers of libjpeg's warnings, so that reasons can be counted."""
+    """``message`` without the numbers in libjpeg's warnings, so that reasons can be counted."""
     if not message.startswith("libjpeg warned"):
         return message
     return re.sub(r"\b(0x[0-9a-f]+|\d+)\b", "N", message)

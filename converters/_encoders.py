@@ -1,7 +1,6 @@
-"""Encoders: an image file, or an image, -> the bytes of a record.
+"""Encoders: from an image file or an image to the bytes of a record.
 
-``make_encoder`` builds one from the options of ``pack``; another encoding is one more entry in
-``_SAVERS``.
+``make_encoder`` builds one from the options of ``pack``; a new encoding is an entry in ``_SAVERS``.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _ORIENTATION = 0x0112  # the EXIF tag
 
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """A record's bytes, what they are (ENCODED, RAW ...), and the image's size in pixels.
+    """A record's bytes, their kind (ENCODED, RAW ...), and the image's size in pixels.
 
-    ``kept`` is why they are the file's own bytes although another encoding was asked for.
+    ``kept`` says why they are the file's own bytes despite another wanted encoding.
     """
 
     data: bytes
@@ -40,15 +39,15 @@ class Encoded:
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """What makes records.
+    """Makes records.
 
     Attributes:
-        file: out of the bytes of an image file.
-        image: out of an image of mode L or RGB.
-        keeps: kinds of records that stay as they are.
-        as_is: whether ``file`` keeps every image file's bytes, of which it need see no more than
-            beginning and end.
-        check: whether what is kept is decoded first.
+        file: makes one from the bytes of an image file.
+        image: makes one from an image of mode L or RGB.
+        keeps: kinds of records that stay unchanged.
+        as_is: whether ``file`` keeps the bytes of every image file, and looks only at their start
+            and end.
+        check: whether records that are kept are decoded first.
     """
 
     file: Callable[[bytes], Encoded]
@@ -87,7 +86,7 @@ def make_encoder(
         return Encoder(dct_encoder(plain.file), dct_encoder(plain.image), keeps, check=check)
     if encode == "keep" and resize is not None:
         raise UsageError(
-            "encode='keep' keeps the bytes, so it cannot resize: name another encoding (jpeg, dct, "
+            "encode='keep' keeps the bytes, so it cannot resize: give another encoding (jpeg, dct, "
             "png, bmp, raw), or none, which means jpeg"
         )
     if encode == "keep":
@@ -110,13 +109,13 @@ def make_encoder(
 
 
 def examine(data: bytes, *, check: bool) -> tuple[int, int]:
-    """Width and height of the image file ``data``, which is to be kept as it is.
+    """Width and height of the image file ``data``, which will be kept unchanged.
 
-    Its header is looked at, of a JPEG also whether it has an end: one without is decoded, for what
-    is truncated is for Pillow to say. ``check``: every image is.
+    Only its header is read, and for a JPEG whether it has an end marker. A JPEG without one is
+    decoded, because Pillow decides whether it is truncated. ``check``: every image is decoded.
 
     Raises:
-        DecodeError: no image, too large, or one that Pillow cannot decode.
+        DecodeError: not an image, too large, or Pillow cannot decode it.
     """
     size = image_size(data)
     if check or (data[:2] == b"\xff\xd8" and not jpeg_ends(data)):
@@ -129,7 +128,7 @@ def _keep(data: bytes, *, check: bool) -> Encoded:
 
 
 def _keep_upright(data: bytes, quality: int, *, check: bool) -> Encoded:
-    """Keep the bytes unless EXIF says that the image lies on its side; then turn and encode it."""
+    """Keep the bytes unless there is an EXIF orientation; then apply it and encode the image."""
     from PIL import Image
 
     size = examine(data, check=check)

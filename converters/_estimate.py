@@ -1,4 +1,4 @@
-"""``estimate``: what packing would cost and bring, for each encoding, on a sample of the source."""
+"""``estimate``: size, packing time and loading speed of each encoding, from a sample."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from ._resize import Resize
 from ._source import Source
 
 _SAMPLED = 128  # images: a second or two for each encoding of photos
-_ROUNDS = 3  # of loading; the best counts
+_ROUNDS = 3  # of loading; the fastest counts
 _SIDE = 224  # pixels that images are cropped to, if they are that large
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Estimate:
-    """One encoding.
+    """The estimate for one encoding.
 
     Attributes:
         encode: its name.
-        nbytes: of all records together.
-        pack_seconds: to read and encode all on ``workers`` threads; writing comes on top.
+        nbytes: total size of the records.
+        pack_seconds: to read and encode everything on ``workers`` threads, without writing.
         load_images_per_s: decoded, cropped at random and resized by the engine, on as many threads.
-        sampled: images that this was measured on.
+        sampled: number of images measured.
     """
 
     encode: str
@@ -59,7 +59,7 @@ def estimate(
     image_column: str | None = None,
     label_column: str | None = None,
 ) -> tuple[Estimate, ...]:
-    """What ``pack`` with these arguments would take, measured on 128 images spread over the source.
+    """What ``pack`` with these arguments would take, measured on 128 images of the source.
 
     Example:
         >>> max(estimate("imgs", "imgs.lmdb"), key=lambda one: one.load_images_per_s).encode
@@ -67,7 +67,7 @@ def estimate(
 
     Args:
         source, destination, encode, resize, quality, workers, split, image_column, label_column: as
-            for ``pack``. ``encode=None`` tries every encoding that the format takes. Nothing is
+            for ``pack``. ``encode=None`` tries every encoding that the format can hold. Nothing is
             written to ``destination``.
 
     Returns:
@@ -84,7 +84,7 @@ def estimate(
     opened = open_source(source, Chosen(image=image_column, label=label_column))
     if opened.streamed:
         raise UsageError(
-            f"{opened.path} does not say how many samples it has, so that nothing can be estimated "
+            f"{opened.path} does not say how many samples it has, so nothing can be estimated "
             "(--dry-run): pack it"
         )
     threads = workers or available()
@@ -97,7 +97,7 @@ def estimate(
         except (UsageError, MissingDependencyError):
             if encode is not None:
                 raise
-            continue  # not for this format, not with resize, or not with this libjpeg
+            continue  # not possible with this format, resize or libjpeg
         count = min(len(opened), _SAMPLED)
         indices = np.unique(np.linspace(0, len(opened) - 1, count).astype(np.int64))
         begin = time.perf_counter()
@@ -121,7 +121,7 @@ def estimate(
 
 
 def _loading(source: Source, chunk: Chunk, threads: int) -> float:
-    """Images per second that the engine makes out of the records of ``chunk``."""
+    """Images per second that the engine makes from the records of ``chunk``."""
     from torchvision.transforms import v2
 
     from .._base.slabs import SlabRing
@@ -132,7 +132,7 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
     side = int(min(_SIDE, chunk.sizes.min()))
     steps = [v2.RandomResizedCrop(side), v2.RandomHorizontalFlip(), v2.PILToTensor()]
     plan = recognise(v2.Compose(steps))
-    assert isinstance(plan, Plan)  # it is made of what is recognised
+    assert isinstance(plan, Plan)  # all these transforms are recognised
     with tempfile.TemporaryDirectory(prefix="fastload-") as folder:
         path = os.path.join(folder, "sample.lmdb")
         with open_writer(path) as writer:

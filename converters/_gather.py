@@ -1,7 +1,7 @@
-"""Whole image files for ``pack`` through the native core: read, with checksums and sizes.
+"""Reading whole image files for ``pack`` by the native core, with checksums and sizes.
 
-One call without the GIL for many files. What the core does not know (other formats than JPEG, PNG
-and BMP, files that cannot be read) is left to Python, which says what is wrong.
+One call without the GIL reads many files. Files that the core does not support (formats other than
+JPEG, PNG and BMP) or cannot read are left to Python, which reports what is wrong.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import threading
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 
@@ -25,8 +25,8 @@ class Gathered:
     """Files that were read.
 
     Attributes:
-        known: bool (n,), which of the first n files asked for: as many as CHUNK_NBYTES hold, at
-            least one. The other arrays have an item for each True.
+        known: bool (n,), which of the first n files were read; n is the number that CHUNK_NBYTES
+            hold, at least one. The other arrays have an item for each True.
         data: their bytes.
         sizes: int32 (m, 2), width and height.
         crc32c: uint32 (m,).
@@ -39,20 +39,20 @@ class Gathered:
 
 
 class Gatherer:
-    """Reads files by their number. For several threads at once.
+    """Reads files by number; thread-safe.
 
     Args:
         core: the native core.
         paths, ends: all files, as ``Store.file_table`` gives them.
     """
 
-    def __init__(self, core: Any, paths: bytes, ends: np.ndarray) -> None:
+    def __init__(self, core: ModuleType, paths: bytes, ends: np.ndarray) -> None:
         self._core = core
         self._files = core.Files(paths, ends, np.zeros(len(ends), np.uint8))
         self._memory = _Memory()
 
     def read(self, indices: np.ndarray) -> Gathered:
-        """The first of the files ``indices``, as far as the core knows them."""
+        """Read the first of the files ``indices``, as many as fit into a chunk."""
         count = len(indices)
         numbers = np.ascontiguousarray(indices, np.int32)
         offset, nbytes = np.zeros(count, np.int64), np.zeros(count, np.int64)
@@ -83,7 +83,7 @@ class Gatherer:
 
 
 def _most_pixels() -> int:
-    """What Pillow does not take for a decompression bomb."""
+    """The most pixels that Pillow does not take for a decompression bomb."""
     from PIL import Image
 
     limit = Image.MAX_IMAGE_PIXELS
@@ -91,9 +91,9 @@ def _most_pixels() -> int:
 
 
 class _Memory:
-    """Arrays that are used again once nothing refers to what was read into them.
+    """Arrays that are reused once nothing refers to the data in them.
 
-    Fresh memory costs a page fault for every 4 KiB: a tenth of the time that packing takes.
+    New memory costs a page fault for every 4 KiB: a tenth of the time of packing.
     """
 
     def __init__(self) -> None:
@@ -101,14 +101,14 @@ class _Memory:
         self._pieces: list[tuple[np.ndarray, weakref.ref[np.ndarray]]] = []
 
     def take(self, nbytes: int) -> np.ndarray:
-        """uint8 (at least ``nbytes``,); its contents are anything."""
+        """uint8 (at least ``nbytes``,), not initialised."""
         with self._lock:
             for number, (piece, lease) in enumerate(self._pieces):
                 if lease() is None and len(piece) >= nbytes:
                     return self._lease(number, piece)
             piece = np.empty(nbytes, np.uint8)
             if nbytes > MEMORY_NBYTES:
-                return piece  # of one large file: not kept
+                return piece  # for one large file: not reused
             self._pieces.append((piece, weakref.ref(piece)))
             return self._lease(len(self._pieces) - 1, piece)
 

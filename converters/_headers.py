@@ -1,4 +1,4 @@
-"""Is this an image, how large, and has it an end? From a few bytes, without decoding."""
+"""Size of an image file and whether it has an end, from a few bytes, without decoding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def image_size(data: bytes) -> tuple[int, int]:
     """Width and height of the image file ``data``, in pixels, before any EXIF rotation.
 
     Raises:
-        DecodeError: no image that Pillow knows, or one so large that Pillow takes it for a
+        DecodeError: not an image that Pillow supports, or so large that Pillow takes it for a
             decompression bomb (``PIL.Image.MAX_IMAGE_PIXELS``).
     """
     size = _jpeg(data) if data[:2] == b"\xff\xd8" else _png(data)
@@ -31,7 +31,7 @@ def image_size(data: bytes) -> tuple[int, int]:
 
 
 def refuse_bomb(width: int, height: int) -> None:
-    """Raise DecodeError for more pixels than Pillow takes for harmless."""
+    """Raise DecodeError for more pixels than Pillow allows."""
     from PIL import Image
 
     limit = Image.MAX_IMAGE_PIXELS
@@ -43,9 +43,9 @@ def refuse_bomb(width: int, height: int) -> None:
 
 
 def jpeg_ends(data: bytes) -> bool:
-    """Whether a JPEG file has the marker of its end, if perhaps something behind it.
+    """Whether a JPEG file has an end marker, maybe with other bytes after it.
 
-    Without one it may be truncated. As the core's function of this name decides it.
+    Without one it may be truncated. Same result as the core's function of this name.
     """
     if data.endswith(_END):
         return True
@@ -54,7 +54,7 @@ def jpeg_ends(data: bytes) -> bool:
 
 
 def _jpeg(data: bytes) -> tuple[int, int] | None:
-    """Size out of the frame header; None where there is none, or where it has no height."""
+    """Size from the frame header; None if there is none, or if it has no height."""
     for marker, at in _segments(data):
         if marker in _FRAMES and at + 9 <= len(data):
             height, width = struct.unpack_from(">HH", data, at + 5)
@@ -63,7 +63,7 @@ def _jpeg(data: bytes) -> tuple[int, int] | None:
 
 
 def _segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """(marker, where it stands) of the segments of a JPEG up to its first scan; last (0, end)."""
+    """(marker, offset) of the segments of a JPEG up to its first scan; at last (0, end)."""
     at, end = 2, len(data)
     while at + 4 <= end and data[at] == 0xFF:
         marker = data[at + 1]
@@ -91,7 +91,7 @@ def _pillow(data: bytes) -> tuple[int, int]:
 
     try:
         with warnings.catch_warnings():
-            # refuse_bomb says it as an error; whether Pillow also warns is of no interest
+            # refuse_bomb raises an error instead
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(io.BytesIO(data)) as image:
                 width, height = image.size

@@ -1,4 +1,4 @@
-"""Which column of a source holds the images and which the labels, and what labels become."""
+"""Finding the columns of images and labels of a source, and numbering class names."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ import numpy as np
 from ..errors import UsageError
 from ..storage._fields import encode_text, label_column
 
-# Names of columns as they are found in lists, the likeliest first; however they are written.
+# Common names of columns, the likeliest first; case and punctuation do not matter.
 _IMAGES = ("path", "file_name", "filename", "file", "filepath", "file_path", "image", "img",
            "image_path", "img_path", "image_file", "image_name")  # fmt: skip
 _LABELS = ("label", "class", "target", "category", "labels", "label_name", "class_name",
            "category_name", "class_label", "label_id", "class_id", "category_id", "label_idx",
            "class_idx", "cls", "y")  # fmt: skip
-_OTHERS = ("split", "subset", "fold", "set", "usage", "source")  # few values, and no labels
+_OTHERS = ("split", "subset", "fold", "set", "usage", "source")  # few values, but not labels
 _LIKE = re.compile(r"(^|_)(label|class|cls|target|category|categories)s?(_|$)")
-_MOST_CHARACTERS = 64  # of what may be the name of a class
+_MOST_CHARACTERS = 64  # of a possible class name
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The columns that the caller named; None: they are found by their names."""
+    """The columns that the caller named; None: found by their usual names."""
 
     image: str | None = None
     label: str | None = None
 
     def image_of(self, names: Sequence[str]) -> str | None:
-        """The column of images; None where none is called like one.
+        """The column of images; None if no column has a usual name.
 
         Raises:
-            UsageError: there is none of the name that was given.
+            UsageError: there is no column of the given name.
         """
         return _find(self.image, names, _IMAGES, "image_column")
 
@@ -44,7 +44,7 @@ class Chosen:
         return _find(self.label, names, _LABELS, "label_column")
 
     def refuse(self, source: str) -> None:
-        """Raise UsageError where a column was named of a source that has none."""
+        """Raise UsageError if a column was named, but the source has none."""
         for name in ("image", "label"):
             given = getattr(self, name)
             if given is not None:
@@ -68,15 +68,15 @@ def _plain(name: str) -> str:
 
 
 def called_like_images() -> str:
-    """The names of columns of images, for a message."""
+    """The usual names of columns of images, for a message."""
     return " or ".join(_IMAGES)
 
 
 def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
-    """Class names, none for numbers, and labels as a store keeps them.
+    """Class names (none for numbers), and labels as a store holds them.
 
     Raises:
-        UsageError: neither text nor numbers, or lists of them that are not equally long.
+        UsageError: neither text nor numbers, or lists of different lengths.
     """
     if all(isinstance(value, str) for value in values):
         classes = sorted(set(values), key=encode_text)
@@ -85,8 +85,8 @@ def numbered(values: Sequence[Any]) -> tuple[list[str], np.ndarray]:
     return [], label_column(values)
 
 
-def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[Any]]) -> None:
-    """Warn of columns that look like labels and become fields.
+def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[object]]) -> None:
+    """Warn about columns that look like labels and become fields.
 
     Args:
         path: of the source.
@@ -101,15 +101,16 @@ def warn_of_others(path: str, label: str | None, columns: Mapping[str, Iterable[
         taken = "found no labels by name" if label is None else f"took the labels of {label!r}"
         warnings.warn(
             f"{path!r}: {taken}; {', '.join(map(repr, like))} may be labels, and became a field: "
-            f"to have it as label, give label_column={like[0]!r}",
+            f"to use it as label, give label_column={like[0]!r}",
             stacklevel=2,
         )
 
 
-def _repeats(name: str, values: list[Any]) -> bool:
-    """Whether a column of text has few values, which come again and again."""
-    if name.lower() in _OTHERS or not all(isinstance(value, str) for value in values):
+def _repeats(name: str, values: Sequence[object]) -> bool:
+    """Whether a column of text has few values that repeat."""
+    texts = [value for value in values if isinstance(value, str)]
+    if name.lower() in _OTHERS or len(texts) < len(values):
         return False
-    different = set(values)
-    short = all(0 < len(value) <= _MOST_CHARACTERS for value in different)
+    different = set(texts)
+    short = all(0 < len(text) <= _MOST_CHARACTERS for text in different)
     return short and 2 <= len(different) <= len(values) // 2

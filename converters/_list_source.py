@@ -24,20 +24,20 @@ _MAX_FIELD = 1 << 28  # characters of one value of a CSV file
 
 
 class ListSource(FolderSource):
-    """The files that a list names, in its order.
+    """The files of a list, in its order.
 
     The columns of paths and labels are found by their names (``_labels.py``); paths are relative to
     the folder of the list. Labels are numbers, lists of numbers (JSONL), or class names, which are
-    numbered in the order of the alphabet. Other columns become fields; in a CSV a column of which
-    every value is a number is an array, any other is text.
+    numbered in alphabetical order. Other columns become fields; a column of a CSV becomes an array
+    if every value is a number, else text.
 
     Args:
         path: of the list.
         chosen: columns that the caller named.
 
     Raises:
-        UsageError: there is no column of a name that was given.
-        StoreError: the list is not as described.
+        UsageError: there is no column of a given name.
+        StoreError: the list is invalid.
     """
 
     def __init__(self, path: str, chosen: Chosen | None = None) -> None:
@@ -90,12 +90,12 @@ class ListSource(FolderSource):
 
 
 def listed_files(path: str, chosen: Chosen | None = None) -> list[str]:
-    """The files that the list at ``path`` names, as they stand there."""
+    """The paths in the list at ``path``, unchanged."""
     return _read(path, chosen or Chosen())[2]
 
 
 def _read(path: str, chosen: Chosen) -> tuple[list[dict[str, Any]], str, list[str]]:
-    """The rows of a list, the name of the column of paths, and what it holds."""
+    """The rows of a list, the name of the column of paths, and the paths."""
     rows = _read_jsonl(path) if path.endswith(SUFFIXES[2:]) else _read_csv(path)
     if not rows:
         raise StoreError("expected a list of images, found no line with one", path=path)
@@ -125,7 +125,7 @@ def _read_csv(path: str) -> list[dict[str, Any]]:
     return [{name: columns[name][i] for name in columns} for i in range(len(rows))]
 
 
-def _numbers(values: list[str]) -> Sequence[Any]:
+def _numbers(values: list[str]) -> Sequence[str | int | float]:
     """``values`` as ints or floats if every one is such a number."""
     for convert in (int, float):
         try:
@@ -145,7 +145,7 @@ def _read_jsonl(path: str) -> list[dict[str, Any]]:
                 if line.strip():
                     row = json.loads(line)
                     if not isinstance(row, dict):
-                        raise ValueError("no JSON object")
+                        raise ValueError("not a JSON object")
                     rows.append(row)
     except OSError as error:
         raise StoreError(f"the list cannot be read: {error.strerror}", path=path) from error
@@ -173,12 +173,12 @@ def _text(row: dict[str, Any], column: str, number: int, path: str) -> str:
 
 
 def _value(value: Any) -> Any:
-    """A value of a field: bytes where ``unpack`` wrote them as base64."""
+    """A value of a field: bytes if ``unpack`` wrote them as base64."""
     if isinstance(value, dict) and value.keys() == {"base64"} and isinstance(value["base64"], str):
         try:
             return base64.b64decode(value["base64"], validate=True)
         except ValueError as error:
-            raise UsageError(f"no base64: {error}") from error
+            raise UsageError(f"invalid base64: {error}") from error
     return value
 
 

@@ -1,4 +1,4 @@
-"""From what ``pack`` was given to a ``Source``."""
+"""From the ``source`` argument of ``pack`` to a ``Source``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def open_source(source: Any, chosen: Chosen | None = None) -> Source:
     """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset.
 
     Raises:
-        UsageError, StoreError: nothing that can be packed, or without the columns ``chosen``.
+        UsageError, StoreError: it cannot be packed, or has no columns ``chosen``.
     """
     chosen = chosen or Chosen()
     if isinstance(source, Source):
@@ -37,10 +37,10 @@ def open_source(source: Any, chosen: Chosen | None = None) -> Source:
 
 
 def part_of(source: Any, part: str) -> Any:
-    """The part of ``source`` that is called ``part``: a folder in it, or one of several datasets.
+    """The part of ``source`` called ``part``: a folder in it, or one of several datasets.
 
     Raises:
-        UsageError: it has none of this name.
+        UsageError: there is no such part.
     """
     parts: list[str] = []
     if isinstance(source, (str, os.PathLike)):
@@ -63,7 +63,7 @@ def part_of(source: Any, part: str) -> Any:
     )
 
 
-def _is_stores(source: Any) -> bool:
+def _is_stores(source: object) -> bool:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)

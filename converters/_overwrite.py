@@ -1,9 +1,9 @@
-"""``overwrite=True``: a new store is written beside the old one, and takes its place when it is
+"""``overwrite=True``: a new store is written beside the old one, and replaces it when it is
 complete.
 
-Until then it lies in ``NAME-overwriting.SUFFIX.partial``, where an interrupted run is found again.
-A file takes the place of another in one step; a store of several files is not whole for as long as
-that takes, but a kill meanwhile leaves all that is new in the folder or under its name.
+Until then it lies in ``NAME-overwriting.SUFFIX.partial``, where the next run finds and resumes it.
+One file replaces another atomically. A store of several files is incomplete while they are renamed,
+but after a kill every new file is either in that folder or in its place.
 """
 
 from __future__ import annotations
@@ -14,35 +14,33 @@ import shutil
 from collections.abc import Callable, Sequence
 
 from ..errors import StoreError, UsageError
-from ..storage import format_of, open_store
+from ..storage import find_by_suffix, open_store
 from ..storage._partial import sync_folder
 from ..storage._sidecar import SUFFIX as SIDECAR
 from ._remote import in_order
 from ._report import PackReport
 
-_INDICES = {"tfrecord": ("{path}.idx",), "recordio": ("{stem}.idx", "{stem}.lst")}
-
 
 def staged(path: str) -> str:
-    """Where the store that is to replace ``path`` is written."""
+    """Where the store that will replace ``path`` is written."""
     stem, suffix = os.path.splitext(path)
     return os.path.join(f"{stem}-overwriting{suffix}.partial", os.path.basename(path))
 
 
 def needed(path: str, parts: Sequence[str]) -> bool:
-    """Whether a part of the store ``path`` is there, or an earlier run was about to replace it.
+    """Whether a part of the store ``path`` exists, or an earlier run was replacing it.
 
     Raises:
-        UsageError: what is there is a folder and no store.
+        UsageError: a folder that is not a store exists there.
     """
     return os.path.lexists(os.path.dirname(staged(path))) or any(map(_files_of, parts))
 
 
 def _files_of(path: str) -> list[str]:
-    """The files of the store at ``path`` that lie beside it; none where there is nothing.
+    """The existing files of the store at ``path``.
 
     Raises:
-        UsageError: a folder that is no store, which nobody wants to lose.
+        UsageError: a folder that is not a store, and is not deleted.
     """
     path = path.rstrip(os.sep)
     if os.path.isdir(path) and not os.path.islink(path):
@@ -50,7 +48,7 @@ def _files_of(path: str) -> list[str]:
             open_store(path).close()
         except StoreError as error:
             raise UsageError(
-                f"{path!r} is a folder and no store, so that it is not overwritten: move it"
+                f"{path!r} is a folder and not a store, so it is not overwritten: move it"
             ) from error
         return [path]
     found = [path]
@@ -59,18 +57,19 @@ def _files_of(path: str) -> list[str]:
             with open_store(path) as store:  # a set of shards
                 found = list(store.files)
         except StoreError:
-            pass  # nothing there, or a set of which not all is there
+            pass  # nothing there, or an incomplete set
     found.append(path + SIDECAR)
-    for form in _INDICES.get(format_of(path) or "", ()):
+    format_ = find_by_suffix(path)
+    for form in () if format_ is None else format_.companions:
         found += [form.format(path=one, stem=os.path.splitext(one)[0]) for one in found[:-1]]
     return [one for one in found if os.path.lexists(one)]
 
 
 def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
-    """Call ``run`` with another path, and put the stores that it makes there into their places.
+    """Call ``run`` with another path, and move the stores that it writes there to their places.
 
     Raises:
-        UsageError: what is in the way is no store.
+        UsageError: a folder in the way is not a store.
     """
     folder, parent = os.path.dirname(staged(path)), os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
@@ -85,7 +84,7 @@ def replacing(path: str, run: Callable[[str], PackReport]) -> PackReport:
     names = list(dict.fromkeys(name.split(os.sep)[0] for name in in_order(folder)))
     for name in names:
         place = os.path.join(parent, name)
-        if os.path.isdir(place) and not os.path.islink(place):  # which no rename replaces
+        if os.path.isdir(place) and not os.path.islink(place):  # a rename cannot replace it
             os.rename(place, os.path.join(folder, f"old-{name}"))
         os.replace(os.path.join(folder, name), place)
     for left in set(old) - {os.path.join(parent, name) for name in names}:

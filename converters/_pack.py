@@ -1,8 +1,8 @@
-"""``pack``: images from anywhere into one store, or one per part of a split.
+"""``pack``: images from any source into one store, or one store per part of a split.
 
-Samples are read and encoded in threads, in chunks; one thread writes the chunks in order
-(``_run.py``). Image files whose bytes are kept are read by the native core (``_gather.py``). An
-interrupted run leaves ``NAME.partial``; the same call goes on from there.
+Threads read and encode samples in chunks; one thread writes the chunks in order (``_run.py``). The
+native core reads image files whose bytes are kept (``_gather.py``). An interrupted run leaves
+``NAME.partial``; the same call resumes it.
 """
 
 from __future__ import annotations
@@ -73,67 +73,66 @@ def pack(
         1000
 
     Args:
-        source: class folders as torchvision's ImageFolder reads them (same order, labels, class
-            names), or a folder of images without labels. A list, as CSV, TSV or JSONL: a column
-            of paths, relative to the list (path, file_name, filename, file, image, ...), one of
-            labels, which are numbers or class names (label, class, target, category, ...), and any
-            other columns, which become fields. A store of any format, or a
-            list of them: records are copied as they are, after their checksums. MNIST's or CIFAR's
-            files as they are downloaded. ``"module:object"``, or a Dataset, whose samples are
-            (image, label), an image, or a dict; an iterable one that ends, too: how many samples
-            it has is not known before, and an interrupted run begins again. A URL that fsspec
-            knows (``s3://...``) of a folder, a list or a store is fetched first.
+        source: class folders as for torchvision's ImageFolder (same order, labels, class names), or
+            a folder of images without labels. A list as CSV, TSV or JSONL: a column of paths,
+            relative to the list (path, file_name, filename, file, image, ...), a column of labels,
+            which are numbers or class names (label, class, target, category, ...), and any other
+            columns, which become fields. A store of any format, or a list of stores: records are
+            copied unchanged, after comparing their checksums. MNIST's or CIFAR's files as
+            downloaded. ``"module:object"``, or a Dataset, whose samples are (image, label), an
+            image, or a dict; also an iterable one that ends: its number of samples is unknown, and
+            an interrupted run starts again. A URL that fsspec supports (``s3://...``) of a folder,
+            a list or a store is fetched first.
         destination: the store; its suffix names the format. It appears when it is complete; until
-            then the work is in ``destination`` + ".partial", and the same call resumes it. A store
-            whose destination is a URL is written in the system's temporary folder and then sent.
-        encode: "keep": the files' own bytes, not decoded: of an image only the header is looked at,
-            and whether a JPEG has an end. What is damaged in between goes in as it is; ``check``
-            finds it now, ``verify(..., decode=True)`` later.
-            "jpeg", "png": encoded anew. "bmp": not compressed. "raw": uint8 RGB pixels. "dct":
-            JPEGs without Huffman coding (docs/dct.md): the same pixels, about 1.3 times the size,
-            decoded several times faster; files that are no JPEG, or not one that the form can
-            hold, keep their bytes. With ``resize``, of a JPEG of this quality. None: "keep", or
-            "jpeg" where ``resize`` is given; "raw" where the format holds nothing else (.pth, .n5,
-            .zarr) and for MNIST and CIFAR; "png" for a Dataset, whose images have no bytes to keep.
+            then the work is in ``destination`` + ".partial", and the same call resumes it. If it is
+            a URL, the store is written in the system's temporary folder and then uploaded.
+        encode: "keep": the files' own bytes, without decoding: only the header is read, and for a
+            JPEG whether it has an end. Damage in between is stored too; ``check`` finds it now,
+            ``verify(..., decode=True)`` later. "jpeg", "png": encode again. "bmp": uncompressed.
+            "raw": uint8 RGB pixels. "dct": JPEGs without Huffman coding (docs/dct.md): the same
+            pixels, about 1.3 times the size, decoded several times faster; files that are not
+            JPEGs, or JPEGs that this form cannot hold, keep their bytes. With ``resize``, the image
+            is first encoded as a JPEG of this quality. None: "keep", or "jpeg" with ``resize``;
+            "raw" if the format holds nothing else (.pth, .n5, .zarr) and for MNIST and CIFAR; "png"
+            for a Dataset, whose images have no bytes to keep.
         resize: ``256``: the shorter side becomes 256 pixels, with the arithmetic of torchvision's
             ``Resize(256)`` and Pillow's antialiased bilinear filter; smaller images are enlarged.
-            ``"longest:256"``: the longer side becomes 256 where it is longer; nothing is enlarged.
-            ``"crop:224"``: as ``224``, and then the square in the middle. ``"320x240"``: width and
-            height become these, whatever the shape of the image. Raw pixels in .h5, .pth, .n5 and
-            .zarr are one array, so all images need one size.
+            ``"longest:256"``: the longer side becomes 256 if it is longer; nothing is enlarged.
+            ``"crop:224"``: as ``224``, then the square in the middle. ``"320x240"``: this width and
+            height, whatever the shape of the image. Raw pixels in .h5, .pth, .n5 and .zarr are one
+            array, so all images need one size.
         quality: of JPEG, 1 to 100.
         workers: threads that read and encode; None: as many as CPUs.
         split: ``"val=0.1"``: about a tenth of the records, chosen by a hash of their keys, goes to
             ``NAME-val.lmdb``, the rest to ``NAME.lmdb``. Several: ``"val=0.1,test=0.1"``. A name
-            alone, ``"train"``, takes that folder of a source which has one for each split, or that
-            dataset of several.
-        on_error: "raise", or "skip": files that are no images, or truncated, are left out, and the
-            report lists them.
-        exif: turn images as their EXIF orientation says. (They are left alone by default, as
-            torchvision leaves them.) With ``encode="keep"`` only images that lie on their side are
-            encoded anew; so with "dct".
-        check: decode every image that is kept as it is before it is stored, which takes several
-            times longer; what cannot be decoded is for ``on_error``.
-        shards: write so many files, of equally many records.
-        shard_nbytes: write several files, of at most so many bytes each (.h5, .pth, .n5, .zarr: so
-            many bytes of images).
-        compression: "gzip" or "lzf", of an .h5 store: smaller, and several times slower to load.
-        overwrite: a store that is at ``destination`` is replaced once the new one is complete;
-            until then it stays, and an interrupted run is resumed by the same call.
-        image_column, label_column: of a list, of the dicts of a Dataset; where they are not found
-            by their names. The labels of stores and Hugging Face datasets may be any field.
-        progress: True: a bar on stderr, in pipes and logs a line every ten seconds; False: none;
-            None: a bar where somebody is watching, on a terminal or in a notebook. Or a function to
-            be called with (records done, records in all, bytes written) at the beginning and after
-            every chunk; of an iterable Dataset "in all" is None.
+            alone, ``"train"``, selects that folder of a source with a folder for each split, or
+            that dataset of several.
+        on_error: "raise", or "skip": leave out files that are not images, or truncated, and list
+            them in the report.
+        exif: apply the EXIF orientation of images. (By default it is ignored, as by torchvision.)
+            With ``encode="keep"`` or "dct" only images with an orientation are encoded again.
+        check: decode every image that is kept unchanged before it is stored, which takes several
+            times longer; ``on_error`` decides about images that cannot be decoded.
+        shards: write this many files with equally many records.
+        shard_nbytes: write several files of at most this many bytes each (.h5, .pth, .n5, .zarr:
+            bytes of images).
+        compression: "gzip" or "lzf", for an .h5 store: smaller, and several times slower to load.
+        overwrite: replace a store at ``destination`` once the new one is complete; until then it
+            stays, and the same call resumes an interrupted run.
+        image_column, label_column: of a list, or of the dicts of a Dataset, if they do not have
+            usual names. The labels of stores and Hugging Face datasets may be any field.
+        progress: True: a progress bar on stderr, in pipes and logs a line every ten seconds; False:
+            none; None: a bar on a terminal or in a notebook. Or a function, which is called with
+            (records done, total records, bytes written) at the start and after every chunk; the
+            total is None for an iterable Dataset.
 
     Returns:
         What was written and what was left out.
 
     Raises:
         UsageError: arguments that cannot work, a destination that exists, or an unfinished one that
-            was begun with other arguments.
-        DecodeError: a file that is no image, with ``on_error="raise"``, or no image at all.
+            was started with other arguments.
+        DecodeError: a file that is not an image, with ``on_error="raise"``, or no images at all.
         MissingDependencyError: ``encode="dct"`` without a native core that reads it fast.
         StoreNotFoundError: nothing there.
         StoreError: writing failed, for instance on a full disk.
@@ -152,8 +151,8 @@ def pack(
         if is_url(destination):
             if overwrite:
                 raise UsageError(
-                    f"{destination!r}: expected a destination on this machine with overwrite=True: "
-                    "delete what is there"
+                    f"{destination!r}: expected a local destination with overwrite=True: "
+                    "delete the old store first"
                 )
             return _remote.pack_to(str(destination), functools.partial(again, source))
         with _remote.fetched(str(source), chosen) as fetched:
@@ -173,7 +172,7 @@ def pack(
     try:
         if overwrite and _overwrite.needed(path, _split.paths(path, split)):
             if os.path.realpath(opened.path) == os.path.realpath(path):
-                raise UsageError(f"{path!r} is the source, too: expected another destination")
+                raise UsageError(f"{path!r} is also the source: expected another destination")
             return _overwrite.replacing(path, functools.partial(begin, staged=True))
         return begin(path, staged=False)
     except KeyboardInterrupt as stop:
@@ -185,8 +184,8 @@ def _how_to_resume(path: str, split: str | None) -> str:
     """What to do after a Ctrl-C that ended the writing of ``path``."""
     for part in (*_split.paths(path, split), *_split.paths(_overwrite.staged(path), split)):
         if os.path.isdir(f"{part}.partial"):
-            return f"{part + '.partial'!r} has what is done: run the same again to go on from there"
-    return "nothing is kept of what was done: run the same again to begin anew"
+            return f"the work so far is in {part + '.partial'!r}: run the same again to resume"
+    return "nothing is kept of the work so far: run the same again to start anew"
 
 
 def _pack(
@@ -205,10 +204,10 @@ def _pack(
     progress: Progress | bool | None,
     staged: bool,
 ) -> PackReport:
-    """``pack`` of an open source to a path where nothing is, or what an earlier run finished.
+    """``pack`` of an open source to a path with nothing there, or finished parts of a split.
 
     Args:
-        staged: a run that finished all, and was killed before they got their places, counts too.
+        staged: keep stores that an earlier run finished but was killed before moving.
     """
     started = time.monotonic()
     default: Encoding = (
@@ -220,8 +219,8 @@ def _pack(
     _arrays.check_sizes(path, opened, encoding, target, exif=exif)
     if opened.streamed and split is not None:
         raise UsageError(
-            f"{opened.path} is read from its beginning to its end, and its samples have no names "
-            "to be split by: pack it into one store, and that one with a split"
+            f"{opened.path} is read from start to end, and its samples have no keys to split them "
+            "by: pack it into one store, and that store with a split"
         )
     keys = list(opened.keys)
     settings = {
@@ -239,7 +238,7 @@ def _pack(
         run = Run(opened, encoder, on_error, workers or available(), report)
         jobs = list(_jobs(path, keys, split, settings))
         finished = [part for part in map(_finished, jobs) if part is not None]
-        # Of a split, a run may have been killed between the commits of its parts.
+        # A run may have been killed between the commits of the parts of a split.
         if staged or len(finished) < len(jobs):
             jobs = [job for job in jobs if job.path not in {part.path for part in finished}]
         writers: list[tuple[_Job, Writer, int]] = []
@@ -250,7 +249,7 @@ def _pack(
                 settings=job.settings, total=None if opened.streamed else len(job.indices),
                 **options,
             )  # fmt: skip
-            writer = _begun_again(begin(), begin) if opened.streamed else begin()
+            writer = _restarted(begin(), begin) if opened.streamed else begin()
             stack.callback(_leave, writer, keep=not opened.streamed)
             writers.append((job, writer, len(writer)))
         for job, writer, _ in writers:
@@ -293,11 +292,11 @@ def _jobs(
 
 
 def _finished(job: _Job) -> PackedPart | None:
-    """The store of ``job``, if an earlier run with the same settings has written it."""
+    """The store of ``job``, if an earlier run with the same settings wrote it."""
     try:
         store = open_store(job.path)
     except StoreError:
-        return None  # nothing there, or not ours: the writer says that it is in the way
+        return None  # nothing there, or another store: then the writer refuses
     if any(store.metadata.get(name) != value for name, value in job.settings.items()):
         store.close()
         return None
@@ -317,13 +316,13 @@ def _part(store: Store, nbytes: int, resumed: int) -> PackedPart:
         )
 
 
-def _begun_again(writer: Writer, begin: Callable[[], Writer]) -> Writer:
-    """A writer without records: what comes out of an iterable cannot be compared with them."""
+def _restarted(writer: Writer, begin: Callable[[], Writer]) -> Writer:
+    """A writer without records: those of an iterable cannot be compared with earlier ones."""
     if not len(writer):
         return writer
     warnings.warn(
         f"{len(writer)} records of an interrupted run are dropped: an iterable dataset is packed "
-        "from its beginning",
+        "from its start",
         stacklevel=3,
     )
     writer.abort(keep_partial=False)
@@ -331,5 +330,5 @@ def _begun_again(writer: Writer, begin: Callable[[], Writer]) -> Writer:
 
 
 def _leave(writer: Writer, *, keep: bool) -> None:
-    """Let go of a writer: after ``commit`` nothing is left to do, an empty partial is removed."""
+    """Abort a writer unless it has committed; an empty partial is deleted."""
     writer.abort(keep_partial=keep and len(writer) > 0)

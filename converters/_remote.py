@@ -1,8 +1,8 @@
 """Sources and destinations that are URLs, such as ``s3://bucket/imgs.lmdb``, through fsspec.
 
-A source is fetched into a temporary folder first. A store is written into a folder of the system's
-temporary ones, where an interrupted run is found again, and sent when it is complete: the file that
-makes it exist goes last.
+A source is first fetched into a temporary folder. A store is written into a folder below the
+system's temporary folder, where an interrupted run is resumed, and uploaded when it is complete;
+the file that makes it exist is uploaded last.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from ._open import open_source
 from ._report import PackReport
 from ._source import Source
 
-_TAGS = ("ETag", "etag", "mtime", "created")  # what file systems say of a version
+_TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
 
 @contextlib.contextmanager
 def _asking(url: str, what: str) -> Iterator[None]:
-    """Turn what a file system raises, which may be of any type, into a StoreError.
+    """Turn errors of a file system, which may have any type, into a StoreError.
 
     Args:
-        url: that it was asked about.
-        what: failed, in words.
+        url: of the file or folder.
+        what: the start of the message.
     """
     try:
         yield
@@ -72,13 +72,13 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 @contextlib.contextmanager
 def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
-    """What lies at ``url``, fetched for as long as the block lasts: a store with its sidecar or its
-    shards, a folder, or a list with the files that it names.
+    """The source at ``url``, fetched while the block lasts: a store with its sidecar or shards, a
+    folder, or a list with the files that it names.
 
     Raises:
         StoreNotFoundError: nothing there.
         StoreError: it cannot be fetched.
-        MissingDependencyError: fsspec, or what it needs for this protocol, is not installed.
+        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
     system, path = _file_system(url)
     folder = tempfile.mkdtemp(prefix="fastload-")
@@ -96,7 +96,7 @@ def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
 def _fetch(
     system: Any, path: str, folder: str, chosen: Chosen
 ) -> tuple[str, list[tuple[str, int, str]]]:
-    """Fetch what belongs to ``path``: where it lies now, and name, size and tag of every file."""
+    """Fetch the files of ``path``; returns its local path, and name, size and tag of every file."""
     parent, name = os.path.split(path)
     local = os.path.join(folder, name)
     if system.isdir(path):
@@ -131,12 +131,12 @@ def _fetch(
 
 
 def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
-    """Call ``run`` with a local path, and send the stores that it makes there to ``url``.
+    """Call ``run`` with a local path, and upload the stores that it writes there to ``url``.
 
     Raises:
-        UsageError: something is there.
-        StoreError: it cannot be sent.
-        MissingDependencyError: fsspec, or what it needs for this protocol, is not installed.
+        UsageError: something exists there.
+        StoreError: it cannot be uploaded.
+        MissingDependencyError: fsspec, or its package for this protocol, is not installed.
     """
     system, path = _file_system(url)
     for taken in (path, path + SIDECAR):
@@ -148,7 +148,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
     folder = os.path.join(tempfile.gettempdir(), f"fastload-{os.getuid()}-{mark}")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     if os.stat(folder, follow_symlinks=False).st_uid != os.getuid():
-        raise UsageError(f"{folder!r} belongs to somebody else: set TMPDIR to a folder of your own")
+        raise UsageError(f"{folder!r} belongs to another user: set TMPDIR to a folder of your own")
     try:
         report = run(os.path.join(folder, os.path.basename(path)))
     except BaseException:
@@ -156,7 +156,7 @@ def pack_to(url: str, run: Callable[[str], PackReport]) -> PackReport:
             os.rmdir(folder)
         raise
     parent, remote = os.path.dirname(path), os.path.dirname(url)
-    with _asking(url, f"the finished store lies in {folder!r} and cannot be sent"):
+    with _asking(url, f"the finished store lies in {folder!r} and cannot be uploaded"):
         for name in in_order(folder):
             system.makedirs(os.path.dirname(f"{parent}/{name}"), exist_ok=True)
             system.put_file(os.path.join(folder, name), f"{parent}/{name}")

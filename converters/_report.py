@@ -1,4 +1,4 @@
-"""What a run of ``pack`` did."""
+"""The report of a run of ``pack``."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class PackedPart:
         path: of the store.
         records: in it.
         classes: how many.
-        labels: what the labels are, such as "int64" or "float32 (40)"; None without labels.
-        nbytes: size of the records together, without the store's own tables.
+        labels: their type, such as "int64" or "float32 (40)"; None without labels.
+        nbytes: total size of the records, without the store's own tables.
         resumed: how many of the records an earlier, interrupted run had written.
     """
 
@@ -49,7 +49,7 @@ class PackReport:
     Attributes:
         parts: the stores; one, unless ``split`` was given.
         skipped: files left out, with ``on_error="skip"``.
-        kept: with ``encode="dct"``, why a file was kept as it is instead -> number of such files.
+        kept: with ``encode="dct"``, why files were kept unchanged instead -> number of such files.
             (Those of an earlier, interrupted run are not counted.)
         seconds: wall time.
     """

@@ -1,4 +1,4 @@
-"""The ``resize`` of ``pack``: the sizes that images get, with the arithmetic of torchvision."""
+"""The ``resize`` argument of ``pack``: new sizes of images, with torchvision's arithmetic."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Resize:
     Attributes:
         side: pixels.
         mode: "shorter": the shorter side becomes ``side``, as torchvision's ``Resize(side)`` does;
-            smaller images are enlarged too. "longest": the longer side becomes ``side`` where it is
-            longer; nothing is enlarged. "crop": as "shorter", and then the square in the middle, as
+            smaller images are enlarged too. "longest": the longer side becomes ``side`` if it is
+            longer; nothing is enlarged. "crop": as "shorter", then the square in the middle, as
             torchvision's ``CenterCrop(side)``. "exact": width and height become ``side`` and
             ``height``, whatever the shape of the image.
         height: pixels, for "exact"; else 0.
@@ -62,7 +62,7 @@ class Resize:
         return (self.side, self.side) if self.mode == "crop" else self._scaled(width, height)
 
     def _scaled(self, width: int, height: int) -> tuple[int, int]:
-        """The other side is cut to a whole number as torchvision does."""
+        """The other side is rounded down, as by torchvision."""
         short, long = sorted((width, height))
         if self.mode == "longest":
             if long <= self.side:

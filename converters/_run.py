@@ -1,4 +1,4 @@
-"""One run of ``pack``: samples are read and encoded in threads, in chunks, and written in order."""
+"""One run of ``pack``: threads read and encode samples in chunks, which are written in order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ._source import Sample, Source
 
 _Part = tuple[np.ndarray, "list[Sample | DataError] | None"]
 
-# Files a thread reads at a time: 7 MB of photos. More of small ones, so that what is done once a
-# chunk does not count, where a gatherer stops before they become too many bytes.
+# Files a thread reads at a time: 7 MB of photos. More small files, so that the work per chunk does
+# not matter, if a gatherer limits their bytes.
 _CHUNK = 64
 _CHUNK_MOST = 1024
 _CHUNK_NBYTES = 4 << 20
-_SYNC_S = 5.0  # work that a kill can cost
+_SYNC_S = 5.0  # the most work that a kill can lose
 
 
 class Run:
-    """Reads, encodes and writes; remembers what was skipped and how far it is."""
+    """Reads, encodes and writes; counts progress and lists what was skipped."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Run:
         self._workers = workers
         self._progress = progress
         self._stop = threading.Event()
-        self._writing = False  # a call of the writer has begun and not returned
+        self._writing = False  # during a call of the writer
         self._synced = time.monotonic()
         self._done = 0
         self._nbytes = 0
@@ -54,16 +54,16 @@ class Run:
         self.kept: collections.Counter[str] = collections.Counter()
 
     def fill(self, writer: Writer, indices: np.ndarray) -> None:
-        """Bring the records ``indices`` of the source into ``writer``, less those it has."""
+        """Write the records ``indices`` of the source that ``writer`` does not have yet."""
         left = self._after_resume(writer, indices)
         try:
             for chunk in self._chunks(left):
                 self._take(writer, chunk)
         except DataError:
-            writer.sync()  # what is done need not be done again
+            writer.sync()  # so that the next run can resume
             raise
         except KeyboardInterrupt:
-            if not self._writing:  # one that was interrupted may have written without noting it
+            if not self._writing:  # an interrupted write may be incomplete
                 writer.sync()
             raise
 
@@ -109,7 +109,7 @@ class Run:
             self._progress(self._done, total, self._nbytes)
 
     def _after_resume(self, writer: Writer, indices: np.ndarray) -> np.ndarray:
-        """What of ``indices`` is left to do."""
+        """The part of ``indices`` that is left to do."""
         self._synced = time.monotonic()
         there = writer.keys()
         if not there:
@@ -124,7 +124,7 @@ class Run:
                 path = self._source.where(index)
                 reason = "skipped in the interrupted run"
                 self.skipped.append(Skipped(path=path, reason=reason, record=index))
-            elif self._source.identity is None and self._source.changed(index, writer.begun_ns):
+            elif self._source.identity is None and self._source.changed(index, writer.started_ns):
                 touched.append(index)
         self._compare(writer, have, np.array(touched, np.int64))
         self._nbytes += writer.nbytes
@@ -132,9 +132,9 @@ class Run:
         return indices[end:]
 
     def _compare(self, writer: Writer, have: dict[str, int], indices: np.ndarray) -> None:
-        """Refuse to go on if what is made of these samples now is not what ``writer`` has.
+        """Raise UsageError if these samples now give other records than ``writer`` has.
 
-        Their files are newer than the work: perhaps they were copied, perhaps they are others.
+        Their files are newer than the unfinished work: they were copied or changed.
         """
         for chunk in self._chunks(indices) if len(indices) else ():
             changed = [index for index, _ in chunk.failed]
@@ -144,13 +144,13 @@ class Run:
             if changed:
                 raise UsageError(
                     f"{self._source.where(changed[0])!r} has changed since "
-                    f"{writer.path + '.partial'!r} was begun: delete that folder to start again"
+                    f"{writer.path + '.partial'!r} was started: delete that folder to start again"
                 )
 
     def _parts(self, indices: np.ndarray, *, grows: bool) -> Iterator[_Part]:
-        """``indices`` in pieces, each for a thread, with their samples where it may not read them.
+        """``indices`` in pieces, each with its samples if a thread may not read them itself.
 
-        The user's code stays in the thread that called. ``grows``: more of small samples at a time.
+        The user's code runs only in the calling thread. ``grows``: longer pieces of small samples.
         """
         at = 0
         if self._source.streamed:
@@ -169,7 +169,7 @@ class Run:
             at += count
 
     def _chunks(self, indices: np.ndarray) -> Iterator[Chunk]:
-        """Chunks in order, read and encoded by the threads a few chunks ahead."""
+        """Chunks in order; the threads prefetch a few chunks."""
         gatherer = self._source.gatherer() if self._encoder.as_is else None
         parts = self._parts(indices, grows=gatherer is not None)
         ahead: collections.deque[Future[Chunk]] = collections.deque()

@@ -1,4 +1,4 @@
-"""What ``pack`` reads: numbered samples, in any order, and what is known of them beforehand."""
+"""Source: the numbered samples that ``pack`` reads, and what is known about them beforehand."""
 
 from __future__ import annotations
 
@@ -25,13 +25,12 @@ class Sample:
     """One sample of a source.
 
     Attributes:
-        data: a record's bytes, or an image that has none.
+        data: a record's bytes, or a decoded image.
         kind: of the bytes: ENCODED, RAW or DCT.
-        size: width and height, where they are known.
-        crc32c: of the bytes, where it is known to be right.
-        written: whether the store that it comes from was written record by record with checksums:
-            what is in it is not judged anew.
-        label, fields: as in ``Record``, of sources that know them only when they read.
+        size: width and height, if known.
+        crc32c: of the bytes, if it was compared already.
+        written: whether it comes from a store with checksums, whose records are not examined again.
+        label, fields: as in ``Record``, for sources that know them only after reading.
     """
 
     data: bytes | Image.Image
@@ -45,7 +44,7 @@ class Sample:
 
 @dataclasses.dataclass(frozen=True)
 class Annotations:
-    """Labels and fields of some samples, as ``Batch`` takes them."""
+    """Labels and fields of some samples, as in ``Batch``."""
 
     labels: np.ndarray | None = None
     fields: Mapping[str, np.ndarray | Sequence[bytes]] = dataclasses.field(default_factory=dict)
@@ -56,15 +55,15 @@ class Source(abc.ABC):
     """Samples to pack.
 
     Attributes:
-        path: what the source is called in settings and messages.
+        path: the name of the source in settings and messages.
         classes: class names, position = label.
-        keys: name of every sample, each one once.
-        encoding: what ``encode=None`` means for it.
-        noted: what the store's metadata say of it, in the place of the options of ``pack``.
-        identity: what stands for ``digest`` and the times of files, where these say nothing.
+        keys: the unique name of each sample.
+        encoding: the default of ``encode``.
+        noted: entries of the store's metadata that replace the options of ``pack``.
+        identity: replaces ``digest`` and the times of files; None: these are used.
         concurrent: whether ``read`` may run in several threads at once.
-        streamed: samples come out of ``stream``, from the first to the last, and how many there are
-            is not known: no ``keys``, no ``read``.
+        streamed: samples come from ``stream``, in order, and their number is unknown: there are no
+            ``keys``, and ``read`` is not called.
     """
 
     path: str
@@ -81,18 +80,18 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def read(self, indices: np.ndarray) -> Iterator[Sample | DataError]:
-        """The samples ``indices`` (int64) in turn; in the place of one, why it cannot be read."""
+        """The samples ``indices`` (int64) in order; an error for one that cannot be read."""
 
     @abc.abstractmethod
     def annotate(self, indices: np.ndarray, samples: Sequence[Sample]) -> Annotations:
-        """Labels and fields of ``indices``, of which ``samples`` were read."""
+        """Labels and fields of ``indices``, whose ``samples`` were read."""
 
     @abc.abstractmethod
     def digest(self) -> str:
-        """A hash of what the source consists of; work on another one is not resumed."""
+        """A hash of the contents; unfinished work is resumed only for the same hash."""
 
     def stream(self) -> Iterator[Sample | DataError]:
-        """All samples, where ``streamed``."""
+        """All samples in order, if ``streamed``."""
         raise NotImplementedError
 
     def key(self, index: int) -> str:
@@ -100,7 +99,7 @@ class Source(abc.ABC):
         return self.keys[index]
 
     def gatherer(self) -> Gatherer | None:
-        """What reads the samples faster than ``read``, where they are whole files."""
+        """A faster reader than ``read``, if the samples are whole files; else None."""
         return None
 
     def where(self, index: int) -> str:
@@ -108,7 +107,7 @@ class Source(abc.ABC):
         return self.path
 
     def offset(self, index: int) -> int | None:
-        """Where a sample begins in that file, of a source of which a file holds several."""
+        """Where a sample starts in its file, if files hold several samples; else None."""
         return None
 
     def changed(self, index: int, since_ns: int) -> bool:
@@ -116,5 +115,5 @@ class Source(abc.ABC):
         return False
 
     def sizes(self) -> np.ndarray | None:
-        """int32 (n, 2), width and height of every image; None where they are not known."""
+        """int32 (n, 2), width and height of every image; None if unknown."""
         return None

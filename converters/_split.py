@@ -1,4 +1,4 @@
-"""``split="val=0.1"``: which records go into which store, by a hash of their keys."""
+"""``split="val=0.1"``: assigning records to stores by a hash of their keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..errors import UsageError
 
 
 def parse(split: str) -> dict[str, float]:
-    """Names and shares out of ``"val=0.1"`` or ``"val=0.1,test=0.05"``.
+    """Names and shares from ``"val=0.1"`` or ``"val=0.1,test=0.05"``.
 
     Raises:
         UsageError: not of this form, or the shares leave nothing for the training part.
@@ -30,9 +30,9 @@ def parse(split: str) -> dict[str, float]:
 
 
 def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
-    """Part of each key: int64 (n,), 0 for what no share takes, else 1 + position of the share.
+    """The part of each key: int64 (n,), 0 for the rest, else 1 + position of the share.
 
-    A key's part depends on the key and the shares only: adding or removing other images moves none.
+    It depends only on the key and the shares, so adding or removing images moves no others.
     """
     points = np.array(
         [
@@ -47,17 +47,17 @@ def assign(keys: Sequence[str], shares: Sequence[float]) -> np.ndarray:
 
 
 def named(split: str | None) -> str | None:
-    """The name of a part that the source has already: ``split`` without a share."""
+    """The name of an existing part of the source: ``split`` without a share; else None."""
     return split if split is not None and re.fullmatch(r"[\w.-]+", split) else None
 
 
 def paths(destination: str, split: str | None) -> list[str]:
-    """Where the parts of ``split`` go; without one, ``destination``."""
+    """The paths of the parts of ``split``; without a split, ``destination``."""
     names = [] if split is None else parse(split)
     return [destination, *(path_of(destination, name) for name in names)]
 
 
 def path_of(destination: str, name: str) -> str:
-    """Where the part ``name`` goes: ``imgs.lmdb`` -> ``imgs-val.lmdb``."""
+    """The path of the part ``name``: ``imgs.lmdb`` -> ``imgs-val.lmdb``."""
     stem, suffix = os.path.splitext(destination)
     return f"{stem}-{name}{suffix}"

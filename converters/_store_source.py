@@ -14,6 +14,7 @@ from .. import _native
 from ..errors import ChecksumError, DataError, StoreError, UsageError
 from ..storage import Store
 from ..storage._crc import crc32c
+from ..storage._read import NOT_REGULAR
 from ..storage.arrow import ArrowStore
 from ..storage.base import TURNED
 from ..storage.folder import FolderStore
@@ -23,19 +24,19 @@ from ._source import Annotations, Sample, Source
 
 
 class StoreSource(Source):
-    """The records of any store, as they are, each compared with its checksum.
+    """The unchanged records of any store, each compared with its checksum.
 
     Args:
         store: open.
-        label: the field that becomes the labels, in the place of those that there are.
+        label: the field that replaces the labels.
 
     Raises:
         UsageError: there is no such field, or it holds no labels.
-        StoreError: labels, names or fields are not what was written.
+        StoreError: checksum mismatch in labels, keys or fields.
     """
 
     def __init__(self, store: Store, label: str | None = None) -> None:
-        store.check_columns()  # also the large ones: a copy of what is damaged has right checksums
+        store.check_columns()  # of large columns too: a damaged copy would get new checksums
         self.store = store
         self.path = store.path
         self.classes = store.classes
@@ -57,7 +58,7 @@ class StoreSource(Source):
         try:
             together = store.read(indices)
         except DataError:
-            together = None  # one by one, to find the one at fault
+            together = None  # read one by one, to find the damaged one
         for at, index in enumerate(indices.tolist()):
             try:
                 data = store.read(indices[at : at + 1])[0] if together is None else together[at]
@@ -97,7 +98,7 @@ class StoreSource(Source):
         )
 
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
-        """Class names and labels out of a field."""
+        """Class names and labels from a field."""
         try:
             return numbered(list(self.store.batch(name, self._everything)))
         except (UsageError, ValueError) as error:
@@ -110,7 +111,7 @@ class StoreSource(Source):
         for path in self.store.files:
             status = os.stat(path)
             known = [status.st_size, status.st_mtime_ns]
-            if checksums is None:  # who replaces a file may keep its size and its own time
+            if checksums is None:  # a new file may have the size and mtime of the old one
                 known.append(status.st_ctime_ns)
             digest.update(f"{path}\0{known}\0".encode(*_UTF8))
         if checksums is not None:
@@ -131,12 +132,12 @@ class StoreSource(Source):
         return int(self.store.spans(self._everything[index : index + 1]).offset[0])
 
     def sizes(self) -> np.ndarray:
-        """Out of the store's table, or of the images' headers."""
+        """From the store's table, or from the images' headers."""
         return self.store.sizes(self._everything)
 
 
 class TableSource(StoreSource):
-    """The rows of a Hugging Face dataset; what EXIF turns is decoded, as the dataset does.
+    """The rows of a Hugging Face dataset; images with an EXIF orientation are decoded, as by it.
 
     Args:
         store: over the dataset.
@@ -154,7 +155,7 @@ class TableSource(StoreSource):
             one = np.array([index], np.int64)
             try:
                 if int(self.store.kinds(one)[0]) == TURNED:
-                    # imports torch: 1 s, and little of what is packed is turned
+                    # imports torch, which takes 1 s, and few images have an orientation
                     from .._engine.python import decode_record
 
                     yield Sample(decode_record(self.store, index))
@@ -164,19 +165,19 @@ class TableSource(StoreSource):
                 yield error
 
     def offset(self, index: int) -> None:
-        """None: it would be of memory."""
+        """None: records lie in memory."""
 
     def digest(self) -> str:
-        """The fingerprint that the package gives its datasets, labels, classes and keys."""
+        """Of the dataset's own fingerprint, labels, classes and keys."""
         digest = hashlib.blake2b(self.store.identity.encode(), digest_size=16)
         _update(digest, self._labels, self.classes)
         digest.update("\0".join(self.keys).encode(*_UTF8))
         return digest.hexdigest()
 
     def _numbered(self, name: str) -> tuple[Sequence[str], np.ndarray]:
-        """As of other stores, with the names of a ClassLabel."""
+        """As for other stores, with the names of a ClassLabel."""
         classes, labels = super()._numbered(name)
-        assert isinstance(self.store, ArrowStore)  # by the constructor
+        assert isinstance(self.store, ArrowStore)  # see the constructor
         return self.store.class_names(name) or classes, labels
 
 
@@ -184,7 +185,7 @@ _UTF8 = ("utf-8", "surrogateescape")
 
 
 def unique(keys: list[str]) -> list[str]:
-    """``keys``, with a number behind those that came before."""
+    """``keys``, with a number after repeated ones."""
     if len(set(keys)) == len(keys):
         return keys
     seen: set[str] = set()
@@ -228,7 +229,7 @@ class FolderSource(Source):
                 )
 
     def gatherer(self) -> Gatherer | None:
-        """The native core, where it was built."""
+        """By the native core, if it is built."""
         core = _native.load()
         return None if core is None else Gatherer(core, *self.store.file_table())
 
@@ -250,32 +251,32 @@ class FolderSource(Source):
         return self.store.files[index]
 
     def changed(self, index: int, since_ns: int) -> bool:
-        """By the times of the file and of its inode: who replaces a file may keep the first."""
+        """By mtime and ctime of the file: a new file may have the mtime of the old one."""
         status = os.stat(self.store.files[index])
         return max(status.st_mtime_ns, status.st_ctime_ns) > since_ns
 
     def sizes(self) -> np.ndarray:
-        """Out of the files' headers."""
+        """From the files' headers."""
         return self.store.sizes(np.arange(len(self.store)))
 
 
 def read_file(path: bytes) -> bytes:
-    """A whole file. (Three system calls less than ``open``: it counts for small files.)
+    """The content of a file, with three system calls less than ``open``.
 
     Raises:
         OSError: it cannot be read, or is a pipe, a device or a folder.
     """
-    # Non-blocking, so that a pipe to which nobody writes is refused rather than waited for.
+    # Non-blocking, so that a pipe without a writer is refused instead of waited for.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file", os.fsdecode(path))
+            raise OSError(errno.EINVAL, NOT_REGULAR, os.fsdecode(path))
         size = status.st_size
         data = os.read(descriptor, size + 1)
         if len(data) == size:
             return data
-        parts = [data]  # it grew meanwhile, or is larger than one read gives
+        parts = [data]  # it grew meanwhile, or is larger than one read returns
         while parts[-1]:
             parts.append(os.read(descriptor, 1 << 24))
         return b"".join(parts)

@@ -86,9 +86,9 @@ class Lmdb(_Fastload):
 
     def load_writer(self) -> None:
         super().load_writer()
-        from fastload.storage import FORMATS, format_of
+        from fastload.storage import find_by_suffix
 
-        FORMATS[str(format_of(f"images{self.suffix}"))].load_writer()
+        find_by_suffix(f"images{self.suffix}")  # imports its module
         if self.suffix in _LIBRARIES:
             importlib.import_module(_LIBRARIES[self.suffix])
 

@@ -1,7 +1,7 @@
 """Columns of an Arrow table as arrays: where values lie in its buffers, without copying them.
 
-Arrow keeps a column in chunks, and of a chunk of byte strings all bytes one after the other and the
-position where each begins (https://arrow.apache.org/docs/format/Columnar.html).
+An Arrow column consists of chunks. A chunk of byte strings has one buffer with all bytes, and one
+with the position where each string starts (https://arrow.apache.org/docs/format/Columnar.html).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Images:
     """Where the images of a column lie.
 
     Attributes:
-        buffers: uint8 (n,), over the table's own memory.
+        buffers: uint8 (n,), views of the table's own memory.
         file: int32 (rows,): number of the buffer, or ``len(buffers)`` + number of the path.
-        none: number of the buffer that rows without an image have; None where there are no such.
+        none: number of the buffer for rows without an image; None if every row has one.
         offset, nbytes: int64 (rows,), as in ``Spans``.
-        paths: one after the other, as bytes; ``ends``: int64, where each ends.
+        paths: all paths in one byte string; ``ends``: int64, where each ends.
     """
 
     buffers: list[np.ndarray]
@@ -36,10 +36,10 @@ class Images:
 
 
 def images_of(column: Any, name: str) -> Images:
-    """The images of a ``ChunkedArray`` of struct<bytes, path>, as datasets.Image keeps them.
+    """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image.
 
     Raises:
-        UsageError: paths that are no local files.
+        UsageError: paths that are not local files.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -48,7 +48,7 @@ def images_of(column: Any, name: str) -> Images:
     file, offset = np.full(rows, -1, np.int32), np.zeros(rows, np.int64)
     nbytes = np.zeros(rows, np.int64)
     buffers: list[np.ndarray] = []
-    numbers: dict[tuple[int, int], int] = {}  # by address and size: one may be a part of another
+    numbers: dict[tuple[int, int], int] = {}  # by address and size, as buffers may overlap
     paths, loose = [], []
     begin = 0
     for chunk in column.chunks:
@@ -84,9 +84,9 @@ def images_of(column: Any, name: str) -> Images:
     remote = pc.or_(pc.match_substring(text, "://"), pc.match_substring(text, "::"))
     if pc.any(remote).as_py():
         raise UsageError(
-            f"the column {name!r} has images that are no local files, such as "
+            f"the column {name!r} has images that are not local files, such as "
             f"{text.filter(remote)[0].as_py()!r}: load the dataset with its files, or store the "
-            "bytes in it (dataset.map), and give it again"
+            "bytes in it (dataset.map), and try again"
         )
     starts, ends, memory = _strings(text)
     blob, path_ends = b"", np.zeros(0, np.int64)
@@ -100,9 +100,9 @@ def images_of(column: Any, name: str) -> Images:
 
 
 def numbers_of(column: Any) -> np.ndarray | None:
-    """The numbers of a column, (rows, *shape), in a dtype of theirs; None where it has others.
+    """The numbers of a column, (rows, *shape), in their dtype; None if it has other values.
 
-    A list makes a shape where its type says how long it is.
+    A list type of fixed length becomes an axis.
     """
     import pyarrow as pa
 
@@ -110,7 +110,7 @@ def numbers_of(column: Any) -> np.ndarray | None:
     shape: tuple[int, ...] = ()
     for chunk in column.chunks:
         shape = ()
-        if isinstance(chunk, pa.ExtensionArray):  # datasets.Array2D and its kin
+        if isinstance(chunk, pa.ExtensionArray):  # datasets.Array2D and similar
             sides = tuple(getattr(chunk.type, "shape", ()))
             if not sides or any(side is None for side in sides) or chunk.null_count:
                 return None
@@ -138,7 +138,7 @@ def numbers_of(column: Any) -> np.ndarray | None:
 
 
 def _strings(array: Any) -> tuple[np.ndarray, np.ndarray, Any]:
-    """Where each string of an array begins and ends in its buffer, and the buffer."""
+    """Where each string of an array starts and ends in its buffer, and the buffer."""
     import pyarrow as pa
 
     large = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)

@@ -1,7 +1,8 @@
 """The columns of records that are being written, and their form in a partial store's journal.
 
-A chunk of the journal: a head (magic, records, bytes of the JSON header, bytes of all that follows,
-CRC-32 of it), a JSON header that lists arrays (name, dtype, shape) and fields, then the arrays.
+A chunk of the journal is a head (magic, number of records, bytes of the JSON header, bytes of all
+that follows, CRC-32 of it), a JSON header that lists arrays (name, dtype, shape) and fields, and
+the arrays.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
-from ._fields import Blobs, Field, FieldColumn, encode_text, field_column, label_column
+from ._fields import Blobs, Field, FieldColumn, Strings, encode_text, field_column, label_column
 from .base import Batch
 
 _CHUNK = struct.Struct("<4sIIQI")
@@ -25,7 +25,7 @@ _MAGIC = b"FLJ2"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Columns:
-    """What is kept of n records beside their bytes.
+    """Everything about n records except their bytes.
 
     Attributes:
         labels: as in ``Batch``.
@@ -33,12 +33,12 @@ class Columns:
         crc32c: uint32 (n,).
         kinds: uint8 (n,).
         nbytes: int64 (n,), length of each record.
-        keys: the keys in UTF-8 (undecodable bytes of file names as they are).
+        keys: the keys in UTF-8 (undecodable bytes of file names unchanged).
         fields: name -> column.
-        places: int64 (n, 4): number of the data file; where in it the record's frame begins, its
-            bytes begin, its frame ends. None where the format finds that out by itself.
-        frames: uint32 (n,), CRC32C of what stands before the record in its frame, of the record's
-            own CRC32C and of what stands behind it; None as ``places``.
+        places: int64 (n, 4): number of the data file; where in it the record's frame starts, its
+            bytes start, its frame ends. None if the format finds that out by itself.
+        frames: uint32 (n,), CRC32C of the bytes before the record in its frame, of the record's
+            own CRC32C and of the bytes after it; None if ``places`` is.
     """
 
     labels: np.ndarray | None
@@ -74,7 +74,7 @@ class Columns:
                 name: FieldColumn(
                     column.field,
                     Blobs.of(column.values.take(indices))
-                    if isinstance(column.values, Blobs)
+                    if isinstance(column.values, Strings)
                     else column.values[start:stop],
                 )
                 for name, column in self.fields.items()
@@ -84,7 +84,7 @@ class Columns:
 
 @dataclasses.dataclass(frozen=True)
 class Schema:
-    """What all records of a store have in common: the type of their labels, and their fields."""
+    """What all records of a store share: the type of their labels, and their fields."""
 
     labels: tuple[str, tuple[int, ...]] | None
     fields: tuple[Field, ...]
@@ -99,7 +99,7 @@ class Schema:
         )
 
     def admit(self, other: Schema) -> None:
-        """Raise UsageError unless records of ``other`` may follow records of this schema."""
+        """Raise UsageError unless records of ``other`` can follow records of this schema."""
         if (self.labels is None) != (other.labels is None):
             raise UsageError("expected a label in every record of the store or in none")
         if self.labels != other.labels:
@@ -123,7 +123,7 @@ def of_batch(batch: Batch) -> Columns:
     """The columns of one batch.
 
     Raises:
-        UsageError: a column that has not one item per record, or a field that cannot be kept.
+        UsageError: a column does not have one item per record, or a field cannot be stored.
     """
     lengths = {name: len(getattr(batch, name)) for name in ("data", "sizes", "kinds", "crc32c")}
     lengths |= {} if batch.labels is None else {"labels": len(batch.labels)}
@@ -147,7 +147,7 @@ def of_batch(batch: Batch) -> Columns:
 
 
 def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
-    """All of ``parts`` as one. ``labelled`` says whether zero parts have a label column."""
+    """All of ``parts`` as one. ``labelled``: whether the result of no parts has labels."""
     if not parts:
         return Columns(
             labels=np.empty(0, np.int64) if labelled else None,
@@ -169,16 +169,22 @@ def join(parts: Sequence[Columns], *, labelled: bool = False) -> Columns:
         nbytes=np.concatenate([part.nbytes for part in parts]),
         keys=Blobs.join([part.keys for part in parts]),
         fields={
-            name: FieldColumn(column.field, _joined([part.fields[name].values for part in parts]))
-            for name, column in parts[0].fields.items()
+            name: join_values([part.fields[name] for part in parts]) for name in parts[0].fields
         },
         places=np.concatenate(places) if places else None,
         frames=np.concatenate(frames) if len(frames) == len(parts) else None,
     )
 
 
-def _joined(values: Sequence[Any]) -> np.ndarray | Blobs:
-    return Blobs.join(values) if isinstance(values[0], Blobs) else np.concatenate(values)
+def join_values(columns: Sequence[FieldColumn]) -> FieldColumn:
+    """The values of one field in several parts, at least one, as one column."""
+    arrays, strings = [], []
+    for column in columns:
+        if isinstance(column.values, Strings):
+            strings.append(column.values.whole())
+        else:
+            arrays.append(column.values)
+    return FieldColumn(columns[0].field, Blobs.join(strings) if strings else np.concatenate(arrays))
 
 
 _TYPES = {
@@ -188,7 +194,7 @@ _TYPES = {
 
 
 def _arrays(columns: Columns) -> dict[str, np.ndarray]:
-    """Every array by its name in the journal; those of fields begin with a slash."""
+    """Every array by its name in the journal; those of fields start with a slash."""
     arrays = {
         name: np.ascontiguousarray(array, dtype)
         for name, dtype in _TYPES.items()
@@ -201,12 +207,12 @@ def _arrays(columns: Columns) -> dict[str, np.ndarray]:
 
 
 def field_arrays(fields: Mapping[str, FieldColumn]) -> dict[str, np.ndarray]:
-    """The arrays that hold ``fields``, by the names that files give them."""
+    """The arrays that hold ``fields``, by their names in files."""
     arrays: dict[str, np.ndarray] = {}
     for name, column in fields.items():
-        if isinstance(column.values, Blobs):
-            arrays[f"/{name}/data"] = column.values.data
-            arrays[f"/{name}/ends"] = column.values.ends
+        if isinstance(column.values, Strings):
+            whole = column.values.whole()
+            arrays |= {f"/{name}/data": whole.data, f"/{name}/ends": whole.ends}
         else:
             arrays[f"/{name}"] = column.values
     return arrays
@@ -240,9 +246,9 @@ def pack_chunk(columns: Columns) -> bytes:
 
 
 def unpack_chunks(journal: bytes) -> tuple[list[Columns], list[int]]:
-    """The whole chunks at the beginning of ``journal``, and where each ends.
+    """The whole chunks at the start of ``journal``, and where each ends.
 
-    A chunk that a crash cut short, and what follows it, is left out.
+    A chunk that a crash truncated, and everything after it, is left out.
     """
     chunks: list[Columns] = []
     ends: list[int] = []

@@ -1,25 +1,25 @@
 """Labels and named fields of records: their types, and columns made out of single values.
 
-A field has one of four kinds. "array": every record has numbers of one dtype and shape, kept as one
-column. "bytes", "text" (UTF-8), "json": a value of any length, kept as ``Blobs``.
+A field has one of four kinds. "array": every record has numbers of one dtype and shape, stored as
+one column. "bytes", "text" (UTF-8), "json": values of any length, stored as ``Strings``.
 """
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-import functools
 import json
 import numbers
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
 
 KINDS = ("array", "bytes", "text", "json")
-RESERVED = ("image", "label", "key")  # the names under which samples hold something else
+RESERVED = ("image", "label", "key")  # names that samples use for something else
 _MAX_NAME = 100  # characters
 _LABELS = ("<i8", "<f4", "<f8")
 
@@ -35,7 +35,7 @@ class Field:
         shape: of one record's value in an "array", () for a number; () for other kinds.
 
     Raises:
-        UsageError: a name, kind or dtype that cannot be.
+        UsageError: an invalid name, kind or dtype.
     """
 
     name: str
@@ -51,11 +51,15 @@ class Field:
                 f"got {name!r}"
             )
         if name in RESERVED:
-            raise UsageError(f"{name!r} cannot be the name of a field: choose another one")
+            raise UsageError(f"a field cannot be called {name!r}: choose another name")
         if self.kind not in KINDS:
-            raise UsageError(f"expected a field kind out of {', '.join(KINDS)}, got {self.kind!r}")
+            raise UsageError(
+                f"expected one of the field kinds {', '.join(KINDS)}, got {self.kind!r}"
+            )
         if (self.kind == "array") != (self.dtype is not None):
-            raise UsageError(f"field {name!r}: a dtype is for arrays, got {self.dtype} {self.kind}")
+            raise UsageError(
+                f"field {name!r}: only arrays have a dtype, got {self.dtype} {self.kind}"
+            )
         if self.dtype is not None and (self.dtype.kind not in "biuf" or self.dtype.itemsize > 8):
             raise UsageError(
                 f"field {name!r}: expected bool, integers or floats of up to 64 bits, got "
@@ -63,13 +67,13 @@ class Field:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """For the header of a file."""
+        """Its description in the header of a file."""
         dtype = None if self.dtype is None else self.dtype.str
         return {"name": self.name, "kind": self.kind, "dtype": dtype, "shape": list(self.shape)}
 
     @classmethod
     def from_json(cls, value: Any) -> Field:
-        """Out of the header of a file, which may be damaged.
+        """The field that the header of a file, which may be damaged, describes.
 
         Raises:
             ValueError: it does not describe a field.
@@ -81,13 +85,13 @@ class Field:
                 raise ValueError(f"a shape of {shape}")
             return cls(name, kind, None if dtype is None else np.dtype(str(dtype)), shape)
         except (KeyError, TypeError, SyntaxError) as error:  # the last of a dtype
-            raise ValueError(f"no field: {str(value)[:200]}") from error
+            raise ValueError(f"not a field: {str(value)[:200]}") from error
 
     def decode(self, value: bytes) -> Any:
-        """The value of a field that is no array: bytes, str, or what the JSON says.
+        """One value of a field that is not an array: bytes, str, or decoded JSON.
 
         Raises:
-            ValueError: no UTF-8, or no JSON.
+            ValueError: not valid UTF-8 or JSON.
         """
         if self.kind == "text":
             return value.decode("utf-8")
@@ -96,12 +100,42 @@ class Field:
         try:
             return json.loads(value)
         except RecursionError as error:
-            raise ValueError("JSON that is nested too deep") from error
+            raise ValueError("JSON that is nested too deeply") from error
+
+
+class Strings(abc.ABC):
+    """n byte strings."""
+
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
+
+    @abc.abstractmethod
+    def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
+        """The strings ``indices`` (int64, in range).
+
+        Raises:
+            StoreError: they are damaged or cannot be read; it names ``path``.
+        """
+
+    @abc.abstractmethod
+    def whole(self) -> Blobs:
+        """All of them, in memory or mapped. Raises StoreError."""
+
+    @abc.abstractmethod
+    def check(self, count: int, name: str, path: str | None) -> None:
+        """Raise StoreError unless there are ``count`` strings, each where it should be.
+
+        ``name`` is what the message calls them.
+        """
+
+    def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:
+        """The strings ``indices`` decoded as UTF-8; other bytes become surrogates."""
+        return [value.decode("utf-8", "surrogateescape") for value in self.take(indices, path)]
 
 
 @dataclasses.dataclass(frozen=True)
-class Blobs:
-    """n byte strings, one after the other.
+class Blobs(Strings):
+    """Byte strings, one after the other.
 
     Attributes:
         data: uint8 (sum of all lengths,).
@@ -114,22 +148,26 @@ class Blobs:
     def __len__(self) -> int:
         return len(self.ends)
 
+    def whole(self) -> Blobs:
+        """As in ``Strings``."""
+        return self
+
     @classmethod
     def of(cls, values: Sequence[bytes]) -> Blobs:
-        """``values``, copied."""
+        """A copy of ``values``."""
         lengths = np.fromiter(map(len, values), np.int64, len(values))
         return cls(np.frombuffer(b"".join(values), np.uint8), np.cumsum(lengths))
 
     @classmethod
     def join(cls, parts: Sequence[Blobs]) -> Blobs:
-        """All of ``parts``, at least one, as one."""
+        """All of ``parts`` (at least one) as one."""
         start = np.cumsum([0] + [len(part.data) for part in parts[:-1]])
         ends = [part.ends + at for part, at in zip(parts, start, strict=True)]
         data = np.concatenate([part.data for part in parts])
         return cls(data, np.concatenate(ends, dtype=np.int64))
 
     def check(self, count: int, name: str, path: str | None) -> None:
-        """Raise StoreError where there are not ``count`` values, or one lies outside ``data``."""
+        """As in ``Strings``."""
         ends = self.ends
         last = int(ends[-1]) if len(ends) else 0
         first = int(ends[0]) if len(ends) else 0
@@ -145,11 +183,7 @@ class Blobs:
             )
 
     def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
-        """The values ``indices`` (int64, in range).
-
-        Raises:
-            StoreError: ``ends`` is damaged; it names ``path``.
-        """
+        """As in ``Strings``."""
         indices = np.asarray(indices, np.int64)
         ends = self.ends[indices]
         starts = np.where(indices > 0, self.ends[indices - 1], 0)
@@ -158,44 +192,51 @@ class Blobs:
         data = self.data.data
         return [bytes(data[a:b]) for a, b in zip(starts.tolist(), ends.tolist(), strict=True)]
 
-    def texts(self, indices: np.ndarray, path: str | None = None) -> list[str]:
-        """The values ``indices`` as file names and other text: bytes that are no UTF-8 are kept."""
-        return [value.decode("utf-8", "surrogateescape") for value in self.take(indices, path)]
 
-
-class LateBlobs(Blobs):
-    """Byte strings that are read when they are first asked for: names, which training never is.
+class DeferredStrings(Strings):
+    """Byte strings that are read when they are first used: keys, which training does not need.
 
     Args:
         count: how many there are.
         read: reads them; raises StoreError.
-        path: the file or folder that they are in.
+        path: the file or folder they are in.
     """
 
-    _count: int
-    _found: Callable[[], Blobs]
-
     def __init__(self, count: int, read: Callable[[], Blobs], path: str) -> None:
-        given = functools.partial(_read_late, count, read, path, _version(path))
-        object.__setattr__(self, "_count", count)
-        object.__setattr__(self, "_found", functools.cache(given))
+        self._count, self._read, self._path = count, read, path
+        self._version = _version(path)
+        self._found: Blobs | None = None
 
     def __len__(self) -> int:
         return self._count
 
-    @property
-    def data(self) -> np.ndarray:
-        """As in ``Blobs``."""
-        return self._found().data
+    def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
+        """As in ``Strings``."""
+        return self.whole().take(indices, path)
 
-    @property
-    def ends(self) -> np.ndarray:
-        """As in ``Blobs``."""
-        return self._found().ends
+    def whole(self) -> Blobs:
+        """As in ``Strings``."""
+        if self._found is None:
+            if _version(self._path) != self._version:
+                raise StoreError(
+                    "the store was replaced by another one since it was opened: open it again",
+                    path=self._path,
+                )
+            found = self._read()
+            found.check(self._count, "keys", self._path)
+            self._found = found
+        return self._found
+
+    def check(self, count: int, name: str, path: str | None) -> None:
+        """As in ``Strings``, but only the number: ``whole`` checks the rest."""
+        if count != self._count:
+            raise StoreError(
+                f"the table of {name} is damaged: expected {count}, found {self._count}", path=path
+            )
 
 
 def _version(path: str) -> tuple[int, ...]:
-    """What differs where a file or folder was replaced by another one; raises StoreError."""
+    """Differs if a file or folder was replaced by another one; raises StoreNotFoundError."""
     try:
         status = os.stat(path)
     except OSError as error:
@@ -205,33 +246,23 @@ def _version(path: str) -> tuple[int, ...]:
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _read_late(count: int, read: Callable[[], Blobs], path: str, version: tuple[int, ...]) -> Blobs:
-    if _version(path) != version:
-        raise StoreError(
-            "the store was replaced by another one since it was opened: open it again", path=path
-        )
-    blobs = read()
-    blobs.check(count, "keys", path)
-    return blobs
-
-
 def encode_text(text: str) -> bytes:
-    """A key as it lies in a store: UTF-8, with bytes of file names that are none as they are.
+    """A key as a store holds it: UTF-8, in which undecodable bytes of file names are unchanged.
 
     Raises:
-        UsageError: half a character (a lone surrogate), which UTF-8 has not.
+        UsageError: half a character (a lone surrogate), which UTF-8 cannot hold.
     """
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError as error:
         raise UsageError(
-            f"expected text that UTF-8 can hold, got {text[:100]!a}, in which number "
-            f"{error.start} is half a character (a lone surrogate)"
+            f"expected text that UTF-8 can hold, got {text[:100]!a}, in which character "
+            f"{error.start} is half of one (a lone surrogate)"
         ) from error
 
 
-def is_text(value: Any) -> bool:
-    """Whether ``value`` is a text that ``encode_text`` takes."""
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether ``encode_text`` accepts ``value``."""
     try:
         return isinstance(value, str) and encode_text(value) is not None
     except UsageError:
@@ -240,19 +271,19 @@ def is_text(value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class FieldColumn:
-    """The values of one field of n records: (n, *shape) for an "array", else ``Blobs``."""
+    """The values of one field of n records: (n, *shape) for an "array", else ``Strings``."""
 
     field: Field
-    values: np.ndarray | Blobs
+    values: np.ndarray | Strings
 
 
 def little(array: np.ndarray) -> np.ndarray:
-    """``array``, C-contiguous and little-endian, copied only if it is not."""
+    """``array``, C-contiguous and little-endian; copied only if it is not."""
     return np.ascontiguousarray(array, array.dtype.newbyteorder("<")).reshape(array.shape)
 
 
-def label_column(labels: Any) -> np.ndarray:
-    """Labels as stores keep them: int64, float32 or float64, of shape (n,) or (n, k).
+def label_column(labels: object) -> np.ndarray:
+    """Labels as stores hold them: int64, float32 or float64, of shape (n,) or (n, k).
 
     Args:
         labels: n numbers, n sequences of k numbers, or an array of them.
@@ -265,7 +296,7 @@ def label_column(labels: Any) -> np.ndarray:
     except ValueError as error:
         raise UsageError(
             "expected the same number of labels in every record; put lists of different lengths "
-            "into a field of their own"
+            "into a field"
         ) from error
     if not array.size and array.ndim == 1:
         array = array.astype(np.int64)
@@ -286,11 +317,13 @@ def is_label_dtype(dtype: str) -> bool:
     return dtype in _LABELS
 
 
-def field_column(name: str, values: Any, kind: str | None = None) -> FieldColumn:
-    """A column out of an array (n, ...), or of n byte strings of ``kind`` (default "bytes").
+def field_column(
+    name: str, values: np.ndarray | Sequence[bytes], kind: str | None = None
+) -> FieldColumn:
+    """A column made of an array (n, ...), or of n byte strings of ``kind`` (default "bytes").
 
     Raises:
-        UsageError: a name, kind or dtype that cannot be.
+        UsageError: an invalid name, kind or dtype.
     """
     if isinstance(values, np.ndarray):
         array = little(values)
@@ -301,9 +334,9 @@ def field_column(name: str, values: Any, kind: str | None = None) -> FieldColumn
 def gather_fields(
     records: Sequence[Mapping[str, Any]],
 ) -> tuple[dict[str, np.ndarray | Sequence[bytes]], dict[str, str]]:
-    """``Batch.fields`` and ``Batch.field_kinds`` out of the fields of single records.
+    """``Batch.fields`` and ``Batch.field_kinds`` from the fields of single records.
 
-    Numbers and arrays make an "array", bytes "bytes", str "text", anything else "json".
+    Numbers and arrays become "array", bytes "bytes", str "text", anything else "json".
 
     Raises:
         UsageError: the records differ in their fields, or in the type or shape of one.
@@ -312,13 +345,13 @@ def gather_fields(
     for number, record in enumerate(records):
         if record.keys() != records[0].keys():
             raise UsageError(
-                f"expected the fields {names} in every record, found {list(record)} in number "
+                f"expected the fields {names} in every record, found {list(record)} in record "
                 f"{number}"
             )
     fields: dict[str, np.ndarray | Sequence[bytes]] = {}
     kinds: dict[str, str] = {}
     for name in names:
-        Field(name, "bytes")  # refuses names that cannot be
+        Field(name, "bytes")  # refuses invalid names
         values = [record[name] for record in records]
         found = {_kind_of(value) for value in values}
         if len(found) != 1:
@@ -328,7 +361,7 @@ def gather_fields(
     return fields, kinds
 
 
-def _kind_of(value: Any) -> str:
+def _kind_of(value: object) -> str:
     if isinstance(value, (numbers.Number, np.ndarray, np.bool_)):
         return "array"
     if isinstance(value, (bytes, bytearray, memoryview)):
@@ -345,11 +378,30 @@ def _values_of(name: str, kind: str, values: list[Any]) -> np.ndarray | list[byt
         try:
             return [json.dumps(value, ensure_ascii=False).encode("utf-8") for value in values]
         except (TypeError, ValueError) as error:
-            raise UsageError(f"field {name!r}: not to be written as JSON: {error}") from error
+            raise UsageError(f"field {name!r}: JSON cannot hold it: {error}") from error
     shapes = {np.shape(value) for value in values}
     if len(shapes) > 1:
         raise UsageError(
             f"field {name!r}: expected arrays of one shape, found {sorted(shapes)[:5]}: pad them, "
-            "or give lists, which are kept as JSON"
+            "or give lists, which are stored as JSON"
         )
     return np.stack([np.asarray(value) for value in values])
+
+
+def numbered_keys(count: int) -> Blobs:
+    """Keys for records that have none: their numbers, with 8 digits or more."""
+    parts = [_digits(0, min(count, 10**8), 8)]
+    for width in range(9, 20):  # 10 ** 19 is more than an int64 holds
+        if count > 10 ** (width - 1):
+            parts.append(_digits(10 ** (width - 1), min(count, 10**width), width))
+    return parts[0] if len(parts) == 1 else Blobs.join(parts)
+
+
+def _digits(first: int, stop: int, width: int) -> Blobs:
+    """The numbers from ``first`` to ``stop`` with ``width`` digits each, without Python objects."""
+    numbers = np.arange(first, stop, dtype=np.int64)
+    data = np.empty((len(numbers), width), np.uint8)
+    for column in range(width - 1, -1, -1):
+        data[:, column] = numbers % 10 + ord("0")
+        numbers //= 10
+    return Blobs(data.reshape(-1), np.arange(1, len(data) + 1, dtype=np.int64) * width)

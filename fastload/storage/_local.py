@@ -1,17 +1,16 @@
-"""Paths of this machine, told from URLs."""
+"""Local paths and URLs."""
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from ..errors import UsageError
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
-def is_url(path: Any) -> bool:
+def is_url(path: object) -> bool:
     """Whether ``path`` is a URL."""
     return isinstance(path, str) and _URL.match(path) is not None
 
@@ -20,12 +19,12 @@ def local_path(path: str | os.PathLike[str]) -> str:
     """``path``, absolute, with the user's folder for ``~``.
 
     Raises:
-        UsageError: a URL, or no path at all.
+        UsageError: a URL, or not a path.
     """
     text = os.fspath(path)
     if is_url(text):
         raise UsageError(
-            f"expected a path of this machine, got the URL {text!r}: fetch it first "
+            f"expected a local path, got the URL {text!r}: fetch it first "
             "(fastload pack URL NAME.lmdb); only pack reads and writes URLs"
         )
     if not text or "\0" in text:

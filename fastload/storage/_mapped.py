@@ -1,11 +1,11 @@
-"""A file mapped read-only: bytes-like for scanners to walk through, or columns left in it."""
+"""Files mapped read-only: whole files for scanners, or columns that are views of a file."""
 
 from __future__ import annotations
 
 import math
 import mmap
 import os
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -21,12 +21,16 @@ _COMPRESSED = (
 )
 
 
-def map_file(path: str) -> mmap.mmap | bytes:
+Mapped: TypeAlias = mmap.mmap | bytes
+"""The content of a mapped file; empty bytes for an empty file."""
+
+
+def map_file(path: str) -> Mapped:
     """The content of ``path``; empty bytes for an empty file, which cannot be mapped.
 
     Raises:
         StoreNotFoundError: nothing there.
-        StoreError: it cannot be read, or is compressed: records of a compressed file have no place.
+        StoreError: it cannot be read, or is compressed, so that its records have no offsets.
     """
     try:
         with open(path, "rb", opener=open_regular) as file:
@@ -46,10 +50,10 @@ def map_file(path: str) -> mmap.mmap | bytes:
 
 
 class Watch:
-    """Notices that the mapped file ``path`` was cut short, as one is that another is copied over.
+    """Notices that the mapped file ``path`` was truncated, for example by copying over it.
 
-    With the core, reading what is missing then gives zeros until ``check`` is called, instead of
-    ending the process by SIGBUS.
+    With the core, reading the missing part returns zeros until ``check`` is called, instead of
+    ending the process with SIGBUS.
     """
 
     def __init__(self, mapped: mmap.mmap, path: str) -> None:
@@ -58,24 +62,24 @@ class Watch:
         self._map, self._path = mapped, path
 
     def check(self) -> None:
-        """Raises StoreError: the file is not whole any more."""
+        """Raise StoreError if the file was truncated."""
         expected, found = len(self._map), self._map.size()
         if found < expected or (self._core is not None and self._core.first_missing >= 0):
             raise StoreError(
                 f"expected {expected} bytes, as the file had when it was opened, found {found}: "
-                "was it cut short or overwritten? Put the store back and make a new loader",
+                "was it truncated or overwritten? Put the store back and make a new loader",
                 path=self._path,
             )
 
 
 class MappedColumns:
-    """Columns that are left in their file, which is mapped when the first of them is asked for.
+    """Columns that stay in their file, which is mapped when the first one is read.
 
     Args:
         path: of the file.
 
     Attributes:
-        watch: of the map, to be asked before a column is used; None while nothing is mapped.
+        watch: of the mapped file, to be checked before a column is used; None: nothing is mapped.
     """
 
     def __init__(self, path: str) -> None:
@@ -84,7 +88,7 @@ class MappedColumns:
         self._map: mmap.mmap | bytes = b""
 
     def array(self, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...]) -> np.ndarray:
-        """What lies from ``offset`` on, read-only.
+        """The array that starts at ``offset``, read-only.
 
         Raises:
             StoreError: the file ends before it, or cannot be read.
@@ -97,7 +101,7 @@ class MappedColumns:
         if offset + count * dtype.itemsize > len(self._map):
             raise StoreError(
                 f"expected {count * dtype.itemsize} bytes of a column, found the end of the file: "
-                "it was cut short",
+                "it was truncated",
                 path=self._path,
                 offset=offset,
             )

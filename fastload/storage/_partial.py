@@ -1,16 +1,16 @@
 """Work in progress: ``NAME.partial``, a folder that no reader opens and the next writer resumes.
 
-    NAME.partial/lock            held (fcntl) by the one process that writes
-    NAME.partial/settings.json   what the work was begun with; another writer must want the same
+    NAME.partial/lock            locked (fcntl) by the process that writes
+    NAME.partial/settings.json   of the first run; a writer that resumes must have equal ones
     NAME.partial/journal         columns of the records, a chunk each time they were made durable
-    NAME.partial/renames.json    files of several that are getting their names
-    NAME.partial/...             the data, as the format likes it
+    NAME.partial/renames.json    which files are being renamed
+    NAME.partial/...             the data, in the format's own layout
 
 Order of writing, LMDB. A chunk is appended to the journal and synced *before* its records are
-committed in the data, so the journal is never behind the data: on resume what it has too much is
-cut off (``keep``). Formats that append to files do it the other way round (``_stream.py``).
-``finish`` syncs the data file, renames it to NAME, syncs the folder of NAME, removes the rest;
-``publish`` does so with several files, of which the last makes the store exist.
+committed in the data, so the journal never lacks a record of the data: on resume its excess is cut
+off (``keep``). Formats that append to files do it the other way round (``stream.py``). ``finish``
+syncs the data file, renames it to NAME, syncs the folder of NAME and deletes the rest; ``publish``
+does the same with several files, the last of which makes the store exist.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from ..errors import StoreError, UsageError
 from ._columns import Columns, pack_chunk, unpack_chunks
 
 _RENAMES = "renames.json"
+
+_OWN = {"lock", "journal", "settings.json"}  # files of the partial itself
 
 _held: set[str] = set()  # partials of this process: fcntl locks do not exclude their own process
 
@@ -42,15 +43,17 @@ class Partial:
 
     Attributes:
         folder: ``path`` + ".partial".
-        chunks: columns of what the journal holds, one item per durable step.
-        begun_ns: when the work was begun, in nanoseconds since the epoch.
+        chunks: columns of the records in the journal, one item per durable step.
+        started_ns: when the work was started, in nanoseconds since 1970.
 
     Raises:
-        UsageError: the store exists, another process writes it, or the partial was begun with other
-            settings.
+        UsageError: the store exists, another process is writing it, or the partial was started with
+            other settings.
     """
 
-    def __init__(self, path: str, settings: Mapping[str, Any], *, mark: str | None = None) -> None:
+    def __init__(
+        self, path: str, settings: Mapping[str, object], *, mark: str | None = None
+    ) -> None:
         self.path = path
         mark = path if mark is None else mark
         self.folder = path + ".partial"
@@ -70,7 +73,7 @@ class Partial:
                 raise UsageError(f"{mark!r} exists: delete it or choose another name")
             self._take_back()
             self._settings(json.loads(json.dumps(settings)))
-            self.begun_ns = os.stat(self.file("settings.json")).st_mtime_ns
+            self.started_ns = os.stat(self.file("settings.json")).st_mtime_ns
             journal = os.path.join(self.folder, "journal")
             with open(journal, "ab"):
                 pass
@@ -78,19 +81,19 @@ class Partial:
                 try:
                     self.chunks, self._ends = unpack_chunks(file.read())
                 except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-                    raise self._unusable(journal) from error  # its checksums are right
+                    raise self._unusable(journal) from error  # although its checksums match
             self._journal = undo.enter_context(open(journal, "r+b", buffering=0))
             end = self._ends[-1] if self._ends else 0
-            self._journal.truncate(end)  # a chunk that a crash cut short; new ones follow it
+            self._journal.truncate(end)  # a chunk that a crash truncated; new ones follow it
             self._journal.seek(end)
-            undo.pop_all()  # it is open
+            undo.pop_all()  # everything is open
 
     def _check_own(self) -> None:
-        """No link leads out of the folder: what is written and removed in it lies there."""
+        """Raise UsageError for links, so that nothing outside the folder is written or deleted."""
         if not stat.S_ISDIR(os.lstat(self.folder).st_mode):
             raise UsageError(
-                f"expected a folder of fastload's at {self.folder!r}, found something else (a link "
-                "is not followed): move it"
+                f"expected a folder that fastload made at {self.folder!r}, found something else (a "
+                "link is not followed): move it"
             )
         with os.scandir(self.folder) as entries:
             other = [
@@ -124,27 +127,27 @@ class Partial:
         _held.discard(self._key)
         os.close(self._lock)
 
-    def _settings(self, settings: dict[str, Any]) -> None:
-        """Write down the settings, or compare with those the work was begun with."""
+    def _settings(self, settings: dict[str, object]) -> None:
+        """Write the settings, or compare them with those of the first run."""
         name = os.path.join(self.folder, "settings.json")
         if not os.path.exists(name):
             self._write_json("settings.json", settings)
             return
         try:
             with open(name, encoding="utf-8") as file:
-                begun = dict(json.load(file))
+                first = dict(json.load(file))
         except (ValueError, TypeError, RecursionError) as error:
             raise self._unusable(name) from error
-        differ = sorted(k for k in {*begun, *settings} if begun.get(k) != settings.get(k))
+        differ = sorted(k for k in {*first, *settings} if first.get(k) != settings.get(k))
         if differ:
-            what = ", ".join(f"{k}: {begun.get(k)!r}, now {settings.get(k)!r}" for k in differ)
+            what = ", ".join(f"{k}: {first.get(k)!r}, now {settings.get(k)!r}" for k in differ)
             raise UsageError(
-                f"{self.folder!r} was begun with other settings or another source ({what}): "
+                f"{self.folder!r} was started with other settings or another source ({what}): "
                 "use the same to resume, or delete that folder to start again"
             )
 
     def _unusable(self, path: str) -> StoreError:
-        """Of a file of the partial that says what cannot be."""
+        """The error for a file of the partial that is damaged."""
         return StoreError(
             f"the {os.path.basename(path)} of the unfinished store is damaged: delete the folder "
             f"{self.folder!r} to start again",
@@ -152,19 +155,28 @@ class Partial:
         )
 
     def _discard_empty(self) -> None:
-        """Remove the folder if all that is in it is the lock (and a journal whose data is done)."""
-        if not set(os.listdir(self.folder)) - {"lock", "journal", "settings.json", _RENAMES}:
+        """Delete the folder if it holds no data."""
+        if not set(os.listdir(self.folder)) - {*_OWN, _RENAMES}:
             shutil.rmtree(self.folder)
 
     def file(self, name: str) -> str:
         """Path of a file in the partial."""
         return os.path.join(self.folder, name)
 
+    def clear(self, keep: Collection[str] = ()) -> None:
+        """Delete the data in the partial, except the names in ``keep``."""
+        for name in {*os.listdir(self.folder)} - _OWN - {*keep}:
+            left = self.file(name)
+            if os.path.isdir(left):
+                shutil.rmtree(left)
+            else:
+                os.unlink(left)
+
     def keep(self, records: int) -> None:
-        """Cut the journal to the first ``records`` records: what the data really holds.
+        """Truncate the journal to the first ``records`` records, which are those of the data.
 
         Raises:
-            StoreError: the journal does not have them.
+            StoreError: the journal has fewer.
         """
         while self.chunks and sum(map(len, self.chunks)) > records:
             self.chunks.pop()
@@ -180,7 +192,7 @@ class Partial:
         self._journal.seek(end)
 
     def add(self, columns: Columns) -> None:
-        """Append to the journal, durably; where that fails or is interrupted, not at all."""
+        """Append to the journal durably, or not at all if that fails or is interrupted."""
         chunk = memoryview(pack_chunk(columns))
         begin = self._ends[-1] if self._ends else 0
         try:
@@ -188,7 +200,7 @@ class Partial:
             while written < len(chunk):
                 written += self._journal.write(chunk[written:])
             os.fsync(self._journal.fileno())
-        except BaseException:  # a Ctrl-C too: whoever adds these records again adds them once
+        except BaseException:  # Ctrl-C too: the caller may add these records again
             self._journal.truncate(begin)
             self._journal.seek(begin)
             raise
@@ -196,20 +208,20 @@ class Partial:
         self._ends.append(begin + len(chunk))
 
     def finish(self, name: str) -> None:
-        """Sync the finished data file ``name`` of the partial and give it the store's name."""
+        """Sync the finished data file ``name`` of the partial and rename it to the store's path."""
         self.publish([(name, self.path)])
 
     def publish(self, renames: Sequence[tuple[str, str]], *, replace: bool = False) -> None:
-        """Sync finished files of the partial and rename them, the last one at last.
+        """Sync finished files of the partial and rename them in order.
 
         Args:
-            renames: (name in the partial, path). The last makes the store exist: a run that is
-                killed before it takes the others back.
-            replace: whether the others may replace a file that is there: the sidecar of a store
-                that was deleted.
+            renames: (name in the partial, path). The last one makes the store exist: if a run is
+                killed before it, the next run takes the others back.
+            replace: whether the others may replace an existing file: the sidecar of a store that
+                was deleted.
 
         Raises:
-            UsageError: a file is in the way.
+            UsageError: a path exists.
         """
         for name, _ in renames:
             descriptor = os.open(self.file(name), os.O_RDONLY)
@@ -220,7 +232,7 @@ class Partial:
         *others, (last, mark) = renames
         for path in [mark, *([] if replace else [path for _, path in others])]:
             if os.path.lexists(path):
-                raise UsageError(f"{path!r} has appeared meanwhile: move it and run again")
+                raise UsageError(f"{path!r} was created meanwhile: move it and run again")
         if others:
             self._write_json(_RENAMES, others)
             for name, path in others:
@@ -231,7 +243,7 @@ class Partial:
         self.close(remove=True)
 
     def _take_back(self) -> None:
-        """Undo the renames of a run that was killed before the last of them."""
+        """Undo the renames of a run that was killed before the last one."""
         journal = self.file(_RENAMES)
         if not os.path.exists(journal):
             return
@@ -249,8 +261,8 @@ class Partial:
         sync_folder(os.path.dirname(self.path))
         os.remove(journal)
 
-    def _write_json(self, name: str, value: Any) -> None:
-        """Write a small file of the partial, whole or not at all."""
+    def _write_json(self, name: str, value: object) -> None:
+        """Write a small file of the partial as a whole or not at all."""
         path = self.file(name)
         with open(path + ".new", "w", encoding="utf-8") as file:
             json.dump(value, file)
@@ -260,7 +272,7 @@ class Partial:
         sync_folder(self.folder)
 
     def close(self, *, remove: bool = False) -> None:
-        """Let go of the partial; it stays for a resume unless ``remove``."""
+        """Release the partial; it stays for a resume unless ``remove``."""
         self._journal.close()
         if remove:
             shutil.rmtree(self.folder)

@@ -1,4 +1,4 @@
-"""Sizes of images out of their headers, for stores that keep no table of them."""
+"""Sizes of images from their headers, for stores that have no table of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import warnings
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import IO
 
 import numpy as np
 
@@ -15,14 +15,14 @@ from ..errors import StoreError
 from ._read import open_regular, read_records
 from .base import ENCODED, Spans, Store
 
-THREADS = 4  # headers of loose files: mostly waiting for the disk
+THREADS = 4  # reading headers of loose files mostly waits for the disk
 UNKNOWN, UNREADABLE = 0, -1  # in a column of widths
 
 
 def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
     """Width and height of the records ``indices`` (int64): int32 (n, 2).
 
-    (-1, -1) for what is no image: reading the record will say what is wrong.
+    (-1, -1) for records that are not images: decoding such a record says what is wrong.
     """
     sizes = np.full((len(indices), 2), UNREADABLE, np.int32)
     found = np.zeros(len(indices), bool)
@@ -33,7 +33,7 @@ def probe_sizes(store: Store, indices: np.ndarray) -> np.ndarray:
         try:
             (data,) = read_records(store, indices[at : at + 1])
         except StoreError:
-            continue  # raised again, with its place, where the record is decoded
+            continue  # raised again, with the place, when the record is decoded
         sizes[at] = size_by_pillow(io.BytesIO(data))
     return sizes
 
@@ -45,7 +45,7 @@ def probe_by_core(
     sizes: np.ndarray,
     memory: Mapping[int, np.ndarray] = MappingProxyType({}),
 ) -> np.ndarray:
-    """Fill ``sizes`` by the native core: bool (n,), where it found one; nowhere without a core."""
+    """Fill ``sizes`` by the native core: bool (n,), which it found; none without a core."""
     from .. import _native
 
     core = _native.load()
@@ -68,18 +68,18 @@ def probe_by_core(
 
 
 def size_by_pillow(source: str | io.BytesIO) -> tuple[int, int]:
-    """Width and height, or the mark of no image."""
+    """Width and height, or twice UNREADABLE."""
     from PIL import Image
 
     try:
         with contextlib.ExitStack() as stack:
             stack.enter_context(warnings.catch_warnings())
-            file: Any = source
+            file: str | IO[bytes] = source
             if isinstance(source, str):
                 file = stack.enter_context(open(source, "rb", opener=open_regular))
             image = stack.enter_context(Image.open(file))
             warnings.simplefilter("ignore")
             width, height = image.size
             return width, height
-    except Exception:  # noqa: BLE001 - Pillow raises anything: decoding says what
+    except Exception:  # noqa: BLE001 - Pillow raises anything; decoding reports it
         return UNREADABLE, UNREADABLE

@@ -1,4 +1,4 @@
-"""The bytes of single records, in Python: for `info`, converters and tests, not for loading."""
+"""Reading files and single records in Python: for `info`, converters and tests, not for loading."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from ..errors import StoreError
 from .base import Store
 
-NOT_REGULAR = "it is no regular file"
+NOT_REGULAR = "it is not a regular file"
 
 
 def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
     """A descriptor of the file ``path``; an ``opener`` for ``open``.
 
-    Raises OSError where there is none, or it is a pipe, a device or a folder: opening those may
-    wait for ever.
+    Raises:
+        OSError: no such file, or a pipe, a device or a folder, which may block forever.
     """
     descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
     mode = os.fstat(descriptor).st_mode
@@ -32,10 +32,10 @@ def open_regular(path: str, flags: int = os.O_RDONLY) -> int:
 
 
 def read_regular(path: str, limit: int) -> bytes:
-    """The content of a file, which has at most ``limit`` bytes.
+    """The content of a file of at most ``limit`` bytes.
 
     Raises:
-        OSError: it cannot be read, or is no regular file.
+        OSError: it cannot be read, or is not a regular file.
         ValueError: it is larger.
     """
     with open(path, "rb", opener=open_regular) as file:
@@ -46,7 +46,7 @@ def read_regular(path: str, limit: int) -> bytes:
 
 
 def bytes_of(array: np.ndarray, offset: int, nbytes: int) -> bytes:
-    """The bytes of a record in one of ``Store.memory``; of a raw image its pixels, packed."""
+    """The bytes of a record in one of ``Store.memory``; of a raw image its packed pixels."""
     if array.ndim == 1:
         return bytes(array[offset : offset + nbytes])
     step = array.strides[0]
@@ -59,10 +59,10 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
     Args:
         store: to read.
         indices: int64, in range.
-        limit: give at most so many bytes of each record.
+        limit: return at most this many bytes of each record.
 
     Raises:
-        StoreError: a file is gone, or shorter than the store says.
+        StoreError: a file is missing, or shorter than the store says.
     """
     if store.indirect is not None:
         for index in indices:
@@ -95,7 +95,7 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
                 ) from error
             if len(data) != wanted:
                 raise StoreError(
-                    f"expected {wanted} bytes, found {len(data)}: the file was cut short",
+                    f"expected {wanted} bytes, found {len(data)}: the file was truncated",
                     path=files[file],
                     record=index,
                     offset=offset,

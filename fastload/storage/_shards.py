@@ -1,4 +1,4 @@
-"""How a store is cut into shards, and which files a path stands for: one file, a pattern, or a
+"""How a store is divided into shards, and which files a path stands for: one file, a pattern, or a
 complete set of numbered shards."""
 
 from __future__ import annotations
@@ -7,7 +7,6 @@ import dataclasses
 import glob
 import os
 import re
-from typing import Any
 
 import numpy as np
 
@@ -20,12 +19,12 @@ _MAX_FILES = 1_000_000
 
 @dataclasses.dataclass(frozen=True)
 class Sharding:
-    """How a store is cut: the options of ``open_writer``.
+    """How a store is divided: the options of ``open_writer``.
 
     Attributes:
-        shards: so many files, of equally many records.
-        shard_nbytes: a file has at most so many bytes of records, and at least one record.
-        total: how many records are expected; fewer leave the last shards smaller.
+        shards: the number of files, with equally many records.
+        shard_nbytes: a file has at most this many bytes of records, and at least one record.
+        total: the expected number of records; if there are fewer, the last shards are smaller.
 
     Raises:
         UsageError: options that exclude each other, or ``shards`` without ``total``.
@@ -38,32 +37,32 @@ class Sharding:
     def __post_init__(self) -> None:
         if self.shards is not None and self.shard_nbytes is not None:
             raise UsageError(
-                f"shards: expected no shard_nbytes beside it, got shards={self.shards} and "
+                f"shards: expected no shard_nbytes with it, got shards={self.shards} and "
                 f"shard_nbytes={self.shard_nbytes}"
             )
         if self.shards is not None and self.shards < 1:
             raise UsageError(f"shards: expected at least 1, got {self.shards}")
         if self.shards is not None and self.total is None:
             raise UsageError(
-                f"shards: expected a known number of records, got shards={self.shards} of a source "
-                "that does not say how many it has: give shard_nbytes"
+                f"shards: expected a known number of records, got shards={self.shards} for a "
+                "source whose length is unknown: give shard_nbytes"
             )
         if self.shard_nbytes is not None and self.shard_nbytes < 1:
             raise UsageError(f"shard_nbytes: expected at least 1, got {self.shard_nbytes}")
 
     @property
     def wanted(self) -> bool:
-        """Whether there are to be shards at all."""
+        """Whether the store is divided."""
         return self.shards is not None or self.shard_nbytes is not None
 
-    def settings(self) -> dict[str, Any]:
-        """What a writer that resumes must have been given too."""
-        found: dict[str, Any] = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
+    def settings(self) -> dict[str, int | None]:
+        """The options that a writer which resumes must have too."""
+        found = {"shards": self.shards, "shard_nbytes": self.shard_nbytes}
         return {**found, "total": self.total} if self.shards is not None else found
 
     def by_count(self, first: int, count: int) -> np.ndarray:
         """The shard of each of ``count`` records from index ``first`` on, with ``shards``."""
-        assert self.shards is not None  # the caller's case
+        assert self.shards is not None  # the caller checked
         index = np.arange(first, first + count)
         numbers: np.ndarray = np.minimum(
             index * self.shards // max(self.total or 0, 1), self.shards - 1
@@ -74,10 +73,10 @@ class Sharding:
         """The shard of each record, ascending.
 
         Args:
-            first: index of the first of the records.
-            nbytes: int64 (n,), their lengths.
-            number: of the shard that the record before them is in.
-            filled: bytes that are in that shard already.
+            first: index of the first record.
+            nbytes: int64 (n,), the lengths of the records.
+            number: of the shard that holds the record before.
+            filled: bytes that this shard holds already.
         """
         count = len(nbytes)
         if self.shards is not None:
@@ -90,7 +89,7 @@ class Sharding:
             before = int(ends[done - 1]) if done else 0
             fit = int(np.searchsorted(ends, before + self.shard_nbytes - filled, side="right"))
             if not filled:
-                fit = max(fit, done + 1)  # a record larger than a shard has one for itself
+                fit = max(fit, done + 1)  # a record larger than a shard gets its own
             done = max(fit, done)
             numbers[done:] += 1
             filled = 0
@@ -98,13 +97,13 @@ class Sharding:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether ``path`` is a pattern for files, rather than the name of a file or of a set."""
+    """Whether ``path`` is a pattern rather than the name of a file or of a set."""
     magic = glob.has_magic(path) or _BRACES.search(path) is not None
     return magic and not os.path.exists(path)
 
 
 def data_files(path: str) -> list[str]:
-    """The files of the store ``path``, in order, where no sidecar lists them.
+    """The files of the store ``path``, in order, if no sidecar lists them.
 
     Example:
         >>> data_files("imgs-{000000..000002}.tar")
@@ -112,11 +111,11 @@ def data_files(path: str) -> list[str]:
 
     Args:
         path: a file; a pattern with ``*``, ``?``, ``[...]`` or numbers in braces; or
-            ``NAME.SUFFIX`` where shards ``NAME-00000-of-00016.SUFFIX`` lie.
+            ``NAME.SUFFIX`` for shards ``NAME-00000-of-00016.SUFFIX``.
 
     Raises:
         StoreNotFoundError: nothing matches, or a shard of a set is missing.
-        StoreError: braces that stand for more than a million files.
+        StoreError: braces for more than a million files.
     """
     if os.path.exists(path):
         return [path]
@@ -133,7 +132,7 @@ def data_files(path: str) -> list[str]:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
     hint = "check the path"
     stem, suffix = os.path.splitext(path)
-    shard = f"{stem}-000000{suffix}"  # as tar archives are counted, which do not say how many
+    shard = f"{stem}-000000{suffix}"  # the names of tar shards do not say how many there are
     if os.path.isdir(path + ".partial"):
         hint = "its packing was not finished: run the same pack command again"
     elif os.path.exists(shard):
@@ -146,7 +145,7 @@ def data_files(path: str) -> list[str]:
 
 
 def _expand(path: str) -> list[str]:
-    """Every name that ``path`` with ``{000000..000012}`` in it stands for."""
+    """Every name that a path with ``{000000..000012}`` stands for."""
     match = _BRACES.search(path)
     if match is None:
         return [path]
@@ -159,9 +158,9 @@ def _expand(path: str) -> list[str]:
 
 
 def _numbered(path: str) -> list[str]:
-    """The shards of ``NAME.SUFFIX``, the missing ones too; nothing if there are none.
+    """The shards of ``NAME.SUFFIX``, including missing ones; empty if there are none.
 
-    Only names that say of how many they are: a set that is not complete must not open.
+    Only names that contain the number of shards: an incomplete set must not open.
     """
     stem, suffix = os.path.splitext(path)
     if os.path.isdir(path + ".partial"):

@@ -1,21 +1,20 @@
 """The sidecar ``NAME.fastload``: the columns of a store whose own format has no place for them.
 
-The layout is in docs/formats.md, and what ``append`` does with it. It is mapped when read; every
-length is checked first.
+docs/formats.md has the layout and says what ``append`` does with it. A sidecar is mapped when it is
+read; every length is checked first.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import glob
 import json
 import math
 import mmap
 import os
 import struct
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -27,30 +26,27 @@ from ._fields import Blobs, Field, is_text
 from ._mapped import Watch
 from ._partial import sync_folder
 from ._read import open_regular
-from ._shards import data_files, is_pattern
 from ._sums import Sums
-from ._table import Table, fingerprint
+from .table import Table, fingerprint
 
 SUFFIX = ".fastload"
-STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is all of a store, or not
-MARK_NBYTES = 1024  # at the beginning of a file, where marks lie
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC32C and bytes of the header, of the file
 _MAGIC = b"FLSIDE\r\n"
 _VERSION = 1
 _ALIGN = 64
 _MAX_HEADER = 1 << 28
-_SPOT_CHECKS = 32  # records that are read where a file's ends have changed
+_SPOT_CHECKS = 32  # records that are read if the ends of a file have changed
 _MAX_CHECKED = 1 << 28  # bytes of each
 _COLUMNS = ("file", "offset", "nbytes", "labels", "sizes", "kinds", "crc32c")
 
 
 def sidecar_of(path: str) -> str:
-    """Where the sidecar of the store ``path`` lies."""
+    """The path of the sidecar of the store ``path``."""
     return path + SUFFIX
 
 
 def next_sidecar_of(path: str) -> str:
-    """Where the sidecar waits that fits ``path`` only after its data file was replaced."""
+    """The path of a sidecar that fits ``path`` only once its data file is replaced."""
     return sidecar_of(path) + "-next"
 
 
@@ -66,19 +62,20 @@ def write_sidecar(
 
     Args:
         path: of the store.
-        table: what goes in; its files are read for their fingerprints.
-        names: what the sidecar calls the files, relative to its folder; None: where they lie now.
+        table: to write; its files are read for their fingerprints.
+        names: of the files in the sidecar, relative to its folder; None: where they lie now.
         target: write this file instead, without a rename.
-        place: the name that it gets; None: ``sidecar_of(path)``.
+        place: the path of the sidecar; None: ``sidecar_of(path)``.
     """
     folder = os.path.dirname(path)
     if names is None:
         names = [os.path.relpath(file, folder) for file in table.files]
     prints = table.fingerprints
     prints = [fingerprint(file) for file in table.files] if prints is None else prints
+    keys = table.keys.whole()
     arrays = {name: array for name in _COLUMNS if (array := getattr(table, name)) is not None} | {
-        "keys": table.keys.data,
-        "key_ends": table.keys.ends,
+        "keys": keys.data,
+        "key_ends": keys.ends,
     }
     arrays |= field_arrays(table.fields)
     header: dict[str, Any] = {
@@ -98,7 +95,7 @@ def write_sidecar(
         sync_folder(folder)
 
 
-def _write(file: Any, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+def _write(file: BinaryIO, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     listed: list[list[Any]] = []
     views = [memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
              for array in arrays.values()]  # fmt: skip
@@ -121,20 +118,20 @@ def _write(file: Any, header: dict[str, Any], arrays: Mapping[str, np.ndarray]) 
 def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table | None:
     """The table in the sidecar of the store ``path``; its bounds are left to ``Table.checked``.
 
-    None, with a warning, where the files are not those that it was written for; None where there is
-    no sidecar. Where another one waits (``next_sidecar_of``), that which fits the files counts.
+    None if there is no sidecar; None with a warning if the files are not those it was written for.
+    If another one waits (``next_sidecar_of``), the one that fits the files is used.
 
     Args:
         path: of the store.
-        format: name of the format it must be of.
-        place: only this sidecar, and None without a warning where it does not fit.
+        format: name of the expected format.
+        place: use only this sidecar, and return None without a warning if it does not fit.
 
     Raises:
         StoreNotFoundError: a data file is missing.
-        StoreError: the sidecar is damaged, or of a version or format that is not expected.
+        StoreError: the sidecar is damaged, or of another version or format.
     """
     changed = None
-    mine = sidecar_of(path)  # looked at again: meanwhile that which waited may have got its name
+    mine = sidecar_of(path)  # last once more: the one that waited may have been renamed meanwhile
     for one in [mine, next_sidecar_of(path), mine] if place is None else [place]:
         table = _read(path, one, format)
         wrong = None if table is None else _changed(table)
@@ -143,8 +140,8 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
         changed = changed or wrong
     if changed is not None and place is None:
         warnings.warn(
-            f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is left "
-            "aside and the files are read from their beginning each time, without checksums; put "
+            f"{changed!r} has changed since {sidecar_of(path)!r} was written: the sidecar is "
+            "ignored and the files are scanned each time they are opened, without checksums; put "
             "the files back, or pack the store again",
             stacklevel=6,
         )
@@ -152,7 +149,7 @@ def read_sidecar(path: str, format: str, *, place: str | None = None) -> Table |
 
 
 def _read(path: str, place: str, format: str) -> Table | None:
-    """The table in the file ``place``, whether it fits or not; None where there is none."""
+    """The table in the file ``place``, whether it fits or not; None if there is no such file."""
     try:
         with open(place, "rb", opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
@@ -169,7 +166,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise StoreError(
             f"the sidecar is damaged or was not written by this version of fastload ({error}): "
-            "copy or pack the store again",
+            "copy the store again or pack the store again",
             path=place,
         ) from error
     if table.format != format:
@@ -181,7 +178,7 @@ def _read(path: str, place: str, format: str) -> Table | None:
 
 
 def _changed(table: Table) -> str | None:
-    """A file that is not the one that ``table`` was written for; None where all are."""
+    """A file that is not the one ``table`` was written for; None if all are."""
     expected = table.fingerprints or ()
     found = [fingerprint(file) for file in table.files]
     changed = [
@@ -192,58 +189,8 @@ def _changed(table: Table) -> str | None:
     return table.files[changed[0]]
 
 
-def stream_table(
-    path: str,
-    format: str,
-    *,
-    mark: Callable[[bytes], bytes | None],
-    scan: Callable[[Sequence[str]], Table],
-) -> Table:
-    """The table of the store ``path``: out of its sidecar, or by scanning its files.
-
-    Files are scanned where others wrote them; where the sidecar does not fit them, with a warning;
-    where ``path`` is a pattern; and a shard of a set that is opened alone.
-
-    Args:
-        path: of the store.
-        format: name of the format.
-        mark: the first ``MARK_NBYTES`` of a file -> STORE or SHARD where a writer of ours says so
-            there, else None.
-        scan: the table of files.
-
-    Raises:
-        StoreNotFoundError: a data file is missing.
-        StoreError: the sidecar is missing that the store was written with; anything is damaged.
-    """
-    table = read_sidecar(path, format)
-    if table is not None:
-        return table
-    files = data_files(path)
-    place = sidecar_of(path)
-    if not is_pattern(path) and not os.path.lexists(place):
-        with open(files[0], "rb", opener=open_regular) as file:
-            found = mark(file.read(MARK_NBYTES))
-        if found == (STORE if files == [path] else SHARD):
-            raise StoreError(
-                f"expected {place!r}, which the store was written with, found nothing: it has the "
-                "checksums and the columns that the format has no place for; put it back, or open "
-                f"the files as {_pattern(path, files)!r} to read what they alone hold",
-                path=path,
-            )
-    return scan(files)
-
-
-def _pattern(path: str, files: Sequence[str]) -> str:
-    """A pattern for ``files`` and no others, whose suffix is that of ``path``."""
-    if files != [path]:
-        stem, suffix = os.path.splitext(path)
-        return f"{glob.escape(stem)}-*{glob.escape(suffix)}"
-    folder, name = os.path.split(path)
-    return os.path.join(glob.escape(folder), f"[{name[0]}]{glob.escape(name[1:])}")
-
-
 def is_manifest(path: str) -> bool:
-    """Whether the sidecar of ``path`` stands for a set of shards, rather than for one file."""
+    """Whether the sidecar of ``path`` belongs to a set of shards rather than to one file."""
     place = sidecar_of(path)
     if os.path.lexists(path) or not os.path.isfile(place):
         return False
@@ -256,7 +203,7 @@ def is_manifest(path: str) -> bool:
         files = _header(memoryview(data), size)[0]["files"]
         return [name for name, *_ in files] != [os.path.basename(path)]
     except (ValueError, TypeError, KeyError, RecursionError):
-        return True  # damaged: reading it says so
+        return True  # damaged: reading it raises the error
 
 
 def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
@@ -267,7 +214,7 @@ def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
     if magic != _MAGIC or version != _VERSION:
         raise ValueError(f"expected {_MAGIC!r} version {_VERSION}, found {magic!r} {version}")
     if total != size:
-        raise ValueError(f"expected {total} bytes, found {size}: it was cut short")
+        raise ValueError(f"expected {total} bytes, found {size}: it was truncated")
     if nbytes > min(_MAX_HEADER, len(data) - _HEAD.size):
         raise ValueError(f"a header of {nbytes} bytes does not fit")
     text = bytes(data[_HEAD.size : _HEAD.size + nbytes])
@@ -275,15 +222,15 @@ def _header(data: memoryview, size: int) -> tuple[dict[str, Any], int]:
         raise ValueError("the CRC32C of the header does not match")
     header = json.loads(text)
     if not isinstance(header, dict):
-        raise ValueError("the header is no JSON object")
+        raise ValueError("the header is not a JSON object")
     return header, _HEAD.size + nbytes
 
 
 def _only_damaged(table: Table, file: int) -> bool:
-    """Whether a file of the right size still holds its records, but for some that are damaged.
+    """Whether a file of the right size still holds its records, except for damaged ones.
 
-    Then the sidecar is right, and reading names the damaged records; in another store of the same
-    size hardly a record would be where this one has it.
+    Then the sidecar is right, and reading names the damaged records. In another store of the same
+    size hardly any record would lie where this sidecar says.
     """
     records = np.flatnonzero(table.file == file)
     if table.crc32c is None or len(records) < 2:
@@ -299,7 +246,7 @@ def _only_damaged(table: Table, file: int) -> bool:
 
 
 def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Header and arrays. Raises ValueError, TypeError or KeyError for what is not as it should."""
+    """Header and arrays. Raises ValueError, TypeError or KeyError if they are damaged."""
     header, at = _header(data, len(data))
     arrays: dict[str, np.ndarray] = {}
     for name, dtype, shape, expected in header["arrays"]:
@@ -309,7 +256,7 @@ def _parse(data: memoryview) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         at += -at % _ALIGN
         length = math.prod(shape) * kind.itemsize
         if length > len(data) - at:
-            raise ValueError(f"the array {name!r} reaches beyond the end")
+            raise ValueError(f"the array {name!r} extends past the end")
         part = data[at : at + length]
         if crc32c(part) != expected:
             raise ValueError(f"the CRC32C of the array {name!r} does not match")
@@ -327,11 +274,11 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
             raise ValueError(f"a data file outside of the folder: {name!r}")
         files.append(os.path.join(folder, inside))
         prints.append((int(size), int(first), int(last)))
-    if len(files) == 1 and os.path.isfile(path):  # renamed or copied; its fingerprint decides
+    if len(files) == 1 and os.path.isfile(path):  # maybe renamed; the fingerprint decides
         files = [path]
     classes = header["classes"]
     if not all(map(is_text, classes)) or not isinstance(header["metadata"], dict):
-        raise ValueError("classes or metadata are not as they should be")
+        raise ValueError("class names that are not text, or metadata that are not an object")
     columns: dict[str, Any] = {name: arrays.get(name) for name in _COLUMNS[3:]}
     return Table(
         format=str(header["format"]),
@@ -344,6 +291,6 @@ def _table(path: str, header: dict[str, Any], arrays: dict[str, np.ndarray]) -> 
         classes=classes,
         metadata=header["metadata"],
         fingerprints=prints,
-        sums=Sums(path, {}),  # compared already
+        sums=Sums(path, {}),  # the arrays were compared above
         **columns,
     )

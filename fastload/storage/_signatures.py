@@ -1,4 +1,4 @@
-"""The format of an image file by its first bytes."""
+"""The format of an image file, from its first bytes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """CRC32C of the columns of a store that its format does not check, and which columns there are.
 
-A store that fastload wrote lists its columns: one that is missing is an error when the store is
-opened (``demand``). What is in them is compared when it is first read, so that opening a store
-reads no column. A sum is of the column's numbers in little-endian order, of byte strings of their
-bytes and then their ends.
+A store that fastload wrote lists its columns: if one is missing, opening the store is an error
+(``demand``). A column is compared with its checksum when it is first used, so that opening a store
+reads no column. The checksum of numbers is of their little-endian bytes; that of byte strings is of
+their bytes, continued over their ends.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ import numpy as np
 from ..errors import StoreError
 from ._columns import Columns
 from ._crc import crc32c
-from ._fields import Blobs, FieldColumn, encode_text, little
+from ._fields import Blobs, FieldColumn, Strings, encode_text, little
 
-# Columns of up to so many bytes (20 ms) are compared when they are read; of larger ones, such as
-# masks, a batch reads a part. ``verify`` compares all.
+# Columns of up to this many bytes (20 ms) are compared when they are first used; of larger ones,
+# such as masks, a batch reads only a part. ``verify`` compares all of them.
 _MOST_NBYTES = 64 << 20
 _PIECE = 1 << 16  # rows
 _CHECKED = object()
 
 
 class _Checked(Protocol):
-    """What has sums of its columns; None: the store has no such column."""
+    """Columns that have checksums; None: the store has no such column."""
 
     @property
     def labels(self) -> np.ndarray | None: ...
     @property
-    def keys(self) -> Blobs: ...
+    def keys(self) -> Strings: ...
     @property
     def fields(self) -> Mapping[str, FieldColumn]: ...
     @property
@@ -44,7 +44,7 @@ class _Checked(Protocol):
 
 
 def sums_of(columns: Columns, classes: Sequence[str]) -> dict[str, int]:
-    """The sums of what a writer has: of its columns by name, of fields as ``/FIELD``."""
+    """The checksums of a writer's columns by name, of fields as ``/FIELD``."""
     as_written = dataclasses.replace(
         columns,
         sizes=columns.sizes.astype("<i4"),
@@ -59,19 +59,19 @@ def demand(names: Iterable[str], has: Callable[[str], bool], path: str) -> None:
     lost = [name for name in names if not has(name)]
     if lost:
         raise StoreError(
-            f"expected the {'columns' if lost[1:] else 'column'} {', '.join(map(repr, lost))}, "
-            "which the store was written with, found none: lost or renamed since; copy the store "
-            "again from where it is whole, or pack it again",
+            f"expected the {'columns' if lost[1:] else 'column'} {', '.join(map(repr, lost))} that "
+            "the store was written with, found none: deleted or renamed since; copy the store "
+            "from an intact copy, or pack it again",
             path=path,
         )
 
 
 class Sums:
-    """The sums of one opened store, and which columns were not compared yet.
+    """The checksums of one opened store, and which columns were not compared yet.
 
     Args:
         path: of the store, for messages.
-        known: name -> CRC32C; None: the store has none.
+        known: name -> CRC32C; None: the store has no checksums.
     """
 
     def __init__(self, path: str, known: Mapping[str, Any] | None) -> None:
@@ -79,24 +79,24 @@ class Sums:
         self._left = dict(known or {})
         self.known = known is not None
 
-    def check(self, name: str, values: np.ndarray | Blobs | None, *, all: bool = False) -> None:
-        """Compare a column that is about to be used; larger ones only with ``all``.
+    def check(self, name: str, values: np.ndarray | Strings | None, *, all: bool = False) -> None:
+        """Compare a column that is about to be used; large ones only with ``all``.
 
         Raises:
-            StoreError: it is not what was written.
+            StoreError: checksum mismatch.
         """
-        # Looked up once: another thread that compares the same column takes it out meanwhile.
+        # Looked up once: another thread that compares the same column removes it meanwhile.
         expected = self._left.get(name, _CHECKED)
         if expected is _CHECKED or values is None:
             return
-        if not all and _nbytes(values) > _MOST_NBYTES:
+        if not all and sum(part.nbytes for part in _parts(values)) > _MOST_NBYTES:
             return
         found = _sum(values)
         if found != expected:
             what = f"the field {name[1:]!r}" if name.startswith("/") else name
             raise StoreError(
                 f"expected CRC32C {_hex(expected)} of {what}, found {found:08x}: the store is "
-                "damaged, copy or pack it again",
+                "damaged, copy it again or pack it again",
                 path=self._path,
             )
         self._left.pop(name, None)
@@ -106,10 +106,10 @@ class Sums:
         self.check("classes", _texts(classes))
 
     def check_all(self, columns: _Checked, classes: Sequence[str]) -> bool:
-        """Compare what was not yet; whether there was anything to compare with.
+        """Compare every column not yet compared; whether the store has checksums.
 
         Raises:
-            StoreError: a column is not what was written, or missing.
+            StoreError: checksum mismatch, or a column is missing.
         """
         there = _named(columns, classes)
         for name, values in there.items():
@@ -117,20 +117,20 @@ class Sums:
         if self._left:
             raise StoreError(
                 f"expected the columns {', '.join(map(str, self._left))}, found none of them: the "
-                "store is damaged, copy or pack it again",
+                "store is damaged, copy it again or pack it again",
                 path=self._path,
             )
         return self.known
 
 
-def _named(columns: _Checked, classes: Sequence[str]) -> dict[str, np.ndarray | Blobs]:
+def _named(columns: _Checked, classes: Sequence[str]) -> dict[str, np.ndarray | Strings]:
     arrays = {
         "labels": columns.labels,
         "sizes": columns.sizes,
         "kinds": columns.kinds,
         "crc32c": columns.crc32c,
     }
-    found: dict[str, np.ndarray | Blobs] = {"keys": columns.keys, "classes": _texts(classes)}
+    found: dict[str, np.ndarray | Strings] = {"keys": columns.keys, "classes": _texts(classes)}
     found |= {name: array for name, array in arrays.items() if array is not None}
     return found | {f"/{name}": column.values for name, column in columns.fields.items()}
 
@@ -139,16 +139,18 @@ def _texts(texts: Sequence[str]) -> Blobs:
     return Blobs.of([encode_text(text) for text in texts])
 
 
-def _nbytes(values: np.ndarray | Blobs) -> int:
-    parts = (values.data, values.ends) if isinstance(values, Blobs) else (values,)
-    return sum(int(part.nbytes) for part in parts)
+def _parts(values: np.ndarray | Strings) -> Sequence[np.ndarray]:
+    if not isinstance(values, Strings):
+        return (values,)
+    whole = values.whole()
+    return whole.data, whole.ends
 
 
-def _sum(values: np.ndarray | Blobs) -> int:
+def _sum(values: np.ndarray | Strings) -> int:
     crc = 0
-    for part in (values.data, values.ends) if isinstance(values, Blobs) else (values,):
+    for part in _parts(values):
         whole = part.flags.c_contiguous
-        # A column that says the same of every record takes no memory, and is to take none here.
+        # A column with one value for all records takes no memory; copying it here would.
         for piece in (
             [part] if whole else (part[at : at + _PIECE] for at in range(0, len(part), _PIECE))
         ):
@@ -156,5 +158,5 @@ def _sum(values: np.ndarray | Blobs) -> int:
     return crc
 
 
-def _hex(crc: Any) -> str:
+def _hex(crc: object) -> str:
     return f"{crc:08x}" if isinstance(crc, int) else repr(crc)[:50]

@@ -1,7 +1,7 @@
-"""Sizes of images that count as turned, where EXIF or XMP says that they lie on their side.
+"""Sizes of images after their EXIF or XMP orientation is applied.
 
-``datasets.Image`` turns what it decodes (``ImageOps.exif_transpose``); torchvision's loaders do
-not. The core says which files certainly need no turning; of the others Pillow is asked, once.
+``datasets.Image`` applies the orientation (``ImageOps.exif_transpose``); torchvision's loaders do
+not. The core says which files certainly have none; Pillow is asked once for each of the others.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp", b"xmp")  # in
 
 
 def size_and_kind(data: bytes) -> tuple[int, int, int]:
-    """Width, height and ENCODED or TURNED of an image file; (-1, -1, ENCODED) for what is none."""
+    """Width, height and ENCODED or TURNED of an image file; (-1, -1, ENCODED) if it is not one."""
     from PIL import Image
 
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(data)) as image:
             warnings.simplefilter("ignore")
-            # A PNG may say it behind its pixels, and a TIFF is turned by Pillow itself when it is
-            # loaded; of other formats opening has read it.
+            # A PNG may have its orientation after its pixels, and Pillow applies that of a TIFF
+            # when it is loaded; for other formats opening has read it.
             marked = image.format == "PNG" and any(mark in data for mark in _MARKS)
             if marked or image.format == "TIFF":
                 image.load()
             width, height = image.size
             turn = image.getexif().get(_ORIENTATION)
-    except Exception:  # noqa: BLE001 - Pillow raises anything: decoding says what
+    except Exception:  # noqa: BLE001 - Pillow raises anything; decoding reports it
         return UNREADABLE, UNREADABLE, ENCODED
     if turn not in range(2, 9):
         return width, height, ENCODED
@@ -41,12 +41,12 @@ def size_and_kind(data: bytes) -> tuple[int, int, int]:
 
 
 def by_core(files: Any, spans: Spans, sizes: np.ndarray, threads: int) -> np.ndarray:
-    """Fill ``sizes`` (int32 (n, 2)): bool (n,), which images certainly lie upright.
+    """Fill ``sizes`` (int32 (n, 2)): bool (n,), which images certainly have no orientation.
 
     Args:
-        files: the core's; None without a core, which then knows nothing.
+        files: the core's view of the files; None without a core: the result is all False.
         spans: of the images.
-        sizes: width and height, written where True comes back.
+        sizes: width and height, written where the result is True.
         threads: of the core.
     """
     from .. import _native

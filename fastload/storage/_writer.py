@@ -1,4 +1,4 @@
-"""PartialWriter: what writers of all formats share, over the partial store and its journal."""
+"""PartialWriter: base of the writers of all formats, over the partial store and its journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ._fields import encode_text
 from ._partial import Partial
 from .base import Batch, Writer
 
-KEPT = "; what was written is kept"  # in the message of an error of a writer that resumes
+KEPT = "; what was written is kept"  # in the errors of a writer that can resume
 _FULL_NBYTES = 1 << 20  # a disk with less room is full
 
 
@@ -24,17 +24,17 @@ class PartialWriter(Writer):
 
     Args:
         path: of the finished store.
-        begun: what identifies the format, and its options, in the settings of the partial.
+        layout: the format and its options, which go into the settings of the partial.
         classes, metadata, settings: as for ``open_writer``.
         mark: the file whose existence means that the store exists; None: ``path``.
     """
 
-    _resumes: ClassVar[bool] = True  # what is synced need not be done again
+    _resumes: ClassVar[bool] = True  # synced records need not be written again
 
     def __init__(
         self,
         path: str | os.PathLike[str],
-        begun: Mapping[str, Any],
+        layout: Mapping[str, object],
         *,
         classes: Sequence[str],
         metadata: Mapping[str, Any] | None,
@@ -46,8 +46,8 @@ class PartialWriter(Writer):
         for name in self._classes:
             encode_text(name)  # refused before anything is written
         self._metadata = dict(metadata or {})
-        begun = {**begun, "classes": self._classes, **(settings or {})}
-        self._partial = Partial(self.path, begun, mark=mark)
+        settings = {**layout, "classes": self._classes, **(settings or {})}
+        self._partial = Partial(self.path, settings, mark=mark)
         self._columns: list[Columns] = []  # of what is not in the journal yet
         self._closed = False
 
@@ -57,7 +57,7 @@ class PartialWriter(Writer):
         return Schema.of(known[0]) if known else None
 
     def _admit(self, batch: Batch) -> Columns:
-        """The columns of ``batch``, if its records may follow those that are there.
+        """The columns of ``batch``, if its records may follow the existing ones.
 
         Raises:
             UsageError: the records differ from earlier ones in the type of labels or in fields.
@@ -78,7 +78,7 @@ class PartialWriter(Writer):
         )
 
     def _damaged(self, what: str, path: str | None = None, **where: int) -> StoreError:
-        """Of work in progress that cannot be resumed; it is not deleted by us."""
+        """The error for work in progress that cannot be resumed; the user has to delete it."""
         return StoreError(
             f"{what}: the unfinished store is damaged, delete the folder {self._partial.folder!r} "
             "to start again",
@@ -89,7 +89,7 @@ class PartialWriter(Writer):
     def _full(self, error: Exception) -> bool:
         if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
             return True
-        try:  # libraries say "input/output error"
+        try:  # libraries report "input/output error"
             disk = os.statvfs(self._partial.folder)
         except OSError:
             return False
@@ -104,13 +104,13 @@ class PartialWriter(Writer):
 
     @property
     def nbytes(self) -> int:
-        """Size of the records so far."""
+        """Total size of the records so far."""
         return sum(int(part.nbytes.sum()) for part in [*self._partial.chunks, *self._columns])
 
     @property
-    def begun_ns(self) -> int:
+    def started_ns(self) -> int:
         """As in the contract."""
-        return self._partial.begun_ns
+        return self._partial.started_ns
 
     def keys(self) -> list[str]:
         """As in the contract."""
@@ -131,4 +131,4 @@ class PartialWriter(Writer):
         self._partial.close(remove=not keep_partial)
 
     def _release(self) -> None:
-        """Let go of the data, before the partial is closed."""
+        """Release the data before the partial is closed."""

@@ -1,4 +1,4 @@
-"""Writing to descriptors, without buffers whose failure shows only when they are closed."""
+"""Writing to descriptors, without buffers whose errors appear only when they are closed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def write_all(descriptor: int, pieces: Sequence[bytes | memoryview], offset: int
     """Write ``pieces`` one after the other from ``offset`` on.
 
     Raises:
-        OSError: for instance where the disk is full.
+        OSError: for instance if the disk is full.
     """
     for start in range(0, len(pieces), _BUFFERS):
         some = pieces[start : start + _BUFFERS]

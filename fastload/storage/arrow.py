@@ -1,6 +1,6 @@
 """A Hugging Face dataset as a store: encoded images are read where they lie in its Arrow table.
 
-See Note [Columns] for what a batch has beside the images.
+Note [Columns] says what a batch has beside the images.
 """
 
 from __future__ import annotations
@@ -25,20 +25,21 @@ from ._read import open_regular, read_records
 from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
 from .folder import PathList
+from .registry import Format
 
 # Note [Columns]
-#     A sample is a dict with the columns of the dataset, as a row of it is. Numbers come as
-#     default_collate makes them of Python's (int64, float64, bool), or as the format "torch" has
-#     them (float32). Lists whose type says how long they are make one tensor (n, ...) with them.
-#     Anything else, and what has a None in it, is a list of n values, each as the dataset gives it.
+#     A sample is a dict with the columns of the dataset, like one of its rows. Numbers have the
+#     dtypes that default_collate gives Python's numbers (int64, float64, bool), or those of the
+#     format "torch" (float32). Lists of fixed length make one tensor (n, ...). Every other column,
+#     and one that contains None, is a list of n values, each as the dataset returns it:
 #     default_collate would transpose lists and fail at None, differently from batch to batch.
 
-SAVED = ("dataset_info.json", "state.json")  # what ``save_to_disk`` leaves in a folder
+SAVED = ("dataset_info.json", "state.json")  # files that ``save_to_disk`` writes
 _SAVED_DICT = "dataset_dict.json"
 
 
 class Column(Field):
-    """A column; it may have any name that a table may."""
+    """A column, which may have any name."""
 
     def __post_init__(self) -> None:
         pass
@@ -48,12 +49,12 @@ class ArrowStore(Store):
     """The rows of a ``datasets.Dataset``; a record is a row's image.
 
     Args:
-        dataset: with an Image column, decoded or not. Of several the one called "image" is taken,
-            or the first one; the others are fields, whose values are the bytes of the files.
+        dataset: with an Image column, decoded or not. If there are several, the one called "image"
+            or else the first; the others are fields, whose values are the bytes of the files.
 
     Raises:
-        UsageError: no Image column, one of another mode than RGB, a format other than "torch", or
-            images that are no local files.
+        UsageError: no Image column, one with another mode than RGB, a format other than "torch", or
+            images that are not local files.
     """
 
     format = "arrow"
@@ -68,8 +69,8 @@ class ArrowStore(Store):
         if kind not in (None, "torch"):
             raise UsageError(
                 f"expected a dataset without a format, or with the format 'torch', got {kind!r}, "
-                "whose samples are the work of its own code: give dataset.with_format(None), and "
-                "what to make of its images as transform="
+                "whose samples are made by its own code: give dataset.with_format(None), and the "
+                "transform of its images as transform="
             )
         options = dataset.format["format_kwargs"]
         if options:
@@ -84,7 +85,7 @@ class ArrowStore(Store):
         pictures = [name for name in columns if _is(features[name], "Image")]
         self._image = _chosen(features, pictures)
         self._images = images_of(dataset.data.column(self._image), self._image)
-        indices = getattr(dataset, "_indices", None)  # what select() and shuffle() leave
+        indices = getattr(dataset, "_indices", None)  # set by select() and shuffle()
         self._rows = np.arange(len(dataset), dtype=np.int64)
         if indices is not None:
             self._rows = indices.column(0).to_numpy().astype(np.int64)
@@ -101,7 +102,7 @@ class ArrowStore(Store):
         self._fields = {name: self._field(name, pictures) for name in rest if name != label}
         self.sample_fields = tuple(name for name in self._fields if name not in pictures)
         self.metadata: dict[str, Any] = {}
-        # A hash of what is in the dataset and of all that was done to it.
+        # A hash of the contents of the dataset and of every operation on it.
         self.identity = str(getattr(dataset, "_fingerprint", ""))
         rows = len(self._images.file)
         self._sizes = np.full((rows, 2), UNKNOWN, np.int32)
@@ -137,7 +138,7 @@ class ArrowStore(Store):
         return None
 
     def class_names(self, name: str) -> list[str]:
-        """Those of a column that is a ClassLabel, else none."""
+        """The class names of a ClassLabel column; empty for other columns."""
         feature = self._dataset.features[name]
         return list(feature.names or []) if _is(feature, "ClassLabel") else []
 
@@ -166,7 +167,7 @@ class ArrowStore(Store):
 
     @property
     def files(self) -> Sequence[str]:
-        """Names of the table's buffers, which ``memory`` has, and the files of paths."""
+        """Names for the buffers in ``memory``, then the files of paths."""
         return self._paths
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
@@ -185,13 +186,13 @@ class ArrowStore(Store):
         return Spans(file=images.file[rows], offset=images.offset[rows], nbytes=images.nbytes[rows])
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
-        """ENCODED, and TURNED where EXIF says so, as ``datasets.Image`` turns what it decodes."""
+        """ENCODED, or TURNED if EXIF says so, because ``datasets.Image`` applies it."""
         self._probe(indices)
         kinds: np.ndarray = self._kinds[self._rows[indices]]
         return kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract, turned. A file's header is read when first asked for."""
+        """As in the contract, after EXIF. A file's header is read when it is needed."""
         self._probe(indices)
         sizes: np.ndarray = np.maximum(self._sizes[self._rows[indices]], 0)
         return sizes
@@ -211,10 +212,10 @@ class ArrowStore(Store):
             try:
                 (data,) = read_records(self, indices[at : at + 1])
             except StoreError:
-                continue  # raised again, with its place, where the record is decoded
+                continue  # raised again, with the place, when the record is decoded
             width, height, kinds[at] = size_and_kind(data)
             found[at] = width, height
-        # Sizes last: another thread that finds one finds the kind too.
+        # Sizes last: another thread that sees a size must see the kind too.
         self._kinds[rows] = kinds
         self._sizes[rows] = found
 
@@ -244,14 +245,14 @@ class ArrowStore(Store):
         return self._values_of(name, np.arange(len(self), dtype=np.int64))
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        """As in the contract; what is no number as the dataset gives it."""
+        """As in the contract; values other than numbers as the dataset returns them."""
         kind = self._fields[name].kind
         if kind == "array":
             return self._values_of(name, indices)
         return self._bytes(name, indices) if kind == "bytes" else self._given(name, indices)
 
     def _bytes(self, name: str, indices: np.ndarray) -> list[bytes | None]:
-        """Byte strings, or the files of images; None where a row has no image."""
+        """Byte strings, or the files of images; None for a row without an image."""
         return [
             _file_of(value, index) if isinstance(value, dict) else value
             for value, index in zip(self._given(name, indices), indices.tolist(), strict=True)
@@ -271,7 +272,7 @@ class ArrowStore(Store):
         field = self._fields.get(name)
         if field is None or field.kind == "array":
             return super().values(name, indices)
-        if field.kind == "bytes":  # no image is an empty file
+        if field.kind == "bytes":  # a missing image becomes an empty file
             return [value or b"" for value in self._bytes(name, indices)]
         values = self._given(name, indices)
         if field.kind == "text":
@@ -295,10 +296,10 @@ class ArrowStore(Store):
 
 
 def is_saved(path: str) -> bool:
-    """Whether a folder is what ``Dataset.save_to_disk`` wrote.
+    """Whether ``Dataset.save_to_disk`` wrote a folder.
 
     Raises:
-        UsageError: it is what ``DatasetDict.save_to_disk`` wrote.
+        UsageError: ``DatasetDict.save_to_disk`` wrote it.
     """
     if os.path.isfile(os.path.join(path, _SAVED_DICT)):
         parts = sorted(one.name for one in os.scandir(path) if one.is_dir())
@@ -327,7 +328,7 @@ def open_saved(path: str) -> ArrowStore:
 
 
 def _is(feature: Any, name: str) -> bool:
-    """Whether a feature is of datasets' own class of this name."""
+    """Whether a feature is of the class of this name in datasets."""
     return type(feature) is getattr(sys.modules.get("datasets"), name, None)
 
 
@@ -350,7 +351,7 @@ def _chosen(features: Mapping[str, Any], pictures: Sequence[str]) -> str:
 
 
 def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
-    """The bytes of an image that is not decoded; None where there is none.
+    """The bytes of an undecoded image; None if there is none.
 
     Raises:
         StoreError: its file cannot be read.
@@ -365,19 +366,24 @@ def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
     except OSError as error:
         raise StoreError(
             f"expected the file of an image, found none that can be read ({error.strerror}): put "
-            "it back, or leave the column out",
+            "it back, or remove the column",
             path=value["path"],
             record=record,
         ) from error
 
 
 def _plain(name: str, value: Any) -> Any:
-    """What JSON has in the place of a value, of the column ``name``, that it does not know."""
+    """A value of the column ``name`` that JSON cannot hold, as one that it can."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)):
         return str(value)
     raise UsageError(
         f"expected numbers, text, dates, and lists and dicts of such in the column {name!r}, found "
-        f"a {type(value).__name__}, which JSON has not: leave it out (dataset.remove_columns)"
+        f"a {type(value).__name__}, which JSON cannot hold: remove it (dataset.remove_columns)"
     )
+
+
+FORMAT = Format(
+    name="arrow", title="Hugging Face", open=open_saved, recognise=is_saved, folders=True
+)

@@ -1,11 +1,10 @@
 """The contract of every store: files plus arrays.
 
-A store is a numbered list of records. Where the bytes of a record lie is a *span*: file number,
+A store is a numbered list of records. A *span* says where the bytes of a record lie: file number,
 offset, length. Spans of many records are arrays, never a Python object per record, so that one
 call of the engine can read a whole batch. Labels, keys, image sizes and checksums are columns.
 
-One module per format holds its reader and its writer. Adding a format is one new module and one
-line in ``FORMATS`` (``storage/__init__.py``).
+One module per format holds its reader and its writer; ``registry.py`` finds it.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +24,10 @@ from ._fields import Field, gather_fields, label_column
 
 __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store", "Writer"]
 
-ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; recognised by its first bytes
-RAW = 1  # the record is uint8 pixels, HWC, RGB, rows packed; its size comes from `sizes`
+ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first bytes say which
+RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
-TURNED = 3  # as ENCODED, but the image is turned as its file says (EXIF orientation); never written
+TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; never written
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,18 +46,18 @@ class Spans:
 
 
 UNSIZED = "the size of the image is not known: it is empty, damaged or no image"
-"""The error of a sample that not even width and height can be read of."""
+"""The error of a sample whose width and height cannot be read."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Located:
-    """What an engine has to know of n records, all of it at one moment.
+    """What an engine has to know about n records, taken at one moment.
 
     Attributes:
-        spans, kinds, sizes: as the store's methods of these names give them.
-        kept: bool (n,), which records lie in a cache; None: the store is none.
-        converted: bool (n,), where they are kept in another form than the store's, so that its
-            checksums are not theirs; None: nowhere.
+        spans, kinds, sizes: as the store's methods of these names return them.
+        kept: bool (n,), which records lie in a cache; None: the store is not a cache.
+        converted: bool (n,), which records the cache holds in another form than the store, so that
+            the store's checksums do not apply to them; None: no record.
     """
 
     spans: Spans
@@ -76,11 +75,11 @@ class Record:
         data: encoded image file, raw pixels, or DCT form, as ``kind`` says.
         label: class index, another number, several numbers (the same count in every record), or
             None in a store without labels.
-        key: name of the sample, unique in the store: the path below the source folder, POSIX style.
+        key: name of the sample, unique in the store: the path below the source folder, with "/".
         width, height: of the image in pixels.
         kind: ENCODED, RAW or DCT.
         fields: name -> value, the same names in every record. A number or an array (of one dtype
-            and shape in all records) is kept in a column, bytes and str as they are, anything else
+            and shape in all records) is stored in a column, bytes and str unchanged, anything else
             as JSON.
     """
 
@@ -95,7 +94,7 @@ class Record:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Records on their way into a store, as columns: what ``Writer.extend`` takes.
+    """Records on their way into a store, as columns: the argument of ``Writer.extend``.
 
     Attributes:
         data: bytes-like, one item per record.
@@ -105,7 +104,7 @@ class Batch:
         kinds: uint8 (n,): ENCODED, RAW or DCT.
         crc32c: uint32 (n,), of each item of ``data``.
         fields: name -> array (n, ...), or n byte strings (UTF-8 for "text" and "json").
-        field_kinds: name -> "bytes", "text" or "json" for byte strings; "bytes" where not given.
+        field_kinds: name -> "bytes", "text" or "json" for byte strings; "bytes" by default.
     """
 
     data: Sequence[bytes | memoryview]
@@ -122,20 +121,21 @@ class Store(abc.ABC):
     """Random access to the records of one store. Picklable: reopens by path, lazily, per process.
 
     Attributes:
+        format: name of its format.
         path: as given to ``open_store``, absolute.
-        classes: class names, position = label; empty where the source had none.
-        metadata: free-form JSON-able dict that the writer was given (fastload version, source ...).
-        mapped: True where the core may map ``files`` into memory (local packed files that are only
+        classes: class names, position = label; empty if the source had none.
+        metadata: the JSON-able dict that the writer was given (fastload version, source ...).
+        mapped: True if the core may map ``files`` into memory (local packed files that are only
             ever replaced as a whole); False for loose and network files, which are read with pread.
-        indirect: why records do not lie in ``files`` as they are (compressed, another order), and
-            what to do about it; then ``read`` alone has their bytes, and spans are empty. None in
-            every other store.
-        identity: what stands for the content of ``memory``; the same for the same content only.
+        indirect: why the records do not lie in ``files`` as they are (compressed, another order),
+            and what to do about it; then only ``read`` returns their bytes, and spans are empty.
+            None in every other store.
+        identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
-        sample_fields: the fields of a sample where none are named; None: it is then no dict.
+        sample_fields: the fields of a sample if none are asked for; None: it is then not a dict.
     """
 
-    format: ClassVar[str]
+    format: str
     path: str
     classes: Sequence[str]
     metadata: dict[str, Any]
@@ -154,7 +154,7 @@ class Store(abc.ABC):
         """The files that spans refer to, absolute. May be lazy (a million loose files)."""
 
     def file_table(self) -> tuple[bytes, np.ndarray]:
-        """``files`` for the core: encoded paths one after the other, where each ends (int64)."""
+        """``files`` for the core: all encoded paths in one string, and where each ends (int64)."""
         paths = [os.fsencode(path) for path in self.files]
         return b"".join(paths), np.cumsum([len(path) for path in paths], dtype=np.int64)
 
@@ -163,10 +163,10 @@ class Store(abc.ABC):
         return np.full(len(self.files), self.mapped, np.uint8)
 
     def memory(self) -> Mapping[int, np.ndarray]:
-        """Arrays that take the place of files, by file number; by default there are none.
+        """Arrays that replace files, by file number; by default none.
 
-        uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) of any strides that are not
-        negative: raw images, each a span from its first to its last byte. ``mapped_files`` says 1
+        Either uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) with any strides that are
+        not negative: raw images, each a span from its first to its last byte. ``mapped_files`` is 1
         for these numbers.
         """
         return {}
@@ -176,14 +176,18 @@ class Store(abc.ABC):
         """Where the records ``indices`` (int64, in range) lie."""
 
     def check_whole(self) -> None:
-        """Raises StoreError where ``labels``, ``keys`` or fields that were just read may be wrong.
+        """Raise StoreError if ``labels``, ``keys`` or fields that were just read may be wrong.
 
-        As they are where they are views of a file that was cut short meanwhile; by default nothing.
+        They may be if they are views of a file that was truncated meanwhile. By default nothing.
         """
         return
 
     def check_columns(self) -> bool:
-        """Compare labels, names and fields with checksums, if they have. Raises StoreError."""
+        """Compare labels, keys and fields with their checksums; whether there are any.
+
+        Raises:
+            StoreError: checksum mismatch.
+        """
         return False
 
     @abc.abstractmethod
@@ -192,10 +196,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """int32 (n, 2): width and height in pixels; (0, 0) where the store does not know."""
+        """int32 (n, 2): width and height in pixels; (0, 0) if the store does not know them."""
 
     def _checked(self, kinds: np.ndarray, indices: np.ndarray) -> np.ndarray:
-        """``kinds`` of the records ``indices``, if there are such kinds."""
+        """``kinds`` of the records ``indices``. Raises StoreError for an unknown kind."""
         if len(kinds) and int(kinds.max()) > DCT:
             at = int(kinds.argmax())
             raise StoreError(
@@ -222,7 +226,7 @@ class Store(abc.ABC):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """What records have beside image, label and key; by default nothing."""
+        """What records have in addition to image, label and key; by default nothing."""
         return {}
 
     def column(self, name: str) -> np.ndarray:
@@ -234,7 +238,7 @@ class Store(abc.ABC):
         raise self._no_field(name, "array")
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        """The field ``name`` of kind "bytes", "text" or "json" of ``indices``, not decoded.
+        """The field ``name``, of kind "bytes", "text" or "json", of ``indices``; not decoded.
 
         Raises:
             UsageError: no such field, or of kind "array".
@@ -243,10 +247,10 @@ class Store(abc.ABC):
         raise self._no_field(name, "bytes, text or json")
 
     def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
-        """The field ``name`` of ``indices``, as a batch has it: an array (n, ...), or n values.
+        """The field ``name`` of ``indices`` for a batch: an array (n, ...), or n decoded values.
 
         Raises:
-            ValueError: a value is not what the field says.
+            ValueError: a value does not have the kind of its field.
         """
         field = self.fields[name]
         if field.kind == "array":
@@ -267,10 +271,10 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        """uint32 CRC32C of each record's bytes, or None where the format keeps none."""
+        """uint32 CRC32C of each record's bytes, or None if the format has no checksums."""
 
     def read(self, indices: np.ndarray) -> list[bytes]:
-        """The bytes of records; not for loading, where ``indirect`` is None.
+        """The bytes of records. Loading uses spans instead, unless ``indirect`` is set.
 
         Raises:
             StoreError: they cannot be read.
@@ -280,16 +284,16 @@ class Store(abc.ABC):
         return list(read_records(self, indices))
 
     def tables(self) -> Spans:
-        """Where in ``files`` the columns lie that every batch looks up; nothing if in memory.
+        """Where in ``files`` the columns lie that every batch looks up; empty if in memory.
 
-        Looking up random records misses one page after the other while they are not in the page
-        cache: read-ahead asks for them as a whole.
+        Looking up random records faults in one page after the other until the columns are in the
+        page cache, so read-ahead requests them as a whole.
         """
         nothing = np.empty(0, np.int64)
         return Spans(file=nothing.astype(np.int32), offset=nothing, nbytes=nothing)
 
     def close(self) -> None:  # noqa: B027 - most stores have nothing to close
-        """Let go of what is open. The store reopens by itself when used again."""
+        """Release what is open. The store reopens by itself when it is used again."""
 
     def __enter__(self) -> Store:
         return self
@@ -304,28 +308,28 @@ class Store(abc.ABC):
 
 
 class Writer(abc.ABC):
-    """Writes one store. It appears under its name only when ``commit`` returns.
+    """Writes one store, which appears under its name only when ``commit`` returns.
 
     Until then the work lies in ``NAME.partial``, which no reader opens. Records arrive in order.
-    Opening a writer on an existing partial of the same settings resumes it: ``len(writer)`` records
-    are already there, and the caller goes on with the next.
+    Opening a writer on an existing partial with the same settings resumes it: ``len(writer)``
+    records are already there, and the caller continues with the next one.
     """
 
     path: str
 
     @abc.abstractmethod
     def __len__(self) -> int:
-        """Number of records in the partial store, those not yet durable included."""
+        """Number of records in the partial store, including those not yet durable."""
 
     @property
     @abc.abstractmethod
     def nbytes(self) -> int:
-        """Size of those records together."""
+        """Total size of those records."""
 
     @property
     @abc.abstractmethod
-    def begun_ns(self) -> int:
-        """When the partial store was begun, in nanoseconds since the epoch."""
+    def started_ns(self) -> int:
+        """When the partial store was started, in nanoseconds since 1970."""
 
     @abc.abstractmethod
     def keys(self) -> list[str]:
@@ -370,7 +374,7 @@ class Writer(abc.ABC):
 
     @abc.abstractmethod
     def sync(self) -> None:
-        """Make all that was appended survive a crash."""
+        """Make everything appended so far survive a crash."""
 
     @abc.abstractmethod
     def commit(self) -> None:
@@ -380,7 +384,7 @@ class Writer(abc.ABC):
     def abort(self, *, keep_partial: bool = True) -> None:
         """Stop. The partial stays for a later resume unless ``keep_partial`` is False.
 
-        Does nothing after ``commit`` or a first ``abort``.
+        Does nothing after ``commit`` or an earlier ``abort``.
         """
 
     def __enter__(self) -> Writer:
@@ -397,4 +401,4 @@ class Writer(abc.ABC):
             if kind is None:
                 self.commit()
         finally:
-            self.abort()  # which does nothing where that is done
+            self.abort()  # does nothing after a commit

@@ -1,4 +1,4 @@
-"""Records and columns of a store, compared with their checksums."""
+"""Comparing the records and columns of a store with their checksums."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..errors import DataError, StoreError, sample_error
 from ._crc import crc32c
 from .base import Store
 
-# Read at a time: enough for a disk to be at its full speed, small against memory.
+# Bytes read at a time: enough for the full speed of a disk, little memory.
 _READ_NBYTES = 8 << 20
 READ_RECORDS = 4096
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Damage:
-    """One record that is not as it should be.
+    """One damaged record.
 
     Attributes:
         record: its index.
         key: its name.
         path: the file it lies in.
-        offset: where it begins there, in bytes; None where it does not lie there as it is.
+        offset: where it starts there, in bytes; None if it does not lie there as it is.
         reason: what is wrong, in words.
     """
 
@@ -37,7 +37,7 @@ class Damage:
 
 
 def check_columns(store: Store) -> str:
-    """How labels, names and fields compare: "right", "no checksum", or what is wrong."""
+    """Whether labels, keys and fields match: "right", "no checksum", or what is wrong."""
     try:
         return "right" if store.check_columns() else "no checksum"
     except StoreError as error:
@@ -45,7 +45,7 @@ def check_columns(store: Store) -> str:
 
 
 def reading_order(store: Store) -> np.ndarray:
-    """All records, in the order in which they lie on the disk."""
+    """All records, in their order on the disk."""
     everything = np.arange(len(store), dtype=np.int64)
     if store.indirect is not None:
         return everything
@@ -73,7 +73,7 @@ def check_records(
     try:
         together = store.read(indices)
     except DataError:
-        together = None  # one by one, to find the one at fault
+        together = None  # read one by one, to find the damaged one
     for at, index in enumerate(indices.tolist()):
         reason = None
         try:
@@ -83,7 +83,7 @@ def check_records(
                 reason = f"expected CRC32C {int(expected[at]):08x}, found {found:08x}"
             elif decode is not None:
                 decode(index)
-        except Exception as error:  # noqa: BLE001 - what a damaged record may have libraries raise
+        except Exception as error:  # noqa: BLE001 - libraries raise anything for damaged records
             reason = sample_error(error).message
         if reason is not None:
             damaged.append(_damage(store, index, reason))

@@ -16,7 +16,7 @@ class ConcatStore(Store):
     """The records of ``stores``, one store after the other.
 
     Args:
-        stores: at least one. Labels are kept only where every store has them; classes are those of
+        stores: at least one. There are labels only if every store has them; classes are those of
             the first store.
     """
 
@@ -165,7 +165,7 @@ class ConcatStore(Store):
 
     @property
     def fields(self) -> Mapping[str, Field]:
-        """The fields that all the stores have alike."""
+        """The fields that are the same in all stores."""
         first, *others = (store.fields for store in self.stores)
         return {
             name: field
@@ -224,7 +224,7 @@ class ConcatStore(Store):
 
 def _objects(values: Sequence[Any]) -> np.ndarray:
     array = np.empty(len(values), object)
-    for i, value in enumerate(values):  # array[:] = values would look into lists
+    for i, value in enumerate(values):  # array[:] = values would unpack lists
         array[i] = value
     return array
 

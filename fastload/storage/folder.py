@@ -1,4 +1,4 @@
-"""Loose image files: class folders as torchvision's ImageFolder reads them, or one flat folder."""
+"""Loose image files: class folders as for torchvision's ImageFolder, or one flat folder."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
-from . import format_of
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store
+from .registry import Format, format_of
 
 # torchvision.datasets.folder.IMG_EXTENSIONS
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Folders of these names alone, with folders in them, are no classes, as ImageNet's are not.
+# If a folder has only subfolders of these names, which have subfolders, they are not classes.
 SPLITS = frozenset(
     ("train", "training", "val", "valid", "validation", "test", "testing", "dev", "eval")
 )
 
 
 class PathList(Sequence[str]):
-    """Paths kept as one byte string and the position where each ends: 10 million take no objects.
+    """Paths in one byte string with the position where each ends, so that none is a Python object.
 
     Attributes:
         blob: the paths as the file system encodes them, one after the other.
@@ -49,14 +49,14 @@ class PathList(Sequence[str]):
         return os.fsdecode(self.encoded(range(len(self))[index]))
 
     def many(self, indices: np.ndarray) -> list[bytes]:
-        """The paths ``indices`` (int64, in range) in bytes."""
+        """The paths ``indices`` (int64, in range) as bytes."""
         ends = self.ends[indices].tolist()
         starts = np.where(indices > 0, self.ends[indices - 1], 0).tolist()
         blob = self.blob
         return [blob[start:end] for start, end in zip(starts, ends)]
 
     def encoded(self, index: int) -> bytes:
-        """One path in bytes; ``index`` is in range and not negative."""
+        """One path as bytes; ``index`` is in range and not negative."""
         start = int(self.ends[index - 1]) if index else 0
         return self.blob[start : int(self.ends[index])]
 
@@ -64,16 +64,16 @@ class PathList(Sequence[str]):
 class FolderStore(Store):
     """Image files in a folder.
 
-    With subfolders, each is a class, in the order, with the labels and with the file name endings
-    of torchvision's ImageFolder. Without subfolders the images have no labels and come sorted by
+    With subfolders, each one is a class; order, labels and file name extensions are those of
+    torchvision's ImageFolder. Without subfolders the images have no labels and are sorted by
     name.
 
     Args:
         root: the folder.
 
     Raises:
-        StoreNotFoundError: no such folder, no images in it, or class folders without any.
-        UsageError: the folders are those of a split dataset, each with its own class folders.
+        StoreNotFoundError: no such folder, no images in it, or a class folder without images.
+        UsageError: the folder is a split dataset, whose parts have their own class folders.
     """
 
     format = "folder"
@@ -113,7 +113,7 @@ class FolderStore(Store):
         if loose:
             warnings.warn(
                 f"{len(loose)} images lie in {self.path!r} itself, beside its class folders: they "
-                "are left out, as torchvision's ImageFolder does",
+                "are ignored, as by torchvision's ImageFolder",
                 stacklevel=2,
             )
         paths: list[bytes] = []
@@ -142,9 +142,9 @@ class FolderStore(Store):
         """The files of a torchvision ``DatasetFolder``: its ``samples`` and ``classes``.
 
         Args:
-            samples: (path, class index), in the order wanted.
+            samples: (path, class index), in the wanted order.
             classes: class names.
-            root: the folder that keys are relative to; without it keys are the paths.
+            root: the folder that keys are relative to; None: keys are the paths.
         """
         self = cls.__new__(cls)
         self.path = os.path.abspath(os.path.expanduser(os.fspath(root))) if root is not None else ""
@@ -192,7 +192,7 @@ class FolderStore(Store):
         return np.zeros(len(indices), np.uint8)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract. A file's header is read once per process, when first asked for."""
+        """As in the contract. A file's header is read once per process, when it is needed."""
         unknown = np.unique(indices[self._sizes[indices, 0] == UNKNOWN])
         if len(unknown):
             self._probe(unknown)
@@ -200,7 +200,7 @@ class FolderStore(Store):
         return sizes
 
     def _probe(self, indices: np.ndarray) -> None:
-        """Read the headers of the files ``indices``: by the core, the rest by Pillow."""
+        """Read the headers of the files ``indices`` by the core, the rest by Pillow."""
         count = len(indices)
         paths = PathList(self._paths.many(indices))
         sizes = np.zeros((count, 2), np.int32)
@@ -229,7 +229,7 @@ def _is_image(name: str) -> bool:
 
 
 def _is_unfinished(name: str) -> bool:
-    """Whether a folder is what an interrupted ``pack`` left: its store may lie with its images."""
+    """Whether a folder was left by an interrupted ``pack`` that writes among its images."""
     stem, end = os.path.splitext(name)
     return end == ".partial" and format_of(stem) is not None
 
@@ -254,7 +254,7 @@ def _collect(folder: str, paths: list[bytes]) -> None:
 
 
 def _refuse_loop(folder: str) -> None:
-    """Raise StoreError for a link to a folder that it lies in: to follow it would never end."""
+    """Raise StoreError for a link to a folder that contains it, which has no end."""
     if not os.path.islink(folder):
         return
     target, above = os.stat(folder), os.path.dirname(folder)
@@ -266,3 +266,8 @@ def _refuse_loop(folder: str) -> None:
         f"expected folders below one another, found a link back to {above!r}: delete it",
         path=folder,
     )
+
+
+FORMAT = Format(
+    name="folder", title="folder", open=FolderStore, recognise=os.path.isdir, folders=True
+)

@@ -1,4 +1,4 @@
-"""Images that are one array in memory, read where they are: nothing is copied or kept twice."""
+"""Images in one array in memory, read in place without a copy."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from .base import RAW, Spans, Store
 class MemoryStore(Store):
     """The images of an array.
 
-    What is changed in the array is seen by the next batch, as in the dataset that it belongs to.
+    The next batch sees changes of the array, as the dataset that owns it does.
 
     Args:
-        images: uint8 (n, h, w, 3), of any strides that are not negative; gray images have the
+        images: uint8 (n, h, w, 3) with any strides that are not negative; gray images have the
             stride 0 between their three channels.
         labels: int64, (n,) or (n, k).
-        name: what errors call it.
+        name: of the array, for messages.
         classes: class names.
     """
 
@@ -69,7 +69,7 @@ class MemoryStore(Store):
         return labels
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        """Numbers, as an array has no names."""
+        """Numbers, because an array has no names."""
         return [str(index) for index in indices.tolist()]
 
     def checksums(self, indices: np.ndarray) -> None:

@@ -1,4 +1,4 @@
-"""Tensors as a store: a record is a row of each of several tensors, read where they are."""
+"""Tensors as a store: a record is a row of each of several tensors, read in place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TensorStore(Store):
     """Rows of tensors of the same length; a record is a row of each.
 
     Args:
-        tensors: contiguous, on the CPU; read where they are.
+        tensors: contiguous, on the CPU; not copied.
     """
 
     format = "tensors"
@@ -36,7 +36,7 @@ class TensorStore(Store):
 
     def same_as(self, other: TensorStore) -> bool:
         """Whether both are over the same memory, of the same shapes and types."""
-        # Both may hold one tensor whose shape was changed in place: rows are as it was before.
+        # Both may hold a tensor whose shape was changed in place: rows have the shape before that.
         mine, theirs = (
             [
                 (t.dtype, t.shape, rows.shape, rows.__array_interface__["data"])
@@ -66,15 +66,15 @@ class TensorStore(Store):
         return np.full(len(indices), RAW, np.uint8)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """One by one pixel: rows need not be images."""
+        """One pixel each: rows need not be images."""
         return np.ones((len(indices), 2), np.int32)
 
     @property
     def labels(self) -> None:
-        """None: what is a label is not known."""
+        """None: which tensor has labels is unknown."""
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        """Numbers, as tensors have no names."""
+        """Numbers, because tensors have no names."""
         return [str(index) for index in indices.tolist()]
 
     def checksums(self, indices: np.ndarray) -> None:
@@ -93,7 +93,7 @@ class Rows:
 
     @classmethod
     def of(cls, store: Store) -> Rows:
-        """Those of a TensorStore, or of a ConcatStore of such."""
+        """The rows of a TensorStore, or of a ConcatStore of several."""
         parts = store.stores if isinstance(store, ConcatStore) else [store]
         return cls(tuple(leaf for part in parts for leaf in _leaves(part)))
 
@@ -110,7 +110,7 @@ class Rows:
     def gather(self, column: int, records: np.ndarray, into: np.ndarray) -> None:
         """Copy the rows ``records`` (int64, in range) of a tensor into uint8 (n, row's bytes)."""
         if len(self.stores) == 1:
-            # "clip" writes into `into` directly, "raise" by way of a copy; all are in range.
+            # All are in range; "clip" writes into `into` directly, "raise" through a copy.
             np.take(self.stores[0].rows[column], records, axis=0, out=into, mode="clip")
             return
         ends = np.cumsum([len(store) for store in self.stores])

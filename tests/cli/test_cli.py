@@ -295,7 +295,7 @@ def test_ctrl_c_and_sigterm_end_pack_and_the_same_command_completes(
     _, errors = child.communicate(timeout=150)
     assert child.returncode == status, errors
     kept = str(tmp_path / "x.lmdb.partial")
-    said = f"fastload: stopped: {kept!r} has what is done: run the same again to go on from there"
+    said = f"fastload: stopped: the work so far is in {kept!r}: run the same again to resume"
     assert errors.strip().endswith(said) and "Traceback" not in errors
     assert not (tmp_path / "x.lmdb").exists()
     done = shell(*arguments, cwd=tmp_path, env=environment)

@@ -18,7 +18,8 @@ import pytest
 from fastload.converters import _run, append, pack
 from fastload.errors import StoreError
 from fastload.storage import open_store
-from fastload.storage.formats import _stream, lmdb
+from fastload.storage import stream as _stream
+from fastload.storage.formats import lmdb
 from storage.formats import ROWS, picture, pixels
 
 COUNT = 60

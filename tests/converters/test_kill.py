@@ -21,17 +21,17 @@ from fastload.storage import open_store
 from storage.formats import ROWS, picture, pixels
 
 COUNT = 300
-SHARDED = (".tfrecord", ".rec", ".tar")
+
 CASES = [(row.name, row.suffix, row.records is pixels, row.shards) for row in ROWS if row.suffix]
-CASES += [(f"{suffix[1:]}-shards", suffix, False, 3) for suffix in SHARDED]
-RESUMING = (".lmdb", *SHARDED)
+RESUMING = (".lmdb", ".tfrecord", ".rec", ".tar")
 
 # Work is made durable every few records, and the last steps are slow: kills fall everywhere.
 CHILD = """
 import json, os, sys, time
 from fastload.converters import _pack, _run
 from fastload.storage import _partial
-from fastload.storage.formats import _stream, lmdb
+from fastload.storage import stream as _stream
+from fastload.storage.formats import lmdb
 lmdb._FLUSH_RECORDS, _stream._SYNC_NBYTES = 20, 6000
 _run._CHUNK = _run._CHUNK_MOST = 8
 def slowly(function):

@@ -130,7 +130,7 @@ def test_file_that_is_listed_twice_has_two_keys(images: Path, tmp_path: Path) ->
         ("l.jsonl", '{"path": 7.5, "label": {}}\n', "labels that are numbers"),
         ("l.jsonl", '{"path": ["x"]}\n', "the path of a file"),
         ("l.jsonl", "[" * 100_000, "line 1 is not valid"),
-        ("l.jsonl", '{"path": "x", "image": 1, "key": 2}\n', "cannot be the name"),
+        ("l.jsonl", '{"path": "x", "image": 1, "key": 2}\n', "a field cannot be called"),
     ],
 )
 def test_lists_that_are_wrong_say_where(
@@ -374,7 +374,7 @@ def test_second_append_at_once_is_refused_and_harms_nothing(tmp_path: Path) -> N
 
     def second(done: int, total: int, nbytes: int) -> None:
         if not tried:
-            with pytest.raises(UsageError, match="somebody else appends") as raised:
+            with pytest.raises(UsageError, match="another process is appending") as raised:
                 append(path, tmp_path / "more.tar")
             tried.append(raised)
 
@@ -672,7 +672,7 @@ def test_iterable_dataset_that_was_interrupted_begins_again(tmp_path: Path) -> N
     writer = open_writer(tmp_path / "b.lmdb", settings=settings)
     writer.append(records(3))
     writer.abort()
-    with pytest.raises(UsageError, match="begun with other settings"):
+    with pytest.raises(UsageError, match="started with other settings"):
         pack(Stream(), tmp_path / "b.lmdb")
     code = "import os, signal, sys\nsys.path[:0] = sys.argv[2:]\n" + dedent("""
         from fastload.converters import _run, pack
@@ -706,7 +706,7 @@ def test_iterable_dataset_by_name_and_what_cannot_be_done_with_it(tmp_path: Path
     pack(Stream(), tmp_path / "b.tar", shard_nbytes=20_000)
     assert len(open_store(tmp_path / "b.tar").files) > 2
     for options in ({"split": "val=0.5"}, {"shards": 2}):
-        with pytest.raises(UsageError, match=r"split by|a known number of records"):
+        with pytest.raises(UsageError, match=r"split them|a known number of records"):
             pack(Stream(), tmp_path / "c.tar", **options)
     with pytest.raises(UsageError, match="--dry-run"):
         estimate(Stream(), tmp_path / "c.tar")

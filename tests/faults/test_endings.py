@@ -396,6 +396,6 @@ def test_labels_of_pages_that_a_store_has_lost_are_an_error(store, tmp_path):
     labels = opened.labels
     assert labels.any()
     os.truncate(path, os.path.getsize(path) // 2)
-    with pytest.raises(StoreError, match="was it cut short") as caught:
+    with pytest.raises(StoreError, match="was it truncated") as caught:
         annotations_of(opened, np.arange(len(opened)), labels, None, None)
     assert str(path) in str(caught.value)

@@ -1,5 +1,5 @@
-"""One row per storage format for the contract tests: how to make a store of it, and how to read its
-bytes without our code."""
+"""Rows for the contract tests, made from the registry of formats: how to write a store of each one,
+and how to read its bytes without fastload."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import itertools
 import os
 import struct
 import tarfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from google_crc32c import value as crc32c
 from PIL import Image
 
-from fastload.storage import RAW, Record, Store, open_store, open_writer
+from fastload.storage import RAW, Record, Store, known_formats, open_store, open_writer
 from fastload.storage._read import read_records
 
 KEYS = ["Ähre/ein Bild 1.jpg", "Ähre/ein Bild 2.jpg", "猫/三 毛.jpg", "猫/写真 🐈.jpg"]
@@ -65,29 +65,30 @@ def distinct(record: Record, number: int) -> bytes:
     mark = number.to_bytes(4, "little")
     if record.kind == RAW:
         return mark + bytes(record.data[4:])
-    return bytes(record.data) + mark  # behind the end of a JPEG
+    return bytes(record.data) + mark  # after the end of a JPEG
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One format.
+    """One format, or one way to write it.
 
     Attributes:
-        name: of the format.
+        name: of the row.
         suffix: of its stores.
         make: (folder, records) -> path of a store with these records.
-        raw: path -> the bytes of all records in order, read without fastload.
+        raw: path -> the bytes of all records in order, read without fastload; None: there is no
+            other reader.
         empty: whether the format has empty stores.
         checksums: whether it has checksums.
-        fields: whether it keeps labels of all shapes, and named fields.
+        fields: whether it stores labels of all shapes, and named fields.
         records: number -> records that it can hold.
-        shards: into how many files ``make`` cuts a store.
+        shards: the number of files that ``make`` writes; None: one.
     """
 
     name: str
     suffix: str
     make: Callable[[Path, Sequence[Record]], Path]
-    raw: Callable[[Path], list[bytes]]
+    raw: Callable[[Path], list[bytes]] | None
     empty: bool = True
     checksums: bool = True
     fields: bool = True
@@ -109,7 +110,7 @@ def _packed(suffix: str, shards: int | None = None) -> Callable[[Path, Sequence[
 
 def _of_shards(raw: Callable[[Path], list[bytes]]) -> Callable[[Path], list[bytes]]:
     def all_of_them(path: Path) -> list[bytes]:
-        found = sorted(path.parent.glob(f"{path.stem}-*-of-*{path.suffix}"))
+        found = sorted(path.parent.glob(f"{path.stem}-*{path.suffix}"))
         assert len(found) == 3
         return [record for shard in found for record in raw(shard)]
 
@@ -196,20 +197,37 @@ def _raw_folder(path: Path) -> list[bytes]:
     return [Path(name).read_bytes() for name in found]
 
 
-ROWS = [
-    Row("lmdb", ".lmdb", _packed(".lmdb"), _raw_lmdb),
-    Row("hdf5", ".h5", _packed(".h5"), _raw_hdf5),
-    Row("hdf5-raw", ".h5", _packed(".h5"), _raw_hdf5, records=pixels),
-    Row("hdf5-shards", ".h5", _packed(".h5", 3), _of_shards(_raw_hdf5), shards=3),
-    Row("pth-shards", ".pth", _packed(".pth", 3), _of_shards(_raw_pth), records=pixels, shards=3),
-    Row("pth", ".pth", _packed(".pth"), _raw_pth, records=pixels),
-    Row("n5", ".n5", _packed(".n5"), _raw_n5, records=pixels),
-    Row("zarr", ".zarr", _packed(".zarr"), _raw_zarr, records=pixels),
-    Row("tfrecord", ".tfrecord", _packed(".tfrecord"), _raw_tfrecord),
-    Row("recordio", ".rec", _packed(".rec"), _raw_recordio),
-    Row("tar", ".tar", _packed(".tar"), _raw_tar),
-    Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False),
-]
+# Readers of other projects, or written here from the specification. A format without one skips the
+# tests that compare with it.
+_RAW = {
+    "lmdb": _raw_lmdb,
+    "hdf5": _raw_hdf5,
+    "pth": _raw_pth,
+    "n5": _raw_n5,
+    "zarr": _raw_zarr,
+    "tfrecord": _raw_tfrecord,
+    "recordio": _raw_recordio,
+    "tar": _raw_tar,
+}
+
+
+def _rows() -> Iterator[Row]:
+    """Rows for every registered format that can be written, and for folders of images."""
+    for known in known_formats():
+        if known.writer is None:
+            continue
+        name, suffix, raw = known.name, known.suffixes[0], _RAW.get(known.name)
+        made = pixels if known.pixels == "only" else records
+        yield Row(name, suffix, _packed(suffix), raw, records=made)
+        if known.pixels == "one size":
+            yield Row(f"{name}-raw", suffix, _packed(suffix), raw, records=pixels)
+        if "shards" in known.options and not known.folders:
+            of_all = None if raw is None else _of_shards(raw)
+            yield Row(f"{name}-shards", suffix, _packed(suffix, 3), of_all, records=made, shards=3)
+    yield Row("folder", "", _make_folder, _raw_folder, empty=False, checksums=False, fields=False)
+
+
+ROWS = list(_rows())
 
 
 def alone(path: Path) -> Path:

@@ -15,7 +15,7 @@ from fastload._tools.verify import verify
 from fastload.errors import FastloadError, StoreError
 from fastload.storage import Record, Writer, open_store, open_writer
 from fastload.storage._read import read_records
-from fastload.storage.formats._stream import StreamWriter
+from fastload.storage.stream import StreamWriter
 from storage.formats import CLASSES, pixels, records
 
 COUNT, DONE = 12, 8  # records in all, and before the interruption

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tfrecord import example_pb2
 
 from fastload import _native
-from fastload.storage.formats import _example
+from fastload.storage.formats import _example, _protobuf
 from fastload.storage.formats._example import BYTES, FLOAT, INT64
 
 NAMES = [b"image/encoded", b"label", b"weights", b"many", b"none", "größe".encode()]
@@ -99,7 +99,7 @@ def test_what_we_write_is_read_by_protobuf() -> None:
             _example.entry("größe".encode(), b""),
         ]
     )
-    read = example_pb2.Example.FromString(b"\x0a" + _example.to_varint(len(entries)) + entries)
+    read = example_pb2.Example.FromString(b"\x0a" + _protobuf.to_varint(len(entries)) + entries)
     feature = read.features.feature
     assert feature["image/encoded"].bytes_list.value == [b"x" * 300]
     assert feature["numbers"].int64_list.value == [1, -1, 2**63 - 1, -(2**63), 300]
@@ -144,7 +144,7 @@ def test_the_core_and_python_agree_on_damaged_examples(
 def test_varints_of_every_length_come_back() -> None:
     for bits, low in itertools.product(range(0, 64, 3), (0, 1)):
         value = (1 << bits) - low
-        encoded = _example.to_varint(value)
-        assert _example.varint(encoded, 0, len(encoded)) == (value, len(encoded))
+        encoded = _protobuf.to_varint(value)
+        assert _protobuf.varint(encoded, 0, len(encoded)) == (value, len(encoded))
     with pytest.raises(ValueError, match="does not end"):
-        _example.varint(b"\xff" * 11, 0, 11)
+        _protobuf.varint(b"\xff" * 11, 0, 11)

@@ -144,8 +144,8 @@ def test_records_that_do_not_fit_together_are_refused(row: Row, tmp_path: Path) 
         ([{"fields": {"a": 1}}, {"fields": {"a": "b"}}], "values of one type"),
         ([{"fields": {"a": np.zeros(2)}}, {"fields": {"a": np.zeros(3)}}], "arrays of one shape"),
         ([{"fields": {"a/b": 1}}], "without a slash"),
-        ([{"fields": {"label": 1}}], "cannot be the name"),
-        ([{"fields": {"a": {1j}}}], "written as JSON"),
+        ([{"fields": {"label": 1}}], "a field cannot be called"),
+        ([{"fields": {"a": {1j}}}], "JSON cannot hold it"),
         ([{"fields": {"a": np.array("x")}}], "expected bool, integers or floats"),
     ],
 )

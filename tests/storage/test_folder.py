@@ -169,5 +169,5 @@ def test_a_pipe_among_the_images_is_an_error_and_never_waited_for(
     assert [len(labels) for _, labels in skipping] == [3]
     (folder / "0.jpg").unlink()  # its size is known by now
     os.mkfifo(folder / "0.jpg")
-    with pytest.raises(StoreError, match="cannot read the record: it is no regular file"):
+    with pytest.raises(StoreError, match="cannot read the record: it is not a regular file"):
         list(FastLoader(dataset, sampler=[0], **options))

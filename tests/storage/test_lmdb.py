@@ -22,7 +22,8 @@ from fastload.storage import RAW, Record, open_store, open_writer
 from fastload.storage._read import read_records
 from fastload.storage.concat import ConcatStore
 from fastload.storage.formats import lmdb as module
-from fastload.storage.formats.lmdb import LmdbStore, LmdbWriter
+from fastload.storage.formats.lmdb import LmdbWriter
+from fastload.storage.table import TableStore
 from storage.formats import CLASSES, digest, records
 
 
@@ -377,10 +378,10 @@ def test_damaged_store_never_ends_the_process(path: Path, count: Callable[[int, 
 def test_offset_outside_the_file_is_refused_with_the_record(path: Path) -> None:
     write(path)
     store = open_store(path)
-    assert isinstance(store, LmdbStore)
-    offsets = store._columns.offsets.copy()
+    assert isinstance(store, TableStore)
+    offsets = store.table.offset.copy()
     offsets[7] = 2**62
-    object.__setattr__(store._columns, "offsets", offsets)
+    object.__setattr__(store.table, "offset", offsets)
     with pytest.raises(StoreError, match="record 7"):
         store.spans(np.array([1, 7]))
     offsets[7] = -5
@@ -391,25 +392,26 @@ def test_offset_outside_the_file_is_refused_with_the_record(path: Path) -> None:
 def test_columns_are_views_of_the_file(path: Path) -> None:
     write(path, 2000)
     store = open_store(path)
-    assert isinstance(store, LmdbStore)
-    columns = store._columns
-    for column in (columns.offsets, columns.sizes, columns.crc32c, columns.keys.data, store.labels):
+    assert isinstance(store, TableStore)
+    table = store.table
+    assert table.watch is not None
+    whole = np.frombuffer(table.watch._map, np.uint8)
+    for column in (table.offset, table.sizes, table.crc32c, table.keys.whole().data, store.labels):
         assert column is not None
-        assert np.shares_memory(column, columns.pages.bytes)
+        assert np.shares_memory(column, whole)
 
 
 def test_tables_are_where_the_looked_up_columns_lie(path: Path) -> None:
     write(path, 300)
     store = open_store(path)
-    assert isinstance(store, LmdbStore)
+    assert isinstance(store, TableStore)
     whole, tables = path.read_bytes(), store.tables()
     found = {
         whole[offset : offset + nbytes]
         for offset, nbytes in zip(tables.offset.tolist(), tables.nbytes.tolist(), strict=True)
     }
-    columns = store._columns
-    looked_up = ("labels", "sizes", "crc32c", "kinds", "nbytes", "offsets")
-    assert found == {getattr(columns, name).tobytes() for name in looked_up}
+    looked_up = ("labels", "sizes", "crc32c", "kinds", "nbytes", "offset")
+    assert found == {getattr(store.table, name).tobytes() for name in looked_up}
     assert tables.nbytes.sum() == 37 * 300
 
     both = ConcatStore([store, store])

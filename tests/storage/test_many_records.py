@@ -13,8 +13,9 @@ import pytest
 
 from fastload import open_writer
 from fastload.storage._crc import crc32c
+from fastload.storage._fields import _digits, numbered_keys
 from fastload.storage.base import RAW, Batch
-from fastload.storage.formats._array_table import _digits, numbered, same
+from fastload.storage.table import constant
 
 SIDE = 4  # pixels; what a record holds does not matter here
 
@@ -23,9 +24,9 @@ READER = """
 import json, sys, time
 import torch
 import fastload
-from fastload.storage import FORMATS, format_of
+from fastload.storage import find_by_suffix
 fastload.FastLoader
-FORMATS[format_of(sys.argv[1])].load_store()
+find_by_suffix(sys.argv[1])
 
 def anonymous():
     for line in open("/proc/self/smaps_rollup"):
@@ -103,13 +104,13 @@ def test_memory_of_a_store_is_bounded(
 
 
 def test_columns_of_one_value_take_no_memory() -> None:
-    column = same(10**12, (3, 4), "<i4")
+    column = constant(10**12, (3, 4), "<i4")
     assert column.shape == (10**12, 2) and column.strides[0] == 0
     assert column[[5, 10**11]].tolist() == [[3, 4], [3, 4]]
 
 
 def test_numbers_as_keys_have_eight_digits_or_more() -> None:
-    assert numbered(0).take(np.arange(0)) == []
-    assert numbered(12_345).take(np.arange(12_345)) == [b"%08d" % i for i in range(12_345)]
+    assert numbered_keys(0).take(np.arange(0)) == []
+    assert numbered_keys(12_345).take(np.arange(12_345)) == [b"%08d" % i for i in range(12_345)]
     beyond = _digits(10**8, 10**8 + 20, 9)
     assert beyond.take(np.arange(20)) == [b"%08d" % (10**8 + i) for i in range(20)]

@@ -220,7 +220,7 @@ def test_truncated_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
     begin = [0, len(frames[0]), len(frames[0]) + len(frames[1])]
     for end in [1, 7, 8, 40, begin[1] + 3, begin[2] + 7, begin[2] + 36, begin[2] + 44, -4, -1]:
         cut.write_bytes(whole[:end])
-        with pytest.raises(StoreError, match="cut short") as caught:
+        with pytest.raises(StoreError, match="truncated") as caught:
             open_store(cut)
         record = sum((end if end > 0 else len(whole) + end) > at for at in begin) - 1
         assert caught.value.record == record
@@ -229,14 +229,14 @@ def test_truncated_file_is_refused_wherever_it_is_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (bytes(64), "no RecordIO file"),
-        (b"id,label\n" * 20, "no RecordIO file"),
-        (piece(2, bytes(40)), "no RecordIO file"),
-        (piece(3, bytes(40)), "no RecordIO file"),
-        (piece(1, bytes(40)) + piece(0, bytes(40)), "no RecordIO file"),
-        (piece(1, bytes(40)) + piece(2, bytes(40)), "cut short"),
-        (MAGIC + struct.pack("<I", (1 << 29) - 1) + bytes(99), "cut short"),
-        (MAGIC + struct.pack("<I", 7 << 29 | 8) + bytes(8), "no RecordIO file"),
+        (bytes(64), "not a RecordIO file"),
+        (b"id,label\n" * 20, "not a RecordIO file"),
+        (piece(2, bytes(40)), "not a RecordIO file"),
+        (piece(3, bytes(40)), "not a RecordIO file"),
+        (piece(1, bytes(40)) + piece(0, bytes(40)), "not a RecordIO file"),
+        (piece(1, bytes(40)) + piece(2, bytes(40)), "truncated"),
+        (MAGIC + struct.pack("<I", (1 << 29) - 1) + bytes(99), "truncated"),
+        (MAGIC + struct.pack("<I", 7 << 29 | 8) + bytes(8), "not a RecordIO file"),
         (piece(0, bytes(10)), "expected a header of 24 bytes and its labels"),
         (piece(0, struct.pack("<IfQQ", 2**31, 0, 0, 0) + bytes(40)), "expected a header"),
         (piece(1, struct.pack("<IfQQ", 4, 0, 0, 0)) + piece(3, bytes(40)), "in its first piece"),

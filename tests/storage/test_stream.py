@@ -18,15 +18,15 @@ import pytest
 from fastload._tools.verify import verify
 from fastload.errors import StoreError, StoreNotFoundError, UsageError
 from fastload.storage import Batch, Record, _partial, open_store, open_writer
+from fastload.storage import stream as _stream
 from fastload.storage._columns import Columns
 from fastload.storage._crc import crc32c
 from fastload.storage._fields import Blobs
 from fastload.storage._read import read_records
 from fastload.storage._shards import data_files
-from fastload.storage._sidecar import read_sidecar, sidecar_of, write_sidecar
-from fastload.storage._table import Table, TableStore
-from fastload.storage.formats import _stream
-from fastload.storage.formats._stream import StreamWriter
+from fastload.storage._sidecar import sidecar_of, write_sidecar
+from fastload.storage.stream import StreamWriter, read_stream
+from fastload.storage.table import Table, TableStore
 from storage.formats import CLASSES, picture, records
 
 
@@ -48,30 +48,31 @@ class ToyWriter(StreamWriter):
         return {name + ".idx": " ".join(map(str, records.places[:, 1].tolist())).encode()}
 
 
-class ToyStore(TableStore):
-    format = "toy"
+def read_toy(path: str) -> Table:
+    return read_stream(path, "toy", scan=scan_toy)
 
-    def _load(self, path: str) -> Table:
-        table = read_sidecar(path, "toy")
-        if table is not None:
-            return table
-        files = data_files(path)
-        found = []
-        for number, name in enumerate(files):
-            data, at = Path(name).read_bytes(), 4
-            while data[at:] != b"END":
-                nbytes = struct.unpack_from("<I", data, at + 4)[0]
-                found.append((number, at + 8, nbytes))
-                at += 9 + nbytes
-        columns = np.array(found, np.int64).reshape(-1, 3)
-        return Table(
-            format="toy",
-            files=files,
-            file=columns[:, 0].astype(np.int32),
-            offset=np.ascontiguousarray(columns[:, 1]),
-            nbytes=np.ascontiguousarray(columns[:, 2]),
-            keys=Blobs.of([str(i).encode() for i in range(len(found))]),
-        )
+
+def scan_toy(files: Sequence[str]) -> Table:
+    found = []
+    for number, name in enumerate(files):
+        data, at = Path(name).read_bytes(), 4
+        while data[at:] != b"END":
+            nbytes = struct.unpack_from("<I", data, at + 4)[0]
+            found.append((number, at + 8, nbytes))
+            at += 9 + nbytes
+    columns = np.array(found, np.int64).reshape(-1, 3)
+    return Table(
+        format="toy",
+        files=files,
+        file=columns[:, 0].astype(np.int32),
+        offset=np.ascontiguousarray(columns[:, 1]),
+        nbytes=np.ascontiguousarray(columns[:, 2]),
+        keys=Blobs.of([str(i).encode() for i in range(len(found))]),
+    )
+
+
+def open_toy(path: Path) -> TableStore:
+    return TableStore(path, read_toy)
 
 
 @pytest.fixture
@@ -101,7 +102,7 @@ def test_one_file_holds_framed_records_and_has_its_sidecar_beside_it(path: Path)
     assert path.read_bytes() == b"FILE" + b"".join(frames) + b"END"
     starts = [4 + sum(map(len, frames[:i])) for i in range(20)]
     assert Path(f"{path}.idx").read_text() == " ".join(map(str, starts))
-    store = ToyStore(path)
+    store = open_toy(path)
     assert data_of(store) == [record.data for record in given]
     assert store.metadata == {"made": "by hand"} and store.classes == CLASSES
     assert store.sizes(np.array([3])).tolist() == [[given[3].width, given[3].height]]
@@ -122,32 +123,32 @@ def test_shards_are_whole_files_and_the_manifest_makes_the_set(
     assert all(data[:4] == b"FILE" and data[-3:] == b"END" for data in contents)
     if "shards" in options:
         assert total == 4
-        held = np.bincount(ToyStore(path).spans(np.arange(count)).file, minlength=4)
+        held = np.bincount(open_toy(path).spans(np.arange(count)).file, minlength=4)
         assert held.max() - held.min() <= 1
     else:
         assert all(len(data) <= 6000 for data in contents)
         assert total > 1 or count < 5
-    store = ToyStore(path)
+    store = open_toy(path)
     assert data_of(store) == [record.data for record in given]
     os.remove(sidecar_of(str(path)))  # the numbered set is complete without it
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert data_of(open_toy(path)) == [record.data for record in given]
     os.remove(path.parent / names[-1])
     if total > 1:
         with pytest.raises(StoreNotFoundError, match="a file of the set is missing"):
-            ToyStore(path)
+            open_toy(path)
 
 
 def test_record_larger_than_a_shard_has_one_for_itself(path: Path) -> None:
     given = write(path, records(9), shard_nbytes=10)
-    assert ToyStore(path).spans(np.arange(9)).file.tolist() == list(range(9))
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert open_toy(path).spans(np.arange(9)).file.tolist() == list(range(9))
+    assert data_of(open_toy(path)) == [record.data for record in given]
 
 
 def test_missing_shard_is_named(path: Path) -> None:
     write(path, records(9), shards=3, total=9)
     os.remove(path.parent / "ein Name-00001-of-00003.toy")
     with pytest.raises(StoreNotFoundError, match=r"Name-00001-of-00003.* is missing"):
-        ToyStore(path)
+        open_toy(path)
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": 3, "total": 30}, {"shard_nbytes": 9000}])
@@ -163,7 +164,7 @@ def test_resumed_work_gives_the_same_bytes(
     writer._columns.clear()
     writer.abort()
     with pytest.raises(StoreNotFoundError, match="run the same pack command again"):
-        ToyStore(path)
+        open_toy(path)
     with ToyWriter(path, classes=CLASSES, metadata={"made": "by hand"}, **options) as writer:
         assert len(writer) == synced
         assert writer.keys() == [record.key for record in given[:synced]]
@@ -221,10 +222,10 @@ def test_work_killed_between_the_renames_is_taken_back_and_finished(
         monkeypatch.setattr(os, "rename", real)
         writer.abort()
         with pytest.raises(StoreNotFoundError):
-            ToyStore(path)
+            open_toy(path)
     with ToyWriter(path, classes=CLASSES, **options) as writer:
         assert len(writer) == 30
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert data_of(open_toy(path)) == [record.data for record in given]
     assert not os.path.exists(f"{path}.partial")
 
 
@@ -244,9 +245,9 @@ def test_sidecar_of_a_deleted_store_is_replaced(path: Path) -> None:
     write(path, records(4))
     os.remove(path)
     with pytest.raises(StoreNotFoundError, match="missing"):
-        ToyStore(path)
+        open_toy(path)
     given = write(path, records(6))
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert data_of(open_toy(path)) == [record.data for record in given]
 
 
 @pytest.mark.parametrize(
@@ -277,7 +278,7 @@ def test_full_disk_is_said_and_the_work_goes_on_later(
     with ToyWriter(path, classes=CLASSES) as writer:
         assert len(writer) == 10
         writer.append(given[10:])
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert data_of(open_toy(path)) == [record.data for record in given]
 
 
 def test_short_writes_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -288,7 +289,7 @@ def test_short_writes_are_completed(path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(_stream.os, "pwritev", short)
     given = write(path, records(20))
-    assert data_of(ToyStore(path)) == [record.data for record in given]
+    assert data_of(open_toy(path)) == [record.data for record in given]
 
 
 # --- the sidecar ----------------------------------------------------------------------------------
@@ -301,7 +302,7 @@ def test_changed_file_has_its_sidecar_left_aside_with_a_warning(path: Path) -> N
         data = data.replace(record.data, record.data[::-1])
     path.write_bytes(data)
     with pytest.warns(UserWarning, match="has changed since"):
-        store = ToyStore(path)
+        store = open_toy(path)
     assert data_of(store) == [record.data[::-1] for record in given]
     assert store.labels is None
 
@@ -311,7 +312,7 @@ def test_damaged_file_keeps_its_sidecar_whose_checksums_show_the_damage(path: Pa
     data = bytearray(path.read_bytes())
     data[-5] ^= 1
     path.write_bytes(data)
-    store = ToyStore(path)
+    store = open_toy(path)
     assert store.labels is not None and store.labels.tolist() == [r.label for r in given]
     found, expected = data_of(store), store.checksums(np.arange(9))
     assert expected is not None
@@ -322,14 +323,14 @@ def test_every_flipped_byte_of_the_sidecar_is_noticed(path: Path) -> None:
     write(path, records(3))
     sidecar = Path(sidecar_of(str(path)))
     whole = sidecar.read_bytes()
-    before = ToyStore(path)
+    before = open_toy(path)
     expected = pickle.dumps((data_of(before), before.keys(np.arange(3))))
     for at in range(0, len(whole), 3):
         changed = bytearray(whole)
         changed[at] ^= 0x41
         sidecar.write_bytes(changed)
         try:
-            store = ToyStore(path)
+            store = open_toy(path)
         except StoreError as error:
             assert str(sidecar) in str(error)
         else:  # padding between arrays
@@ -343,7 +344,7 @@ def test_truncated_sidecar_is_refused(path: Path, length: int) -> None:
     sidecar = Path(sidecar_of(str(path)))
     sidecar.write_bytes(sidecar.read_bytes()[:length])
     with pytest.raises(StoreError, match="sidecar is damaged"):
-        ToyStore(path)
+        open_toy(path)
 
 
 def table_of(path: Path, **changes: object) -> Table:
@@ -385,7 +386,7 @@ def test_table_that_does_not_fit_its_files_is_refused(
         table_of(path, **changes).checked()
     write_sidecar(str(path), table_of(path, **changes))
     with pytest.raises(StoreError, match=message):
-        ToyStore(path)
+        open_toy(path)
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../a.toy", "a/../../b"])
@@ -393,14 +394,14 @@ def test_sidecar_that_names_files_elsewhere_is_refused(path: Path, name: str) ->
     path.write_bytes(bytes(10))
     write_sidecar(str(path), table_of(path), names=[name])
     with pytest.raises(StoreError, match="outside of the folder"):
-        ToyStore(path)
+        open_toy(path)
 
 
 def test_sidecar_of_another_format_is_refused(path: Path) -> None:
     path.write_bytes(bytes(10))
     write_sidecar(str(path), table_of(path, format="other"))
     with pytest.raises(StoreError, match="store of format toy, found other"):
-        ToyStore(path)
+        open_toy(path)
 
 
 # --- the store ------------------------------------------------------------------------------------
@@ -415,14 +416,14 @@ def test_sizes_that_no_table_has_are_read_from_the_images(path: Path) -> None:
         columns = {"file": np.zeros(3, np.int32), "offset": ends - nbytes, "nbytes": nbytes}
         keys = Blobs.of([b"a", b"b", b"c"])
         write_sidecar(str(path), table_of(path, **columns, keys=keys, sizes=sizes))
-        store = ToyStore(path)
+        store = open_toy(path)
         assert store.sizes(np.array([2, 0, 1, 0])).tolist() == [[0, 0], [30, 20], [8, 9], [30, 20]]
         assert pickle.loads(pickle.dumps(store)).sizes(np.array([1])).tolist() == [[8, 9]]
 
 
 def test_store_that_was_replaced_is_noticed_by_a_copy_in_another_process(path: Path) -> None:
     write(path, records(5))
-    pickled = pickle.dumps(ToyStore(path))
+    pickled = pickle.dumps(open_toy(path))
     for name in os.listdir(path.parent):
         os.remove(path.parent / name)
     write(path, records(5)[::-1])
@@ -463,7 +464,7 @@ def test_work_resumed_several_times_keeps_what_every_sitting_made(path: Path) ->
         writer.abort()
         with open(f"{path}.partial/journal", "ab") as journal:
             journal.write(b"a chunk that was cut short")
-    store = ToyStore(path)
+    store = open_toy(path)
     assert store.keys(np.arange(40)) == [record.key for record in given]
     assert data_of(store) == [record.data for record in given]
 

@@ -197,12 +197,12 @@ def test_a_damaged_large_column_is_not_copied_with_a_right_checksum(
 def test_a_column_that_another_thread_compared_meanwhile_is_no_error(monkeypatch):
     values = np.arange(5)
     sums = _sums.Sums("store", {"labels": _sums._sum(values)})
-    nbytes = _sums._nbytes
+    sum_of = _sums._sum
 
     def meanwhile(column: Any) -> int:
-        sums._left.pop("labels")  # as the other thread does where it has found it right
-        return nbytes(column)
+        sums._left.pop("labels")  # as another thread does after its own comparison
+        return sum_of(column)
 
-    monkeypatch.setattr(_sums, "_nbytes", meanwhile)
+    monkeypatch.setattr(_sums, "_sum", meanwhile)
     sums.check("labels", values)
     sums.check("labels", values + 1)  # what was compared once is not compared again

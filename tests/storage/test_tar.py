@@ -250,13 +250,13 @@ END = bytes(1024)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "cut short"),
+        (b"", "truncated"),
         (b"abc" * 1000, "expected"),
         (header(b"a.jpg", 5)[:-1] + b"x" + END, "expected the header of a tar member"),
-        (header(b"a.jpg", 5), "cut short: expected 5 bytes"),
-        (header(b"a.jpg", 8**11 - 1) + END, "cut short: expected 8589934591 bytes"),
-        (header(b"a.jpg", 5) + bytes(512), "cut short: expected another header"),
-        (header(b"a.jpg", 5) + bytes(511), "cut short: expected another header"),
+        (header(b"a.jpg", 5), "truncated: expected 5 bytes"),
+        (header(b"a.jpg", 8**11 - 1) + END, "truncated: expected 8589934591 bytes"),
+        (header(b"a.jpg", 5) + bytes(512), "truncated: expected another header"),
+        (header(b"a.jpg", 5) + bytes(511), "truncated: expected another header"),
         (header(b"a.jpg", 0) + END + header(b"b.jpg", 0) + END, "something follows the end"),
         (pax(b"99 path=b.jpg\n") + END, "an extended header is damaged"),
         (pax(b"14 path=b.jpgX") + END, "an extended header is damaged"),
@@ -285,7 +285,7 @@ def test_truncated_archive_is_refused_wherever_it_is_cut(tmp_path: Path) -> None
     cut = tmp_path / "cut.tar"
     for end in range(1, len(whole) - 1024, 300):
         cut.write_bytes(whole[:end])
-        with pytest.raises(StoreError, match="cut short"):
+        with pytest.raises(StoreError, match="truncated"):
             open_store(tmp_path / "[c]ut.tar")
 
 

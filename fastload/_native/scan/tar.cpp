@@ -91,7 +91,7 @@ bool checksum_matches(const uint8_t* header, uint64_t stored) {
 
 bool TarReader::step() {
   const size_t at = out_.at;
-  if (size_ - at < kBlock) return refuse("the archive is cut short: expected another header or the end mark");
+  if (size_ - at < kBlock) return refuse("the archive is truncated: expected another header or the end mark");
   const uint8_t* header = data_ + at;
   const auto is_zero = [](uint8_t byte) { return byte == 0; };
   if (std::all_of(header, header + kBlock, is_zero)) {
@@ -111,7 +111,7 @@ bool TarReader::step() {
   if (one_of("512346V")) nbytes = 0;
   const size_t begin = at + kBlock;
   if (nbytes > size_ - begin) {
-    return refuse("the archive is cut short: expected " + std::to_string(nbytes) + " bytes of data, found " +
+    return refuse("the archive is truncated: expected " + std::to_string(nbytes) + " bytes of data, found " +
                   std::to_string(size_ - begin));
   }
   // The padding may lie beyond the end of the file: the next step then reports a truncated archive.

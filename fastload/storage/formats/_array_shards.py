@@ -1,31 +1,30 @@
-"""Shards of formats that keep a store in one file of arrays: .h5 and .pth.
+"""Shards of formats that hold a store in one file of arrays: .h5 and .pth.
 
-Every shard is a whole store of its format, written by the format's own writer inside the partial
-store. A finished one is noted in the journal; a shard that a kill interrupted is begun again. The
-sidecar, as their manifest, has all columns and makes the set exist (``_sidecar.py``).
+Each shard is a whole store of its format, written by the format's own writer inside the partial
+store. The journal lists the finished shards; a shard that a kill interrupted is written anew. The
+sidecar is their manifest: it has all columns and makes the set exist (``_sidecar.py``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError, UsageError
-from .._columns import Columns, join
-from .._shards import Sharding
-from .._sidecar import is_manifest, sidecar_of, write_sidecar
-from .._table import Table
+from .._columns import Columns, join, join_values
+from .._fields import Blobs
+from .._shards import Sharding, data_files
+from .._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
+from .._sums import Sums
 from .._writer import PartialWriter
 from ..base import RAW, Batch, Writer
 from ..checking import READ_RECORDS, check_records, parts_of, reading_order
+from ..table import Table, TableStore
 from ._array_writer import ArrayWriter, different_sizes
-
-_KEPT = {"lock", "journal", "settings.json"}
 
 
 def array_writer(
@@ -39,11 +38,11 @@ def array_writer(
     Args:
         made: the writer of one file.
         path: of the store.
-        sharding: how it is cut.
+        sharding: how the store is divided.
         options: for ``made``.
 
     Raises:
-        UsageError: a set of shards, or a file, is there.
+        UsageError: a set of shards, or a file, exists there.
     """
     path = os.path.abspath(os.fspath(path))
     if sharding.wanted:
@@ -77,7 +76,7 @@ class ShardedWriter(PartialWriter):
             path, begun, classes=classes, metadata=metadata, settings=settings,
             mark=sidecar_of(path),
         )  # fmt: skip
-        self._number = 0  # of the shard that the next record goes to, unless that is full
+        self._number = 0  # of the shard that the next record goes to, unless it is full
         self._filled = 0  # bytes in it
         try:
             if self._partial.chunks:
@@ -92,8 +91,6 @@ class ShardedWriter(PartialWriter):
 
     def _check_shards(self) -> None:
         """Finished shards hold what the journal says."""
-        from .. import open_store
-
         if not self._partial.chunks:
             return
         columns = join(self._partial.chunks)
@@ -102,7 +99,7 @@ class ShardedWriter(PartialWriter):
             path = self._partial.file(self._inner(number))
             mine = columns.part(*np.searchsorted(columns.places[:, 0], [number, number + 1]))
             try:
-                with open_store(path) as shard:
+                with TableStore(path, self._made.read) as shard:
                     shard.check_columns()
                     found = shard.checksums(np.arange(len(shard)))
                     damaged = [
@@ -115,25 +112,20 @@ class ShardedWriter(PartialWriter):
             if damaged:
                 raise self._damaged(damaged[0].reason, path)
             if found is None or not np.array_equal(found, mine.crc32c):
-                raise self._damaged("expected other records in a finished shard", path)
+                raise self._damaged("a finished shard holds other records than the journal", path)
 
     def _inner(self, number: int) -> str:
         """Name in the partial store."""
         return f"shard-{number:05d}{self._suffix}"
 
     def _empty(self) -> None:
-        """Remove all but finished shards."""
+        """Delete everything except finished shards."""
         there = set(os.listdir(self._partial.folder))
         done = {self._inner(number) for chunk in self._partial.chunks for number in _shards(chunk)}
         if done - there:
             missing = self._partial.file(min(done - there))
             raise self._damaged("a finished shard is missing", missing)
-        for name in there - done - _KEPT:
-            left = self._partial.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            else:
-                os.unlink(left)
+        self._partial.clear(done)
 
     def extend(self, batch: Batch) -> None:
         """Add records, in order.
@@ -162,7 +154,7 @@ class ShardedWriter(PartialWriter):
             self._filled += int(part.nbytes.sum())
 
     def _one_size(self, columns: Columns) -> None:
-        """Raw pixels have one size in all shards, as in one file."""
+        """Raise UsageError unless raw pixels have one size in all shards, as in one file."""
         first = (self._partial.chunks or self._columns or [columns])[0]
         other = np.flatnonzero((columns.sizes != first.sizes[0]).any(axis=1))
         if len(other) and bool((first.kinds == RAW).all() and (columns.kinds == RAW).all()):
@@ -177,10 +169,10 @@ class ShardedWriter(PartialWriter):
         )
 
     def _finish_shard(self) -> None:
-        """The shard that is being written, whole; noted in the journal."""
+        """Complete the shard that is being written and add it to the journal."""
         if self._shard is None:
             return
-        self._shard.commit()  # where that fails, ``abort`` lets go of it
+        self._shard.commit()  # if that fails, ``abort`` releases it
         self._shard = None
         if self._columns:
             try:
@@ -190,7 +182,7 @@ class ShardedWriter(PartialWriter):
             self._columns.clear()
 
     def sync(self) -> None:
-        """Does nothing: finished shards are durable, the one being written is begun again."""
+        """Does nothing: finished shards are durable, an interrupted one is written anew."""
 
     def commit(self) -> None:
         """Finish the shards, write the manifest, and give all their names."""
@@ -225,13 +217,8 @@ class ShardedWriter(PartialWriter):
         return f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
     def _offsets(self, paths: Sequence[str], columns: Columns) -> np.ndarray:
-        """Where the records lie, each shard opened as a reader would."""
-        from .. import open_store
-
-        parts = []
-        for path in paths:
-            with open_store(path) as store:
-                parts.append(store.spans(np.arange(len(store))).offset)
+        """Where the records lie, after opening each shard as a reader would."""
+        parts = [self._made.read(path).checked().offset for path in paths]
         found = np.concatenate(parts) if parts else np.empty(0, np.int64)
         if len(found) != len(columns):
             raise StoreError(
@@ -267,4 +254,89 @@ def _part(batch: Batch, start: int, stop: int) -> Batch:
         crc32c=batch.crc32c[start:stop],
         fields={name: values[start:stop] for name, values in batch.fields.items()},
         field_kinds=batch.field_kinds,
+    )
+
+
+def read_shards(path: str, format: str, read: Callable[[str], Table]) -> Table:
+    """The table of the shards that ``path`` stands for: that of the manifest, or all of theirs.
+
+    Args:
+        path: not a file: the path of a set with a manifest, or a pattern.
+        format: name of the format.
+        read: path of a file -> its table.
+
+    Raises:
+        StoreNotFoundError: nothing there, or a shard is missing.
+        StoreError: shards that do not fit together, or that cannot be read in place.
+    """
+    table = read_sidecar(path, format)
+    if table is not None:
+        return table
+    tables = []
+    for file in data_files(path):
+        one = read(file)
+        if one.indirect is not None:
+            raise StoreError(f"{one.indirect.why}; or open the files as a list", path=file)
+        tables.append(one.checked())
+    return joined(tables)
+
+
+def joined(tables: Sequence[Table]) -> Table:
+    """The tables of several files of one format as one.
+
+    Raises:
+        StoreError: they differ in classes, labels or fields.
+    """
+    tables = [table for table in tables if len(table)] or tables[:1]  # empty ones lack fields
+    first = tables[0]
+    for other in tables[1:]:
+        mine, theirs = _facts(first), _facts(other)
+        if mine != theirs:
+            raise StoreError(
+                "expected shards with the same classes, labels and fields as the first one, "
+                f"{first.files[0]!r}: open these files one by one, or as a list",
+                path=other.files[0],
+            )
+    known = [table.check_columns() for table in tables]  # before they are copied into one
+    counts = [len(table.files) for table in tables]
+    begins = np.cumsum([0, *counts[:-1]])
+
+    def column(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if known else None
+
+    whole = dataclasses.replace(
+        first,
+        files=[file for table in tables for file in table.files],
+        file=np.concatenate(
+            [table.file + begin for table, begin in zip(tables, begins.tolist(), strict=True)]
+        ).astype(np.int32),
+        keys=Blobs.join([table.keys.whole() for table in tables]),
+        fields={
+            name: join_values([table.fields[name] for table in tables]) for name in first.fields
+        },
+        fingerprints=None,
+        sums=Sums(first.files[0] if first.files else "", {} if all(known) else None),
+        watch=None,  # everything was copied
+        offset=np.concatenate([table.offset for table in tables]),
+        nbytes=np.concatenate([table.nbytes for table in tables]),
+        labels=column([table.labels for table in tables]),
+        sizes=column([table.sizes for table in tables]),
+        kinds=column([table.kinds for table in tables]),
+        crc32c=column([table.crc32c for table in tables]),
+    )
+    for table in tables:
+        if table.watch is not None:
+            table.watch.check()
+    return whole
+
+
+def _facts(table: Table) -> tuple[object, ...]:
+    """What the tables of shards have in common."""
+    labels = table.labels
+    return (
+        list(table.classes),
+        None if labels is None else (labels.dtype, labels.shape[1:]),
+        {name: column.field for name, column in table.fields.items()},
+        [getattr(table, name) is None for name in ("sizes", "kinds", "crc32c")],
     )

@@ -1,8 +1,8 @@
-"""What the writers of array formats have in common: images of one size, and no resuming.
+"""Base of the writers of array formats: images of one size, and no resuming.
 
-An HDF5, .pth, N5 or Zarr store that was killed half-way is started again: what these formats say
-about their data is written last. Until ``commit`` all lies in ``NAME.partial``, which no reader
-opens (``_partial.py``); the next writer empties it.
+An HDF5, .pth, N5 or Zarr store whose writer was killed is started again, because these formats
+describe their data at the end. Until ``commit`` everything lies in ``NAME.partial``, which no
+reader opens (``_partial.py``); the next writer empties it.
 """
 
 from __future__ import annotations
@@ -10,26 +10,24 @@ from __future__ import annotations
 import abc
 import json
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ...errors import UsageError
+from ...errors import StoreError, UsageError
 from .._columns import Columns, join
 from .._sums import sums_of
 from .._writer import PartialWriter
 from ..base import RAW, Batch
-
-_KEPT = {"lock", "journal", "settings.json"}  # of the partial: everything else is begun again
+from ..table import Table, TableStore
 
 
 class ArrayWriter(PartialWriter):
-    """Base of the writers that keep images as one array. See ``open_writer`` for the arguments.
+    """Base of the writers that store images as one array. See ``open_writer`` for the arguments.
 
-    A format gives ``_begin``, called before the first record, when the size of the images is known;
-    ``_write``, which takes the records in order; and ``_close``, which finishes.
+    A format implements ``_begin``, called before the first record, when the size of the images is
+    known; ``_write``, called with the records in order; and ``_close``, which finishes.
     """
 
     format: ClassVar[str]
@@ -48,22 +46,13 @@ class ArrayWriter(PartialWriter):
         begun = {"format": f"fastload-{self.format}", "version": self.version}
         super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._raw: bool | None = None
-        self._sums: dict[str, int] = {}  # of the columns, known when they are written
+        self._sums: dict[str, int] = {}  # checksums of the columns, known when they are written
         self._size: tuple[int, int] | None = None  # of all images, in a store of raw pixels
         try:
-            self._empty()
+            self._partial.clear()  # what an interrupted run left
         except BaseException:
             self._partial.close()
             raise
-
-    def _empty(self) -> None:
-        """Remove what an interrupted run left."""
-        for name in set(os.listdir(self._partial.folder)) - _KEPT:
-            left = self._partial.file(name)
-            if os.path.isdir(left):
-                shutil.rmtree(left)
-            else:
-                os.unlink(left)
 
     def extend(self, batch: Batch) -> None:
         """Add records, in order.
@@ -113,10 +102,10 @@ class ArrayWriter(PartialWriter):
         return width, height
 
     def sync(self) -> None:
-        """Does nothing: a store of this format is begun again after a crash."""
+        """Does nothing: a store of this format is started again after a crash."""
 
     def header(self, columns: Sequence[str]) -> dict[str, Any]:
-        """What the store says of itself, JSON-able; ``columns`` are what a reader may demand."""
+        """The store's description, JSON-able; a reader refuses it without these ``columns``."""
         schema = self._schema
         fields = schema.fields if schema is not None else ()
         return {
@@ -141,12 +130,17 @@ class ArrayWriter(PartialWriter):
         self._closed = True
 
     def abort(self, *, keep_partial: bool = True) -> None:
-        """As in the contract; as nothing could be resumed, nothing is kept."""
+        """As in the contract; nothing is kept, because nothing could be resumed."""
         super().abort(keep_partial=False)
+
+    @staticmethod
+    @abc.abstractmethod
+    def read(path: str) -> Table:
+        """The table of a finished store."""
 
     @abc.abstractmethod
     def _begin(self) -> None:
-        """Open what the records go to; ``_raw`` and ``_size`` are known."""
+        """Open the output; ``_raw`` and ``_size`` are known."""
 
     @abc.abstractmethod
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
@@ -156,9 +150,11 @@ class ArrayWriter(PartialWriter):
     def _close(self, columns: Columns) -> str:
         """Write ``columns``, sync, and return the name that the store has in the partial."""
 
-    @abc.abstractmethod
     def _check(self, path: str, count: int) -> None:
         """Open the finished store once, as a reader would."""
+        found = len(TableStore(path, self.read))
+        if found != count:
+            raise StoreError(f"expected {count} records, found {found}", path=path)
 
 
 def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> str:
@@ -171,21 +167,21 @@ def different_sizes(path: str, first: Sequence[int], other: Sequence[int]) -> st
 
 
 def _check_name(name: str) -> None:
-    """Field names become names of folders and groups."""
+    """Refuse a field name that cannot be the name of a folder or group."""
     if name.startswith((".", "__")) or len(name.encode()) > 200:
         raise UsageError(
-            f"expected a field name that does not begin with a dot or two underscores, of at most "
+            f"expected a field name that does not start with a dot or two underscores, of at most "
             f"200 bytes, for this format; got {name!r}"
         )
 
 
 def to_json(header: Mapping[str, Any]) -> bytes:
-    """``header`` as JSON, UTF-8; file names that are no UTF-8 are escaped."""
+    """``header`` as JSON in ASCII, so that undecodable file names are escaped."""
     return json.dumps(header, indent=1).encode("ascii")
 
 
 def write_synced(path: str, *parts: bytes | memoryview) -> None:
-    """A small file, durable."""
+    """Write a small file, durably."""
     with open(path, "xb") as file:
         file.writelines(parts)
         file.flush()

@@ -1,24 +1,40 @@
-"""Files of k images each: what N5 and Zarr stores have in common."""
+"""Folders whose images lie in files of k images each, called blocks: N5 and Zarr."""
 
 from __future__ import annotations
 
+import abc
 import contextlib
+import io
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
+from .._column_reader import ColumnReader, checked_classes, checked_labels
+from .._columns import Columns
+from .._fields import Blobs, DeferredStrings, numbered_keys
 from .._partial import sync_folder
 from .._read import read_regular
 from .._shards import Sharding
+from .._sums import Sums
 from .._writes import write_all
-from ._image_array import least_stored
+from ..base import RAW
+from ..table import Fingerprint, Indirect, Table, constant
+from ._array_writer import ArrayWriter
+from ._image_table import (
+    CLASSES,
+    LABELS,
+    Axes,
+    Header,
+    first_of,
+    least_stored,
+)
 
-# A block: large enough that a store of a terabyte stays below the 65,530 maps of a process, and
-# few enough images that the index of a Zarr shard is read quickly by others.
+# A block is large enough that a store of a terabyte needs fewer than the 65,530 maps of a process,
+# and has few enough images that other readers load the index of a Zarr shard quickly.
 _BLOCK_NBYTES = 64 << 20
 _BLOCK_IMAGES = 4096
 _MAX_JSON = 64 << 20
@@ -33,14 +49,74 @@ def images_per_file(sharding: Sharding, nbytes: int) -> int:
     return min(_BLOCK_IMAGES, max(1, _BLOCK_NBYTES // nbytes))
 
 
+class BlockArrayWriter(ArrayWriter):
+    """Writes a folder whose images lie in blocks. See ``open_writer`` for the arguments.
+
+    A format implements ``_images``, which names and frames the blocks, and ``_describe``, which
+    writes everything else.
+
+    Args:
+        shards: the number of blocks; needs ``total``.
+        shard_nbytes: of a block; None: 64 MiB, and at most 4,096 images.
+        total: the expected number of records.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        shards: int | None = None,
+        shard_nbytes: int | None = None,
+        total: int | None = None,
+        **options: Any,
+    ) -> None:
+        self._sharding = Sharding(shards, shard_nbytes, total)
+        self._blocks: BlockWriter | None = None
+        super().__init__(path, **options)
+
+    def _begin(self) -> None:
+        width, height = self._size or (1, 1)
+        folder = os.path.join(self._partial.file("data"), "images")
+        os.makedirs(folder)
+        self._rows = images_per_file(self._sharding, width * height * 3)
+        self._blocks = self._images(folder, width, height)
+
+    def _write(self, data: Sequence[bytes | memoryview]) -> None:
+        assert self._blocks is not None  # after _begin
+        self._blocks.write(data)
+
+    def _close(self, columns: Columns) -> str:
+        if self._blocks is None:
+            self._begin()
+        assert self._blocks is not None  # after _begin
+        self._blocks.finish()
+        root = self._partial.file("data")
+        width, height = self._size or (1, 1)
+        self._describe(root, columns, (len(columns), height, width, 3))
+        sync_folders(root)
+        return "data"
+
+    def _release(self) -> None:
+        if self._blocks is not None:
+            self._blocks.abandon()
+
+    @abc.abstractmethod
+    def _images(self, folder: str, width: int, height: int) -> BlockWriter:
+        """The writer of the blocks, with ``_rows`` images each, below ``folder``."""
+
+    @abc.abstractmethod
+    def _describe(self, root: str, columns: Columns, shape: tuple[int, int, int, int]) -> None:
+        """Write the description of images of ``shape`` in the blocks, and all columns."""
+
+
 class BlockWriter:
     """Writes records of one size into numbered files, ``per_block`` in each.
 
     Args:
         path_of: number of a block -> its path.
         per_block: records in a block; the last one may have fewer.
-        head: records in a block -> what precedes them, always of the same length.
-        tail: records in a block -> what follows them.
+        head: number of records in a block -> the bytes before them, always equally many.
+        tail: number of records in a block -> the bytes after them.
     """
 
     def __init__(
@@ -56,57 +132,58 @@ class BlockWriter:
         self._tail = tail
         self._blocks = 0
         self._inside = self._end = 0  # records and bytes in the open block
-        self._file: Any = None
+        self._file: io.FileIO | None = None
 
     def write(self, data: Sequence[bytes | memoryview]) -> None:
         """Add records."""
         at = 0
         while at < len(data):
-            if self._file is None:
+            file = self._file
+            if file is None:
                 path = self._path_of(self._blocks)
                 os.makedirs(os.path.dirname(path), exist_ok=True)
-                self._file = open(path, "wb", buffering=0)
+                file = self._file = open(path, "wb", buffering=0)
                 self._inside = self._end = 0
-                self._append([self._head(self._per_block)])
+                self._append(file, [self._head(self._per_block)])
             many = min(self._per_block - self._inside, len(data) - at)
-            self._append(data[at : at + many])
+            self._append(file, data[at : at + many])
             self._inside += many
             at += many
             if self._inside == self._per_block:
-                self._end_block()
+                self._end_block(file)
 
-    def _append(self, pieces: Sequence[bytes | memoryview]) -> None:
-        write_all(self._file.fileno(), pieces, self._end)
+    def _append(self, file: io.FileIO, pieces: Sequence[bytes | memoryview]) -> None:
+        write_all(file.fileno(), pieces, self._end)
         self._end += sum(map(len, pieces))
 
     def finish(self) -> None:
         """End the last block."""
         if self._file is not None:
-            self._end_block()
+            self._end_block(self._file)
 
     def abandon(self) -> None:
-        """Close what is open."""
+        """Close the open block."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
 
-    def _end_block(self) -> None:
-        self._append([self._tail(self._inside)])
+    def _end_block(self, file: io.FileIO) -> None:
+        self._append(file, [self._tail(self._inside)])
         if self._inside < self._per_block:
-            write_all(self._file.fileno(), [self._head(self._inside)], 0)
-        os.fsync(self._file.fileno())
+            write_all(file.fileno(), [self._head(self._inside)], 0)
+        os.fsync(file.fileno())
         self.abandon()
         self._blocks += 1
 
 
 def sync_folders(path: str) -> None:
-    """Sync every folder of a finished tree; its files are synced when they are written."""
+    """Sync every folder of a finished tree, whose files were synced when they were written."""
     for root, _, _ in os.walk(path):
         sync_folder(root)
 
 
 def file_print(path: str) -> tuple[int, int, int]:
-    """Size and time of a block: tells blocks apart without reading thousands of files.
+    """Fingerprint of a block: its size and time, because there may be thousands to look at.
 
     Raises:
         StoreError: the file is missing or cannot be read.
@@ -115,20 +192,22 @@ def file_print(path: str) -> tuple[int, int, int]:
         found = os.stat(path)
     except OSError as error:
         raise StoreError(
-            f"a block of the store is missing: {error.strerror}; copy or pack it again", path=path
+            f"a block of the store is missing: {error.strerror}; copy the store again or pack it "
+            "again",
+            path=path,
         ) from error
     return found.st_size, found.st_mtime_ns, 0
 
 
 def pieces(array: np.ndarray) -> list[np.ndarray]:
-    """``array`` in pieces of about 64 MiB, cut along the first axis; at least an empty one."""
+    """``array`` in pieces of about 64 MiB along the first axis; at least one, maybe empty."""
     nbytes = max(1, array.nbytes // max(1, len(array)))
     rows = max(1, _BLOCK_NBYTES // nbytes)
     return [array[at : at + rows] for at in range(0, len(array), rows)] or [array]
 
 
 def read_json(path: str) -> dict[str, Any] | None:
-    """A JSON object out of a small file; None where there is no such file.
+    """The JSON object in a small file; None if there is no such file.
 
     Raises:
         StoreError: damaged.
@@ -141,18 +220,75 @@ def read_json(path: str) -> dict[str, Any] | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"expected a JSON object, found {error}: copy or pack the store again",
-                         path=path) from error  # fmt: skip
+        raise StoreError(
+            f"expected a JSON object, found {error}: copy the store again or pack it again",
+            path=path,
+        ) from error
+
+
+def folder_table(
+    path: str,
+    get: Callable[[str], np.ndarray | None],
+    *,
+    format: str,
+    axes: Axes,
+    file: np.ndarray,
+    offset: np.ndarray,
+    files: Sequence[str],
+    fingerprints: Sequence[Fingerprint],
+    indirect: Indirect | None,
+    attributes: Mapping[str, Any],
+    header: Header,
+) -> Table:
+    """The table of images in blocks, with the arrays that lie in the same folder.
+
+    Args:
+        path: of the folder.
+        get: name -> array of the folder, or None if there is none; raises StoreError.
+        format, file, offset, files, fingerprints, indirect: as in ``Table``.
+        axes: of the array of images, which are raw pixels of one size.
+        attributes: of the folder; may have class names.
+        header: of a store that fastload wrote.
+
+    Raises:
+        StoreError: an array is damaged.
+    """
+    reader = ColumnReader(path, axes.count, get)
+    labels = first_of(LABELS, {name for name in LABELS if os.path.isdir(f"{path}/{name}")})
+    classes = first_of(CLASSES, attributes)
+
+    def keys() -> Blobs:
+        found = reader.blobs("keys/data", "keys/ends")
+        return numbered_keys(axes.count) if found is None else found
+
+    return Table(
+        format=format,
+        files=files,
+        file=file,
+        offset=offset,
+        nbytes=constant(axes.count, 0 if indirect else axes.nbytes, "<i8"),
+        sizes=constant(axes.count, (axes.width, axes.height), "<i4"),
+        kinds=constant(axes.count, RAW, "u1"),
+        keys=DeferredStrings(axes.count, keys, path),
+        labels=checked_labels(get(labels), axes.count, path) if labels else None,
+        crc32c=reader.optional("crc32c", "<u4"),
+        fields=reader.fields(header.fields),
+        classes=checked_classes(attributes[classes], path) if classes else [],
+        metadata=header.metadata,
+        fingerprints=fingerprints,
+        sums=Sums(path, header.sums),
+        indirect=indirect,
+    )
 
 
 def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
-    """Raise StoreError where the files of an array cannot hold it, however they are compressed.
+    """Raise StoreError if the files of an array cannot hold it, however they are compressed.
 
-    So that a number that is damaged does not ask for more memory than there is.
+    Otherwise a damaged number could ask for more memory than there is.
 
     Args:
         folder: of the array.
-        shape, itemsize: what its description says.
+        shape, itemsize: from its description.
     """
     needed = least_stored(shape, itemsize)
     if needed <= 0:
@@ -164,7 +300,7 @@ def check_stored(folder: str, shape: Sequence[int], itemsize: int) -> None:
             return
     raise StoreError(
         f"expected {tuple(shape)} items of {itemsize} bytes, found files of {stored} bytes: the "
-        "store is damaged or not whole; copy or pack it again",
+        "store is damaged or incomplete; copy it again or pack it again",
         path=folder,
     )
 
@@ -173,7 +309,7 @@ def _file_sizes(folder: str) -> Iterator[int]:
     """Bytes of each file below ``folder``; links are followed, to each folder once."""
     left, seen = [folder], set()
     while left:
-        with contextlib.suppress(OSError):  # it has gone, or is a link to nothing
+        with contextlib.suppress(OSError):  # deleted meanwhile, or a dangling link
             place = os.stat(one := left.pop())
             if (place.st_dev, place.st_ino) in seen:
                 continue
@@ -186,11 +322,11 @@ def _file_sizes(folder: str) -> Iterator[int]:
                         yield entry.stat().st_size
 
 
-def counts(value: Any, path: str) -> tuple[int, ...]:
-    """A shape out of a JSON file.
+def counts(value: object, path: str) -> tuple[int, ...]:
+    """A shape from a JSON file.
 
     Raises:
-        StoreError: no list of up to 16 numbers from 0 to 2**40.
+        StoreError: not a list of up to 16 numbers from 0 to 2**40.
     """
     if (
         not isinstance(value, list)

@@ -1,18 +1,16 @@
-"""Caffe's Datum in protobuf's wire format: where the fields of each message lie.
+"""Caffe's Datum: where the fields of each message lie.
 
     Datum  1: channels  2: height  3: width  4: data  5: label  6: float_data  7: encoded
 
-``data`` is an image file where ``encoded`` is set, otherwise uint8 pixels of shape (channels,
-height, width), BGR. Source: Caffe's ``caffe.proto``. ``_example.py`` describes the wire format.
+``data`` is an image file if ``encoded`` is set, otherwise uint8 pixels of shape (channels, height,
+width), BGR. Source: Caffe's ``caffe.proto``. ``_protobuf.py`` has the wire format.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from ._example import MAX_NBYTES, fields, varint
+from ._protobuf import MAX_NBYTES, Data, fields, signed, varint
 
 # Columns of what ``find`` returns.
 CHANNELS, HEIGHT, WIDTH, OFFSET, LABEL, NBYTES, ENCODED, LABELLED = range(8)
@@ -20,15 +18,15 @@ _NUMBERS = {1: CHANNELS, 2: HEIGHT, 3: WIDTH, 5: LABEL, 7: ENCODED}
 _DATA, _LABEL = 4, 5
 
 
-def find(data: Any, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
-    """The fields of n messages, and the first that is no Datum, or -1.
+def find(data: Data, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray, int]:
+    """The fields of n messages, and the number of the first one that is not a Datum, or -1.
 
     Args:
         data: the file, mapped.
         offset, nbytes: int64 (n,), of the messages.
 
     Returns:
-        int64 (n, 8): the columns above; OFFSET and NBYTES are of ``data``, LABELLED is 1 where
+        int64 (n, 8): the columns above; OFFSET and NBYTES are those of ``data``, LABELLED is 1 if
         there is a label.
     """
     from ... import _native
@@ -45,8 +43,7 @@ def find(data: Any, offset: np.ndarray, nbytes: np.ndarray) -> tuple[np.ndarray,
                 if number == _DATA and wire == 2:
                     found[row, OFFSET], found[row, NBYTES] = start, stop - start
                 elif number in _NUMBERS and wire == 0:
-                    value = varint(data, start, stop)[0]
-                    found[row, _NUMBERS[number]] = value - (value >> 63 << 64)
+                    found[row, _NUMBERS[number]] = signed(varint(data, start, stop)[0])
                     found[row, LABELLED] |= number == _LABEL
         except (ValueError, IndexError):
             return found, row

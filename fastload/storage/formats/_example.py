@@ -1,4 +1,4 @@
-"""tf.train.Example in protobuf's wire format: a small, bounded reader and writer.
+"""tf.train.Example: where the features of each message lie, and how to write them.
 
     Example      1: Features
     Features     1: repeated entry                    (a map)
@@ -6,10 +6,9 @@
     Feature      1: BytesList | 2: FloatList | 3: Int64List
     ...List      1: repeated values; numbers packed or one by one
 
-A field is a tag (number << 3 | wire type), then a varint (wire type 0), 8 bytes (1), a length and
-so many bytes (2), or 4 bytes (5). Sources: protobuf.dev, "Encoding"; tensorflow's example.proto and
-feature.proto. A field that occurs again replaces the one before, as protobuf says of scalars and
-maps; unknown fields are passed over.
+Source: tensorflow's example.proto and feature.proto. If a field occurs twice the last one counts,
+as protobuf says of scalars and maps; unknown fields are skipped. ``_protobuf.py`` has the wire
+format.
 """
 
 from __future__ import annotations
@@ -17,15 +16,12 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
-BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
+from ._protobuf import MAX_NBYTES, Data, fields, signed, to_varint, varint
 
-_SIGN = 1 << 63
-_ONE_BYTE = [bytes([value]) for value in range(128)]
-MAX_NBYTES = 2**31 - 1  # of a message, by protobuf's own limit
+BYTES, FLOAT, INT64 = 1, 2, 3  # which list a feature is: its field number in Feature
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,7 +29,7 @@ class Found:
     """Where m named features of n examples lie. All arrays are (n, m).
 
     Attributes:
-        kind: uint8: BYTES, FLOAT, INT64, or 0 where the example has no such feature.
+        kind: uint8: BYTES, FLOAT, INT64, or 0 if the example has no such feature.
         count: int32: number of values.
         offset, nbytes: int64: of the first value if BYTES, else of the list's message.
         first: int64: the first number; a float's 32 bits.
@@ -47,7 +43,7 @@ class Found:
 
     @classmethod
     def none(cls, rows: int, names: int) -> Found:
-        """Of no features, to be filled."""
+        """Arrays that say "no such feature", to be filled."""
         shape = rows, names
         return cls(
             kind=np.zeros(shape, np.uint8),
@@ -58,18 +54,18 @@ class Found:
         )
 
     def rows(self, some: slice) -> Found:
-        """A part of the examples; what is written there is written here."""
+        """Views of a part of the examples."""
         columns = [field.name for field in dataclasses.fields(self)]
         return Found(**{name: getattr(self, name)[some] for name in columns})
 
 
 def find(
-    data: Any, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: Found
+    data: Data, offset: np.ndarray, nbytes: np.ndarray, names: Sequence[bytes], found: Found
 ) -> None:
     """Write into ``found`` where the features ``names`` lie in the examples at ``offset``.
 
     Raises:
-        BrokenExample: one is no valid message.
+        BrokenExample: one is not a valid message.
     """
     from ... import _native
 
@@ -96,15 +92,15 @@ def find(
 
 
 class BrokenExample(Exception):
-    """Example number ``row`` is no valid message; the caller knows its file and says so."""
+    """Example number ``row`` is not a valid message; the caller adds its file."""
 
     def __init__(self, row: int) -> None:
         self.row = row
-        super().__init__(f"example {row} is no valid tf.train.Example")
+        super().__init__(f"example {row} is not a valid tf.train.Example")
 
 
 def _locate(
-    found: Found, row: int, column: int, data: Any, kind: int, start: int, end: int
+    found: Found, row: int, column: int, data: Data, kind: int, start: int, end: int
 ) -> None:
     where = row, column
     found.kind[where] = kind
@@ -123,8 +119,8 @@ def _locate(
         found.first[where] = first[0]
 
 
-def features(data: Any, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
-    """(name, kind, begin and end of its list) of each feature of the example [begin, end).
+def features(data: Data, begin: int, end: int) -> Iterator[tuple[bytes, int, int, int]]:
+    """(name, kind, start and end of its list) of each feature of the example [begin, end).
 
     Raises:
         ValueError, IndexError, struct.error: not a valid message.
@@ -151,14 +147,14 @@ def features(data: Any, begin: int, end: int) -> Iterator[tuple[bytes, int, int,
                 yield name, kind, *where
 
 
-def byte_values(data: Any, begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of each value of the BytesList [begin, end)."""
+def byte_values(data: Data, begin: int, end: int) -> Iterator[tuple[int, int]]:
+    """Start and end of each value of the BytesList [begin, end)."""
     for number, wire, start, stop in fields(data, begin, end):
         if number == 1 and wire == 2:
             yield start, stop
 
 
-def numbers(data: Any, kind: int, begin: int, end: int) -> np.ndarray:
+def numbers(data: Data, kind: int, begin: int, end: int) -> np.ndarray:
     """The values of a FloatList (float32) or Int64List (int64), packed or not.
 
     Raises:
@@ -171,69 +167,19 @@ def numbers(data: Any, kind: int, begin: int, end: int) -> np.ndarray:
             continue
         if kind == FLOAT and wire in (2, 5):
             if (stop - start) % 4:
-                raise ValueError("a list of floats of uneven length")
+                raise ValueError("a list of floats whose length is not a multiple of 4")
             floats.append(bytes(data[start:stop]))
         elif kind == INT64 and wire in (0, 2):
             while start < stop:
                 value, start = varint(data, start, stop)
-                integers.append(value - (1 << 64) if value & _SIGN else value)
+                integers.append(signed(value))
     if kind == FLOAT:
         return np.frombuffer(b"".join(floats), "<f4")
     return np.array(integers, np.int64)
 
 
-def fields(data: Any, begin: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(number, wire type, begin and end of the value) of each field of the message [begin, end)."""
-    at = begin
-    while at < end:
-        tag, at = varint(data, at, end)
-        wire = tag & 7
-        if tag >> 3 == 0 or tag >> 32:
-            raise ValueError("a field number that cannot be")
-        if wire == 0:
-            start = at
-            _, at = varint(data, at, end)
-        elif wire == 2:
-            length, start = varint(data, at, end)
-            at = start + length
-        elif wire in (1, 5):
-            start, at = at, at + (8 if wire == 1 else 4)
-        else:
-            raise ValueError("a wire type that cannot be")
-        if at > end:
-            raise ValueError("a field reaches beyond its message")
-        yield tag >> 3, wire, start, at
-
-
-def varint(data: Any, at: int, end: int) -> tuple[int, int]:
-    """The varint at ``at``, below 2**64, and where it ends, at most ``end``."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if at >= end:
-            break
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value & (2 * _SIGN - 1), at
-    raise ValueError("a number that does not end")
-
-
-def to_varint(value: int) -> bytes:
-    """``value`` as a varint; negative ones as their 64-bit complement."""
-    if 0 <= value < 0x80:
-        return _ONE_BYTE[value]
-    value &= 2 * _SIGN - 1
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
 def entry(name: bytes, value: bytes | Sequence[int] | np.ndarray) -> bytes:
-    """One feature, ready to stand in Features: a BytesList of one, or a list of numbers.
+    """One entry of Features: a BytesList of one, or a list of numbers.
 
     Args:
         name: of the feature, UTF-8.
@@ -252,7 +198,7 @@ def entry(name: bytes, value: bytes | Sequence[int] | np.ndarray) -> bytes:
 
 
 def entry_head(name: bytes, nbytes: int) -> bytes:
-    """What stands before a value of ``nbytes`` bytes to make it a feature: a BytesList of one."""
+    """The bytes before a value of ``nbytes`` bytes that make it a feature: a BytesList of one."""
     value = b"\x0a" + to_varint(nbytes)
     feature = b"\x0a" + to_varint(len(value) + nbytes) + value
     return _entry_head(name, len(feature) + nbytes) + feature

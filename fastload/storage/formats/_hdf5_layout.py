@@ -1,7 +1,7 @@
 """What an HDF5 file holds: where its records lie, and its columns. Everything is checked.
 
-The HDF5 library is used under one lock of ours, and a file is closed before that lock is let go: no
-process that is forked meanwhile inherits an open file, or the library's own lock held.
+The HDF5 library is used under a lock of this module, and a file is closed before that lock is
+released: a process forked meanwhile inherits neither an open file nor the library's lock held.
 """
 
 from __future__ import annotations
@@ -9,25 +9,36 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import importlib
 import os
 import threading
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, StoreNotFoundError
-from .._fields import Blobs, LateBlobs, encode_text, little
+from .._column_reader import ColumnReader, checked_labels
+from .._fields import Blobs, DeferredStrings, encode_text, little, numbered_keys
 from .._mapped import MappedColumns
 from .._read import open_regular
 from .._sums import Sums
-from .._table import Table
 from ..base import RAW
-from ._array_table import Arrays, checked_labels, numbered, read_header, same
+from ..table import Table, constant
 from ._hdf5_strings import strings
-from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of, least_stored
+from ._image_table import (
+    CLASSES,
+    IMAGES,
+    LABELS,
+    Axes,
+    Header,
+    axes_of,
+    first_of,
+    least_stored,
+)
 
-FORMAT = "hdf5"
+NAME = "hdf5"
 VERSION = 1
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
 _MAPPED = 1 << 16  # bytes of a column that is mapped instead of read
@@ -38,13 +49,13 @@ class Layout:
 
     Attributes:
         table: of its records.
-        indirect: as in ``Store``.
+        why: the records do not lie in the file as they are, and what to do about it; or None.
         take: index -> the record's bytes, through the library.
     """
 
-    def __init__(self, table: Table, indirect: str | None, take: Callable[[int], bytes]) -> None:
+    def __init__(self, table: Table, why: str | None, take: Callable[[int], bytes]) -> None:
         self.table = table
-        self.indirect = indirect
+        self.why = why
         self.take = take
 
     @classmethod
@@ -52,7 +63,7 @@ class Layout:
         """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
         text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
-        header = read_header(text, FORMAT, VERSION, path, datasets.__contains__)
+        header = Header.read(text, NAME, VERSION, path, datasets.__contains__)
         images = datasets.get(first_of(IMAGES, datasets) or "")
         pairs = images is None and {"bytes", "offsets"} <= datasets.keys()
         if not pairs and images is None:
@@ -73,48 +84,48 @@ class Layout:
         def column(name: str) -> np.ndarray | None:
             return _array(datasets[name], path, mapped) if name in datasets else None
 
-        arrays = Arrays(path, count, column)
+        reader = ColumnReader(path, count, column)
         keys = datasets.get("keys")
         if keys is not None and keys.shape != (count,):
             raise StoreError(f"expected {count} keys, found a shape of {keys.shape}", path=path)
         labels, classes = first_of(LABELS, datasets), first_of(CLASSES, datasets)
-        sizes, kinds = arrays.optional("sizes", "<i4", 2), arrays.optional("kinds", "u1")
+        sizes, kinds = reader.optional("sizes", "<i4", 2), reader.optional("kinds", "u1")
         if places.axes is not None:
-            sizes = same(count, (places.axes.width, places.axes.height), "<i4")
+            sizes = constant(count, (places.axes.width, places.axes.height), "<i4")
         table = Table(
-            format=FORMAT,
+            format=NAME,
             files=[path],
-            file=same(count, 0, "<i4"),
+            file=constant(count, 0, "<i4"),
             offset=places.offset,
             nbytes=places.nbytes,
             sizes=sizes,
-            kinds=same(count, RAW, "u1") if places.axes is not None else kinds,
-            crc32c=arrays.optional("crc32c", "<u4"),
+            kinds=constant(count, RAW, "u1") if places.axes is not None else kinds,
+            crc32c=reader.optional("crc32c", "<u4"),
             labels=checked_labels(_array(datasets[labels], path, mapped), count, path)
             if labels
             else None,
             classes=[_decoded(name) for name in _array(datasets[classes], path)] if classes else [],
-            keys=LateBlobs(count, functools.partial(_keys_of, path, count), path),
-            fields=arrays.fields(header["fields"]),
-            metadata=header["metadata"],
-            sums=Sums(path, header.get("crc32c")),
+            keys=DeferredStrings(count, functools.partial(_keys_of, path, count), path),
+            fields=reader.fields(header.fields),
+            metadata=header.metadata,
+            sums=Sums(path, header.sums),
         )
         table = dataclasses.replace(table, watch=mapped.watch)
-        indirect = None
+        why = None
         if places.why is not None:
             name = os.path.basename(path)
-            indirect = (
+            why = (
                 f"{name} has to go through the HDF5 library, one thread at a time, because "
                 f"{places.why}: pack it again without --compression (fastload pack {name} NEW.h5)"
             )
-        return cls(table, indirect, places.take)
+        return cls(table, why, places.take)
 
 
 class _Places:
-    """Where the records lie, and how the library gives them where they lie nowhere as they are.
+    """Where the records lie, and how the library reads them if they do not lie there as they are.
 
     Attributes:
-        offset, nbytes: int64 (n,), in the file; 0 where ``why`` is given.
+        offset, nbytes: int64 (n,), in the file; 0 if ``why`` is set.
         why: the records do not lie in the file as they are, or None.
         take: index -> the record's bytes, through the library.
         axes: of raw images; None of image files.
@@ -142,7 +153,7 @@ class _Places:
         begin, why = _place(images, path)
         if why is None and not axes.in_place:
             why = f"{name!r} is not in the order (N, height, width, 3)"
-        nbytes = same(axes.count, axes.nbytes, "<i8")
+        nbytes = constant(axes.count, axes.nbytes, "<i8")
         offset = begin + np.arange(axes.count, dtype=np.int64) * axes.nbytes
         return cls(offset, nbytes, why, lambda index: axes.rgb(images[index]), axes)
 
@@ -186,14 +197,14 @@ class _Places:
 
 
 def _place(dataset: Any, path: str) -> tuple[int, str | None]:
-    """Where the data of a dataset begin in the file, and why they do not lie there in one piece."""
+    """Where the data of a dataset start in the file, or why they do not lie there in one piece."""
     import h5py
 
     name = dataset.name.lstrip("/")
     properties = dataset.id.get_create_plist()
     if dataset.is_virtual or dataset.external:
         raise StoreError(
-            f"the data of {name!r} are kept in other files: copy them into one (h5repack)",
+            f"the data of {name!r} lie in other files: copy them into one (h5repack)",
             path=path,
         )
     nbytes = dataset.size * dataset.dtype.itemsize
@@ -209,7 +220,7 @@ def _place(dataset: Any, path: str) -> tuple[int, str | None]:
                 path=path,
             )
         packed = f"compressed ({dataset.compression})" if dataset.compression else "chunked"
-        return 0, f"{name!r} is {packed if chunked else 'kept in its header'}"
+        return 0, f"{name!r} is {packed if chunked else 'stored in its header'}"
     offset = dataset.id.get_offset()
     if offset is None:
         raise StoreError(f"the data of {name!r} were never written", path=path)
@@ -217,14 +228,14 @@ def _place(dataset: Any, path: str) -> tuple[int, str | None]:
     if offset < 0 or offset + nbytes > size:
         raise StoreError(
             f"expected {nbytes} bytes of {name!r} at {offset}, found a file of {size} bytes: it "
-            "was cut short or is damaged",
+            "was truncated or is damaged",
             path=path,
         )
     return int(offset), None
 
 
 def _datasets(file: Any) -> dict[str, Any]:
-    """The datasets of a file by path, ``fields`` included; links to other files are left out."""
+    """The datasets of a file by path, including ``fields``; links to other files are left out."""
     import h5py
 
     found: dict[str, Any] = {}
@@ -249,7 +260,7 @@ def _is_variable(dataset: Any) -> bool:
 
 
 def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.ndarray:
-    """A whole column, checked to lie in the file; ``mapped`` leaves it there where it is large."""
+    """A whole column that lies in the file; ``mapped`` leaves it there if it is large."""
     import h5py
 
     if dataset.shape is None:
@@ -265,7 +276,7 @@ def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.n
         return texts
     large = dataset.size * dataset.dtype.itemsize >= _MAPPED and dataset.dtype.isnative
     if mapped is not None and large and dataset.dtype.kind in "iuf":
-        # A column in one piece is left where it is: labels are looked up a batch at a time.
+        # A column in one piece stays in the file: a batch looks up only its own labels.
         offset, why = _place(dataset, path)
         if why is None:
             return mapped.array(dataset.dtype, offset, dataset.shape)
@@ -274,15 +285,15 @@ def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.n
 
 
 def _keys_of(path: str, count: int) -> Blobs:
-    """The names of the records of a file that is not open."""
+    """The keys of a file that is not open."""
     with opened(path) as file:
         return _keys(_datasets(file).get("keys"), count, path)
 
 
 def _keys(dataset: Any, count: int, path: str) -> Blobs:
-    """The names of records; their numbers where there are none."""
+    """The keys; numbers if there are none."""
     if dataset is None:
-        return numbered(count)
+        return numbered_keys(count)
     names = _array(dataset, path).tolist()
     if len(names) != count:
         raise StoreError(f"expected {count} keys, found {len(names)}", path=path)
@@ -293,17 +304,17 @@ def _decoded(name: Any) -> str:
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
 
 
-def library() -> Any:
+def library() -> ModuleType:
+    """h5py; raises MissingDependencyError."""
     try:
-        import h5py
+        return importlib.import_module("h5py")
     except ImportError as error:
         raise MissingDependencyError(".h5 files need h5py: pip install h5py") from error
-    return h5py
 
 
 @functools.cache
 def _fork_lock() -> threading.RLock:
-    """Held while the library works, and by a fork: no child begins with the library's lock held."""
+    """Held while the library works, and by a fork: no child starts with the library's lock held."""
     lock = threading.RLock()
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
@@ -313,24 +324,24 @@ def _fork_lock() -> threading.RLock:
 
 @contextlib.contextmanager
 def opened(path: str) -> Iterator[Any]:
-    """The file, open for reading, closed at the end."""
+    """The file, open for reading within the block."""
     h5py = library()
     if not os.path.exists(path):
         raise StoreNotFoundError("expected an HDF5 file, found nothing", path=path)
     with _fork_lock():
         try:
-            os.close(open_regular(path))  # the library would wait for whoever writes into a pipe
+            os.close(open_regular(path))  # the library would wait for the writer of a pipe
             file = h5py.File(path, "r", locking=False, rdcc_nbytes=_CACHE_NBYTES)
         except OSError as error:
             raise StoreError(
-                f"expected an HDF5 file, found one that cannot be opened ({error}): it was cut "
-                "short, or is of another format",
+                f"expected an HDF5 file, found one that cannot be opened ({error}): it was "
+                "truncated, or is of another format",
                 path=path,
             ) from error
         with file:
             try:
                 yield file
-            except StoreError:  # of ours, and some of them are OSErrors too
+            except StoreError:  # raised here, and some are OSErrors too
                 raise
             except (KeyError, OSError, RuntimeError, TypeError, ValueError) as error:
                 raise StoreError(f"the file is damaged: HDF5 says {error}", path=path) from error

@@ -1,7 +1,7 @@
 """Strings of variable length in an HDF5 file, read without the library.
 
 They lie in heaps ("global heap collections" in section III.E of the HDF5 File Format Specification
-3.0), which the library trusts: a damaged one can crash it, or keep it busy for ever.
+3.0), which the library trusts: a damaged one can crash it, or put it into an endless loop.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _MOST = 1 << 30  # bytes of a heap
 
 
 def strings(dataset: Any, path: str) -> list[bytes] | None:
-    """The strings of a dataset, in order; None where they do not lie in heaps as described.
+    """The strings of a dataset, in order; None if they do not lie in heaps as described.
 
     Args:
-        dataset: of strings of variable length, in one piece, known to lie in the file.
+        dataset: of strings of variable length, in one piece inside the file.
         path: of the file.
 
     Raises:
@@ -45,13 +45,13 @@ def strings(dataset: Any, path: str) -> list[bytes] | None:
     with open(path, "rb", buffering=0) as file:
         if offset + nbytes > os.fstat(file.fileno()).st_size:
             raise StoreError(
-                f"expected {nbytes} bytes of {dataset.name!r}, found fewer: the file was cut short",
+                f"expected {nbytes} bytes of {dataset.name!r}, found fewer: the file was truncated",
                 path=path,
                 offset=offset,
             )
         data = os.pread(file.fileno(), nbytes, offset)
         found: list[bytes] = []
-        left = os.fstat(file.fileno()).st_size  # heaps of a sound file do not overlap
+        left = os.fstat(file.fileno()).st_size  # heaps of an intact file do not overlap
         heaps: dict[int, tuple[bytes, dict[int, tuple[int, int]]]] = {}
         for length, address, index in np.frombuffer(data, _REFERENCE).tolist():
             if not length or address in (0, _NOWHERE):
@@ -71,7 +71,7 @@ def strings(dataset: Any, path: str) -> list[bytes] | None:
 
 
 def _heap(file: int, address: int, path: str) -> tuple[bytes, dict[int, tuple[int, int]]]:
-    """A heap, and where each of its objects begins in it, and how long it is, by index."""
+    """A heap, and the offset and length in it of each of its objects, by index."""
     size = os.fstat(file).st_size
     if address > size - _HEAP.size:
         raise _damaged(address, path)
@@ -83,7 +83,7 @@ def _heap(file: int, address: int, path: str) -> tuple[bytes, dict[int, tuple[in
     at = _HEAP.size
     while at + _OBJECT.size <= len(data):
         index, _, length = _OBJECT.unpack_from(data, at)
-        if not index:  # what is left is free
+        if not index:  # the rest is free
             break
         at += _OBJECT.size
         if length > len(data) - at:
@@ -95,8 +95,8 @@ def _heap(file: int, address: int, path: str) -> tuple[bytes, dict[int, tuple[in
 
 def _damaged(address: int, path: str) -> StoreError:
     return StoreError(
-        "expected strings in a heap of the HDF5 file, found other bytes: it is damaged, copy or "
-        "pack it again",
+        "expected strings in a heap of the HDF5 file, found other bytes: it is damaged, copy it "
+        "again or pack it again",
         path=path,
         offset=address,
     )

@@ -1,8 +1,8 @@
 """LMDB's pages, read without LMDB: from a key, or from a whole tree, to byte ranges in the file.
 
 The LMDB library trusts the file it maps: a truncated or crafted one can end the process. Everything
-here is checked against the file before it is used, so damage raises StoreError. It is also what
-makes spans: the file offset of every value comes out of one vectorised walk.
+here is checked against the file before it is used, so damage raises StoreError. Spans come from
+here too: one vectorised walk gives the file offset of every value.
 
 The layout is that of data format 1, which LMDB 0.9 writes. Source: ``mdb.c`` of LMDB 0.9 (openldap,
 libraries/liblmdb): ``MDB_page``, ``MDB_node``, ``MDB_meta``, ``MDB_db``, ``OVPAGES``.
@@ -77,10 +77,10 @@ class Pages:
         bytes: uint8, the whole file; slices of it are values without a copy.
         transaction: number of the last committed transaction.
         main: the main tree.
-        check: raises StoreError where the file was cut short since.
+        watch: notices that the file was truncated since.
 
     Raises:
-        StoreError: this is no LMDB file of data format 1, or it is truncated.
+        StoreError: not an LMDB file of data format 1, or truncated.
     """
 
     def __init__(self, path: str) -> None:
@@ -89,14 +89,14 @@ class Pages:
             if os.fstat(file.fileno()).st_size < 2 * 256:
                 raise self._bad("expected an LMDB file, found fewer than two pages")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        self.check = Watch(self._map, path).check
+        self.watch = Watch(self._map, path)
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.page_size, self.transaction, self.main, last = self._meta()
         self.count = len(self.bytes) // self.page_size
         if last >= self.count:
             raise self._bad(
                 f"the file is truncated: expected {last + 1} pages of {self.page_size} bytes, "
-                f"found {self.count}; copy or pack it again"
+                f"found {self.count}; copy it again or pack it again"
             )
         self._words = np.frombuffer(self._map, "<u2", count=len(self.bytes) // 2)
 
@@ -140,7 +140,7 @@ class Pages:
         return Tree(flags, depth, entries, root)
 
     def subtree(self, name: bytes) -> Tree | None:
-        """The named sub-database, or None where there is none."""
+        """The named sub-database, or None."""
         found = self._descend(self.main, name)
         if found is None:
             return None
@@ -191,7 +191,7 @@ class Pages:
         """Every entry of ``tree``, in key order, level by level with arrays.
 
         Raises:
-            StoreError: a page, a node or a value lies outside the file or is not what it should be.
+            StoreError: a page, a node or a value lies outside the file or is of another kind.
         """
         empty = np.empty(0, np.int64)
         if tree.depth == 0 or tree.root == _NO_PAGE:
@@ -266,15 +266,11 @@ class Pages:
         return Values(nodes + _NODE, key_nbytes, offset, nbytes)
 
     def _overflow(self, page: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
-        """Where values of ``nbytes`` on their own pages, from ``page`` on, begin."""
+        """Where values of ``nbytes`` bytes on pages of their own, from ``page`` on, start."""
         need = (_HEADER - 1 + nbytes) // self.page_size + 1
         if int(page.max()) >= self.count or bool((page.astype(np.int64) + need > self.count).any()):
             raise self._bad("a value lies outside the file")
         start = page.astype(np.int64) * self.page_size
         if bool((self._words[start // 2 + 5] & _OVERFLOW == 0).any()):
-            raise self._bad("expected a page with the beginning of a large value")
+            raise self._bad("expected a page with the start of a large value")
         return start + _HEADER
-
-    def close(self) -> None:
-        """Let go of the map as soon as no array refers to it any more."""
-        del self.bytes, self._words, self._map, self.check  # which holds the map too

@@ -1,7 +1,7 @@
-"""N5 datasets whose blocks are cut along the last dimension only: read block by block, and written.
+"""N5 datasets whose blocks divide only the last dimension: reading blocks, and writing.
 
-Numbers are big-endian; the first dimension changes fastest, so that NumPy has the dimensions in
-reverse. Source: the N5 specification, version 4.
+Numbers are big-endian. The first dimension changes fastest, so NumPy has the dimensions in reverse.
+Source: the N5 specification, version 4.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ...errors import StoreError
 from .._read import read_regular
 from ._array_writer import to_json, write_synced
 from ._blocks import check_stored, counts, pieces, read_json
-from ._image_array import least_stored
+from ._image_table import least_stored
 
 _MAX_BLOCK = 1 << 31  # bytes of a block that is unpacked in memory
 DTYPES = "i1 u1 i2 u2 i4 u4 i8 u8 f4 f8"
@@ -32,14 +32,14 @@ _NAMES = {
 
 
 class Dataset:
-    """One N5 dataset whose blocks are cut along the last dimension only.
+    """One N5 dataset whose blocks divide only the last dimension.
 
     Attributes:
-        folder: where it is.
-        shape: as NumPy has it, the last dimension of N5 first.
+        folder: of the dataset.
+        shape: in NumPy's order, the last dimension of N5 first.
         dtype: big-endian.
         rows: of a block, along the first axis of ``shape``.
-        compression: name.
+        compression: its name.
     """
 
     def __init__(self, folder: str, attributes: Mapping[str, Any]) -> None:
@@ -85,14 +85,14 @@ class Dataset:
 
     @property
     def blocks(self) -> int:
-        """How many there are."""
+        """How many blocks there are."""
         return -(-self.shape[0] // self.rows)
 
     def head(self, data: bytes, path: str) -> tuple[tuple[int, ...], int]:
-        """The shape of a block and where its numbers begin, out of its first bytes."""
+        """The shape of a block and where its numbers start, from its first bytes."""
         many = len(self.shape)
         if len(data) < 4 + 4 * many:
-            raise StoreError("expected the header of an N5 block: it was cut short", path=path)
+            raise StoreError("expected the header of an N5 block: it was truncated", path=path)
         mode, dimensions = struct.unpack_from(">HH", data)
         shape = struct.unpack_from(f">{many}I", data, 4)[::-1]
         if mode not in (0, 1) or dimensions != many:
@@ -104,7 +104,7 @@ class Dataset:
         return shape, 4 + 4 * many + (4 if mode == 1 else 0)
 
     def block(self, number: int) -> np.ndarray:
-        """The block ``number``; zeros where there is none, as N5 says."""
+        """The block ``number``; zeros if it is missing, as N5 defines."""
         path = self.path_of(number)
         wanted = (min(self.rows, self.shape[0] - number * self.rows), *self.shape[1:])
         try:
@@ -125,13 +125,13 @@ class Dataset:
             )
         data = self._unpack(data[begin:], nbytes, path)
         if len(data) < nbytes:
-            raise StoreError(f"expected {nbytes} bytes, found {len(data)}: the block was cut short",
+            raise StoreError(f"expected {nbytes} bytes, found {len(data)}: the block was truncated",
                              path=path)  # fmt: skip
         whole = np.frombuffer(data, self.dtype, math.prod(shape)).reshape(shape)
         return whole[tuple(slice(side) for side in wanted)]
 
     def _unpack(self, data: bytes, nbytes: int, path: str) -> bytes:
-        """``nbytes`` bytes of a block, and no more, whatever its compression makes of it."""
+        """The ``nbytes`` bytes of a block; never unpacks more, however much it may hold."""
         if self.compression == "raw":
             return data
         unpacker: Any
@@ -153,8 +153,8 @@ class Dataset:
             raise StoreError(f"the block is damaged: {error}", path=path) from error
         if len(found) != nbytes or not unpacker.eof:
             raise StoreError(
-                f"expected {nbytes} bytes of {self.compression}, found others: the block was cut "
-                "short or is damaged",
+                f"expected {nbytes} bytes of {self.compression}, found others: the block was "
+                "truncated or is damaged",
                 path=path,
             )
         return found
@@ -169,8 +169,8 @@ class Dataset:
         for number in range(self.blocks):
             if not os.path.exists(self.path_of(number)):
                 raise StoreError(
-                    f"expected {self.blocks} blocks, found no number {number}: copy or pack the "
-                    "store again",
+                    f"expected {self.blocks} blocks, found no number {number}: copy the store "
+                    "again or pack it again",
                     path=self.folder,
                 )
         parts = [self.block(number) for number in range(self.blocks)]
@@ -184,6 +184,7 @@ def block_head(shape: Sequence[int]) -> bytes:
 
 
 def describe(folder: str, shape: Sequence[int], rows: int, dtype: np.dtype[Any]) -> None:
+    """Write the attributes of a dataset."""
     attributes = {
         "dimensions": list(shape[::-1]),
         "blockSize": [*(max(1, side) for side in shape[:0:-1]), max(1, rows)],
@@ -194,6 +195,7 @@ def describe(folder: str, shape: Sequence[int], rows: int, dtype: np.dtype[Any])
 
 
 def write_dataset(folder: str, array: np.ndarray) -> None:
+    """Write a small array as a dataset."""
     blocks = pieces(array)
     os.makedirs(folder)
     describe(folder, array.shape, len(blocks[0]), array.dtype)

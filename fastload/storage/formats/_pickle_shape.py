@@ -1,9 +1,9 @@
-"""What a pickle would build, told from its opcodes alone, before it is loaded.
+"""Checking from the opcodes of a pickle what it would build, before it is loaded.
 
-Loading hashes the keys of dicts, and hashing a tuple visits all that is in it: of tuples that hold
-each other twice, level by level, that does not end, and of ten thousand levels the stack does. The
-pickles of tensors and texts have tuples of a few levels. Source: the opcodes of CPython's
-``Lib/pickletools.py``.
+Loading hashes the keys of dicts, and hashing a tuple visits everything in it. If each level of
+nested tuples contains the next one twice, that takes forever; ten thousand levels overflow the
+stack. The pickles of tensors and texts nest tuples only a few levels deep. Source: the opcodes in
+CPython's ``Lib/pickletools.py``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import struct
 
 _TEXT, _LONG_PUT, _STOP = b"Xr."
 _MOST = 1000  # tuples that hashing one value may visit
-_CLASS, _INSTANCE, _NAME = -1, -2, -3  # of OrderedDict: what torch gives attributes to
-_FIXED = {  # opcodes that push one value, and how many bytes of it follow
+_CLASS, _INSTANCE, _NAME = -1, -2, -3  # of OrderedDict, to which torch adds attributes
+_FIXED = {  # opcodes that push one value, and how many of its bytes follow
     b"N": 0, b"\x88": 0, b"\x89": 0, b"K": 1, b"M": 2, b"J": 4, b"G": 8, b"]": 0, b"}": 0, b")": 0,
 }  # fmt: skip
-_COUNTED = {  # opcodes that push one value, and how long the number of its bytes is
+_COUNTED = {  # opcodes that push one value, and the size of the length before it
     b"\x8c": 1, b"\x8d": 8, b"B": 4, b"C": 1, b"\x8e": 8, b"T": 4, b"U": 1, b"\x8a": 1,
 }  # fmt: skip
 _SKIPPED = {b"\x80": 1, b"\x95": 8}  # the protocol, a frame
@@ -27,20 +27,20 @@ _TO_MARK = b"eu"  # APPENDS, SETITEMS
 
 
 def check_shape(data: bytes) -> None:
-    """Raise ValueError unless the pickle ``data`` has plain values only, in shallow tuples.
+    """Check that the pickle ``data`` has only plain values, in shallow tuples.
 
     Raises:
-        ValueError, IndexError, struct.error: it does not, or is cut short.
+        ValueError, IndexError, struct.error: it has not, or is truncated.
     """
     length, push = struct.Struct("<I").unpack_from, (stack := _Stack()).values.append
     at = 0
     while True:
         code = data[at]
         at += 1
-        if code == _TEXT:  # of which there are as many as records
+        if code == _TEXT:  # one for each record
             at += 4 + length(data, at)[0]
             push(0)
-            if data[at] == _LONG_PUT:  # it is nothing to remember
+            if data[at] == _LONG_PUT:  # texts need not be remembered
                 at += 5
                 stack.counted = -1
         elif code == _STOP:
@@ -50,21 +50,21 @@ def check_shape(data: bytes) -> None:
 
 
 class _Stack:
-    """What the opcodes but the most frequent do.
+    """The stack of the unpickler, and all opcodes except the most frequent ones.
 
     Attributes:
-        values: of each value on the stack, how many tuples hashing it visits.
-        counted: values that MEMOIZE has numbered; -1 where a pickle gives numbers itself.
+        values: for each value on the stack, how many tuples hashing it visits.
+        counted: the number of values that MEMOIZE numbered; -1 if the pickle numbers them itself.
     """
 
     def __init__(self) -> None:
         self.values: list[int] = []
         self._marks: list[int] = []
-        self._memo: dict[int, int] = {}  # of what visits none, nothing: less is never remembered
+        self._memo: dict[int, int] = {}  # only values that visit tuples
         self.counted = 0
 
     def do(self, code: bytes, data: bytes, at: int) -> int:
-        """Do the opcode ``code``, whose argument begins at ``at``; where the next one is."""
+        """Do the opcode ``code``, whose argument starts at ``at``; where the next one starts."""
         values = self.values
         if code in _FIXED:
             values.append(0)
@@ -102,7 +102,7 @@ class _Stack:
             end = data.index(b"\n", data.index(b"\n", at) + 1) + 1
             values.append(_CLASS if data[at:end] == b"collections\nOrderedDict\n" else 0)
             return end
-        elif code == b"\x93":  # STACK_GLOBAL; of what module, find_class asks
+        elif code == b"\x93":  # STACK_GLOBAL; find_class checks the module
             name, _ = values.pop(), values.pop()
             values.append(_CLASS if name == _NAME else 0)
         elif code == b"Q":  # BINPERSID
@@ -110,7 +110,7 @@ class _Stack:
         elif code == b"R":  # REDUCE
             arguments, made = values.pop(), values.pop()
             values.append(_INSTANCE if made == _CLASS else arguments)
-        elif code == b"b" and values[-2] == _INSTANCE:  # BUILD: attributes, as of a state_dict
+        elif code == b"b" and values[-2] == _INSTANCE:  # BUILD: attributes, as a state_dict has
             values.pop()
         else:
             raise ValueError(f"the opcode {code!r}")
@@ -119,7 +119,7 @@ class _Stack:
     def _tuple(self, begin: int) -> None:
         """The values from ``begin`` on become a tuple."""
         if not 0 <= begin <= len(self.values):
-            raise ValueError("a tuple of values that are not there")
+            raise ValueError("a tuple of missing values")
         visits = 1 + sum(visits for visits in self.values[begin:] if visits > 0)
         if visits > _MOST:
             raise ValueError(f"more than {_MOST} tuples in each other")

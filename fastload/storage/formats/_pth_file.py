@@ -1,4 +1,4 @@
-"""The zip file that ``torch.save`` writes: read without running its pickle, written while it grows.
+"""The zip file that ``torch.save`` writes: reading without running its pickle, and writing.
 
 A .pth file is a zip archive, not compressed: ``ROOT/data.pkl`` is a pickle of the saved object, in
 which a tensor is a call of ``torch._utils._rebuild_tensor_v2`` on a storage, and each storage lies
@@ -33,7 +33,7 @@ from ._pickle_shape import check_shape
 _LOCAL = struct.Struct("<4s5H3I2H")  # APPNOTE 4.3.7
 _ALIGN = 64  # bytes, as torch aligns storages
 _MAX_PICKLE = 1 << 30
-_FREE = 1 << 20  # elements that may come out of nothing
+_FREE = 1 << 20  # elements that a tensor may have without stored ones
 _MAPPED = 1 << 16  # bytes of a tensor that is mapped instead of read
 _DTYPES = {
     "BoolStorage": "?", "ByteStorage": "|u1", "CharStorage": "|i1", "ShortStorage": "<i2",
@@ -79,11 +79,11 @@ class PthFile:
         path: of the file.
 
     Attributes:
-        content: what was saved, with ``TensorRef`` for tensors.
-        mapped: what ``array`` leaves in the file.
+        content: what was saved, with a ``TensorRef`` for each tensor.
+        mapped: the columns that ``array`` leaves in the file.
 
     Raises:
-        StoreError: no such file, damaged, or with other objects than tensors, texts and numbers.
+        StoreError: no such file, damaged, or with objects other than tensors, texts and numbers.
     """
 
     def __init__(self, path: str) -> None:
@@ -98,7 +98,7 @@ class PthFile:
         except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:
             raise StoreError(
                 f"expected a zip archive as torch.save writes it, found another file ({error}): "
-                "it was cut short, or saved by a torch before 1.6",
+                "it was truncated, or saved by a torch before 1.6",
                 path=path,
             ) from error
         roots = [name.rpartition("/")[0] for name in self._entries if name.endswith("/data.pkl")]
@@ -134,7 +134,7 @@ class PthFile:
                              path=self.path)  # fmt: skip
         with open(self.path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
-            # Negative where bytes were taken out of the archive.
+            # Negative if bytes were removed from the archive.
             head = os.pread(file.fileno(), _LOCAL.size, max(info.header_offset, 0))
         if info.header_offset < 0 or len(head) != _LOCAL.size or not head.startswith(b"PK\3\4"):
             raise self._outside(name, info.header_offset, size)
@@ -164,13 +164,14 @@ class PthFile:
             return file.read(nbytes)
 
     def begin(self, tensor: TensorRef) -> int:
-        """Where the storage of a tensor begins in the file.
+        """Where the storage of a tensor starts in the file.
 
         Raises:
-            StoreError: the entry has another length, or the tensor has many times its elements.
+            StoreError: the entry has another length, or the tensor has many more elements.
         """
         storage = tensor.storage
-        # Strides of 0 repeat elements: of gray images as three channels, but not by the million.
+        # Strides of 0 repeat elements, as for gray images with three channels, but not a million
+        # times.
         if math.prod(tensor.shape) > 3 * storage.count + _FREE:
             raise StoreError(
                 f"expected a tensor of the elements in data/{storage.key}, which are "
@@ -187,28 +188,28 @@ class PthFile:
         return offset
 
     def check(self, name: str, data: bytes | np.ndarray) -> None:
-        """Compare ``data``, the content of an entry, with the checksum that zip archives have.
+        """Compare ``data``, the content of an entry, with its checksum in the zip archive.
 
         Raises:
-            StoreError: they differ.
+            StoreError: checksum mismatch.
         """
         if (
             zlib.crc32(data if isinstance(data, bytes) else data.data)
             != self._entries[f"{self._root}/{name}"].CRC
         ):
             raise StoreError(
-                f"{name!r} changed since it was written: its CRC-32 does not match; copy or pack "
-                "it again",
+                f"{name!r} changed since it was written: its CRC-32 does not match; copy it again "
+                "or pack it again",
                 path=self.path,
                 offset=self.place(name)[0],
             )
 
     def check_content(self) -> None:
-        """Compare what ``content`` was made of with its checksum. Raises StoreError."""
+        """Compare the pickle of ``content`` with its checksum. Raises StoreError."""
         self.check("data.pkl", self._bytes("data.pkl", _MAX_PICKLE))
 
     def array(self, tensor: TensorRef, *, check: bool = False) -> np.ndarray:
-        """A tensor, left in the file where it is large; ``check``: compared with its checksum."""
+        """A tensor, mapped if it is large; ``check``: compared with its checksum first."""
         storage = tensor.storage
         offset, nbytes = self.begin(tensor), storage.count * storage.dtype.itemsize
         data: bytes | np.ndarray
@@ -231,7 +232,7 @@ def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarr
         return np.empty(tensor.shape, tensor.storage.dtype)
     last = start + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.strides))
     if (last + 1) * itemsize > len(data):
-        raise ValueError("the file was cut short")
+        raise ValueError("the file was truncated")
     view: np.ndarray = np.ndarray(
         tensor.shape,
         tensor.storage.dtype,
@@ -243,14 +244,14 @@ def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarr
 
 
 def _rebuild(storage: Any, start: Any, shape: Any, strides: Any, *_: Any) -> TensorRef:
-    """Stands for ``torch._utils._rebuild_tensor_v2``."""
+    """Replaces ``torch._utils._rebuild_tensor_v2``."""
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor without a storage")
     return TensorRef(storage, start, tuple(shape), tuple(strides))
 
 
 def _encode(text: Any, encoding: Any) -> bytes:
-    """Stands for ``_codecs.encode``, which bytes are pickled with."""
+    """Replaces ``_codecs.encode``, by which bytes are pickled."""
     if encoding != "latin1" or not isinstance(text, str):
         raise ValueError(f"an encoding of {reprlib.repr(encoding)}")
     return text.encode("latin1")
@@ -282,7 +283,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class PthWriter:
-    """Writes a .pth file, one storage after the other; the first may grow while it is written.
+    """Writes a .pth file, one storage after the other; their sizes need not be known before.
 
     Args:
         file: open for writing, empty.
@@ -297,10 +298,10 @@ class PthWriter:
         self._stream: Any = None
 
     def begin(self) -> None:
-        """Begin a storage whose bytes follow with ``write``."""
+        """Start a storage, whose bytes follow with ``write``."""
         info = zipfile.ZipInfo(f"{self._ROOT}/data/{self._count}")
-        # Behind the name comes the extra field: zipfile's own record of 20 bytes for large files,
-        # and before it one that pads, with the tag that torch uses.
+        # The extra field follows the name: padding with torch's tag, then zipfile's own record of
+        # 20 bytes for large files.
         fixed = self._file.tell() + _LOCAL.size + len(info.filename) + 20 + 4
         padding = -fixed % _ALIGN
         info.extra = struct.pack("<2sH", b"FB", padding) + b"Z" * padding
@@ -311,14 +312,14 @@ class PthWriter:
         self._stream.write(data)
 
     def end(self) -> int:
-        """End the storage; its key."""
+        """End the storage and return its key."""
         self._stream.close()
         self._stream = None
         self._count += 1
         return self._count - 1
 
     def tensor(self, array: np.ndarray) -> Any:
-        """Write ``array`` as a storage; what to put into the content for it."""
+        """Write ``array`` as a storage; returns the object to put into the content."""
         array = np.ascontiguousarray(array)
         self.begin()
         self.write(array.reshape(-1).view(np.uint8).data)
@@ -334,7 +335,7 @@ class PthWriter:
         shape: Sequence[int],
         strides: Sequence[int],
     ) -> Any:
-        """What to put into the content for a tensor over storage ``key`` of ``count`` elements."""
+        """The object to put into the content for a tensor over a storage of ``count`` elements."""
         import torch
 
         kind = next(name for name, known in _DTYPES.items() if np.dtype(known) == dtype)
@@ -352,7 +353,7 @@ class PthWriter:
         self._archive.close()
 
     def abandon(self) -> None:
-        """Stop: what was written is no archive, and what cannot be written any more is of none."""
+        """Stop without finishing the archive; write errors no longer matter."""
         if self._stream is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._stream.close()

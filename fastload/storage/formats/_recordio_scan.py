@@ -1,11 +1,10 @@
-"""RecordIO files without a sidecar: the table that their headers and a .lst beside them make."""
+"""RecordIO files without a sidecar: their table from the headers and a .lst file."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -13,21 +12,21 @@ from ...errors import StoreError
 from .._fields import Blobs, FieldColumn, field_column, label_column
 from .._mapped import map_file
 from .._read import open_regular
-from .._table import Table
 from ..base import ENCODED
+from ..table import Table
 from ._recordio_frames import HEADER, frames, headers
 
-FORMAT = "recordio"
-# In ``id2`` of a store's first record: a sidecar belongs to the file, which is all of the store, or
-# a shard of it.
+NAME = "recordio"
+# Marks in ``id2`` of a file's first record: it was written with a sidecar, as a whole store or as a
+# shard.
 STORE_ID2, SHARD_ID2, MARK_ID2 = 0xFA50 << 48, 0xFA60 << 48, 0xFFF0 << 48
-SPLIT = 1  # added to the (even) beginning of a record in several pieces: its place has no one span
+SPLIT = 1  # added to the (even) offset of a record in several pieces, which has no single span
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of RecordIO files as im2rec writes them, read from beginning to end.
+    """The table of RecordIO files as im2rec writes them, read from start to end.
 
-    The offset of a record in several pieces is where it begins, plus ``SPLIT``.
+    The offset of a record in several pieces is where it starts, plus ``SPLIT``.
 
     Raises:
         StoreError: a file is damaged, or holds something else.
@@ -38,7 +37,7 @@ def scan(files: Sequence[str]) -> Table:
     labels, ragged = _labels(parts, header)
     kinds, sizes = unpack_id2(header["id2"])
     return Table(
-        format=FORMAT,
+        format=NAME,
         files=list(files),
         file=np.repeat(np.arange(len(parts), dtype=np.int32), counts),
         offset=np.concatenate([part.offset for part in parts]),
@@ -56,7 +55,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data: Any = map_file(path)
+        self.data = map_file(path)
         found = frames(self.data, path)
         self.header = headers(self.data, found, path)
         before = HEADER.itemsize + 4 * self.header["flag"].astype(np.int64)
@@ -78,16 +77,16 @@ class _File:
 
 
 def pack_id2(kind: int, width: int, height: int) -> int:
-    """What our files put into ``id2``, which im2rec leaves 0: what a record of ours is.
+    """The ``id2`` of a record that fastload writes; im2rec leaves it 0.
 
     0 for an image file; else ``kind`` in the upper 16 bits, then width and height of 24 bits each.
-    The first record of a store has ``STORE_ID2`` or ``SHARD_ID2`` there too.
+    The first record of a file also has ``STORE_ID2`` or ``SHARD_ID2``.
     """
     return 0 if kind == ENCODED else kind << 48 | width << 24 | height
 
 
 def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-    """The kinds and sizes of records; None where all are image files."""
+    """The kinds and sizes of records; no sizes if all are image files."""
     marks = id2 & np.uint64(MARK_ID2)
     marked = (marks == np.uint64(STORE_ID2)) | (marks == np.uint64(SHARD_ID2))
     kinds = np.where(marked, id2 ^ marks, id2) >> np.uint64(48)
@@ -103,7 +102,7 @@ def unpack_id2(id2: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
 def _labels(
     parts: Sequence[_File], header: np.ndarray
 ) -> tuple[np.ndarray | None, dict[str, FieldColumn]]:
-    """The labels; as a field "labels" where records have different numbers of them."""
+    """The labels; a field "labels" instead if records have different numbers of them."""
     flag = header["flag"]
     if not len(flag) or bool((flag == 0).all()):
         return _exact(header["label"]), {}
@@ -128,7 +127,7 @@ def _vectors(part: _File, width: int) -> np.ndarray:
 
 
 def _exact(labels: np.ndarray) -> np.ndarray:
-    """int64 where all are whole numbers that a float32 holds exactly."""
+    """As int64 if all are whole numbers that a float32 holds exactly."""
     whole = np.isfinite(labels).all() and (np.abs(labels) <= 1 << 24).all()
     if whole and (labels == np.floor(labels)).all():
         return label_column(labels.astype(np.int64))
@@ -136,7 +135,7 @@ def _exact(labels: np.ndarray) -> np.ndarray:
 
 
 def _keys(parts: Sequence[_File]) -> Blobs:
-    """Paths out of the .lst files where these list every record; else the records' ids."""
+    """Paths from the .lst files, or the records' ids for records that they do not list."""
     keys: list[bytes] = []
     for part in parts:
         listed = _listed(os.path.splitext(part.path)[0] + ".lst")
@@ -148,12 +147,12 @@ def _keys(parts: Sequence[_File]) -> Blobs:
 
 
 def _listed(path: str) -> dict[int, bytes]:
-    """id -> path out of a .lst file: lines of id, labels, path, with tabs between."""
+    """id -> path from a .lst file: lines of id, labels and path, separated by tabs."""
     try:
         with open(path, "rb", opener=open_regular) as file:
             lines = file.read().splitlines()
     except OSError:
-        return {}  # im2rec's readers do without it, and so do we
+        return {}  # optional for im2rec's readers too
     found = {}
     for line in lines:
         columns = line.split(b"\t")

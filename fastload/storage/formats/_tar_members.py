@@ -1,11 +1,11 @@
-"""Tar archives: the members of one, and the headers of new members.
+"""Tar archives: reading their members, and headers for new members.
 
     block 0   name 100 | mode 8 | uid 8 | gid 8 | size 12 | mtime 12 | checksum 8 | type 1
               | link 100 | magic 6 | version 2 | user 32 | group 32 | device 16 | prefix 155, zeros
     data      `size` bytes, zeros up to a multiple of 512
     end       blocks of zeros
 
-Read are ustar, pax (path and size out of extended headers), GNU (long names, sizes in base 256) and
+It reads ustar, pax (path and size from extended headers), GNU (long names, sizes in base 256) and
 the old form without a magic. Sources: POSIX.1-2017, "pax", ustar and pax formats; GNU tar's manual,
 "Basic Tar Format". How members are grouped into samples is WebDataset's rule: a sample is a run of
 members with one name up to the first dot of its last part.
@@ -14,12 +14,12 @@ members with one name up to the first dot of its last part.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
 from .._fields import Blobs
+from .._mapped import Mapped
 
 BLOCK = 512
 MAX_NAME = 4096  # bytes of a name that is read
@@ -40,9 +40,9 @@ class Members:
     Attributes:
         names: as bytes, without a leading "./".
         stem: int32 (n,), length of the part of the name that all members of a sample share.
-        extension: int16 (n,), what follows the dot after it: index into ``extensions``.
+        extension: int16 (n,), index into ``extensions`` of the part after the following dot.
         extensions: in lower case.
-        first: uint8 (n,), 1 where a sample begins.
+        first: uint8 (n,), 1 where a sample starts.
         offset, nbytes: int64 (n,), of the data.
     """
 
@@ -63,7 +63,7 @@ class _Refused(Exception):
         super().__init__(why)
 
 
-def members(data: Any, path: str) -> Members:
+def members(data: Mapped, path: str) -> Members:
     """The members of a whole archive.
 
     Args:
@@ -71,8 +71,8 @@ def members(data: Any, path: str) -> Members:
         path: for messages.
 
     Raises:
-        StoreError: cut short, damaged, not a tar, or with members that lead outside of a folder or
-            are no plain files.
+        StoreError: truncated, damaged, not a tar, or with members that lead out of the folder or
+            are not plain files.
     """
     from ... import _native
 
@@ -81,7 +81,7 @@ def members(data: Any, path: str) -> Members:
     at, why, name, *parts = walk.run(data) if core is None else core.tar_members(data)
     if why:
         shown = repr(name[:200].decode("utf-8", "replace"))
-        message = f"{why.replace('{name}', shown)}; pack or copy it again"
+        message = f"{why.replace('{name}', shown)}; copy it again or pack it again"
         raise StoreError(message, path=path, offset=at)
     if core is None:
         return walk.members()
@@ -98,7 +98,7 @@ def members(data: Any, path: str) -> Members:
 
 
 class _Walk:
-    """The same without the core."""
+    """``members`` without the core."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -121,22 +121,22 @@ class _Walk:
             nbytes=np.array(self.lengths, np.int64),
         )
 
-    def run(self, data: Any) -> tuple[int, str, bytes]:
-        """Where the walk ended, what is wrong there ("" if nothing is), with which name."""
+    def run(self, data: Mapped) -> tuple[int, str, bytes]:
+        """Where the walk ended, what is wrong there ("" if nothing is), and the member's name."""
         try:
             self._run(data, 0)
         except _Refused as error:
             return self._at, error.why, error.name
         return self._at, "", b""
 
-    def _run(self, data: Any, at: int) -> None:
+    def _run(self, data: Mapped, at: int) -> None:
         end = len(data)
-        name: bytes | None = None  # out of a pax or GNU header before the member
+        name: bytes | None = None  # from a pax or GNU header before the member
         size: int | None = None
         while True:
             self._at = at
             if end - at < BLOCK:
-                raise _Refused("the archive is cut short: expected another header or the end mark")
+                raise _Refused("the archive is truncated: expected another header or the end mark")
             header = bytes(data[at : at + BLOCK])
             if header.count(0) == BLOCK:
                 if name is not None or size is not None:
@@ -156,7 +156,7 @@ class _Walk:
             begin = at + BLOCK
             if nbytes > end - begin:
                 raise _Refused(
-                    f"the archive is cut short: expected {nbytes} bytes of data, found "
+                    f"the archive is truncated: expected {nbytes} bytes of data, found "
                     f"{end - begin}"
                 )
             at = min(end, begin + nbytes + (-nbytes % BLOCK))
@@ -184,7 +184,7 @@ class _Walk:
             if kind not in (b"\0", b"0", b"7"):
                 raise _Refused("{name} is of an unknown type", full)
             if kind != b"7" and full.endswith(b"/"):
-                continue  # how the oldest archives write a folder
+                continue  # a folder in the oldest archives
             self._member(full, begin, nbytes)
 
     def _member(self, name: bytes, begin: int, nbytes: int) -> None:
@@ -198,7 +198,7 @@ class _Walk:
         dot = name.find(b".", base)
         if dot <= base or name.startswith(b"__", base):
             self._last = None
-            return  # WebDataset's notes to itself, hidden files, and what has no extension
+            return  # WebDataset's own notes, hidden files, names without an extension
         extension = name[dot + 1 :].lower()
         if len(self.extensions) >= MAX_EXTENSIONS and extension not in self.extensions:
             raise _Refused(f"more than {MAX_EXTENSIONS} different endings of names")
@@ -240,8 +240,8 @@ def _plain_name(header: bytes) -> bytes:
     return name
 
 
-def _extended(data: Any, begin: int, end: int) -> dict[bytes, bytes]:
-    """path and size out of the extended header [begin, end): lines "LENGTH KEY=VALUE"."""
+def _extended(data: Mapped, begin: int, end: int) -> dict[bytes, bytes]:
+    """path and size from the extended header [begin, end): lines "LENGTH KEY=VALUE"."""
     found: dict[bytes, bytes] = {}
     at = begin
     while at < end and data[at] != 0:
@@ -275,7 +275,7 @@ _CONSTANT = sum(_REST.replace(b"%s", b"")) + 8 * ord(" ") - ord(" ")
 
 
 def header(name: bytes, nbytes: int, kind: bytes = b"0") -> bytes:
-    """What stands before the data of a new member: one block, three where the name needs them."""
+    """The header of a new member: one block, or three for a long name."""
     short, prefix = name, b""
     if len(name) > 100:
         cut = name.find(b"/", len(name) - 101)
@@ -294,7 +294,7 @@ def header(name: bytes, nbytes: int, kind: bytes = b"0") -> bytes:
 
 
 def owned(member: bytes, user: bytes, group: bytes) -> bytes:
-    """``member``, which begins with a header of ours, with the names of its owners."""
+    """``member``, which starts with a ``header``, with the names of its user and group."""
     block = bytearray(member[:BLOCK])
     block[265:329] = user.ljust(32, b"\0") + group.ljust(32, b"\0")
     block[148:156] = b" " * 8
@@ -303,7 +303,7 @@ def owned(member: bytes, user: bytes, group: bytes) -> bytes:
 
 
 def owner(begin: bytes) -> tuple[bytes, bytes]:
-    """The names of user and group in the header that ``begin`` begins with."""
+    """The names of user and group in the header at the start of ``begin``."""
     return begin[265:297].rstrip(b"\0"), begin[297:329].rstrip(b"\0")
 
 

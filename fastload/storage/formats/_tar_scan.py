@@ -1,24 +1,26 @@
-"""Tar archives without a sidecar: the table that WebDataset's grouping of members makes."""
+"""Tar archives without a sidecar: their table by WebDataset's grouping of members."""
 
 from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError, UsageError
-from .._fields import Blobs, label_column
+from .._fields import RESERVED, Blobs, Field, FieldColumn, Strings, label_column
 from .._mapped import map_file
-from .._table import Table
+from .._read import open_regular
 from ..base import DCT, ENCODED, RAW
 from ..folder import SPLITS
+from ..table import Table
 from ._tar_members import Members, members
 
-FORMAT = "tar"
-KINDS = {b"rgb": RAW, b"dct": DCT}  # the endings of what no one else reads
+NAME = "tar"
+KINDS = {b"rgb": RAW, b"dct": DCT}  # extensions of records that only fastload reads
 _IMAGES = (
     b"jpg",
     b"jpeg",
@@ -36,20 +38,70 @@ _LABEL, _JSON = b"cls", b"json"
 _MAX_DIGITS = 20  # of a label
 
 
-class Scan:
-    """The samples of the archives ``files``, in order.
+_FIELD_KINDS = {b"json": "json", b"txt": "text", b"cls": "text"}
 
-    Attributes:
-        table: their table, without fields.
-        extras: ending -> (file, offset, nbytes) of the members with it that are no image and no
-            label, one per sample; nbytes -1 where a sample has none.
+_Places = tuple[np.ndarray, np.ndarray, np.ndarray]  # file, offset, nbytes
+
+
+def scan(files: Sequence[str]) -> Table:
+    """The table of archives; members that are neither image nor label are fields.
 
     Raises:
         StoreError: an archive is damaged or refused, or a sample has no image.
     """
+    return _Scan(files).table
+
+
+class MemberStrings(Strings):
+    """The contents of members of archives, one for each sample, read when they are used.
+
+    Args:
+        files: the archives.
+        places: file, offset and length of each; the length -1 if a sample has no such member.
+        nothing: the value of a sample without such a member.
+    """
+
+    def __init__(self, files: Sequence[str], places: _Places, nothing: bytes) -> None:
+        self._files, self._places, self._nothing = files, places, nothing
+
+    def __len__(self) -> int:
+        return len(self._places[0])
+
+    def take(self, indices: np.ndarray, path: str | None = None) -> list[bytes]:
+        """As in ``Strings``."""
+        found = []
+        opened: dict[int, int] = {}
+        try:
+            for file, offset, nbytes in zip(*(place[indices].tolist() for place in self._places)):
+                if nbytes < 0:
+                    found.append(self._nothing)
+                    continue
+                if file not in opened:
+                    opened[file] = open_regular(self._files[file])
+                found.append(os.pread(opened[file], nbytes, offset))
+        finally:
+            for descriptor in opened.values():
+                os.close(descriptor)
+        return found
+
+    def whole(self) -> Blobs:
+        """As in ``Strings``."""
+        return Blobs.of(self.take(np.arange(len(self))))
+
+    def check(self, count: int, name: str, path: str | None) -> None:
+        """As in ``Strings``; the archives were checked when they were scanned."""
+        assert len(self) == count  # one for each sample
+
+
+class _Scan:
+    """The samples of the archives ``files``, in order.
+
+    Attributes:
+        table: their table.
+    """
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._data: list[Any] = [map_file(path) for path in files]
+        self._data = [map_file(path) for path in files]
         self._files = list(files)
         archives = [members(data, path) for data, path in zip(self._data, files)]
         self._extensions, self._extension = _merged(archives)
@@ -64,15 +116,15 @@ class Scan:
         self._stem = np.concatenate([archive.stem for archive in archives])
         images = self._choose_images()
         used = {_LABEL} if (labels := self._class_labels()) is not None else set()
-        self.extras = self._others(images, used)
+        extras = self._others(images, used)
         if labels is None:
             labels = self._described_labels()
         classes: list[str] = []
-        if labels is None and not self.extras:
+        if labels is None and not extras:
             classes, labels = self._class_folders(images)
         kinds = self._kinds(images)
         self.table = Table(
-            format=FORMAT,
+            format=NAME,
             files=self._files,
             file=self._file[images],
             offset=self._offset[images],
@@ -82,16 +134,28 @@ class Scan:
             sizes=self._sizes(kinds),
             kinds=kinds,
             classes=classes,
+            fields=dict(self._fields(extras)),
         )
 
+    def _fields(self, extras: Mapping[bytes, _Places]) -> Iterator[tuple[str, FieldColumn]]:
+        """Members as fields, by their extensions."""
+        for ending, places in extras.items():
+            name = ending.decode("utf-8", "replace")
+            name = f"member.{name}" if name in RESERVED else name
+            kind = _FIELD_KINDS.get(ending.rsplit(b".", 1)[-1], "bytes")
+            if 0 < len(name) <= 100 and name.isprintable():
+                nothing = b"null" if kind == "json" else b""
+                strings = MemberStrings(self._files, places, nothing)
+                yield name, FieldColumn(Field(name, kind), strings)
+
     def _with(self, extension: bytes) -> np.ndarray:
-        """The members with this ending."""
+        """The members with this extension."""
         if extension not in self._extensions:
             return np.empty(0, np.int64)
         return np.flatnonzero(self._extension == self._extensions.index(extension))
 
     def _choose_images(self) -> np.ndarray:
-        """The member of each sample that is its image: key.jpg before key.input.jpg."""
+        """The member of each sample that is its image: key.jpg rather than key.input.jpg."""
         rank = np.full(len(self._extensions) + 1, 9, np.int8)
         for number, extension in enumerate(self._extensions):
             if extension in _IMAGES:
@@ -147,18 +211,18 @@ class Scan:
         try:
             return np.array([int(text) for text in self._read(chosen)], np.int64)
         except (ValueError, OverflowError):
-            return None  # names, not numbers: they stay a field
+            return None  # names, not numbers: they remain a field
 
     def _class_folders(self, images: np.ndarray) -> tuple[list[str], np.ndarray | None]:
-        """Classes and labels of an archive of class folders, numbered as ImageFolder does it.
+        """Classes and labels of an archive of class folders, numbered as by ImageFolder.
 
-        What lies above all images is no class. Where there is an image beside the folders, or where
-        these are those of a split dataset, there are no labels.
+        Folders above all images are not classes. There are no labels if an image lies beside the
+        class folders, or if these are the parts of a split dataset.
         """
         folders = [name.split(b"/")[:-1] for name in self._names.take(images)]
         if not folders:
             return [], None
-        ends = zip(min(folders), max(folders))  # what these share, all share
+        ends = zip(min(folders), max(folders))  # what these two share, all share
         depth = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], ends))
         if min(map(len, folders)) <= depth:
             return [], None
@@ -169,9 +233,8 @@ class Scan:
             return [], None
         return classes, labels.reshape(-1).astype(np.int64)
 
-    def _others(
-        self, images: np.ndarray, used: set[bytes]
-    ) -> dict[bytes, tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    def _others(self, images: np.ndarray, used: set[bytes]) -> dict[bytes, _Places]:
+        """The members that are neither image nor label, by their extensions."""
         is_image = np.zeros(len(self._extension), bool)
         is_image[images] = True
         extras = {}
@@ -219,7 +282,7 @@ class Scan:
             return None
 
     def _sizes(self, kinds: np.ndarray) -> np.ndarray | None:
-        """Of raw pixels, which do not say it themselves."""
+        """The sizes of raw pixels, which are written in the member "json"."""
         raw = np.flatnonzero(kinds == RAW)
         if not len(raw):
             return None
@@ -240,7 +303,7 @@ class Scan:
 
 
 def _described(text: bytes) -> dict[str, Any]:
-    """What a member "json" says; nothing where it is no JSON object: the field will show that."""
+    """The JSON object in a member "json"; empty if it is something else: the field shows that."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -249,7 +312,7 @@ def _described(text: bytes) -> dict[str, Any]:
 
 
 def _merged(archives: Sequence[Members]) -> tuple[list[bytes], np.ndarray]:
-    """The endings of all archives, and each member's."""
+    """The extensions in all archives, and that of each member."""
     known: dict[bytes, int] = {}
     parts = []
     for archive in archives:

@@ -1,4 +1,4 @@
-"""The framing of TFRecord files: where the records lie, each length checked against its checksum.
+"""The framing of TFRecord files: where records lie, with the checksum of each length.
 
     record       u64 length | u32 masked CRC32C of the length | data | u32 masked CRC32C of the data
 
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import functools
 import struct
-from typing import Any
 
 import numpy as np
 
 from ...errors import StoreError
 from .._crc import crc32c
+from .._mapped import Mapped
 
 HEAD, TAIL = 12, 4  # bytes before and after the data of a record
 
@@ -25,17 +25,17 @@ _CHUNK = 1 << 16  # records whose lengths are checked together: arrays that stay
 
 
 def masked(crc: int) -> int:
-    """The form in which TFRecord stores a CRC32C."""
+    """A CRC32C as TFRecord stores it."""
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def head(nbytes: int) -> bytes:
-    """What stands before ``nbytes`` bytes of data."""
+    """The bytes before ``nbytes`` bytes of data."""
     length = _LENGTH.pack(nbytes)
     return length + masked(crc32c(length)).to_bytes(4, "little")
 
 
-def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
+def frames(data: Mapped, path: str) -> tuple[np.ndarray, np.ndarray]:
     """Offset and length (int64) of the data of every record of a whole file.
 
     Args:
@@ -43,13 +43,13 @@ def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
         path: for messages.
 
     Raises:
-        StoreError: the file is cut short, or a length is damaged.
+        StoreError: the file is truncated, or a length is damaged.
     """
     end, unpack = len(data), _LENGTH.unpack_from
     at, count, parts = 0, 0, []
     while at < end:
         offsets: list[int] = []
-        while at < end and len(offsets) < _CHUNK:  # a damaged length is found soon
+        while at < end and len(offsets) < _CHUNK:  # to find a damaged length soon
             offsets.append(at)
             if end - at < HEAD + TAIL:
                 break
@@ -59,37 +59,39 @@ def frames(data: Any, path: str) -> tuple[np.ndarray, np.ndarray]:
         _check_lengths(data, begin, count, path)
         count += len(begin)
         if cut:
-            raise _cut_short(data, offsets[-1], count, path)
+            raise _truncated(data, offsets[-1], count, path)
         parts.append(begin)
     begin = np.concatenate(parts) if parts else np.empty(0, np.int64)
     return begin + HEAD, np.diff(begin, append=end) - (HEAD + TAIL)
 
 
-def _cut_short(data: Any, at: int, record: int, path: str) -> StoreError:
+def _truncated(data: Mapped, at: int, record: int, path: str) -> StoreError:
     left = len(data) - at
     if left < HEAD:
-        what = f"the file is cut short: expected the {HEAD} bytes that begin a record, found {left}"
+        what = f"the file is truncated: expected the {HEAD} bytes that start a record, found {left}"
     else:
         length = _LENGTH.unpack_from(data, at)[0]
         if data[at : at + HEAD] != head(length):
             return _damaged(at, record, path)
         nbytes = HEAD + length + TAIL
-        what = f"the file is cut short: expected a record of {nbytes} bytes, found {left}"
-    return StoreError(f"{what}; copy or pack it again", path=path, record=record, offset=at)
+        what = f"the file is truncated: expected a record of {nbytes} bytes, found {left}"
+    return StoreError(
+        f"{what}; copy it again or pack it again", path=path, record=record, offset=at
+    )
 
 
 def _damaged(at: int, record: int, path: str) -> StoreError:
     return StoreError(
-        "expected the length of a TFRecord and its checksum, found other bytes: this is no "
-        "TFRecord file, or it is damaged; copy or pack it again",
+        "expected the length of a TFRecord and its checksum, found other bytes: this is not a "
+        "TFRecord file, or it is damaged; copy it again or pack it again",
         path=path,
         record=record,
         offset=at,
     )
 
 
-def _check_lengths(data: Any, begin: np.ndarray, first: int, path: str) -> None:
-    """Compare the CRC32C of each length with the one stored behind it; ``first``: record number."""
+def _check_lengths(data: Mapped, begin: np.ndarray, first: int, path: str) -> None:
+    """Compare the CRC32C of each length with the stored one; ``first``: number of the record."""
     if not len(begin):
         return
     rows = np.lib.stride_tricks.sliding_window_view(np.frombuffer(data, np.uint8), HEAD)
@@ -109,7 +111,7 @@ def _check_lengths(data: Any, begin: np.ndarray, first: int, path: str) -> None:
 
 @functools.cache
 def _tables() -> np.ndarray:
-    """uint32 (8, 256): what a byte, followed by so many others, adds to a CRC32C."""
+    """uint32 (8, 256): what a byte, followed by 0 to 7 others, contributes to a CRC32C."""
     value = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         value = value >> 1 ^ np.uint32(_POLYNOMIAL) * (value & 1)

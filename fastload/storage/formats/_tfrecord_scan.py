@@ -1,8 +1,8 @@
-"""TFRecord files without a sidecar: the table that their features make.
+"""TFRecord files without a sidecar: their table from the features of their examples.
 
-The image and its columns are found by the names that TF-Slim gives, then by those of TensorFlow
-Datasets and of common scripts. Every other feature is a field: as many numbers in every record are
-an array, lists of different lengths JSON, one byte string bytes.
+The image and its columns are found by TF-Slim's names, then by those of TensorFlow Datasets and of
+common scripts. Every other feature is a field: equally many numbers in every record become an
+array, lists of different lengths JSON, one byte string bytes.
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
-from .._fields import RESERVED, Blobs, FieldColumn, field_column, label_column
-from .._mapped import map_file
-from .._table import Table
+from .._fields import (
+    RESERVED,
+    Blobs,
+    FieldColumn,
+    field_column,
+    label_column,
+    numbered_keys,
+)
+from .._mapped import Mapped, map_file
 from ..base import DCT, ENCODED, RAW
+from ..table import Table
 from . import _example
-from ._array_table import numbered
 from ._tfrecord_frames import frames
 
-FORMAT = "tfrecord"
-OWN_FORMATS = {RAW: b"fastload-raw", DCT: b"fastload-dct"}  # image/format of what no one else reads
+NAME = "tfrecord"
+OWN_FORMATS = {
+    RAW: b"fastload-raw",
+    DCT: b"fastload-dct",
+}  # image/format of records that only fastload reads
 
 _IMAGES = (b"image/encoded", b"image", b"image_raw", b"jpeg", b"jpg")
 _LABELS = (b"image/class/label", b"label")
@@ -32,21 +41,21 @@ _TEXT, _FORMAT = b"image/class/text", b"image/format"
 _HEIGHT, _WIDTH = b"image/height", b"image/width"
 _KNOWN = {_TEXT, _FORMAT, _HEIGHT, _WIDTH, b"image/colorspace", b"image/channels"}
 
-_SAMPLED = 100  # examples whose features' names are looked at
+_SAMPLED = 100  # examples from which the names of features are taken
 _MAX_FEATURES = 200
 _MAX_CLASSES = 1_000_000
 _CHUNK = 1 << 16  # examples parsed at once
 
 
 def scan(files: Sequence[str]) -> Table:
-    """The table of TFRecord files, read from their beginning to their end.
+    """The table of TFRecord files, read from start to end.
 
     Raises:
         StoreError: a file is damaged, or holds no images.
     """
     parts = [_File(path) for path in files]
     names = _names(parts)
-    # In one piece from the beginning: to join them would take a third of the time.
+    # Allocated as a whole, because joining parts would take a third of the time.
     found, first = _example.Found.none(sum(map(len, parts)), len(names)), 0
     for part in parts:
         part.find(names, found.rows(slice(first, first + len(part))))
@@ -59,7 +68,7 @@ class _File:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.data: Any = map_file(path)
+        self.data = map_file(path)
         self.begin, self.length = frames(self.data, path)
 
     def __len__(self) -> int:
@@ -80,7 +89,7 @@ class _File:
         return found
 
     def find(self, names: Sequence[bytes], found: _example.Found) -> None:
-        """Write into ``found`` where the features ``names`` lie in every example."""
+        """Write into ``found`` where the features ``names`` lie in each example."""
         for first in range(0, len(self), _CHUNK):
             chunk = slice(first, first + _CHUNK)
             try:
@@ -92,8 +101,8 @@ class _File:
 
     def _broken(self, row: int) -> StoreError:
         return StoreError(
-            "expected a tf.train.Example, found bytes that are none: the record is damaged, or "
-            "holds something else",
+            "expected a tf.train.Example, found other bytes: the record is damaged, or holds "
+            "something else",
             path=self.path,
             record=row,
             offset=int(self.begin[row]),
@@ -113,7 +122,7 @@ def _names(parts: Sequence[_File]) -> list[bytes]:
 
 
 class _Scan:
-    """What the features of all files say, as columns."""
+    """The columns that the features of all files make."""
 
     def __init__(
         self, parts: Sequence[_File], names: Sequence[bytes], found: _example.Found
@@ -123,7 +132,7 @@ class _Scan:
         self._found = found
         counts = [len(part) for part in parts]
         self._file = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-        self._first = np.cumsum(counts) - counts  # record that each file begins with
+        self._first = np.cumsum(counts) - counts  # number of each file's first record
         self._used = set(_KNOWN)
 
     def table(self) -> Table:
@@ -135,14 +144,14 @@ class _Scan:
         classes = self._classes(labels)
         fields, left_out = self._fields()
         return Table(
-            format=FORMAT,
+            format=NAME,
             files=[part.path for part in self._parts],
             file=self._file,
             offset=offset,
             nbytes=nbytes,
             keys=keys,
             labels=labels,
-            # Only raw pixels need the sizes; others may have been resized since they were noted.
+            # Only raw pixels need the sizes; image files may have been resized since.
             sizes=self._sizes() if (kinds == RAW).any() else None,
             kinds=kinds,
             fields=fields,
@@ -154,7 +163,7 @@ class _Scan:
         return self._names.index(name) if name in self._names else None
 
     def _chosen(self, names: Sequence[bytes]) -> int | None:
-        """The column of the first of ``names`` that there is; it counts as used."""
+        """The column of the first of ``names`` that exists, which is marked as used."""
         for name in names:
             if name in self._names:
                 self._used.add(name)
@@ -181,16 +190,16 @@ class _Scan:
         return self._found.offset[:, column].copy(), self._found.nbytes[:, column].copy()
 
     def _single(self, column: int, kind: int) -> np.ndarray:
-        """Where there is exactly one value, of ``kind``."""
+        """Which records have exactly one value, of ``kind``."""
         single: np.ndarray = self._found.kind[:, column] == kind
         single &= self._found.count[:, column] == 1
         return single
 
-    def _data(self, row: int) -> Any:
+    def _data(self, row: int) -> Mapped:
         return self._parts[int(self._file[row])].data
 
     def _bytes(self, column: int, rows: Sequence[int] | np.ndarray) -> list[bytes]:
-        """The values of a feature that has one in each of ``rows``."""
+        """The values of a feature with one value in each of ``rows``."""
         found, parts = self._found, [part.data for part in self._parts]
         begin = found.offset[rows, column]
         end = begin + found.nbytes[rows, column]
@@ -201,7 +210,7 @@ class _Scan:
         ]
 
     def _numbers(self, column: int) -> np.ndarray | list[Any] | None:
-        """(n,) or (n, k) where every record has as many; a list of lists; None for bytes."""
+        """(n,) or (n, k) if all records have equally many; else a list of lists; None for bytes."""
         found, count = self._found, self._found.count[:, column]
         kinds = found.kind[:, column]
         present = kinds[kinds != 0]
@@ -232,7 +241,7 @@ class _Scan:
         if isinstance(numbers, np.ndarray) and bool((self._found.count[:, column] > 0).all()):
             return label_column(numbers)
         if column is not None:
-            self._used.discard(self._names[column])  # of different lengths: a field
+            self._used.discard(self._names[column])  # different lengths: a field
         return None
 
     def _kinds(self) -> np.ndarray:
@@ -262,7 +271,7 @@ class _Scan:
                 return Blobs.of(keys)
         if column is not None:
             self._used.discard(self._names[column])
-        return numbered(len(self._file))
+        return numbered_keys(len(self._file))
 
     def _classes(self, labels: np.ndarray | None) -> list[str]:
         column = self._column(_TEXT)
@@ -279,7 +288,7 @@ class _Scan:
         return classes
 
     def _fields(self) -> tuple[dict[str, FieldColumn], list[str]]:
-        """Every other feature, and the names of those that no field can hold."""
+        """A field for every other feature, and the names of those that cannot be fields."""
         fields: dict[str, FieldColumn] = {}
         left_out = []
         for column, feature in enumerate(self._names):
@@ -302,5 +311,5 @@ class _Scan:
         return fields, left_out
 
 
-def _json(value: Any) -> bytes:
+def _json(value: object) -> bytes:
     return json.dumps(value).encode()

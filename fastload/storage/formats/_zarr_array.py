@@ -1,4 +1,4 @@
-"""Zarr v3 arrays that need no library: not compressed, cut into chunks along the first axis.
+"""Zarr v3 arrays that need no library: not compressed, chunks divide only the first axis.
 
 Source: the Zarr core specification, version 3, and its codecs ``bytes``, ``crc32c`` and
 ``sharding_indexed``.
@@ -31,13 +31,14 @@ CRC32C = {"name": "crc32c"}
 
 
 class Array:
-    """A Zarr v3 array that needs no library: chunks cut along the first axis, not compressed.
+    """A Zarr v3 array that needs no library: chunks divide only the first axis, not compressed.
 
     Attributes:
+        folder: of the array.
         shape, dtype: of the array, little-endian.
         rows: of a chunk file, along the first axis.
-        inner: rows of an inner chunk of a shard; None where chunks are no shards.
-        index_crc, index_first: a shard's index has a CRC32C; it lies at the beginning.
+        inner: rows of an inner chunk of a shard; None if chunks are not shards.
+        index_crc, index_first: a shard's index has a CRC32C; it lies at the start of the file.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Array:
 
     @classmethod
     def open(cls, root: str, name: str) -> Array | None:
-        """The array ``name`` of the folder ``root``; None where there is none of this kind."""
+        """The array ``name`` of the folder ``root``; None if there is none of this kind."""
         folder = os.path.join(root, *name.split("/")) if name else root
         where = os.path.join(folder, "zarr.json")
         described = read_json(where)
@@ -117,7 +118,7 @@ class Array:
         return os.path.join(self.folder, *key.split("/"))
 
     def read(self) -> np.ndarray | None:
-        """All of a small array that is not sharded; None where the library has to."""
+        """All of a small array that is not sharded; None if only the library can read it."""
         if self.inner is not None:
             return None
         check_stored(self.folder, self.shape, self.dtype.itemsize)
@@ -134,8 +135,8 @@ class Array:
                 raise StoreError(f"the chunk cannot be read: {error}", path=path) from error
             if len(data) < self.rows * nbytes:
                 raise StoreError(
-                    f"expected {self.rows * nbytes} bytes, found {len(data)}: the chunk was cut "
-                    "short; copy or pack the store again",
+                    f"expected {self.rows * nbytes} bytes, found {len(data)}: the chunk was "
+                    "truncated; copy the store again or pack it again",
                     path=path,
                 )
             if len(data) == self.rows * nbytes + 4 and crc32c(data[:-4]) != _number(data[-4:]):
@@ -149,7 +150,7 @@ class Array:
         """The index of a shard: uint64 (inner chunks, 2), offset and length of each.
 
         Raises:
-            StoreError: cut short, or its CRC32C does not match.
+            StoreError: truncated, or its CRC32C does not match.
         """
         assert self.inner is not None  # a shard
         path = self.path_of(number)
@@ -167,19 +168,19 @@ class Array:
         ):
             raise StoreError(
                 f"expected an index of {whole} bytes whose CRC32C matches, found another: the "
-                "shard was cut short or is damaged; copy or pack the store again",
+                "shard was truncated or is damaged; copy the store again or pack it again",
                 path=path,
             )
         return np.frombuffer(data, "<u8", nbytes // 8).reshape(-1, 2)
 
 
 def _whole(chunk: Sequence[int], shape: Sequence[int]) -> bool:
-    """Whether chunks are cut along the first axis only."""
+    """Whether chunks divide only the first axis."""
     return len(chunk) == len(shape) and chunk[0] > 0 and tuple(chunk[1:]) == tuple(shape[1:])
 
 
 def _plain(codecs: Sequence[Mapping[str, Any]], dtype: np.dtype[Any]) -> bool:
-    """Whether codecs leave numbers as they are, little-endian, but for a CRC32C behind them."""
+    """Whether codecs only add a CRC32C after unchanged little-endian numbers."""
     names = [codec["name"] for codec in codecs]
     if names not in (["bytes"], ["bytes", "crc32c"]):
         return False
@@ -192,7 +193,7 @@ def _number(data: bytes) -> int:
 
 
 def shard_index(count: int, rows: int, nbytes: int) -> bytes:
-    """The index of a shard with ``count`` of ``rows`` images, one behind the other."""
+    """The index of a shard with ``count`` of ``rows`` images, one after the other."""
     index = np.full((rows, 2), MISSING, "<u8")
     index[:count, 0] = np.arange(count) * nbytes
     index[:count, 1] = nbytes
@@ -201,6 +202,7 @@ def shard_index(count: int, rows: int, nbytes: int) -> bytes:
 
 
 def write_group(folder: str, attributes: Mapping[str, Any]) -> None:
+    """Write the description of a group."""
     node = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     write_synced(os.path.join(folder, "zarr.json"), to_json(node))
 
@@ -226,6 +228,7 @@ def describe(
 
 
 def write_array(folder: str, array: np.ndarray) -> None:
+    """Write a small array."""
     blocks = pieces(array)
     rows = len(blocks[0])
     os.makedirs(folder)

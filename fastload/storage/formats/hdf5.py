@@ -3,20 +3,22 @@
 Raw images are one contiguous dataset ``images``; image files are one contiguous dataset ``bytes``
 and a dataset ``offsets``. The HDF5 library has one lock for a whole process: it is used to open a
 store, and after that records are read from the file without it. Data that do not lie in the file as
-they are (chunked, compressed) have to go through the library (``Store.indirect``).
+they are (chunked, compressed) are read through the library (``Store.indirect``).
 
-Note [Writing contiguous data of unknown length]. HDF5 wants to know the length of a contiguous
-dataset when it is made, and a packer does not know it. So the library first makes a tiny file with
-one dataset, which shows at which offset the first dataset of a file lies. Records are then written
-to a file from that offset on. When all are there, the library makes a second file, with the true
-length and all columns, without writing the records (early allocation, no fill value: the file is
-sparse); what it wrote before and behind the records is copied around them.
+Note [Writing contiguous data of unknown length]. HDF5 needs the length of a contiguous dataset when
+it is created, and a packer does not know it. So the library first creates a tiny file with one
+dataset, which shows the offset of the first dataset in a file. Records are then written to a file
+from that offset on. When all are there, the library creates a second file, with the true length and
+all columns, without writing the records (early allocation, no fill value: the file is sparse). What
+it wrote before and after the records is then copied around them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import errno
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,67 +31,46 @@ from ...hints import Compression
 from .._columns import Columns
 from .._fields import encode_text
 from .._shards import Sharding
-from .._table import Table, TableStore
 from .._writes import write_all
 from ..base import Writer
-from ._array_shards import array_writer
-from ._array_table import arrays_of
+from ..registry import Format
+from ..table import Indirect, Table, TableStore
+from ._array_shards import array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
-from ._hdf5_layout import FORMAT, VERSION, Layout, library, opened
-from ._joined import read_shards
+from ._hdf5_layout import NAME, VERSION, Layout, library, opened
+from ._image_table import arrays_of
 
 COMPRESSIONS = get_args(Compression)
 _SPARE_NBYTES = 4 << 20  # of the disk: the library's own tables, and what it caches
 _PIECE_NBYTES = 64 << 10  # of pixels in a chunk of a compressed store, at least an image
 
 
-class Hdf5Store(TableStore):
-    """Reads an HDF5 file: one that fastload wrote, or one with images and labels.
-
-    Args:
-        path: of the file, or of shards.
+def read_hdf5(path: str) -> Table:
+    """The table of an HDF5 file, or of shards: written by fastload, or with images and labels.
 
     Raises:
         StoreNotFoundError: nothing there.
-        StoreError: no HDF5 file, damaged, or without images that can be read.
+        StoreError: not an HDF5 file, damaged, or without images that can be read.
     """
-
-    format = FORMAT
-    mapped = True
-
-    def _load(self, path: str) -> Table:
-        if not os.path.exists(path):
-            self.indirect = None
-            return read_shards(path, FORMAT, _in_place)
-        with opened(path) as file:
-            found = Layout.of(file, path)
-        self.indirect = found.indirect
-        return found.table
-
-    def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; where records do not lie in the file as they are, by the library.
-
-        Raises:
-            StoreError: the library could not read them.
-        """
-        if self.indirect is None:
-            return super().read(indices)
-        with opened(self.path) as file:
-            take = Layout.of(file, self.path).take
-            try:
-                found = {index: take(index) for index in sorted(set(indices.tolist()))}
-            except (OSError, RuntimeError, ValueError) as error:
-                raise StoreError(f"HDF5 cannot read it: {error}", path=self.path) from error
-        return [found[index] for index in indices.tolist()]
-
-
-def _in_place(path: str) -> Table:
-    """The table of one shard."""
+    if not os.path.exists(path):
+        return read_shards(path, NAME, read_hdf5)
     with opened(path) as file:
-        found = Layout.of(file, path)
-    if found.indirect is not None:
-        raise StoreError(f"{found.indirect}; or open the files as a list", path=path)
-    return found.table
+        layout = Layout.of(file, path)
+    if layout.why is None:
+        return layout.table
+    indirect = Indirect(layout.why, functools.partial(_read_records, path))
+    return dataclasses.replace(layout.table, indirect=indirect)
+
+
+def _read_records(path: str, indices: np.ndarray) -> list[bytes]:
+    """Records that do not lie in the file as they are, by the library."""
+    with opened(path) as file:
+        take = Layout.of(file, path).take
+        try:
+            found = {index: take(index) for index in sorted(set(indices.tolist()))}
+        except (OSError, RuntimeError, ValueError) as error:
+            raise StoreError(f"HDF5 cannot read it: {error}", path=path) from error
+    return [found[index] for index in indices.tolist()]
 
 
 def write_hdf5(
@@ -101,10 +82,10 @@ def write_hdf5(
     total: int | None = None,
     **options: Any,
 ) -> Writer:
-    """The writer of an HDF5 file, or of several. See ``open_writer`` for the arguments.
+    """The writer of an HDF5 file, or of shards. See ``open_writer`` for the arguments.
 
     Raises:
-        UsageError: shards that are compressed.
+        UsageError: compressed shards.
     """
     sharding = Sharding(shards, shard_nbytes, total)
     if compression is None:
@@ -122,8 +103,9 @@ class Hdf5Writer(ArrayWriter):
             through the HDF5 library.
     """
 
-    format = FORMAT
+    format = NAME
     version = VERSION
+    read = staticmethod(read_hdf5)
     only_raw: ClassVar[bool] = False
 
     def __init__(
@@ -159,7 +141,7 @@ class Hdf5Writer(ArrayWriter):
         )  # fmt: skip
 
     def _first_offset(self) -> int:
-        """Where the first dataset of a file lies. See Note [Writing contiguous data ...]."""
+        """The offset of the first dataset in a file. See Note [Writing contiguous data ...]."""
         probe = self._partial.file("probe")
         offset = _create(probe, "bytes", (1,), {}, {})
         os.unlink(probe)
@@ -176,7 +158,7 @@ class Hdf5Writer(ArrayWriter):
             self._add_chunks(data)
 
     def _check_room(self, nbytes: int) -> None:
-        """Before the library finds the disk full, which it does not survive (HDF5 2.0)."""
+        """Raise OSError before the library finds the disk full, which ends it (HDF5 2.0)."""
         disk = os.statvfs(self._partial.folder)
         if disk.f_bavail * disk.f_frsize < nbytes + _SPARE_NBYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -217,23 +199,17 @@ class Hdf5Writer(ArrayWriter):
         self._release()
         return _splice(self._partial.file("data"), begin, head, offset, nbytes)
 
-    def _check(self, path: str, count: int) -> None:
-        with opened(path) as file:
-            found = len(Layout.of(file, path).table.nbytes)
-        if found != count:
-            raise StoreError(f"expected {count} records, found {found}", path=path)
-
     def _release(self) -> None:
         file, self._file, self._data = self._file, None, None
         if file is not None:
-            # What the library cannot write any more belongs to a file that is thrown away.
+            # The file is deleted, so it does not matter what the library can no longer write.
             with contextlib.suppress(OSError, RuntimeError):
                 file.close()
 
 
 @contextlib.contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """What the system said, out of the library's lines of text; it also raises RuntimeError."""
+    """Turn the library's errors, RuntimeError too, into the system's, found in their text."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -253,7 +229,7 @@ def _create(
     arrays: Mapping[str, np.ndarray],
     texts: Mapping[str, Sequence[bytes]],
 ) -> int | None:
-    """A file whose first dataset, of bytes that are not written, is ``name``; where that lies."""
+    """Create a file whose first dataset, ``name``, has bytes that are not written; its offset."""
     h5py = library()
     access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
     access.set_libver_bounds(h5py.h5f.LIBVER_EARLIEST, h5py.h5f.LIBVER_V110)
@@ -283,7 +259,7 @@ def _add(file: Any, arrays: Mapping[str, np.ndarray], texts: Mapping[str, Sequen
 
 
 def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
-    """Bring records and columns together; the name of the file that has both.
+    """Join records and columns; the name of the file that has both.
 
     Args:
         data: file with the records, ``nbytes`` bytes from ``begin`` on.
@@ -292,7 +268,7 @@ def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
     if begin == offset:
         parts = [(0, 0, offset), (offset + nbytes, offset + nbytes, None)]
         source, target = head, data
-    else:  # only if the library places datasets otherwise than it did in the probe
+    else:  # only if the library places the dataset elsewhere than in the probe
         parts = [(begin, offset, nbytes)]
         source, target = data, head
     with open(source, "rb") as reader, open(target, "r+b") as writer:
@@ -308,3 +284,14 @@ def _splice(data: str, begin: int, head: str, offset: int, nbytes: int) -> str:
                 left = None if left is None else left - len(piece)
     os.unlink(source)
     return os.path.basename(target)
+
+
+FORMAT = Format(
+    name="hdf5",
+    title="HDF5",
+    suffixes=(".h5", ".hdf5"),
+    open=functools.partial(TableStore, read=read_hdf5),
+    writer=write_hdf5,
+    options=frozenset({"compression", "shards"}),
+    pixels="one size",
+)

@@ -1,198 +1,243 @@
 """LMDB: reader and writer of ``NAME.lmdb``. The layout is written down in docs/formats.md.
 
-The writer uses the LMDB library. The reader does not: it maps the file and reads the pages itself
+The writer uses the LMDB library. The reader maps the file and reads the pages itself
 (``_lmdb_pages.py``), so that spans need no copy, nothing has to be reopened after a fork, and a
-damaged file raises instead of ending the process.
+damaged file raises an error instead of ending the process.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import struct
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from ...errors import MissingDependencyError, StoreError, UsageError
+from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, UsageError
 from .. import _columns
+from .._column_reader import ColumnReader
 from .._crc import crc32c
-from .._fields import Blobs, Field
-from .._sums import sums_of
+from .._fields import Field, is_label_dtype, is_text
+from .._sums import Sums, demand, sums_of
 from .._writer import PartialWriter
-from ..base import Batch, Spans, Store
-from ._lmdb_layout import COLUMNS, FORMAT, KEY, RECORDS, VERSIONS, Opened, is_foreign, open_layout
-from ._lmdb_pages import Pages
+from ..base import Batch, Spans
+from ..registry import Format
+from ..table import Table, TableStore, constant
+from ._lmdb_pages import Pages, Tree
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
+LAYOUT = "fastload-lmdb"
+RECORDS = b"records"  # names of the sub-databases
+COLUMNS = b"columns"
+KEY = struct.Struct(">Q")  # of a record
+
+_LOOKED_UP = (b"labels", b"sizes", b"crc32c", b"kinds", b"nbytes", b"offsets")  # for every batch
+_MAX_JSON = 1 << 28
 _MAX_VALUE = 2**32 - 1  # MAXDATASIZE of LMDB
-# A transaction: large enough that its three syncs (10 ms and more) do not count, small enough that
+# A transaction: large enough that its three syncs (10 ms and more) do not matter, small enough that
 # Ctrl-C waits for it about a second on a disk that writes 50 MB/s.
 _FLUSH_NBYTES = 64 << 20
 _FLUSH_RECORDS = 20_000
 _INITIAL_MAP = 64 << 20  # grows by doubling
 _PAGE = 4096
 
-
-def open_lmdb(path: str | os.PathLike[str]) -> Store:
-    """The store at ``path``: one of ours, or a layout of others that is known.
-
-    Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: not an LMDB file, damaged, or of a layout that is not known.
-    """
-    path = os.path.abspath(os.fspath(path))
-    inside = os.path.join(path, "data.mdb")
-    if not is_foreign(inside if os.path.isdir(path) else path):
-        return LmdbStore(path)
-    from ._lmdb_foreign import ForeignLmdbStore  # half of what opening a store of ours would import
-
-    return ForeignLmdbStore(path)
+_T = TypeVar("_T")
 
 
-class LmdbStore(Store):
-    """Reads an LMDB store that fastload wrote: one file, or a folder with ``data.mdb``.
+def read_lmdb(path: str) -> Table:
+    """The table of an LMDB store, of fastload or of another program.
 
     Args:
-        path: of the store.
+        path: of the file, or of a folder with ``data.mdb``.
 
     Raises:
         StoreNotFoundError: nothing there.
-        StoreError: not an LMDB file, damaged, or not written by fastload.
+        StoreError: not an LMDB file, damaged, or of an unknown layout.
     """
+    inside = os.path.join(path, "data.mdb")
+    file = inside if os.path.isdir(path) else path
+    pages = _pages(file)
+    if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
+        return read_layout(pages)
+    from ._lmdb_foreign import read_foreign  # as much again to import as all of our own layout
 
-    format = "lmdb"
-    mapped = True
+    return read_foreign(pages)
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = os.path.abspath(os.fspath(path))
-        inside = os.path.join(self.path, "data.mdb")
-        self._file = inside if os.path.isdir(self.path) else self.path
-        opened = open_layout(self._file)
-        self._opened: Opened | None = opened
-        self._count = len(opened.kinds)
-        self._transaction = opened.pages.transaction
-        opened.sums.check_classes(opened.classes)
-        self.classes = opened.classes
-        self.metadata = opened.metadata
 
-    def __len__(self) -> int:
-        return self._count
+def _pages(path: str) -> Pages:
+    try:
+        return Pages(path)
+    except FileNotFoundError:
+        name = path.removesuffix(os.sep + "data.mdb")
+        hint = (
+            "its packing was not finished: run the same pack command again"
+            if os.path.isdir(name + ".partial")
+            else "check the path"
+        )
+        raise StoreNotFoundError(
+            f"expected an LMDB store, found nothing: {hint}", path=path
+        ) from None
+    except OSError as error:
+        raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error
 
-    @property
-    def _columns(self) -> Opened:
-        if self._opened is None:
-            opened = open_layout(self._file)
-            if (len(opened.kinds), opened.pages.transaction) != (self._count, self._transaction):
-                raise StoreError(
-                    "the store was replaced by another one since it was opened: open it again",
-                    path=self._file,
-                )
-            self._opened = opened
-        return self._opened
 
-    @property
-    def files(self) -> Sequence[str]:
-        """The data file."""
-        return [self._file]
+def read_layout(pages: Pages, *, rebuild: bool = True) -> Table:
+    """The table of a store that fastload wrote. Reads no column except the small JSON ones.
 
-    def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract.
+    Args:
+        pages: of the data file.
+        rebuild: if the table of offsets does not fit the file, compute it anew, with a warning.
+
+    Raises:
+        StoreError: damaged, or another layout; a table that does not fit, without ``rebuild``.
+    """
+    path, records, tree = pages.path, pages.subtree(RECORDS), pages.subtree(COLUMNS)
+    if records is None or tree is None:
+        raise StoreError(
+            "expected an LMDB store that fastload wrote (sub-databases 'records' and 'columns'), "
+            "found another layout",
+            path=path,
+        )
+    count = records.entries
+    values = _Values(pages, tree)
+    reader = ColumnReader(path, count, values.get, prefix="/")
+    format_ = values.json("format", dict)
+    if format_.get("format") != LAYOUT or format_.get("version") not in VERSIONS:
+        raise StoreError(
+            f"expected format {LAYOUT} version 1 or 2, found {str(format_)[:200]}: "
+            "a newer fastload may know it",
+            path=path,
+        )
+    sums = values.json("checksums", dict) if values.has("checksums") else None
+    listed = format_.get("columns", ["labels"] if "labels" in (sums or ()) else [])
+    if not isinstance(listed, list) or not all(isinstance(name, str) for name in listed):
+        raise StoreError(f"not a list of columns: {str(listed)[:200]}", path=path)
+    demand(listed, values.names().__contains__, path)
+    classes = values.json("classes", list)
+    if not all(map(is_text, classes)):
+        raise StoreError("expected class names that are text", path=path)
+    try:
+        fields = [Field.from_json(field) for field in format_.get("fields", [])]
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"damaged fields: {error}", path=path) from error
+    keys = reader.blobs("keys", "key_ends")
+    if keys is None:
+        raise StoreError("the column 'keys' is missing", path=path)
+    offset, nbytes = reader.column("offsets", "<i8"), reader.column("nbytes", "<i8")
+    if not _table_fits(pages, records, values.json("fingerprint", dict), offset, nbytes):
+        if not rebuild:
+            raise StoreError("the table of offsets does not fit the file", path=path)
+        warnings.warn(
+            f"{path!r} was changed or copied by an LMDB tool (such as mdb_copy -c) after it was "
+            "packed: its table of offsets is rebuilt in memory each time it is opened; pack it "
+            "again to open it faster",
+            stacklevel=6,
+        )
+        found = pages.walk(records)
+        offset, nbytes = found.offset, found.nbytes
+    places = [place for name in _LOOKED_UP if (place := pages.find(tree, name)) is not None]
+    return Table(
+        format="lmdb",
+        files=[path],
+        file=constant(count, 0, "<i4"),
+        offset=offset,
+        nbytes=nbytes,
+        keys=keys,
+        labels=_labels(reader, format_.get("labels"), path),
+        sizes=reader.column("sizes", "<i4", 2),
+        kinds=reader.column("kinds", "u1"),
+        crc32c=reader.column("crc32c", "<u4"),
+        fields=reader.fields(fields),
+        classes=classes,
+        metadata=values.json("metadata", dict),
+        fingerprints=[(len(pages.bytes), pages.transaction, 0)],
+        watch=pages.watch,
+        sums=Sums(path, sums),
+        late=True,
+        lookups=Spans(
+            file=np.zeros(len(places), np.int32),
+            offset=np.array([offset for offset, _ in places], np.int64),
+            nbytes=np.array([nbytes for _, nbytes in places], np.int64),
+        ),
+    )
+
+
+def _table_fits(
+    pages: Pages,
+    records: Tree,
+    fingerprint: dict[str, Any],
+    offsets: np.ndarray,
+    nbytes: np.ndarray,
+) -> bool:
+    """Whether the table of offsets describes this file: same commit, same tree, spot checks."""
+    if fingerprint != {"transaction": pages.transaction, "root": records.root}:
+        return False
+    count = records.entries
+    return all(
+        pages.find(records, KEY.pack(index)) == (int(offsets[index]), int(nbytes[index]))
+        for index in ({0, count // 2, count - 1} if count else ())
+    )
+
+
+def _labels(reader: ColumnReader, described: object, path: str) -> np.ndarray | None:
+    """The labels; ``described`` is their dtype and width in "format", None: int64 (n,)."""
+    dtype, width = (
+        described if isinstance(described, list) and len(described) == 2 else ("<i8", None)
+    )
+    if not (is_label_dtype(dtype) and (width is None or (type(width) is int and width >= 0))):
+        raise StoreError(f"not a type of labels: {str(described)[:200]}", path=path)
+    return reader.optional("labels", dtype, *([] if width is None else [width]))
+
+
+class _Values:
+    """The values of the columns tree, as views of the file."""
+
+    def __init__(self, pages: Pages, tree: Tree) -> None:
+        self._pages, self._tree = pages, tree
+
+    def names(self) -> set[str]:
+        """Of all columns, in one walk: searching for each takes a third of the time of opening."""
+        found = self._pages.walk(self._tree)
+        places = zip(found.key.tolist(), found.key_nbytes.tolist())
+        names = (self._pages.bytes[at : at + nbytes].tobytes() for at, nbytes in places)
+        return {name.decode("utf-8", "replace") for name in names}
+
+    def has(self, name: str) -> bool:
+        """Whether there is a column of this name."""
+        return self._pages.find(self._tree, name.encode()) is not None
+
+    def get(self, name: str) -> np.ndarray | None:
+        """uint8 (bytes,); None if there is no such column."""
+        found = self._pages.find(self._tree, name.encode())
+        return None if found is None else self._pages.bytes[found[0] : found[0] + found[1]]
+
+    def json(self, name: str, kind: type[_T]) -> _T:
+        """The JSON value of a column, a ``kind``.
 
         Raises:
-            StoreError: the table names a place outside the file, or the file was cut short.
+            StoreError: the column is missing or something else.
         """
-        columns = self._columns
-        columns.pages.check()
-        offset = columns.offsets[indices].astype(np.int64)
-        nbytes = columns.nbytes[indices].astype(np.int64)
-        wrong = (offset < 0) | (offset > len(columns.pages.bytes) - nbytes)
-        if bool(wrong.any()):
-            first = int(np.flatnonzero(wrong)[0])
+        value = self.get(name)
+        if value is None:
+            raise StoreError(f"the column {name!r} is missing", path=self._pages.path)
+        try:
+            if len(value) > _MAX_JSON:
+                raise ValueError("too long")
+            decoded = json.loads(value.tobytes())
+            if not isinstance(decoded, kind):
+                raise ValueError(f"expected a {kind.__name__}")
+        except (ValueError, RecursionError) as error:
             raise StoreError(
-                f"expected a record inside the file of {len(columns.pages.bytes)} bytes, "
-                f"found {int(nbytes[first])} bytes at {int(offset[first])}: pack it again",
-                path=self._file,
-                record=int(indices[first]),
-            )
-        return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
-
-    def check_whole(self) -> None:
-        """As in the contract."""
-        self._columns.pages.check()
-
-    def check_columns(self) -> bool:
-        """As in the contract."""
-        its = self._columns
-        return its.sums.check_all(its, its.classes)
-
-    def tables(self) -> Spans:
-        """As in the contract."""
-        places = np.array(self._columns.places, np.int64).reshape(-1, 2)
-        offset, nbytes = np.ascontiguousarray(places.T)
-        return Spans(file=np.zeros(len(places), np.int32), offset=offset, nbytes=nbytes)
-
-    def kinds(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract."""
-        columns = self._columns
-        columns.sums.check("kinds", columns.kinds)
-        return self._checked(columns.kinds[indices], indices)
-
-    def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract; always known."""
-        columns = self._columns
-        columns.sums.check("sizes", columns.sizes)
-        sizes: np.ndarray = columns.sizes.take(indices, axis=0)  # rows, faster than by []
-        return sizes
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        """As in the contract: a view of the file."""
-        columns = self._columns
-        columns.sums.check("labels", columns.labels)
-        return columns.labels
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        """As in the contract.
-
-        Raises:
-            StoreError: the table of keys is damaged.
-        """
-        columns = self._columns
-        columns.sums.check("keys", columns.keys)
-        return columns.keys.texts(indices, self._file)
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """As in the contract."""
-        return {name: column.field for name, column in self._columns.fields.items()}
-
-    def column(self, name: str) -> np.ndarray:
-        """As in the contract: a view of the file."""
-        found = self._columns.fields.get(name)
-        if found is None or isinstance(found.values, Blobs):
-            return super().column(name)
-        self._columns.sums.check(f"/{name}", found.values)
-        return found.values
-
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        """As in the contract."""
-        found = self._columns.fields.get(name)
-        if found is None or not isinstance(found.values, Blobs):
-            return super().values(name, indices)
-        self._columns.sums.check(f"/{name}", found.values)
-        return found.values.take(indices, self._file)
-
-    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        """As in the contract; every record has one."""
-        crc32c: np.ndarray = self._columns.crc32c[indices]
-        return crc32c
-
-    def close(self) -> None:
-        """Let go of the map, once no array of ours is used any more."""
-        self._opened = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+                f"the column {name!r} is not valid JSON: {error}", path=self._pages.path
+            ) from error
+        return decoded
 
 
 class LmdbWriter(PartialWriter):
@@ -207,7 +252,7 @@ class LmdbWriter(PartialWriter):
         settings: Mapping[str, Any] | None = None,
     ) -> None:
         self._lmdb = _library()
-        begun = {"format": FORMAT, "version": VERSIONS[-1]}
+        begun = {"format": LAYOUT, "version": VERSIONS[-1]}
         super().__init__(path, begun, classes=classes, metadata=metadata, settings=settings)
         self._pending: list[Batch] = []
         self._pending_nbytes = 0
@@ -223,7 +268,7 @@ class LmdbWriter(PartialWriter):
         if size:
             try:
                 self._check_records(Pages(data))
-            except StoreError as error:  # the library must not be given such a file
+            except StoreError as error:  # the library would crash on such a file
                 raise self._damaged(error.message, data) from error
         try:
             self._env = self._lmdb.open(
@@ -238,7 +283,7 @@ class LmdbWriter(PartialWriter):
         self._partial.keep(self._durable)
 
     def _check_records(self, pages: Pages) -> None:
-        """The records are the first of the journal, and as they were written."""
+        """The records are the first ones of the journal, and as they were written."""
         tree = pages.subtree(RECORDS)
         if tree is None:
             return  # killed before the first of them
@@ -281,7 +326,7 @@ class LmdbWriter(PartialWriter):
             self.sync()
 
     def sync(self) -> None:
-        """Make all that was added durable, in one transaction."""
+        """Make all added records durable, in one transaction."""
         if not self._pending:
             return
         first = self._durable
@@ -301,7 +346,7 @@ class LmdbWriter(PartialWriter):
         self._pending_nbytes = 0
 
     def _make_room(self, nbytes: int, records: int) -> None:
-        """Grow the map beforehand: a transaction that finds it full has to be done again."""
+        """Grow the map beforehand: a transaction that finds it full must be repeated."""
         info = self._env.info()
         # a value takes whole pages, or less than one
         wanted = (info["last_pgno"] + 1) * _PAGE + nbytes + 2 * _PAGE * records + _INITIAL_MAP
@@ -309,11 +354,11 @@ class LmdbWriter(PartialWriter):
             self._env.set_mapsize(max(2 * info["map_size"], wanted))
 
     def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
-        """Put ``items``, whose keys are ascending and greater than all that are there."""
+        """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
         if added != len(items):
             raise StoreError(
-                f"expected {len(items)} new records, {len(items) - added} were there already: "
+                f"expected {len(items)} new records, {len(items) - added} exist already: "
                 f"delete {self._partial.folder!r} to start again",
                 path=self._partial.folder,
             )
@@ -373,14 +418,14 @@ class LmdbWriter(PartialWriter):
         def write(transaction: Any) -> None:
             fingerprint = {"transaction": transaction.id(), "root": tree.root}
             content[b"fingerprint"] = json.dumps(fingerprint).encode()
-            transaction.drop(database, delete=False)  # what a commit that was killed left there
+            transaction.drop(database, delete=False)  # left by a commit that was killed
             items = [(name, _plain(content[name])) for name in sorted(content)]
             self._append(transaction, database, items)
 
         self._write(write)
         self._env.close()
         try:
-            open_layout(data, rebuild=False)  # no store gets its name before it was opened once
+            read_layout(Pages(data), rebuild=False).checked()  # opened once before it gets its name
             self._partial.finish("data.mdb")
             self._closed = True
         except OSError as error:
@@ -391,21 +436,21 @@ class LmdbWriter(PartialWriter):
 
 
 def _described(columns: _columns.Columns) -> dict[str, Any]:
-    """The value of "format": version 1 wherever an older fastload can read the store."""
+    """The value of "format": version 1 if an older fastload can read the store."""
     labels = columns.labels
     extra: dict[str, Any] = {}
     if labels is not None and (labels.dtype.str, labels.ndim) != ("<i8", 1):
         extra["labels"] = [labels.dtype.str, labels.shape[1] if labels.ndim > 1 else None]
     if columns.fields:
         extra["fields"] = [column.field.as_json() for column in columns.fields.values()]
-    return {"format": FORMAT, "version": VERSIONS[1 if extra else 0], **extra}
+    return {"format": LAYOUT, "version": VERSIONS[1 if extra else 0], **extra}
 
 
 def _plain(value: bytes | np.ndarray) -> bytes | memoryview:
     return value if isinstance(value, bytes) else value.reshape(-1).view(np.uint8).data
 
 
-def _library() -> Any:
+def _library() -> ModuleType:
     try:
         import lmdb
     except ImportError as error:
@@ -413,6 +458,22 @@ def _library() -> Any:
     return lmdb
 
 
-def _data_format_1(lmdb: Any) -> dict[str, Any]:
+def _data_format_1(lmdb: ModuleType) -> dict[str, int]:
     """Arguments that keep py-lmdb 3 and newer from writing the data format of LMDB 1.0."""
     return {"lib_version": 0} if int(lmdb.__version__.split(".")[0]) >= 3 else {}
+
+
+def _has_data_file(path: str) -> bool:
+    """Whether a folder is an LMDB environment."""
+    return os.path.isfile(os.path.join(path, "data.mdb"))
+
+
+FORMAT = Format(
+    name="lmdb",
+    title="LMDB",
+    suffixes=(".lmdb",),
+    open=functools.partial(TableStore, read=read_lmdb),
+    writer=LmdbWriter,
+    recognise=_has_data_file,
+    folders=True,
+)

@@ -1,11 +1,12 @@
 """N5: reader and writer of the folder ``NAME.n5``. The layout is written down in docs/formats.md.
 
-The first dimension of N5 changes fastest, so that images of height H and width W are a dataset of
-[3, W, H, N]; a block is a file of some images, which lie in it as (height, width, 3).
+The first dimension of N5 changes fastest, so images of height H and width W are a dataset of
+[3, W, H, N]. A block is a file of several images, which lie in it as (height, width, 3).
 """
 
 from __future__ import annotations
 
+import functools
 import os
 
 import numpy as np
@@ -13,96 +14,87 @@ import numpy as np
 from ...errors import StoreError, StoreNotFoundError
 from .._columns import Columns
 from .._read import open_regular
-from .._table import Fingerprint, Table, TableStore
-from ._array_table import arrays_of, read_header
+from ..registry import Format
+from ..table import Fingerprint, Indirect, Table, TableStore
 from ._array_writer import to_json, write_synced
-from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, check_stored, file_print, read_json
-from ._folder_table import folder_table
-from ._image_array import IMAGES, Axes, axes_of, first_of
+from ._blocks import (
+    BlockArrayWriter,
+    BlockWriter,
+    check_stored,
+    file_print,
+    folder_table,
+    read_json,
+)
+from ._image_table import IMAGES, Axes, Header, arrays_of, axes_of, first_of
 from ._n5_dataset import DTYPES, Dataset, block_head, describe, write_dataset
 
-FORMAT = "n5"
+NAME = "n5"
 VERSION = 1
 
 
-class N5Store(TableStore):
-    """Reads an N5 folder with a dataset of images, or a dataset that is one.
-
-    Args:
-        path: of the folder.
+def read_n5(path: str) -> Table:
+    """The table of an N5 folder with a dataset of images, or of a dataset that is one.
 
     Raises:
         StoreNotFoundError: nothing there.
-        StoreError: no N5, damaged, or in blocks that do not hold whole images.
+        StoreError: not N5, damaged, or in blocks that do not hold whole images.
     """
+    if not os.path.isdir(path):
+        raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
+    attributes = read_json(os.path.join(path, "attributes.json")) or {}
 
-    format = FORMAT
+    def has(name: str) -> bool:
+        return name in attributes or os.path.exists(
+            os.path.join(path, *name.split("/"), "attributes.json")
+        )
 
-    def _load(self, path: str) -> Table:
-        if not os.path.isdir(path):
-            raise StoreNotFoundError("expected an N5 folder, found nothing", path=path)
-        attributes = read_json(os.path.join(path, "attributes.json")) or {}
+    header = Header.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    name = ""
+    if "dimensions" not in attributes:
+        there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
+        name = first_of(IMAGES, there) or "images"
+    images = Dataset.open(path, name)
+    if images is None:
+        raise StoreError(
+            f"expected an N5 dataset of images ({', '.join(IMAGES)}), found none", path=path
+        )
+    axes = axes_of(images.shape, images.dtype, path, name)
+    check_stored(images.folder, images.shape, 1)
+    file, offset, files, prints = _places(images, axes)
+    indirect = None
+    if files is None:
+        indirect = Indirect(
+            f"the blocks of {os.path.basename(path)} are compressed, incomplete or not in the "
+            "order (N, height, width, 3), so each has to be unpacked in Python: pack it again",
+            functools.partial(_read_images, images, axes),
+        )
+        files = [os.path.join(images.folder, "attributes.json")]
+        prints = [file_print(files[0])]
 
-        def has(name: str) -> bool:
-            return name in attributes or os.path.exists(
-                os.path.join(path, *name.split("/"), "attributes.json")
-            )
+    def get(name: str) -> np.ndarray | None:
+        found = Dataset.open(path, name)
+        return None if found is None else found.read()
 
-        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
-        name = ""
-        if "dimensions" not in attributes:
-            there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
-            name = first_of(IMAGES, there) or "images"
-        images = Dataset.open(path, name)
-        if images is None:
-            raise StoreError(
-                f"expected an N5 dataset of images ({', '.join(IMAGES)}), found none", path=path
-            )
-        axes = axes_of(images.shape, images.dtype, path, name)
-        check_stored(images.folder, images.shape, 1)
-        self._images, self._axes = images, axes
-        file, offset, files, prints = _places(images, axes)
-        self.indirect = None
-        if files is None:
-            self.indirect = (
-                f"the blocks of {os.path.basename(path)} are compressed, incomplete or not in the "
-                f"order (N, height, width, 3), so each has to be unpacked in Python: pack it again"
-            )
-            files = [os.path.join(images.folder, "attributes.json")]
-            prints = [file_print(files[0])]
+    return folder_table(
+        path, get, format=NAME, axes=axes, file=file, offset=offset, files=files,
+        fingerprints=prints, indirect=indirect, attributes=attributes, header=header,
+    )  # fmt: skip
 
-        def get(name: str) -> np.ndarray | None:
-            found = Dataset.open(path, name)
-            return None if found is None else found.read()
 
-        return folder_table(
-            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
-            fingerprints=prints, in_place=self.indirect is None,
-            attributes=attributes, header=header,
-        )  # fmt: skip
-
-    def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; where blocks are compressed, they are unpacked.
-
-        Raises:
-            StoreError: a block cannot be read.
-        """
-        self._table  # noqa: B018 - reads where the images are, if that was let go of
-        if self.indirect is None:
-            return super().read(indices)
-        images, found = self._images, {}
-        for number in np.unique(indices // images.rows).tolist():
-            block = images.block(number)
-            for index in np.unique(indices[indices // images.rows == number]).tolist():
-                found[index] = self._axes.rgb(block[index % images.rows])
-        return [found[index] for index in indices.tolist()]
+def _read_images(images: Dataset, axes: Axes, indices: np.ndarray) -> list[bytes]:
+    """Images of blocks that have to be unpacked."""
+    found = {}
+    for number in np.unique(indices // images.rows).tolist():
+        block = images.block(number)
+        for index in np.unique(indices[indices // images.rows == number]).tolist():
+            found[index] = axes.rgb(block[index % images.rows])
+    return [found[index] for index in indices.tolist()]
 
 
 def _places(
     images: Dataset, axes: Axes
 ) -> tuple[np.ndarray, np.ndarray, list[str] | None, list[Fingerprint]]:
-    """File and offset of each image; no files where images do not lie there as they are."""
+    """File and offset of each image; no files if images do not lie there as they are."""
     count = axes.count
     numbers = np.arange(count, dtype=np.int64)
     none = np.zeros(count, np.int64)
@@ -132,8 +124,9 @@ def _places(
 class N5Writer(BlockArrayWriter):
     """Writes an N5 folder. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
+    read = staticmethod(read_n5)
 
     def _images(self, folder: str, width: int, height: int) -> BlockWriter:
         return BlockWriter(
@@ -156,7 +149,14 @@ class N5Writer(BlockArrayWriter):
         }
         write_synced(os.path.join(root, "attributes.json"), to_json(attributes))
 
-    def _check(self, path: str, count: int) -> None:
-        found = len(N5Store(path))
-        if found != count:
-            raise StoreError(f"expected {count} records, found {found}", path=path)
+
+FORMAT = Format(
+    name="n5",
+    title="N5",
+    suffixes=(".n5",),
+    open=functools.partial(TableStore, read=read_n5),
+    writer=N5Writer,
+    folders=True,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

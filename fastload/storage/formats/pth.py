@@ -1,14 +1,13 @@
 """torch.save files: reader and writer of ``NAME.pth``. docs/formats.md has the layout.
 
-``torch.load("NAME.pth", weights_only=True, mmap=True)`` gives a dict with the images as a uint8
+``torch.load("NAME.pth", weights_only=True, mmap=True)`` returns a dict with the images as a uint8
 tensor (N, 3, H, W). Its strides are those of ``channels_last``: in the file an image lies as
-(H, W, 3), which is what the engines read in place.
+(H, W, 3), which the engines read in place.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import os
 import reprlib
@@ -18,109 +17,88 @@ from typing import Any
 import numpy as np
 
 from ...errors import StoreError
+from .._column_reader import ColumnReader, checked_classes, checked_labels
 from .._columns import Columns
-from .._fields import Blobs, LateBlobs, encode_text
+from .._fields import Blobs, DeferredStrings, encode_text, numbered_keys
 from .._read import open_regular
 from .._shards import Sharding
 from .._sums import Sums
-from .._table import Table, TableStore
 from ..base import RAW, Writer
-from ._array_shards import array_writer
-from ._array_table import (
-    Arrays,
-    arrays_of,
-    checked_classes,
-    checked_labels,
-    numbered,
-    read_header,
-    same,
-)
+from ..registry import Format
+from ..table import Indirect, Table, TableStore, constant
+from ._array_shards import array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
-from ._image_array import CLASSES, IMAGES, LABELS, Axes, axes_of, first_of
-from ._joined import read_shards
+from ._image_table import (
+    CLASSES,
+    IMAGES,
+    LABELS,
+    Axes,
+    Header,
+    arrays_of,
+    axes_of,
+    first_of,
+)
 from ._pth_file import PthFile, PthWriter, TensorRef, strided
 
-FORMAT = "pth"
+NAME = "pth"
 VERSION = 1
 _MAX_LISTED = 1 << 26  # numbers in lists
 _DTYPES = "bool i1 u1 i2 i4 i8 f2 f4 f8"
 
 
-class PthStore(TableStore):
-    """Reads a .pth file with a uint8 tensor of images.
-
-    Args:
-        path: of the file, or of shards.
+def read_pth(path: str) -> Table:
+    """The table of a .pth file with a uint8 tensor of images, or of shards.
 
     Raises:
         StoreNotFoundError: nothing there.
         StoreError: not written by ``torch.save``, damaged, or without images.
     """
-
-    format = FORMAT
-
-    def _load(self, path: str) -> Table:
-        if not os.path.exists(path):
-            self.indirect = None
-            return read_shards(path, FORMAT, _in_one_order)
-        file = PthFile(path)
-        content = _content(file)
-        name = first_of(IMAGES, content)
-        images = content[name] if name is not None else None
-        if not isinstance(images, TensorRef):
-            raise StoreError(
-                f"expected a tensor of images ({', '.join(IMAGES)}), found "
-                f"{', '.join(list(content)[:20]) or 'nothing'}: is it a model?",
-                path=path,
-            )
-        axes = axes_of(images.shape, images.storage.dtype, path, str(name))
-        count, nbytes = axes.count, axes.nbytes
-        self._axes, self._images, self._begin = axes, images, file.begin(images)
-        offset = np.zeros(count, np.int64)
-        self.indirect = None
-        if _in_place(axes, images):
-            offset += self._begin + images.start + np.arange(count, dtype=np.int64) * nbytes
-        elif count:
-            self.indirect = (
-                f"{os.path.basename(path)} has to be put into another order in Python, because its "
-                f"images do not lie as (height, width, 3): pack it again, or save "
-                "images.contiguous(memory_format=torch.channels_last)"
-            )
-        return _table(file, content, axes, offset, 0 if self.indirect else nbytes)
-
-    def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; where images lie in another order, they are rearranged.
-
-        Raises:
-            StoreError: the file cannot be read, or was cut short.
-        """
-        self._table  # noqa: B018 - reads where the images are, if that was let go of
-        if self.indirect is None:
-            return super().read(indices)
-        images = self._images
-        item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
-        nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
-        try:
-            with open(self.path, "rb", opener=open_regular) as file:
-                found = []
-                for index in indices.tolist():
-                    file.seek(self._begin + images.start + index * images.strides[0])
-                    found.append(self._axes.rgb(strided(file.read(nbytes), item, 0)))
-                return found
-        except (OSError, ValueError) as error:
-            raise StoreError(f"the image cannot be read: {error}", path=self.path) from error
+    if not os.path.exists(path):
+        return read_shards(path, NAME, read_pth)
+    file = PthFile(path)
+    content = _content(file)
+    name = first_of(IMAGES, content)
+    images = content[name] if name is not None else None
+    if not isinstance(images, TensorRef):
+        raise StoreError(
+            f"expected a tensor of images ({', '.join(IMAGES)}), found "
+            f"{', '.join(list(content)[:20]) or 'nothing'}: is it a model?",
+            path=path,
+        )
+    axes = axes_of(images.shape, images.storage.dtype, path, str(name))
+    begin = file.begin(images)
+    offset, indirect = np.zeros(axes.count, np.int64), None
+    if _in_place(axes, images):
+        offset += begin + images.start + np.arange(axes.count, dtype=np.int64) * axes.nbytes
+    elif axes.count:
+        indirect = Indirect(
+            f"{os.path.basename(path)} has to be rearranged in Python, because its images do not "
+            "lie as (height, width, 3): pack it again, or save "
+            "images.contiguous(memory_format=torch.channels_last)",
+            functools.partial(_read_images, path, axes, images, begin),
+        )
+    return _table(file, content, axes, offset, indirect)
 
 
-def _in_one_order(path: str) -> Table:
-    """The table of one shard."""
-    shard = PthStore(path)
-    if shard.indirect is not None:
-        raise StoreError(f"{shard.indirect}; or open the files as a list", path=path)
-    return shard._table
+def _read_images(
+    path: str, axes: Axes, images: TensorRef, begin: int, indices: np.ndarray
+) -> list[bytes]:
+    """Images that lie in another order, rearranged."""
+    item = TensorRef(images.storage, 0, images.shape[1:], images.strides[1:])
+    nbytes = 1 + sum((n - 1) * s for n, s in zip(item.shape, item.strides))
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            found = []
+            for index in indices.tolist():
+                file.seek(begin + images.start + index * images.strides[0])
+                found.append(axes.rgb(strided(file.read(nbytes), item, 0)))
+            return found
+    except (OSError, ValueError) as error:
+        raise StoreError(f"the image cannot be read: {error}", path=path) from error
 
 
 def _content(file: PthFile) -> dict[str, Any]:
-    """What was saved, as a dict with flat names; of a tuple, images and labels."""
+    """What was saved, as a dict with flat names; a tuple is taken as images and labels."""
     content = file.content
     if isinstance(content, TensorRef):
         content = (content,)
@@ -141,13 +119,17 @@ def _content(file: PthFile) -> dict[str, Any]:
 
 
 def _table(
-    file: PthFile, content: dict[str, Any], axes: Axes, offset: np.ndarray, nbytes: int
+    file: PthFile,
+    content: dict[str, Any],
+    axes: Axes,
+    offset: np.ndarray,
+    indirect: Indirect | None,
 ) -> Table:
     path, count = file.path, axes.count
     own = "fastload" in content
     if own:  # torch can be told to write no checksums
         file.check_content()
-    header = read_header(content.get("fastload"), FORMAT, VERSION, path, content.__contains__)
+    header = Header.read(content.get("fastload"), NAME, VERSION, path, content.__contains__)
 
     def get(name: str) -> np.ndarray | None:
         value = content.get(name)
@@ -155,34 +137,35 @@ def _table(
             return file.array(value, check=own)
         return _numbers(value, count, path) if isinstance(value, (list, tuple)) else None
 
-    arrays = Arrays(path, count, get)
+    reader = ColumnReader(path, count, get)
     labels, classes = first_of(LABELS, content), first_of(CLASSES, content)
-    crc32c = arrays.optional("crc32c", "<i8")
+    crc32c = reader.optional("crc32c", "<i8")
     keys = content.get("keys")
     if keys is not None and not (isinstance(keys, list) and len(keys) == count):
         raise StoreError(f"expected a list of {count} keys", path=path)
-    table = Table(
-        format=FORMAT,
+    return Table(
+        format=NAME,
         files=[path],
-        file=same(count, 0, "<i4"),
+        file=constant(count, 0, "<i4"),
         offset=offset,
-        nbytes=same(count, nbytes, "<i8"),
-        sizes=same(count, (axes.width, axes.height), "<i4"),
-        kinds=same(count, RAW, "u1"),
-        keys=LateBlobs(count, functools.partial(_keys, path, count), path),
+        nbytes=constant(count, 0 if indirect else axes.nbytes, "<i8"),
+        sizes=constant(count, (axes.width, axes.height), "<i4"),
+        kinds=constant(count, RAW, "u1"),
+        keys=DeferredStrings(count, functools.partial(_keys, path, count), path),
         labels=checked_labels(get(labels), count, path) if labels else None,
         crc32c=None if crc32c is None else crc32c.astype("<u4"),
-        fields=arrays.fields(header["fields"]),
+        fields=reader.fields(header.fields),
         classes=checked_classes(content[classes], path) if classes else [],
-        metadata=header["metadata"],
-        # Those of the archive were compared, which were all that older stores have.
-        sums=Sums(path, header.get("crc32c", {}) if own else None),
+        metadata=header.metadata,
+        # Older stores have only the checksums of the archive, which were compared.
+        sums=Sums(path, {} if own and header.sums is None else header.sums),
+        watch=file.mapped.watch,  # set once a column was left in the file
+        indirect=indirect,
     )
-    return dataclasses.replace(table, watch=file.mapped.watch)
 
 
 def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
-    """A list of numbers, or of lists of as many each, as an array; of anything else an error."""
+    """A list of numbers, or of equally long lists of them, as an array; else StoreError."""
     width = len(value[0]) if len(value) and isinstance(value[0], (list, tuple)) else None
     rows = [value] if width is None else value
     if (
@@ -192,7 +175,7 @@ def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
         or any(not isinstance(one, (int, float)) for row in rows for one in row)
     ):
         raise StoreError(
-            f"expected {count} numbers, or lists of as many numbers each, found "
+            f"expected {count} numbers, or equally long lists of numbers, found "
             f"{reprlib.repr(value)}",
             path=path,
         )
@@ -203,14 +186,14 @@ def _numbers(value: Sequence[Any], count: int, path: str) -> np.ndarray:
 
 
 def _keys(path: str, count: int) -> Blobs:
-    """The names of the records of a file that was read before."""
+    """The keys of a file that was read before."""
     keys = _content(PthFile(path)).get("keys")
     if keys is None:
-        return numbered(count)
+        return numbered_keys(count)
     try:
         return Blobs.of([encode_text(key if type(key) is str else str(int(key))) for key in keys])
     except (TypeError, ValueError) as error:
-        raise StoreError(f"expected names as texts, found another: {error}", path=path) from error
+        raise StoreError(f"expected names as texts: {error}", path=path) from error
 
 
 def _in_place(axes: Axes, images: TensorRef) -> bool:
@@ -231,15 +214,16 @@ def write_pth(
     total: int | None = None,
     **options: Any,
 ) -> Writer:
-    """The writer of a .pth file, or of several. See ``open_writer`` for the arguments."""
+    """The writer of a .pth file, or of shards. See ``open_writer`` for the arguments."""
     return array_writer(PthStoreWriter, path, Sharding(shards, shard_nbytes, total), **options)
 
 
 class PthStoreWriter(ArrayWriter):
     """Writes a .pth file. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
+    read = staticmethod(read_pth)
 
     _file: Any = None
     _writer: PthWriter | None = None
@@ -250,7 +234,7 @@ class PthStoreWriter(ArrayWriter):
         self._writer.begin()
 
     def _write(self, data: Sequence[bytes | memoryview]) -> None:
-        assert self._writer is not None  # begun
+        assert self._writer is not None  # after _begin
         for item in data:
             self._writer.write(item)
 
@@ -258,7 +242,7 @@ class PthStoreWriter(ArrayWriter):
         if self._writer is None:
             self._begin()
         writer = self._writer
-        assert writer is not None  # begun
+        assert writer is not None  # after _begin
         width, height = self._size or (1, 1)
         count, nbytes = len(columns), width * height * 3
         images = writer.view(
@@ -288,14 +272,20 @@ class PthStoreWriter(ArrayWriter):
         self._file.close()
         return "data"
 
-    def _check(self, path: str, count: int) -> None:
-        found = len(PthStore(path))
-        if found != count:
-            raise StoreError(f"expected {count} records, found {found}", path=path)
-
     def _release(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
             writer.abandon()
-            with contextlib.suppress(OSError):  # of what was buffered for a file thrown away
+            with contextlib.suppress(OSError):  # buffered data of a file that is deleted
                 self._file.close()
+
+
+FORMAT = Format(
+    name="pth",
+    title="torch.save",
+    suffixes=(".pth",),
+    open=functools.partial(TableStore, read=read_pth),
+    writer=write_pth,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

@@ -1,7 +1,7 @@
 """MXNet RecordIO: reader and writer of ``NAME.rec``. The layout is written down in docs/formats.md.
 
-Beside it lie ``NAME.idx`` and ``NAME.lst``, as im2rec writes them. What a store of ours knows
-beyond that lies in its sidecar; files that others wrote are scanned once when they are opened.
+Beside it lie ``NAME.idx`` and ``NAME.lst``, as im2rec writes them. Everything else lies in the
+sidecar. Files that other programs wrote are scanned when they are opened.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from .._columns import Columns
 from .._crc import crc32c
 from .._fields import label_column
 from .._mapped import map_file
-from .._sidecar import SHARD, STORE, stream_table
-from .._table import Table, TableStore, fingerprint
-from ..base import Batch
+from ..base import Batch, Store
+from ..registry import Format
+from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..table import Table, TableStore, fingerprint
 from . import _recordio_scan
 from ._recordio_frames import (
     HEAD,
@@ -34,60 +35,57 @@ from ._recordio_frames import (
     pieces_at,
 )
 from ._recordio_scan import MARK_ID2, SHARD_ID2, SPLIT, STORE_ID2, pack_id2
-from ._stream import StreamWriter
 
 _HEADER = struct.Struct("<IfQQ")  # flag, label, id, id2
 
 
-class RecordIOStore(TableStore):
-    """Reads RecordIO files: one, or the shards of one store."""
+def open_recordio(path: str) -> Store:
+    """The store at ``path``: RecordIO files, one or the shards of one store."""
+    return TableStore(path, _Reader())
 
-    format = _recordio_scan.FORMAT
-    _joined: _Joined | None = None
 
-    def _load(self, path: str) -> Table:
-        table = stream_table(path, self.format, mark=_mark_of, scan=_recordio_scan.scan)
+class _Reader:
+    """Path -> the table of RecordIO files. Records in several pieces lie in memory."""
+
+    def __init__(self) -> None:
+        self._memory: _MemoryFile | None = None
+
+    def __call__(self, path: str) -> Table:
+        scan = _recordio_scan.scan
+        table = read_stream(path, _recordio_scan.NAME, mark=_mark_of, scan=scan)
         split = np.flatnonzero(table.offset % 4 == SPLIT)
-        return self._with_joined(table, split) if len(split) else table
+        return self._joined(table, split) if len(split) else table
 
-    def _with_joined(self, table: Table, split: np.ndarray) -> Table:
-        """``table`` with the records ``split``, which lie in pieces, in a file of memory."""
+    def _joined(self, table: Table, split: np.ndarray) -> Table:
+        """``table`` with the records ``split``, which lie in pieces, in a file in memory."""
         parts = []
         for record in split.tolist():
             path = table.files[int(table.file[record])]
             data = map_file(path)
             whole = join(data, pieces_at(data, int(table.offset[record]) - SPLIT, path, record))
             parts.append(whole[len(whole) - int(table.nbytes[record]) :])
-        if self._joined is None:  # kept while this object lives: the core may have its name
-            self._joined = _Joined(b"".join(parts))
+        if self._memory is None:  # kept while the store lives: the core may know its name
+            self._memory = _MemoryFile(b"".join(parts))
         file, offset = table.file.copy(), table.offset.copy()
         lengths = np.array([len(part) for part in parts], np.int64)
         file[split] = len(table.files)
         offset[split] = np.cumsum(lengths) - lengths
         prints = None
         if table.fingerprints is not None:
-            prints = [*table.fingerprints, fingerprint(self._joined.path)]
+            prints = [*table.fingerprints, fingerprint(self._memory.path)]
         return dataclasses.replace(
             table,
-            files=[*table.files, self._joined.path],
+            files=[*table.files, self._memory.path],
             file=file,
             offset=offset,
             fingerprints=prints,
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_joined": None}
+        return {"_memory": None}
 
 
-def _mark_of(begin: bytes) -> bytes | None:
-    """What ``id2`` in the header of the first record says."""
-    if len(begin) < HEAD + _HEADER.size:
-        return None
-    marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}
-    return marks.get(_HEADER.unpack_from(begin, HEAD)[3] & MARK_ID2)
-
-
-class _Joined:
+class _MemoryFile:
     """Bytes in an anonymous file of this process and its children, reached by ``path``."""
 
     def __init__(self, data: bytes) -> None:
@@ -96,15 +94,23 @@ class _Joined:
             file.write(data)
         self.path = f"/proc/self/fd/{self._descriptor}"
 
-    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    # Bound here: at exit the module's names may be deleted before this is called.
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
         close(self._descriptor)
 
 
-class RecordIOWriter(StreamWriter):
-    """Writes RecordIO files, and the .idx and .lst of each."""
+def _mark_of(begin: bytes) -> bytes | None:
+    """The mark in ``id2`` of the first record's header."""
+    if len(begin) < HEAD + _HEADER.size:
+        return None
+    marks = {STORE_ID2: STORE, SHARD_ID2: SHARD}
+    return marks.get(_HEADER.unpack_from(begin, HEAD)[3] & MARK_ID2)
 
-    format = _recordio_scan.FORMAT
+
+class RecordIOWriter(StreamWriter):
+    """Writes RecordIO files, each with its .idx and .lst."""
+
+    format = _recordio_scan.NAME
 
     def extend(self, batch: Batch) -> None:
         """As in the contract.
@@ -120,7 +126,7 @@ class RecordIOWriter(StreamWriter):
         ]
         self._split: dict[int, bytes] = {}
         if split:
-            # What the base class takes for the record are as many bytes of its pieces.
+            # The base class writes this many bytes of the pieces in place of the record.
             data = list(batch.data)
             for i in split:
                 self._split[i] = b"".join(pieces(headers[i] + bytes(data[i])))
@@ -173,7 +179,7 @@ class RecordIOWriter(StreamWriter):
         return before, after
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
-        """.idx: id, offset. .lst: id, labels, key. Columns are parted by tabs."""
+        """.idx: id, offset. .lst: id, labels, key. Columns are separated by tabs."""
         assert records.places is not None  # a stream's records have them
         stem = os.path.splitext(name)[0]
         numbers = self._ids(records)
@@ -189,7 +195,7 @@ class RecordIOWriter(StreamWriter):
         return {f"{stem}.idx": b"".join(index), f"{stem}.lst": b"".join(lines)}
 
     def _ids(self, records: Columns) -> range:
-        """Indices in the store of the records of one file: files are asked for in order."""
+        """Indices in the store of the records of one file; called for the files in order."""
         first = self._listed
         self._listed = first + len(records)
         return range(first, self._listed)
@@ -198,5 +204,16 @@ class RecordIOWriter(StreamWriter):
 
 
 def _one_line(key: bytes) -> bytes:
-    """A key as it can stand in a line: without tabs and ends of lines."""
+    """A key for one line: tabs and line breaks become blanks."""
     return key.replace(b"\t", b" ").replace(b"\n", b" ").replace(b"\r", b" ")
+
+
+FORMAT = Format(
+    name="recordio",
+    title="RecordIO",
+    suffixes=(".rec",),
+    open=open_recordio,
+    writer=RecordIOWriter,
+    options=frozenset({"shards"}),
+    companions=("{stem}.idx", "{stem}.lst"),
+)

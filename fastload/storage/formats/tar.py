@@ -1,12 +1,13 @@
-"""Tar, as WebDataset has it: reader and writer of ``NAME.tar``. The layout is in docs/formats.md.
+"""WebDataset tar archives: reader and writer of ``NAME.tar``. The layout is in docs/formats.md.
 
-A sample is a run of members with one name before the first dot: key.cls, key.json, key.jpg. What
-a store of ours knows beyond that lies in its sidecar; archives that others wrote are scanned once
-when they are opened (``_tar_scan.py``).
+A sample is a run of members with the same name before the first dot: key.cls, key.json, key.jpg.
+Everything else lies in the sidecar. Archives that other programs wrote are scanned when they are
+opened (``_tar_scan.py``).
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -15,25 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from .._fields import RESERVED, Field, encode_text, label_column
-from .._read import open_regular
-from .._sidecar import SHARD, STORE, stream_table
+from .._fields import encode_text, label_column
 from .._signatures import image_format
-from .._table import Table, TableStore
 from ..base import ENCODED, RAW, Batch
+from ..registry import Format
+from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..table import Table, TableStore
 from . import _tar_scan
-from ._stream import StreamWriter
 from ._tar_members import BLOCK, header, owned, owner
 
 _ENDINGS = {"jpeg": b"jpg", "tiff": b"tif", "other": b"img"}
-_FIELD_KINDS = {b"json": "json", b"txt": "text", b"cls": "text"}
-# What a part of a name may be, so that every reader takes it for what it is.
+# Parts of a name that every reader understands in the same way.
 _SAFE = re.compile(rb"(?!__)(?!.*~\d+\Z)[^\0-\x1f\\:.]+\Z")
 
 
-_USER = (
-    b"fastload"  # of a store's first member; its group is the mark: no reader needs to know them
-)
+# The user name of a store's first member; its group name is the mark. Readers ignore both.
+_USER = b"fastload"
 
 
 def _mark_of(begin: bytes) -> bytes | None:
@@ -41,70 +39,18 @@ def _mark_of(begin: bytes) -> bytes | None:
     return group if user == _USER and group in (STORE, SHARD) else None
 
 
-class TarStore(TableStore):
-    """Reads WebDataset shards: one archive, or several."""
-
-    format = _tar_scan.FORMAT
-    _extras: Mapping[str, tuple[Field, Any]] = {}
-
-    def _load(self, path: str) -> Table:
-        return stream_table(path, self.format, mark=_mark_of, scan=self._scanned)
-
-    def _scanned(self, files: Sequence[str]) -> Table:
-        scan = _tar_scan.Scan(files)
-        self._extras = dict(_named(scan.extras))
-        return scan.table
-
-    @property
-    def fields(self) -> Mapping[str, Field]:
-        """As in the contract; without a sidecar, the other members of the samples."""
-        found = super().fields
-        return {**found, **{name: field for name, (field, _) in self._extras.items()}}
-
-    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
-        """As in the contract. A sample without this member has nothing there, or JSON's null."""
-        table = self._table
-        if name not in self._extras:
-            return super().values(name, indices)
-        field, places = self._extras[name]
-        nothing = b"null" if field.kind == "json" else b""
-        found = []
-        opened: dict[int, int] = {}
-        try:
-            for file, offset, nbytes in zip(*(place[indices].tolist() for place in places)):
-                if file not in opened and nbytes >= 0:
-                    opened[file] = open_regular(table.files[file])
-                found.append(os.pread(opened[file], nbytes, offset) if nbytes >= 0 else nothing)
-        finally:
-            for descriptor in opened.values():
-                os.close(descriptor)
-        return found
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        state.pop("_extras", None)
-        return state
-
-
-def _named(extras: Mapping[bytes, Any]) -> list[tuple[str, tuple[Field, Any]]]:
-    """Members as fields, by their endings."""
-    named = []
-    for ending, places in extras.items():
-        name = ending.decode("utf-8", "replace")
-        name = f"member.{name}" if name in RESERVED else name
-        kind = _FIELD_KINDS.get(ending.rsplit(b".", 1)[-1], "bytes")
-        if 0 < len(name) <= 100 and name.isprintable():
-            named.append((name, (Field(name, kind), places)))
-    return named
+def read_tar(path: str) -> Table:
+    """The table of WebDataset shards; without a sidecar, other members are fields."""
+    return read_stream(path, _tar_scan.NAME, mark=_mark_of, scan=_tar_scan.scan)
 
 
 class TarWriter(StreamWriter):
     """Writes WebDataset shards."""
 
-    format = _tar_scan.FORMAT
+    format = _tar_scan.NAME
 
     def shard_name(self, number: int, count: int) -> str:
-        """As WebDataset's own writer counts them."""
+        """As WebDataset's own writer names them."""
         stem, suffix = os.path.splitext(os.path.basename(self.path))
         return f"{stem}-{number:06d}{suffix}"
 
@@ -150,7 +96,7 @@ class TarWriter(StreamWriter):
         return before, after
 
     def _ending(self, batch: Batch) -> bytes:
-        """The ending of the store's first key; others get their index into the name."""
+        """The extension of the store's first key; keys with another one get an index."""
         chunks = self._partial.chunks
         earlier = chunks[0].keys if chunks else self._columns[0].keys if self._columns else None
         key = (
@@ -162,10 +108,10 @@ class TarWriter(StreamWriter):
 
 
 def _stem(key: bytes, ending: bytes, index: int) -> tuple[bytes, bool]:
-    """What the members of a sample are called, and whether ``key`` can be told from it.
+    """The name of a sample's members, and whether ``key`` can be restored from it.
 
-    Two keys never get one name: those that end in the store's own ending keep what is before it,
-    all others get their index.
+    No two keys get the same name: keys with the store's own extension keep the part before it, all
+    others get their index.
     """
     parts = key.split(b"/")
     base, _, own = parts[-1].partition(b".")
@@ -184,7 +130,7 @@ def _image_ending(data: bytes | memoryview, kind: int) -> bytes:
 
 
 def _member_ending(field: str, value: bytes | memoryview) -> bytes:
-    """A field of bytes is a member of its own, called after it: mask.png."""
+    """The extension of the member that holds a field of bytes, such as mask.png."""
     name = re.sub(rb"[^\w-]", b"_", encode_text(field)).lower()
     found = image_format(value)
     return name + b"." + (b"bin" if found == "other" else _ENDINGS.get(found, found.encode()))
@@ -196,3 +142,13 @@ def _member(name: bytes, data: bytes | memoryview) -> bytes:
 
 def _json(facts: Mapping[str, Any]) -> bytes:
     return json.dumps(facts, ensure_ascii=False).encode("utf-8", "surrogateescape")
+
+
+FORMAT = Format(
+    name="tar",
+    title="tar",
+    suffixes=(".tar",),
+    open=functools.partial(TableStore, read=read_tar),
+    writer=TarWriter,
+    options=frozenset({"shards"}),
+)

@@ -1,8 +1,8 @@
 """TFRecord: reader and writer of ``NAME.tfrecord``. The layout is written down in docs/formats.md.
 
 A record is a tf.train.Example with the feature names of TF-Slim's ImageNet; the image is the last
-feature, so that the others lie together before it. What a store of ours knows beyond that lies in
-its sidecar; files that others wrote are scanned once when they are opened (``_tfrecord_scan.py``).
+feature, so that the others lie together before it. Everything else lies in the sidecar. Files that
+other programs wrote are scanned when they are opened (``_tfrecord_scan.py``).
 """
 
 from __future__ import annotations
@@ -15,31 +15,28 @@ import numpy as np
 from .._columns import Columns
 from .._crc import crc32c
 from .._fields import encode_text, label_column
-from .._sidecar import SHARD, STORE, stream_table
 from .._signatures import image_format
-from .._table import Table, TableStore
 from ..base import ENCODED, Batch
+from ..registry import Format
+from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..table import Table, TableStore
 from . import _example, _tfrecord_scan
-from ._stream import StreamWriter
+from ._protobuf import to_varint
 from ._tfrecord_frames import HEAD, TAIL, head, masked
 
 
-class TFRecordStore(TableStore):
-    """Reads TFRecord files: one, or the shards of one store."""
-
-    format = _tfrecord_scan.FORMAT
-
-    def _load(self, path: str) -> Table:
-        return stream_table(path, self.format, mark=_mark_of, scan=_tfrecord_scan.scan)
+def read_tfrecord(path: str) -> Table:
+    """The table of TFRecord files."""
+    return read_stream(path, _tfrecord_scan.NAME, mark=_mark_of, scan=_tfrecord_scan.scan)
 
 
 class TFRecordWriter(StreamWriter):
-    """Writes TFRecord files, and an index of each: ``NAME.tfrecord.idx``."""
+    """Writes TFRecord files, each with an index ``NAME.tfrecord.idx``."""
 
-    format = _tfrecord_scan.FORMAT
+    format = _tfrecord_scan.NAME
 
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """As in the contract: the features before the image; the checksum of all of them."""
+        """As in the contract: the features before the image; the checksum of the record."""
         before, after = [], []
         labels, fields = self._labels(batch), _fields(batch)
         formats = [_format(_format_of(*pair)) for pair in zip(batch.data, batch.kinds.tolist())]
@@ -78,18 +75,18 @@ class TFRecordWriter(StreamWriter):
         return out
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
-        """The index that tfrecord2idx makes: a line for each record, its offset and its length."""
+        """The index that tfrecord2idx writes: offset and length of each record, one per line."""
         assert records.places is not None  # a stream's records have them
         begin, end = records.places[:, 1].tolist(), records.places[:, 3].tolist()
         lines = [b"%d %d\n" % (a, b - a) for a, b in zip(begin, end)]
         return {f"{name}.idx": b"".join(lines)}
 
 
-# What says that a sidecar belongs to the file: an unknown field before the features of the store's
-# first Example, which every reader of protobuf passes over.
+# Marks a file that was written with a sidecar: an unknown field before the features of the store's
+# first Example, which every protobuf reader skips.
 _MARK_FIELD = 4005
 _MARKS = {
-    what: b"".join((_example.to_varint(_MARK_FIELD << 3 | 2), _example.to_varint(len(what)), what))
+    what: b"".join((to_varint(_MARK_FIELD << 3 | 2), to_varint(len(what)), what))
     for what in (STORE, SHARD)
 }
 
@@ -101,14 +98,14 @@ def _mark_of(begin: bytes) -> bytes | None:
 _COMMON = _example.entry(b"image/colorspace", b"RGB") + _example.entry(b"image/channels", [3])
 
 
-# Lengths and sizes come again and again: what is made of them is kept, a few MB at most.
+# Lengths and sizes repeat, so the bytes made of them are cached, a few MB at most.
 _cached = functools.lru_cache(maxsize=1 << 14)
 
 
 @_cached
 def _size(width: int, height: int) -> bytes:
     if width <= 0 or height <= 0:
-        return b""  # not known
+        return b""  # unknown
     return _example.entry(b"image/height", [height]) + _example.entry(b"image/width", [width])
 
 
@@ -129,8 +126,8 @@ def _image(nbytes: int) -> bytes:
 
 @_cached
 def _message(nbytes: int) -> bytes:
-    """What stands before the features of an Example."""
-    return b"\x0a" + _example.to_varint(nbytes)
+    """The bytes before the features of an Example."""
+    return b"\x0a" + to_varint(nbytes)
 
 
 @_cached
@@ -154,3 +151,14 @@ def _fields(batch: Batch) -> list[list[bytes]]:
         else:
             columns.append([_example.entry(feature, bytes(value)) for value in values])
     return columns
+
+
+FORMAT = Format(
+    name="tfrecord",
+    title="TFRecord",
+    suffixes=(".tfrecord", ".tfrecords"),
+    open=functools.partial(TableStore, read=read_tfrecord),
+    writer=TFRecordWriter,
+    options=frozenset({"shards"}),
+    companions=("{path}.idx",),
+)

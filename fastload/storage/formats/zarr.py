@@ -1,12 +1,13 @@
 """Zarr v3: reader and writer of the folder ``NAME.zarr``. The layout is in docs/formats.md.
 
 Images are one array (N, height, width, 3), sharded: a shard is a file of many images, each an inner
-chunk that is not compressed, with an index behind them. The index says where each image lies, so
+chunk that is not compressed, with an index after them. The index says where each image lies, so
 that it is read in place. Arrays in any other form are read through the zarr library.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -14,12 +15,17 @@ import numpy as np
 
 from ...errors import MissingDependencyError, StoreError, StoreNotFoundError, install
 from .._columns import Columns
-from .._table import Table, TableStore
-from ._array_table import arrays_of, read_header
-from ._block_array import BlockArrayWriter
-from ._blocks import BlockWriter, check_stored, file_print, read_json
-from ._folder_table import folder_table
-from ._image_array import IMAGES, Axes, axes_of, first_of
+from ..registry import Format
+from ..table import Indirect, Table, TableStore
+from ._blocks import (
+    BlockArrayWriter,
+    BlockWriter,
+    check_stored,
+    file_print,
+    folder_table,
+    read_json,
+)
+from ._image_table import IMAGES, Axes, Header, arrays_of, axes_of, first_of
 from ._zarr_array import (
     BYTES,
     CRC32C,
@@ -32,99 +38,81 @@ from ._zarr_array import (
     write_group,
 )
 
-FORMAT = "zarr"
+NAME = "zarr"
 VERSION = 1
 
 
-class ZarrStore(TableStore):
-    """Reads a Zarr folder with an array of images, or an array that is one.
-
-    Args:
-        path: of the folder.
+def read_zarr(path: str) -> Table:
+    """The table of a Zarr folder with an array of images, or of an array that is one.
 
     Raises:
         StoreNotFoundError: nothing there.
-        StoreError: no Zarr, damaged, or without images.
-        MissingDependencyError: the zarr library is needed for compressed arrays, and absent.
+        StoreError: not Zarr, damaged, or without images.
+        MissingDependencyError: compressed arrays need the zarr library, which is not installed.
     """
+    if not os.path.isdir(path):
+        raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
+    root = read_json(os.path.join(path, "zarr.json")) or {}
+    attributes = root.get("attributes") or {}
+    if not isinstance(attributes, dict):
+        raise StoreError(
+            f"expected attributes that are an object, found {str(attributes)[:100]}",
+            path=os.path.join(path, "zarr.json"),
+        )
 
-    format = FORMAT
+    def has(name: str) -> bool:
+        return name in attributes or _is_array(path, name)
 
-    def _load(self, path: str) -> Table:
-        if not os.path.isdir(path):
-            raise StoreNotFoundError("expected a Zarr folder, found nothing", path=path)
-        root = read_json(os.path.join(path, "zarr.json")) or {}
-        attributes = root.get("attributes") or {}
-        if not isinstance(attributes, dict):
+    header = Header.read(attributes.get("fastload"), NAME, VERSION, path, has)
+    name = ""
+    if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
+        there = {entry.name for entry in os.scandir(path) if entry.is_dir()}
+        name = first_of(IMAGES, there) or ""
+        if not name:
             raise StoreError(
-                f"expected attributes that are an object, found {str(attributes)[:100]}",
-                path=os.path.join(path, "zarr.json"),
+                f"expected a Zarr array of images ({', '.join(IMAGES)}), found "
+                f"{', '.join(sorted(there)[:20]) or 'nothing'}",
+                path=path,
             )
+    images = Array.open(path, name)
+    places = None
+    if images is None:
+        found = _by_library(path, name)
+        check_stored(os.path.join(path, name), found.shape, 1)
+        axes = axes_of(found.shape, found.dtype, path, name)
+    else:
+        axes = axes_of(images.shape, images.dtype, path, name)
+        check_stored(images.folder, images.shape, 1)
+        places = _places(images, axes)
+    indirect = None
+    if places is None:
+        indirect = Indirect(
+            f"{os.path.basename(path)} is compressed, incomplete or not in the order (N, "
+            "height, width, 3), so it is read through the zarr library: pack it again",
+            functools.partial(_read_images, path, name, axes),
+        )
+        described = (os.path.join(path, name, one) for one in ("zarr.json", ".zarray"))
+        nowhere = np.zeros(axes.count, np.int64)
+        places = nowhere.astype(np.int32), nowhere, list(filter(os.path.exists, described))
+    file, offset, files = places
+    return folder_table(
+        path, functools.partial(_column, path), format=NAME, axes=axes, file=file, offset=offset,
+        files=files, fingerprints=[file_print(file) for file in files], indirect=indirect,
+        attributes=attributes, header=header,
+    )  # fmt: skip
 
-        def has(name: str) -> bool:
-            return name in attributes or _is_array(path, name)
 
-        header = read_header(attributes.get("fastload"), FORMAT, VERSION, path, has)
-        name = ""
-        if root.get("node_type") != "array" and not os.path.exists(os.path.join(path, ".zarray")):
-            there = [entry.name for entry in os.scandir(path) if entry.is_dir()]
-            name = first_of(IMAGES, there) or ""
-            if not name:
-                raise StoreError(
-                    f"expected a Zarr array of images ({', '.join(IMAGES)}), found "
-                    f"{', '.join(sorted(there)[:20]) or 'nothing'}",
-                    path=path,
-                )
-        images = Array.open(path, name)
-        places = None
-        if images is None:
-            found = _by_library(path, name)
-            check_stored(os.path.join(path, name), found.shape, 1)
-            self._axes = axes = axes_of(found.shape, found.dtype, path, name)
-        else:
-            self._axes = axes = axes_of(images.shape, images.dtype, path, name)
-            check_stored(images.folder, images.shape, 1)
-            places = _places(images, axes)
-        self._name = name
-        self.indirect = None
-        if places is None:
-            self.indirect = (
-                f"{os.path.basename(path)} is compressed, incomplete or not in the order (N, "
-                "height, width, 3), so it is read through the zarr library: pack it again"
-            )
-            where = os.path.join(path, name)
-            files = [file for file in (f"{where}/zarr.json", f"{where}/.zarray") if
-                     os.path.exists(file)]  # fmt: skip
-            nowhere = np.zeros(axes.count, np.int64)
-            places = nowhere.astype(np.int32), nowhere, files
-        file, offset, files = places
-
-        def get(name: str) -> np.ndarray | None:
-            return _column(path, name)
-
-        return folder_table(
-            path, get, format=FORMAT, axes=axes, places=(file, offset), files=files,
-            fingerprints=[file_print(file) for file in files], in_place=self.indirect is None,
-            attributes=attributes, header=header,
-        )  # fmt: skip
-
-    def read(self, indices: np.ndarray) -> list[bytes]:
-        """As in the contract; where an image does not lie in a file, by the zarr library.
-
-        Raises:
-            StoreError: it cannot be read.
-        """
-        if self.indirect is None:
-            return super().read(indices)
-        array = _by_library(self.path, self._name)
-        try:
-            return [self._axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
-        except Exception as error:  # of codecs, on damaged data
-            raise StoreError(f"zarr cannot read it: {error}", path=self.path) from error
+def _read_images(path: str, name: str, axes: Axes, indices: np.ndarray) -> list[bytes]:
+    """Images that do not lie in a file as they are, by the zarr library."""
+    array = _by_library(path, name)
+    try:
+        return [axes.rgb(np.asarray(array[index])) for index in indices.tolist()]
+    except Exception as error:  # codecs raise anything on damaged data
+        raise StoreError(f"zarr cannot read it: {error}", path=path) from error
 
 
 def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str]] | None:
-    """File and offset of each image; None where images do not lie there as they are."""
+    """File and offset of each image; None if images do not lie there as they are."""
     count, nbytes = axes.count, axes.nbytes
     if not axes.in_place or images.files > 1 << 20:
         return None
@@ -147,7 +135,8 @@ def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str
             (found[:, 1] < images.inner * nbytes).any()
         ):
             raise StoreError(
-                "the index of the shard names places outside of it: copy or pack the store again",
+                "the index of the shard names places outside of it: copy the store again or pack "
+                "it again",
                 path=path,
             )
         offset[mine] = found[:, 0].astype(np.int64) + inside % images.inner * nbytes
@@ -155,7 +144,7 @@ def _places(images: Array, axes: Axes) -> tuple[np.ndarray, np.ndarray, list[str
 
 
 def _column(path: str, name: str) -> np.ndarray | None:
-    """A small array of the store, little-endian; None where there is none."""
+    """A small array of the store, little-endian; None if there is none."""
     if not _is_array(path, name):
         return None
     plain = Array.open(path, name)
@@ -165,7 +154,7 @@ def _column(path: str, name: str) -> np.ndarray | None:
         check_stored(os.path.join(path, *name.split("/")), found.shape, found.dtype.itemsize)
         try:
             array = np.asarray(found[...])
-        except Exception as error:  # of codecs, on damaged data
+        except Exception as error:  # codecs raise anything on damaged data
             raise StoreError(f"zarr cannot read {name!r}: {error}", path=path) from error
     return array.astype(array.dtype.newbyteorder("<"))
 
@@ -186,15 +175,16 @@ def _by_library(path: str, name: str) -> Any:
         ) from error
     try:
         return zarr.open_array(os.path.join(path, name), mode="r")
-    except Exception as error:  # what it raises of damaged descriptions it does not say
+    except Exception as error:  # what it raises for damaged descriptions is not documented
         raise StoreError(f"zarr cannot open {name!r}: {error}", path=path) from error
 
 
 class ZarrWriter(BlockArrayWriter):
     """Writes a Zarr v3 folder. See ``open_writer`` for the arguments."""
 
-    format = FORMAT
+    format = NAME
     version = VERSION
+    read = staticmethod(read_zarr)
 
     def _images(self, folder: str, width: int, height: int) -> BlockWriter:
         nbytes = width * height * 3
@@ -230,7 +220,14 @@ class ZarrWriter(BlockArrayWriter):
             {"classes": self._classes, "fastload": self.header(["images", "classes", *arrays])},
         )
 
-    def _check(self, path: str, count: int) -> None:
-        found = len(ZarrStore(path))
-        if found != count:
-            raise StoreError(f"expected {count} records, found {found}", path=path)
+
+FORMAT = Format(
+    name="zarr",
+    title="Zarr",
+    suffixes=(".zarr",),
+    open=functools.partial(TableStore, read=read_zarr),
+    writer=ZarrWriter,
+    folders=True,
+    options=frozenset({"shards"}),
+    pixels="only",
+)

@@ -1,15 +1,15 @@
-"""Table and TableStore: a store whose columns lie in memory or in a sidecar, not in its own format.
+"""Table and TableStore: one class behind every packed store.
 
-A format of this kind is a ``TableStore`` with ``_load``: it reads the sidecar where that fits the
-files, and otherwise scans them (``_sidecar.py`` has the file, ``_stream.py`` the writer).
+A format reads a path into a ``Table``: where the records lie in which files, and the columns that
+belong to them. ``TableStore`` makes a ``Store`` of it. Columns may be arrays in memory, views of a
+mapped file, or strings that are read when they are first asked for.
 """
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from ..errors import StoreError, StoreNotFoundError
 from ._columns import Columns
 from ._crc import crc32c
-from ._fields import Blobs, Field, FieldColumn, LateBlobs, is_label_dtype
+from ._fields import Field, FieldColumn, Strings, is_label_dtype
 from ._mapped import Watch
 from ._probe import UNKNOWN, probe_sizes
 from ._read import open_regular
@@ -26,7 +26,22 @@ from .base import Spans, Store
 
 _EDGE = 64 << 10  # bytes at each end of a file that go into its fingerprint
 
-Fingerprint = tuple[int, int, int]  # size, CRC32C of the first 64 KiB, of the last 64 KiB
+Fingerprint = tuple[int, int, int]
+"""Tells one version of a file from another: its size, then two numbers that the format chooses, by
+default the CRC32C of the first and of the last 64 KiB."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Indirect:
+    """How to read records that do not lie in the files as they are.
+
+    Attributes:
+        why: they do not, and what to do about it.
+        read: indices (int64, in range) -> the bytes of each record; raises StoreError.
+    """
+
+    why: str
+    read: Callable[[np.ndarray], list[bytes]]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,14 +55,18 @@ class Table:
         offset, nbytes: int64 (n,), where the record's bytes lie in its file.
         keys: the keys in UTF-8.
         labels: int64, float32 or float64, (n,) or (n, k); None without labels.
-        sizes: int32 (n, 2), width and height, (0, 0) where not known; None: none is known.
+        sizes: int32 (n, 2), width and height, (0, 0) if unknown; None: all unknown.
         kinds: uint8 (n,); None: all ENCODED.
         crc32c: uint32 (n,); None without checksums.
         fields: name -> column.
         classes, metadata: as in ``Store``.
-        fingerprints: of ``files``; None: taken when the table is checked.
-        watch: of the file that columns are left in, to be asked before they are used; or None.
-        sums: of labels, keys, fields and classes.
+        fingerprints: of ``files``; None: computed when the table is checked.
+        watch: of the file that columns are views of, checked before they are used; or None.
+        sums: checksums of labels, keys, fields and classes.
+        late: columns are views of the only file, which should not be read through when the store is
+            opened, so spans and strings are checked when they are used.
+        lookups: as ``Store.tables`` returns them; None: the columns are in memory.
+        indirect: set if the records do not lie in ``files`` as they are.
     """
 
     format: str
@@ -55,7 +74,7 @@ class Table:
     file: np.ndarray
     offset: np.ndarray
     nbytes: np.ndarray
-    keys: Blobs
+    keys: Strings
     labels: np.ndarray | None = None
     sizes: np.ndarray | None = None
     kinds: np.ndarray | None = None
@@ -66,6 +85,9 @@ class Table:
     fingerprints: Sequence[Fingerprint] | None = None
     watch: Watch | None = None
     sums: Sums = dataclasses.field(default_factory=lambda: Sums("", None))
+    late: bool = False
+    lookups: Spans | None = None
+    indirect: Indirect | None = None
 
     def __len__(self) -> int:
         return len(self.nbytes)
@@ -81,7 +103,7 @@ class Table:
         classes: Sequence[str],
         metadata: Mapping[str, Any],
     ) -> Table:
-        """The table, checked, of records that a writer has placed in ``files``.
+        """The checked table of records that a writer has placed in ``files``.
 
         Raises:
             StoreError: a record is not where its columns say.
@@ -128,35 +150,55 @@ class Table:
             is_label_dtype(labels.dtype.str) and labels.ndim in (1, 2) and len(labels) == count
         ):
             raise self._wrong("labels", f"{count} of them", f"{labels.dtype} {labels.shape}")
-        blobs = {"keys": self.keys}
+        strings = {"keys": self.keys}
         for name, column in self.fields.items():
-            if isinstance(column.values, Blobs):
-                blobs[name] = column.values
+            if isinstance(column.values, Strings):
+                strings[name] = column.values
             elif column.values.shape != (count, *column.field.shape):
                 expected = f"shape {(count, *column.field.shape)}"
                 raise self._wrong(name, expected, str(column.values.shape))
-        for name, values in blobs.items():
-            if isinstance(values, LateBlobs) and len(values) == count:
-                continue  # checked when they are read
-            values.check(count, name, self.files[0] if self.files else None)
-        self._check_spans(np.array([size for size, _, _ in prints], np.int64))
-        return dataclasses.replace(self, fingerprints=prints)
+        table = dataclasses.replace(self, fingerprints=prints)
+        if not self.late:
+            for name, values in strings.items():
+                values.check(count, name, self.files[0] if self.files else None)
+            table._check_places()
+        return table
 
-    def _check_spans(self, sizes: np.ndarray) -> None:
+    def _check_places(self) -> None:
+        """Raise StoreError unless every record lies inside its file."""
         file, offset, nbytes = self.file, self.offset, self.nbytes
+        sizes = np.array([size for size, _, _ in self.fingerprints or ()], np.int64)
         wrong = (file < 0) | (file >= len(sizes))
         if not wrong.any() and len(file):
             wrong = (offset < 0) | (nbytes < 0) | (offset > sizes[file] - nbytes)
         if wrong.any():
-            at = int(np.flatnonzero(wrong)[0])
-            known = 0 <= file[at] < len(self.files)
-            raise StoreError(
-                f"expected a record inside its file, found {int(nbytes[at])} bytes: was the file "
-                "cut short? Copy or pack it again",
-                path=self.files[int(file[at])] if known else self.files[0] if self.files else None,
-                record=at,
-                offset=int(offset[at]),
-            )
+            raise self._outside(int(np.flatnonzero(wrong)[0]))
+
+    def _outside(self, record: int) -> StoreError:
+        file = int(self.file[record])
+        return StoreError(
+            f"expected a record inside its file, found {int(self.nbytes[record])} bytes: if the "
+            "file was truncated copy it again, else pack it again",
+            path=self.files[file] if 0 <= file < len(self.files) else next(iter(self.files), None),
+            record=record,
+            offset=int(self.offset[record]),
+        )
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """Where the records ``indices`` lie, known to be inside their files.
+
+        Raises:
+            StoreError: a record lies outside of its file.
+        """
+        offset, nbytes = self.offset[indices], self.nbytes[indices]
+        if not self.late:
+            file = np.ascontiguousarray(self.file[indices])
+            return Spans(file=file, offset=offset, nbytes=nbytes)
+        assert self.fingerprints is not None  # the table was checked
+        wrong = (offset < 0) | (nbytes < 0) | (offset > self.fingerprints[0][0] - nbytes)
+        if wrong.any():
+            raise self._outside(int(indices[np.flatnonzero(wrong)[0]]))
+        return Spans(file=np.zeros(len(offset), np.int32), offset=offset, nbytes=nbytes)
 
     def _wrong(self, name: str, expected: str, found: str) -> StoreError:
         return StoreError(
@@ -170,7 +212,7 @@ class Table:
 
     @property
     def identity(self) -> int:
-        """A number that differs between stores that differ in their files or count of records."""
+        """Differs between stores that differ in their files or in the number of records."""
         return crc32c(repr((len(self), list(self.fingerprints or ()))).encode())
 
 
@@ -196,7 +238,9 @@ class TableStore(Store):
     """A store over a ``Table``.
 
     Args:
-        path: as given to ``open_store``; may name no file, where it stands for several.
+        path: of the store; need not name a file, if it stands for several.
+        read: path -> its table; called again when the store is used after ``close``, in another
+            process or after pickling, so it must be picklable.
 
     Raises:
         StoreNotFoundError: nothing there.
@@ -205,25 +249,29 @@ class TableStore(Store):
 
     mapped = True
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], read: Callable[[str], Table]) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        table = self._load(self.path).checked()
+        self._read_table = read
+        table = read(self.path).checked()
         self._loaded: Table | None = table
         self._count = len(table)
         self._identity = table.identity
         self._probed: np.ndarray | None = None
         table.sums.check_classes(table.classes)
+        self.format = table.format
         self.classes = list(table.classes)
         self.metadata = dict(table.metadata)
-
-    @abc.abstractmethod
-    def _load(self, path: str) -> Table:
-        """The table of the store at ``path``: out of its sidecar, or by scanning the files."""
+        self.indirect = None if table.indirect is None else table.indirect.why
 
     @property
-    def _table(self) -> Table:
+    def table(self) -> Table:
+        """The table, read again if it was closed.
+
+        Raises:
+            StoreError: the store was replaced or truncated since it was opened.
+        """
         if self._loaded is None:
-            table = self._load(self.path).checked()
+            table = self._read_table(self.path).checked()
             if table.identity != self._identity:
                 raise StoreError(
                     "the store was replaced by another one since it was opened: open it again",
@@ -240,7 +288,7 @@ class TableStore(Store):
     @property
     def files(self) -> Sequence[str]:
         """The data files."""
-        return self._table.files
+        return self.table.files
 
     def check_whole(self) -> None:
         """As in the contract."""
@@ -249,32 +297,47 @@ class TableStore(Store):
 
     def check_columns(self) -> bool:
         """As in the contract."""
-        return self._table.check_columns()
+        return self.table.check_columns()
 
     def spans(self, indices: np.ndarray) -> Spans:
-        """As in the contract; known to lie inside the files since they were opened."""
-        table = self._table
-        return Spans(
-            file=np.ascontiguousarray(table.file[indices]),
-            offset=np.ascontiguousarray(table.offset[indices]),
-            nbytes=np.ascontiguousarray(table.nbytes[indices]),
-        )
+        """As in the contract; inside the files as they were when the store was opened.
+
+        Raises:
+            StoreError: a record lies outside of its file.
+        """
+        return self.table.spans(indices)
+
+    def tables(self) -> Spans:
+        """As in the contract."""
+        lookups = self.table.lookups
+        return super().tables() if lookups is None else lookups
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        """As in the contract.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        indirect = self.table.indirect
+        return super().read(indices) if indirect is None else indirect.read(indices)
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         """As in the contract."""
-        table = self._table
+        table = self.table
         if table.kinds is None:
             return np.zeros(len(indices), np.uint8)
         table.sums.check("kinds", table.kinds)
         return self._checked(table.kinds[indices], indices)
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """As in the contract. An image's header is read, once per process, where it must be."""
-        table = self._table
+        """As in the contract. Unknown sizes are read from the images, once per process."""
+        table = self.table
         table.sums.check("sizes", table.sizes)
         sizes = table.sizes if self._probed is None else self._probed
         if sizes is not None:
-            found: np.ndarray = sizes[indices]
+            # Rows, faster than by []; of a column of one value ``take`` would make a whole copy.
+            dense = sizes.flags.c_contiguous
+            found: np.ndarray = sizes.take(indices, axis=0) if dense else sizes[indices]
             if bool(found.all()):
                 return found if self._probed is None else _at_least_zero(found)
         if self._probed is None:
@@ -289,52 +352,63 @@ class TableStore(Store):
     @property
     def labels(self) -> np.ndarray | None:
         """As in the contract."""
-        table = self._table
+        table = self.table
         table.sums.check("labels", table.labels)
-        return _read_only(table.labels)
+        return None if table.labels is None else _read_only(table.labels)
 
     def keys(self, indices: np.ndarray) -> list[str]:
-        """As in the contract."""
-        table = self._table
+        """As in the contract.
+
+        Raises:
+            StoreError: the table of keys is damaged.
+        """
+        table = self.table
         table.sums.check("keys", table.keys)
         return table.keys.texts(indices, self.path)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
         """As in the contract."""
-        if self._table.crc32c is None:
+        column = self.table.crc32c
+        if column is None:
             return None
-        crcs: np.ndarray = self._table.crc32c[indices]
+        crcs: np.ndarray = column[indices]
         return crcs
 
     @property
     def fields(self) -> Mapping[str, Field]:
         """As in the contract."""
-        return {name: column.field for name, column in self._table.fields.items()}
+        return {name: column.field for name, column in self.table.fields.items()}
 
     def column(self, name: str) -> np.ndarray:
         """As in the contract."""
-        found = self._table.fields.get(name)
-        if found is None or isinstance(found.values, Blobs):
+        table = self.table
+        found = table.fields.get(name)
+        if found is None or isinstance(found.values, Strings):
             return super().column(name)
-        self._table.sums.check(f"/{name}", found.values)
-        column = _read_only(found.values)
-        assert column is not None  # it went in
-        return column
+        table.sums.check(f"/{name}", found.values)
+        return _read_only(found.values)
 
     def values(self, name: str, indices: np.ndarray) -> list[bytes]:
         """As in the contract."""
-        found = self._table.fields.get(name)
-        if found is None or not isinstance(found.values, Blobs):
+        table = self.table
+        found = table.fields.get(name)
+        if found is None or not isinstance(found.values, Strings):
             return super().values(name, indices)
-        self._table.sums.check(f"/{name}", found.values)
+        table.sums.check(f"/{name}", found.values)
         return found.values.take(indices, self.path)
 
     def close(self) -> None:
-        """Let go of the table; it is read again when used again."""
+        """Release the table; it is read again when the store is used again."""
         self._loaded = self._probed = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_loaded": None, "_probed": None}
+
+
+def constant(count: int, value: object, dtype: str) -> np.ndarray:
+    """A read-only column (count, ...) with ``value`` in every row, which takes no memory."""
+    one = np.asarray(value, dtype)
+    return np.broadcast_to(one, (count, *one.shape))
 
 
 def _at_least_zero(sizes: np.ndarray) -> np.ndarray:
@@ -342,8 +416,8 @@ def _at_least_zero(sizes: np.ndarray) -> np.ndarray:
     return known
 
 
-def _read_only(array: np.ndarray | None) -> np.ndarray | None:
-    if array is None or not array.flags.writeable:
+def _read_only(array: np.ndarray) -> np.ndarray:
+    if not array.flags.writeable:
         return array
     view: np.ndarray = array.view()
     view.flags.writeable = False

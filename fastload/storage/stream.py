@@ -1,11 +1,11 @@
-"""StreamWriter: formats that append records to files, in one file or in shards.
+"""Formats that append records to files, in one file or in shards: StreamWriter and read_stream.
 
 Order of writing. Records are written into the data files of the partial store. ``sync`` syncs these
-and then adds a chunk to the journal, which says where every record lies: what the data files hold
-beyond the journal is cut off when the work is resumed, and every frame before that is compared with
-its checksum.
+files and then adds a chunk to the journal, which says where every record lies. When the work is
+resumed, the data files are truncated to what the journal knows, and every frame before that is
+compared with its checksum.
 
-A store of one file is NAME beside its sidecar NAME.fastload, which is renamed first. A store of
+A store of one file is NAME with its sidecar NAME.fastload, which is renamed first. A store of
 shards is its shards, renamed first, and the sidecar as their manifest, which makes the set exist.
 """
 
@@ -13,38 +13,103 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import glob
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ... import _native
-from ...errors import UsageError
-from .._columns import Columns, join
-from .._crc import crc32c
-from .._shards import Sharding
-from .._sidecar import is_manifest, sidecar_of, write_sidecar
-from .._table import Table
-from .._writer import PartialWriter
-from .._writes import write_all
-from ..base import Batch
+from .. import _native
+from ..errors import StoreError, UsageError
+from ._columns import Columns, join
+from ._crc import crc32c
+from ._read import open_regular
+from ._shards import Sharding, data_files, is_pattern
+from ._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
+from ._writer import PartialWriter
+from ._writes import write_all
+from .base import Batch
+from .table import Table
 
-# What a kill can cost, and what is written at a time without a sync: a second of a slow disk.
+STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is a whole store, or not
+_MARK_NBYTES = 1024  # at the start of a file, where marks lie
+# Written without a sync, so lost by a kill: a second of a slow disk.
 _SYNC_NBYTES = 64 << 20
-_WRITEBACK_NBYTES = 4 << 20  # the disk is told of so much at a time
+_WRITEBACK_NBYTES = 4 << 20  # writeback is started for this much at a time
+
+
+def read_stream(
+    path: str,
+    format: str,
+    *,
+    mark: Callable[[bytes], bytes | None] | None = None,
+    scan: Callable[[Sequence[str]], Table] | None = None,
+) -> Table:
+    """The table of the store ``path``: from its sidecar, or by scanning its files.
+
+    Files are scanned if another program wrote them; if the sidecar does not fit them, with a
+    warning; if ``path`` is a pattern; and if a single shard of a set is opened.
+
+    Args:
+        path: of the store.
+        format: name of the format.
+        mark: the first 1,024 bytes of a file -> STORE or SHARD if fastload's writer says so there,
+            else None. None: files have no mark.
+        scan: files -> their table. None: such files have no table without their sidecar.
+
+    Raises:
+        StoreNotFoundError: a data file is missing.
+        StoreError: the sidecar that the store was written with is missing; something is damaged.
+    """
+    table = read_sidecar(path, format)
+    if table is not None:
+        return table
+    files = data_files(path)
+    place = sidecar_of(path)
+    if scan is None:
+        raise StoreError(
+            f"expected {place!r}, which says where the records of the store lie, found none that "
+            "fits its files: put it back, or pack the store again",
+            path=path,
+        )
+    if mark is not None and not is_pattern(path) and not os.path.lexists(place):
+        with open(files[0], "rb", opener=open_regular) as file:
+            found = mark(file.read(_MARK_NBYTES))
+        if found == (STORE if files == [path] else SHARD):
+            raise StoreError(
+                f"expected {place!r}, which the store was written with, found nothing: it has the "
+                "checksums and the columns that the format has no place for; put it back, or open "
+                f"the files as {_pattern(path, files)!r} to read what they alone hold",
+                path=path,
+            )
+    return scan(files)
+
+
+def _pattern(path: str, files: Sequence[str]) -> str:
+    """A pattern for ``files`` and no others, with the suffix of ``path``."""
+    if files != [path]:
+        stem, suffix = os.path.splitext(path)
+        return f"{glob.escape(stem)}-*{glob.escape(suffix)}"
+    folder, name = os.path.split(path)
+    return os.path.join(glob.escape(folder), f"[{name[0]}]{glob.escape(name[1:])}")
 
 
 class StreamWriter(PartialWriter):
     """Appends framed records to data files. See ``open_writer`` for the arguments.
 
-    A format says what stands around its records: ``header``, ``frames``, ``trailer``, ``extras``.
+    A format implements what surrounds its records: ``frames``, and if needed ``header``,
+    ``trailer`` and ``extras``.
+
+    Attributes:
+        format: name of the format, in the sidecar.
+        version: of the layout; an unfinished store of another version is not resumed.
 
     Args:
-        shards: write so many files, of equally many records; needs ``total``.
-        shard_nbytes: begin another file before one becomes larger than this.
-        total: how many records are expected; fewer leave the last shards smaller.
+        shards: write this many files with equally many records; needs ``total``.
+        shard_nbytes: start another file before one becomes larger than this.
+        total: the expected number of records; if there are fewer, the last shards are smaller.
     """
 
     format: ClassVar[str]
@@ -77,25 +142,25 @@ class StreamWriter(PartialWriter):
         self._open: dict[int, int] = {}  # data files written since the last sync: descriptors
         self._unsynced_nbytes = self._unstarted_nbytes = 0
         try:
-            self._number, self._at = 0, len(self.header())  # where the next record may begin
+            self._number, self._at = 0, len(self.header())  # where the next record may start
             if self._partial.chunks:
                 places = self._partial.chunks[-1].places
-                assert places is not None  # our journal has them
+                assert places is not None  # written by this class
                 self._number, self._at = int(places[-1, 0]), int(places[-1, 3])
                 self._check_data()
         except BaseException:
             self._partial.close()
             raise
 
-    # --- what a format says -----------------------------------------------------------------------
+    # --- what a format implements -----------------------------------------------------------------
 
     def header(self) -> bytes:
-        """What every data file begins with; always equally long."""
+        """The first bytes of every data file; always equally long."""
         return b""
 
     @abc.abstractmethod
     def frames(self, first: int, batch: Batch) -> tuple[Sequence[bytes], Sequence[bytes]]:
-        """What stands before, and what stands after, the bytes of each record.
+        """The bytes before and the bytes after each record.
 
         Args:
             first: index in the store of the batch's first record.
@@ -103,18 +168,18 @@ class StreamWriter(PartialWriter):
         """
 
     def data_crcs(self, batch: Batch) -> Sequence[int]:
-        """CRC32C of ``batch.data``, which may be other bytes than the records are."""
+        """CRC32C of ``batch.data``, which a format may have replaced by other bytes."""
         found: list[int] = batch.crc32c.tolist()
         return found
 
     def trailer(self) -> bytes:
-        """What every data file ends with."""
+        """The last bytes of every data file."""
         return b""
 
     def extras(self, name: str, records: Columns) -> Mapping[str, bytes]:
-        """Other files to lie beside the data file ``name``: name -> content.
+        """Other files to write beside the data file ``name``: name -> content.
 
-        ``records`` are the columns of the records in it; ``places`` says where.
+        ``records`` are the columns of the records in it; ``places`` says where they lie.
         """
         return {}
 
@@ -129,9 +194,9 @@ class StreamWriter(PartialWriter):
         return self._partial.file(f"data-{number:05d}")
 
     def _check_data(self) -> None:
-        """The data files hold what the journal says, and as it was written."""
+        """Raise StoreError unless the data files hold what the journal says."""
         columns = join(self._partial.chunks)
-        assert columns.places is not None  # our journal has them
+        assert columns.places is not None  # written by this class
         for number in range(self._number + 1):
             path = self._data(number)
             start, stop = np.searchsorted(columns.places[:, 0], [number, number + 1]).tolist()
@@ -147,10 +212,10 @@ class StreamWriter(PartialWriter):
                 os.close(file)
 
     def _check_frames(self, file: int, path: str, first: int, columns: Columns) -> None:
-        """Every frame of a data file, whose records begin with number ``first``."""
+        """Compare every frame of a data file, whose first record has the index ``first``."""
         header = self.header()
         if os.pread(file, len(header), 0) != header:
-            raise self._damaged("expected another beginning of a data file", path, offset=0)
+            raise self._damaged("a data file starts with other bytes", path, offset=0)
         assert columns.places is not None  # as above
         crcs = [None] * len(columns) if columns.frames is None else columns.frames.tolist()
         places = zip(columns.places[:, 1:].tolist(), columns.nbytes.tolist(), crcs)
@@ -218,7 +283,7 @@ class StreamWriter(PartialWriter):
             self.sync()
 
     def _start_writeback(self, number: int, begin: int, nbytes: int) -> None:
-        """Have the disk begin with what was written, so that ``sync`` waits less."""
+        """Start writing to the disk what was written to the file, so that ``sync`` waits less."""
         self._unstarted_nbytes += nbytes
         if self._unstarted_nbytes < _WRITEBACK_NBYTES:
             return
@@ -242,7 +307,7 @@ class StreamWriter(PartialWriter):
             while done < count:
                 fit = int(np.searchsorted(ends, starts[done] + room - at, side="right"))
                 if at == header:
-                    fit = max(fit, done + 1)  # a record larger than a shard has one for itself
+                    fit = max(fit, done + 1)  # a record larger than a shard gets its own
                 done = max(fit, done)
                 numbers[done:] += 1
                 at = header
@@ -254,7 +319,7 @@ class StreamWriter(PartialWriter):
         return numbers
 
     def sync(self) -> None:
-        """Make all that was added durable."""
+        """Make all added records durable."""
         if not self._columns:
             return
         try:
@@ -273,7 +338,7 @@ class StreamWriter(PartialWriter):
             os.close(self._open.popitem()[1])
 
     def commit(self) -> None:
-        """Finish the data files, write the sidecar, and give all their names."""
+        """Finish the data files, write the sidecar, and rename all of them."""
         self.sync()
         columns = join(self._partial.chunks, labelled=bool(self._classes))
         assert columns.places is not None  # every chunk has them
@@ -295,7 +360,7 @@ class StreamWriter(PartialWriter):
                     with open(self._partial.file(inner), "wb") as file:
                         file.write(content)
                     renames.append((inner, self._beside(extra)))
-            table = Table.of(  # checked: no store gets its name before that
+            table = Table.of(  # checked before the store gets its name
                 columns, columns.places[:, 2], format=self.format, files=paths,
                 classes=self._classes, metadata=self._metadata,
             )  # fmt: skip
@@ -316,7 +381,7 @@ class StreamWriter(PartialWriter):
         return os.path.join(os.path.dirname(self.path), name)
 
     def _finish_data(self, number: int, end: int) -> None:
-        """Cut a data file to its records, and give it its trailer."""
+        """Truncate a data file to its records, and append its trailer."""
         descriptor = self._descriptor(number)
         os.ftruncate(descriptor, end)
         write_all(descriptor, [self.trailer()], end)
@@ -324,5 +389,5 @@ class StreamWriter(PartialWriter):
 
 
 def _frame_sum(before: bytes | memoryview, data_crc: int, after: bytes | memoryview) -> int:
-    """CRC32C of a frame in which that of the record stands for the record, known already."""
+    """CRC32C of a frame in which the known CRC32C of the record replaces the record."""
     return crc32c(after, crc32c(data_crc.to_bytes(4, "little"), crc32c(before)))

@@ -1,0 +1,221 @@
+"""Arrays of images with named columns beside them: HDF5, .pth, N5 and Zarr.
+
+An image that lies in a file as (height, width, 3) uint8 is a RAW record as it is. Gray images and
+(3, height, width) are rearranged when they are read (``Axes.rgb``), which costs a copy.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from .._columns import Columns, field_arrays
+from .._fields import Field
+from .._sums import demand
+
+# Names under which files of other programs hold images, labels and class names; the first one found
+# counts.
+IMAGES = ("images", "image", "data", "x", "X", "img", "imgs")
+LABELS = ("labels", "label", "targets", "target", "y", "Y")
+CLASSES = ("classes", "class_names", "label_names")
+
+_MAX_NBYTES = 1 << 30  # of one image: the most that the core reads
+_MAX_RECORDS = 1 << 31
+_MAX_RATIO = 1100  # deflate makes at most 1,032 bytes out of one
+_FREE = 1 << 20  # records, or bytes, that are accepted without looking at the file
+
+
+def least_stored(shape: Sequence[int], itemsize: int) -> int:
+    """How many bytes an array of this shape takes at least in its file, however it is compressed.
+
+    At least one for each record, because opening a store makes a table of its records. A million
+    records, or a megabyte, are accepted without any bytes.
+    """
+    records = shape[0] if shape else 0
+    return max(records - _FREE, (math.prod(shape) * itemsize - _FREE) // _MAX_RATIO)
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """What the axes of an array of images are.
+
+    Attributes:
+        count, height, width: of the images.
+        channels: 1 or 3.
+        first: channels come before height and width.
+        flat: there is no axis of channels.
+    """
+
+    count: int
+    height: int
+    width: int
+    channels: int
+    first: bool = False
+    flat: bool = False
+
+    @property
+    def in_place(self) -> bool:
+        """Whether an image in the file is a RAW record as it is (if its bytes are contiguous)."""
+        return self.channels == 3 and not self.first
+
+    @property
+    def nbytes(self) -> int:
+        """Of one RAW record."""
+        return self.height * self.width * 3
+
+    def rgb(self, image: np.ndarray) -> bytes:
+        """One image of the array (without the first axis) as a RAW record."""
+        if self.first:
+            image = np.moveaxis(image, 0, 2)
+        if self.flat:
+            image = image[:, :, None]
+        return np.broadcast_to(image, (self.height, self.width, 3)).tobytes()
+
+
+def axes_of(shape: Sequence[int], dtype: np.dtype[Any], path: str, name: str) -> Axes:
+    """The axes of the array ``name`` of a file: (N, H, W, 3 or 1), (N, 3 or 1, H, W) or (N, H, W).
+
+    Raises:
+        StoreError: another shape, not uint8, or a size that no image has.
+    """
+    if dtype != np.uint8:
+        raise StoreError(
+            f"expected uint8 images in {name!r}, found {dtype}: scale them to 0 to 255 and write "
+            "them as uint8",
+            path=path,
+        )
+    count, *rest = shape or (0,)
+    if len(rest) == 2:
+        axes = Axes(count, rest[0], rest[1], channels=1, flat=True)
+    elif len(rest) == 3 and rest[2] in (1, 3):
+        axes = Axes(count, rest[0], rest[1], channels=rest[2])
+    elif len(rest) == 3 and rest[0] in (1, 3):
+        axes = Axes(count, rest[1], rest[2], channels=rest[0], first=True)
+    else:
+        raise StoreError(
+            "expected images of shape (N, H, W, 3), (N, 3, H, W), (N, H, W, 1) or (N, H, W) in "
+            f"{name!r}, found {tuple(shape)}",
+            path=path,
+        )
+    if not 0 <= count < _MAX_RECORDS or (
+        count and (min(axes.height, axes.width) < 1 or axes.nbytes > _MAX_NBYTES)
+    ):
+        raise StoreError(
+            f"expected fewer than {_MAX_RECORDS} images of at most {_MAX_NBYTES} bytes in "
+            f"{name!r}, found a shape of {tuple(shape)}: the file is damaged, or holds no images",
+            path=path,
+        )
+    return axes
+
+
+def first_of(names: Iterable[str], present: Collection[str]) -> str | None:
+    """The first of ``names`` that is in ``present``."""
+    return next((name for name in names if name in present), None)
+
+
+def arrays_of(columns: Columns, *, dtypes: str, raw: bool) -> dict[str, np.ndarray]:
+    """The columns of a store as arrays, by name; keys are left out.
+
+    Args:
+        columns: of all records.
+        dtypes: that the format can hold, such as ``"u1 i8 f4"``; fields of other types become
+            bytes, and ``ColumnReader`` restores their type.
+        raw: all records are raw pixels of one size, which the array of images says.
+    """
+    arrays = {"crc32c": columns.crc32c.astype("<u4")}
+    if columns.labels is not None:
+        arrays["labels"] = columns.labels
+    if not raw:
+        arrays["offsets"] = np.concatenate([[0], np.cumsum(columns.nbytes)]).astype("<i8")
+        arrays["sizes"] = columns.sizes.astype("<i4")
+        arrays["kinds"] = columns.kinds
+    arrays |= {f"fields{name}": array for name, array in field_arrays(columns.fields).items()}
+    known = {np.dtype(name) for name in dtypes.split()}
+    return {
+        name: array if array.dtype in known else _as_bytes(array) for name, array in arrays.items()
+    }
+
+
+def _as_bytes(array: np.ndarray) -> np.ndarray:
+    """``array`` (n, ...) as uint8 (n, bytes of an item)."""
+    nbytes = array.dtype.itemsize * math.prod(array.shape[1:])
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(len(array), nbytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Header:
+    """What ``ArrayWriter.header`` wrote; empty for a store of another program.
+
+    Attributes:
+        metadata: as in ``Store``.
+        fields: of the records.
+        sums: checksums of the columns by name; None: the store has none.
+    """
+
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    fields: Sequence[Field] = ()
+    sums: Mapping[str, Any] | None = None
+
+    @classmethod
+    def read(
+        cls, text: object, name: str, version: int, path: str, has: Callable[[str], bool]
+    ) -> Header:
+        """The header, checked.
+
+        Args:
+            text: JSON or the decoded object; None if the store has no header.
+            name, version: of the format, that are expected.
+            path: of the store.
+            has: whether the store has a column of this name.
+
+        Raises:
+            StoreError: not a header, or of a version that this fastload does not know; a column
+                that the store was written with is missing, or the header of a store that fastload
+                wrote.
+        """
+        if text is None:
+            if has("crc32c"):  # only fastload writes it
+                raise StoreError(
+                    "expected the header 'fastload' beside the column 'crc32c', found none: "
+                    "deleted or renamed since the store was written; copy it again from an intact "
+                    "copy, or pack it again",
+                    path=path,
+                )
+            return cls()
+        try:
+            header = json.loads(text) if isinstance(text, (bytes, str)) else text
+            if not isinstance(header, dict):
+                raise TypeError(f"a {type(header).__name__}")
+            if header["format"] != f"fastload-{name}":
+                raise ValueError(f"a format of {header['format']!r}")
+            known = int(header["version"])
+            metadata, sums = header["metadata"], header.get("crc32c")
+            if not isinstance(metadata, dict):
+                raise ValueError("metadata that are not an object")
+            if "crc32c" in header and not isinstance(sums, dict):
+                raise ValueError("checksums that are not an object")
+            # Older stores have no list of columns, but all have the checksums of their records.
+            older = ["crc32c", *(["labels"] if "labels" in (sums or ()) else [])]
+            listed = header.get("columns", older)
+            if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+                raise ValueError("columns that are not a list of names")
+            fields = [Field.from_json(field) for field in header["fields"]]
+        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise StoreError(
+                f"expected the header of a fastload-{name} store, found {error}: pack it again",
+                path=path,
+            ) from error
+        if known != version:
+            raise StoreError(
+                f"expected version {version} of fastload-{name}, found {known}: "
+                "update fastload, or pack it again",
+                path=path,
+            )
+        demand(listed, has, path)
+        return cls(metadata, fields, sums)

@@ -1,0 +1,248 @@
+"""The table of storage formats: the built-in ones, and those that other packages add.
+
+To add a built-in format, write its module with a ``FORMAT`` and name the module in ``_BUILT_IN``.
+Another package adds a format by an entry point, whose name is the format's name:
+
+    [project.entry-points."fastload.formats"]
+    npack = "npack.store:FORMAT"
+
+A built-in format is imported when one of its paths is opened. Entry points are looked up only for a
+path or a name that no built-in format has, because scanning the installed packages takes time.
+docs/formats.md, "Add a format", has an example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Literal
+
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from .base import Store, Writer
+
+GROUP = "fastload.formats"
+
+# name: the module in this package, and the suffixes, so that only the module of a path is imported
+_BUILT_IN: dict[str, tuple[str, ...]] = {
+    "lmdb": ("formats.lmdb", ".lmdb"),
+    "hdf5": ("formats.hdf5", ".h5", ".hdf5"),
+    "pth": ("formats.pth", ".pth"),
+    "n5": ("formats.n5", ".n5"),
+    "zarr": ("formats.zarr", ".zarr"),
+    "tfrecord": ("formats.tfrecord", ".tfrecord", ".tfrecords"),
+    "recordio": ("formats.recordio", ".rec"),
+    "tar": ("formats.tar", ".tar"),
+    "arrow": ("arrow",),
+    "folder": ("folder",),
+}
+# Formats that recognise a folder by what it contains, in this order; the last one takes any folder.
+_BY_CONTENT = ("lmdb", "arrow", "folder")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Format:
+    """One storage format.
+
+    Example:
+        >>> FORMAT = Format(name="npack", title="NPack", suffixes=(".npack",), open=NPackStore)
+
+    Attributes:
+        name: identifies the format; the name of its entry point if another package adds it.
+        title: what messages call it.
+        suffixes: of its paths, in lower case, with the dot.
+        open: absolute path -> the store; raises StoreError where the path is no such store.
+        writer: called with the absolute path and the keyword arguments ``classes``, ``metadata``,
+            ``settings`` and those that ``options`` allows; None if fastload only reads the format.
+        recognise: folder -> whether it is a store of this format, for folders without one of the
+            suffixes; None: it never is. Asked of built-in formats only.
+        options: which options of ``open_writer`` the writer takes: "shards" (``shards``,
+            ``shard_nbytes`` and ``total``), "compression".
+        folders: whether a store may be a folder.
+        pixels: what raw pixels a store holds: "any" size, "one size", or one size and "only" raw
+            pixels.
+        companions: other files of a store, such as "{path}.idx" or "{stem}.lst", for each data
+            file; ``stem`` is the path without its suffix.
+
+    Raises:
+        UsageError: a name or a suffix that cannot be found again.
+    """
+
+    name: str
+    title: str
+    open: Callable[[str], Store]
+    suffixes: tuple[str, ...] = ()
+    writer: Callable[..., Writer] | None = None
+    recognise: Callable[[str], bool] | None = None
+    options: frozenset[str] = frozenset()
+    folders: bool = False
+    pixels: Literal["any", "one size", "only"] = "any"
+    companions: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise UsageError("expected a name for the format, got ''")
+        for suffix in self.suffixes:
+            if not suffix.startswith(".") or suffix != suffix.lower() or len(suffix) < 2:
+                raise UsageError(
+                    f"format {self.name!r}: expected suffixes in lower case that start with a dot, "
+                    f"got {suffix!r}"
+                )
+
+
+def format_of(path: str | os.PathLike[str]) -> str | None:
+    """Name of the format that the suffix of ``path`` stands for, or None.
+
+    A built-in format is not imported for this.
+    """
+    name = _built_in_suffix(path)
+    if name is not None:
+        return name
+    added = _added(path)
+    return None if added is None else added.name
+
+
+def find_by_suffix(path: str | os.PathLike[str]) -> Format | None:
+    """The format that the suffix of ``path`` stands for, or None."""
+    name = _built_in_suffix(path)
+    return _added(path) if name is None else _built_in(name)
+
+
+def find_format(path: str | os.PathLike[str]) -> Format | None:
+    """The format of the store at ``path``: by its suffix, or by what a folder contains.
+
+    None where there is neither a known suffix nor a folder. Raises UsageError for a folder that
+    holds several stores.
+    """
+    found = find_by_suffix(path)
+    if found is None and os.path.isdir(path):
+        for name in _BY_CONTENT:
+            candidate = _built_in(name)
+            if candidate.recognise is not None and candidate.recognise(os.fspath(path)):
+                return candidate
+    return found
+
+
+def get_format(name: str) -> Format:
+    """The format called ``name``.
+
+    Raises:
+        UsageError: there is none, or the package that adds it cannot be used.
+    """
+    if name in _BUILT_IN:
+        return _built_in(name)
+    entries = _announced().get(name)
+    if entries is None:
+        known = ", ".join([*_BUILT_IN, *_announced()])
+        raise UsageError(f"expected one of the formats {known}, got {name!r}")
+    return _load(name)
+
+
+def known_formats() -> Iterator[Format]:
+    """Every built-in format, then every added one that can be loaded. Imports all of them."""
+    yield from map(_built_in, _BUILT_IN)
+    yield from _loadable()
+
+
+def known_suffixes() -> list[str]:
+    """The suffixes of all formats: the built-in ones first."""
+    found = [suffix for _, *suffixes in _BUILT_IN.values() for suffix in suffixes]
+    return found + [suffix for added in _loadable() for suffix in added.suffixes]
+
+
+def broken_formats() -> list[UsageError]:
+    """Why formats that other packages announce cannot be used, one error for each."""
+    errors = []
+    for name in _announced():
+        try:
+            _load(name)
+        except UsageError as error:
+            errors.append(error)
+    return errors
+
+
+def _built_in_suffix(path: str | os.PathLike[str]) -> str | None:
+    name = os.fspath(path).rstrip(os.sep).lower()
+    for format_, (_, *suffixes) in _BUILT_IN.items():
+        if name.endswith(tuple(suffixes)):
+            return format_
+    return None
+
+
+@functools.cache
+def _built_in(name: str) -> Format:
+    found = importlib.import_module(f".{_BUILT_IN[name][0]}", __package__).FORMAT
+    assert isinstance(found, Format)
+    return found
+
+
+def _added(path: str | os.PathLike[str]) -> Format | None:
+    """The format of another package that the suffix of ``path`` stands for."""
+    name = os.path.basename(os.fspath(path).rstrip(os.sep)).lower()
+    if "." not in name:
+        return None  # most folders of images: no package is scanned for them
+    return next((added for added in _loadable() if name.endswith(added.suffixes)), None)
+
+
+def _loadable() -> Iterator[Format]:
+    for name in _announced():
+        try:
+            yield _load(name)
+        except UsageError:
+            continue  # ``broken_formats`` says why, where no format is found
+
+
+@functools.cache
+def _announced() -> dict[str, list[EntryPoint]]:
+    """The entry points by name: more than one if several packages use the same name."""
+    from importlib.metadata import entry_points  # takes 10 ms to import
+
+    found: dict[str, list[EntryPoint]] = {}
+    for entry in entry_points(group=GROUP):
+        found.setdefault(entry.name, []).append(entry)
+    return found
+
+
+def _load(name: str) -> Format:
+    """The added format called ``name``.
+
+    Raises:
+        UsageError: the entry point cannot be used; it names the package.
+    """
+    entry, *others = _announced()[name]
+
+    def broken(why: str) -> UsageError:
+        return UsageError(
+            f"the format {name!r} of {_origin(entry)} cannot be used: {why}; update or uninstall "
+            "that package"
+        )
+
+    if name in _BUILT_IN:
+        raise broken("a built-in format has this name")
+    if others:
+        raise broken(f"{_origin(others[0])} adds a format of this name too")
+    try:
+        found = entry.load()
+    except Exception as error:  # an import may raise anything
+        raise broken(f"it cannot be imported ({type(error).__name__}: {error})") from error
+    if not isinstance(found, Format):
+        raise broken(f"expected a fastload.storage.Format, found {type(found).__name__}")
+    if found.name != name:
+        raise broken(f"expected a Format with the name of its entry point, found {found.name!r}")
+    for suffix in found.suffixes:
+        taken = _built_in_suffix(f"name{suffix}")
+        if taken is not None:
+            raise broken(f"the suffix {suffix} belongs to the built-in format {taken!r}")
+    return found
+
+
+def _origin(entry: EntryPoint) -> str:
+    package = entry.dist
+    name = "an unknown package" if package is None else f"{package.name} {package.version}"
+    return f"{name} (entry point {entry.name} = {entry.value})"
