@@ -278,7 +278,7 @@ class NativeEngine(ImageEngine):
         )
         return job
 
-    def _cache_fill(self, batch: BatchRequest) -> _core.Keep | None:
+    def _cache_fill(self, batch: BatchRequest) -> _core.CacheFill | None:
         """What of the batch goes into the cache, as the core takes it."""
         if self.cache is None or batch.cache_fill is None:
             return None
