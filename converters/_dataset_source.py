@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._base.import_object import named
+from .._base.import_object import import_object
 from ..errors import DataError, DecodeError, UsageError
 from ..storage import RAW
 from ..storage._fields import gather_fields, label_column
@@ -158,7 +158,7 @@ def named_object(text: str) -> Any:
     Raises:
         UsageError: no such module or object.
     """
-    found = named(text)
+    found = import_object(text)
     made = isinstance(found, type) or not (
         hasattr(found, "__getitem__") or hasattr(found, "__iter__")
     )

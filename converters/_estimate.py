@@ -125,7 +125,8 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
     from torchvision.transforms import v2
 
     from .._base.slabs import SlabRing
-    from .._engine import make_decoder
+    from .._engine.image_engine import EngineOptions
+    from .._engine.registry import make_engine
     from .._transforms.recognise import Plan, recognise
 
     side = int(min(_SIDE, chunk.sizes.min()))
@@ -146,9 +147,8 @@ def _loading(source: Source, chunk: Chunk, threads: int) -> float:
                 )
             )
         with open_store(path) as store:
-            decoder = make_decoder(
-                "auto", store, plan, threads=threads, ring=SlabRing(2), check_crc="never"
-            )
+            options = EngineOptions(threads=threads, ring=SlabRing(2), check_crc="never")
+            decoder = make_engine("auto", store, plan, options)
             best = float("inf")
             user = object()
             decoder.acquire(user)

@@ -1,4 +1,4 @@
-"""FastLoader: torch's DataLoader with engines of its own."""
+"""FastLoader: a torch DataLoader whose batches fastload's engines can make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from multiprocessing.context import BaseContext
+from typing import Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -32,12 +33,12 @@ from ._run.config import (
     dtype_of,
 )
 from ._run.cursor import EpochCursor
-from ._run.iteration import EpochIterator, Iteration
-from ._run.measured import Measured
+from ._run.epoch_iterator import EpochContext, EpochIterator
+from ._run.measurements import Measurements
 from ._run.order import of_loader
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
-from ._sources.drawing import check_drawing
+from ._sources.augmentation_checks import check_augmentation
 from ._sources.packed import open_dataset
 from .errors import UsageError
 from .hints import (
@@ -52,125 +53,137 @@ from .hints import (
     Stats,
 )
 
-# Arguments of DataLoader that this torch knows: in_order came with 2.6.
+_Batch = TypeVar("_Batch")
+
+# Arguments of this torch's DataLoader: in_order was added in 2.6.
 _TORCH_ARGUMENTS = frozenset(inspect.signature(DataLoader.__init__).parameters)
 
 
 class FastLoader(DataLoader[Sample]):
-    """A DataLoader that does not make the training loop wait.
+    """A drop-in DataLoader that keeps the training loop from waiting for data.
 
-    Takes all of torch's DataLoader arguments by name, default and meaning, and gives the same
-    batches in the same order. Where fastload can read the dataset by itself (a packed store, a
-    torchvision ImageFolder or DatasetFolder, CIFAR, MNIST, SVHN, STL10, Subset and ConcatDataset of
-    these) with a transform it recognises, whole batches are decoded and augmented by native
-    threads; of a TensorDataset rows are copied; anything else goes through torch's machinery
-    unchanged. ``explain()`` says which and why.
+    Takes every argument of torch's DataLoader, with the same name, default and meaning, and gives
+    the same batches in the same order. ``explain()`` says which of these ways a loader takes, and
+    why:
+
+    - Native threads decode and augment whole batches. This needs a dataset that fastload can read
+      itself (a packed store; torchvision's ImageFolder, DatasetFolder, CIFAR, MNIST and its
+      variants, SVHN and STL10; a Subset or ConcatDataset of these) and a transform that it
+      recognises.
+    - For a TensorDataset, the rows of a batch are copied at once.
+    - Every other dataset runs its own code in torch's worker processes, or in this process.
 
     Example:
         >>> loader = FastLoader("imgs.lmdb", batch_size=256, shuffle=True, transform=train_tf)
         >>> for images, labels in loader: ...
 
     Args:
-        dataset: any Dataset, the path of a packed store, or a list of such paths, which are read as
+        dataset: any Dataset; the path of a packed store; or a list of such paths, which are read as
             one store.
-        num_workers: unset: native threads follow the CPU quota; a user's Dataset and a
-            TensorDataset get torch's 0. A number means that many threads in the native engine (0:
-            the calling thread makes the batches), that many processes beside them where the dataset
-            holds images that only Pillow decodes, and that many processes in torch's machinery.
-            "auto" begins with the CPUs and adjusts to what the loop shows: threads and batches
-            ahead while it runs, processes between epochs (one for an IterableDataset). The
-            attribute is always an int.
-        prefetch_factor: batches ahead: in torch's machinery per worker, in the engines in all.
-            Default 2.
-        snapshot_every_n_steps: as in torchdata's StatefulDataLoader: after how many batches of each
-            worker the state of an IterableDataset travels to this process. What came since is drawn
-            again when a state is resumed, so the next batch is the same. 0 and None: at the epoch's
-            end only.
-        transform, target_transform: for a path or a PackedDataset without transforms of its own.
-            A list of transforms gives a list of views in place of the images: ``[[images of the
-            first, images of the second, ...], labels]``.
-        engine: "auto", "native", "python" (the same results through Pillow), "dali" (NVIDIA DALI on
-            ``device``, or on its CPU back end; docs/gpu.md), "workers" (torch's machinery).
-        dtype: of the images; None as the transform says. ``torch.float32`` (or "float32"), float16,
-            bfloat16, or uint8 where the transform ends in uint8.
-        memory_format: ``torch.contiguous_format`` (NCHW in memory) or ``torch.channels_last``.
-        seed: None: order and augmentation are drawn once an epoch from ``generator`` or torch's
-            global generator, as DataLoader draws them. An int: the order is a pure function of
-            (seed, epoch), augmentation of (seed, epoch, index), and of how often it came before
-            where a sampler repeats an index. A dataset of the user's finds Python's, NumPy's and
-            torch's generators seeded so for each sample; an iterable one for each batch.
-        decode: "exact": the pixels of a decoder that decodes all. "scaled": a JPEG is decoded at
-            1/2, 1/4 or 1/8 of its size where it is at least twice as large as needed even so, which
-            is several times faster for large photos and differs a little (docs/performance.md).
-        check_crc: "first": verify each record's checksum the first time this process reads it;
-            "always"; "never".
-        fields: for a path or a PackedDataset: which fields of the store come with the images, such
-            as ``("mask", "key")``, or "all". A batch is then a dict (see PackedDataset).
-        joint: for a path or a PackedDataset: which fields move along with the images through crops,
-            resizes, pads and flips, and what they are, such as ``{"mask": "mask", "boxes":
-            "xyxy"}`` (see PackedDataset). They are fields of the batch: masks one tensor (n, h, w),
-            all others lists of n tensors.
-        tuned: a file that ``fastload autotune`` wrote: its num_workers, prefetch_factor,
-            pin_memory, cache, and with ``--approximate`` decode are taken where they are not given
-            here; the batch size stays. Where the file is of another machine or dataset, a warning
-            says so and nothing is taken.
+        num_workers: The number of threads of the native engine (0: the calling thread makes each
+            batch), or of worker processes where the dataset's own code runs. Images that only
+            Pillow can decode are decoded in as many processes. Not given: native threads follow
+            the CPU quota; other datasets and a TensorDataset get torch's default, 0. "auto" starts
+            with one worker for each CPU and adjusts it: threads and prefetched batches while the
+            loop runs, processes between epochs (an IterableDataset gets one). The attribute is
+            always an int.
+        prefetch_factor: Batches to prefetch: per worker process as in torch, but in total for an
+            engine. Default 2.
+        snapshot_every_n_steps: As in torchdata's StatefulDataLoader: a worker sends the state of an
+            IterableDataset after every so many batches. Resuming restores the last state sent and
+            draws the batches since then again, so the next batch is the same either way. 0 or
+            None: only at the end of the epoch.
+        transform, target_transform: For a path, or for a PackedDataset that has none. A list of
+            transforms makes several views of each image; a batch is then ``[[images of view 0,
+            images of view 1, ...], labels]``.
+        engine: "auto" chooses; "native"; "python" gives the same results with Pillow; "dali" uses
+            NVIDIA DALI on ``device``, or its CPU backend (docs/gpu.md); "workers" runs the
+            dataset's own code in torch's workers.
+        dtype: dtype of the images: ``torch.float32``, float16, bfloat16 (or their names, such as
+            "float32"), or uint8 if the transform ends in uint8. None keeps the transform's.
+        memory_format: Layout of the images in memory: ``torch.contiguous_format`` (NCHW) or
+            ``torch.channels_last`` (NHWC).
+        seed: None: order and augmentation are drawn from ``generator``, or from torch's global
+            generator, once per epoch, as in DataLoader. An int makes the order a function of
+            (seed, epoch) and the augmentation a function of (seed, epoch, index); where a sampler
+            repeats an index, each repetition is drawn anew. For other datasets, Python's, NumPy's
+            and torch's global generators are seeded that way before each sample (for an
+            IterableDataset, before each batch).
+        decode: "exact" decodes every pixel. "scaled" decodes a JPEG at 1/2, 1/4 or 1/8 of its size
+            when that is still at least twice the size needed: several times faster for large
+            photos, with slightly different pixels (docs/performance.md).
+        check_crc: When to verify a record's checksum: "first" (the first time that this process
+            reads it), "always" or "never".
+        fields: For a path or a PackedDataset: fields of the store to return with the images, such
+            as ``("mask", "key")``, or "all". Each batch is then a dict (see PackedDataset).
+        joint: For a path or a PackedDataset: fields that follow the image's crops, resizes, pads
+            and flips, with their kinds, such as ``{"mask": "mask", "boxes": "xyxy"}`` (see
+            PackedDataset). The batch has them as fields: masks as one tensor (n, h, w), all others
+            as a list of n tensors.
+        tuned: Path of a file written by ``fastload autotune``. Its num_workers, prefetch_factor,
+            pin_memory and cache (with ``--approximate`` also decode) apply where they are not given
+            here; the batch size never does. If it was tuned on another machine or dataset, a
+            warning says so and nothing is applied.
         shard: True: each rank reads its own part of every epoch, as with torch's
-            DistributedSampler and with the epoch set; ``len`` counts the part. The rank is
-            torch.distributed's, or torchrun's. A ``sampler`` or ``batch_sampler`` wins: then
-            nothing is divided here. Off by default, as trainers divide by themselves.
-        rank, world_size: of this process, where torch.distributed is not used.
-        on_error: of a sample that cannot be made: "raise"; "skip": the batch is shorter;
-            "replace": by the next good sample of the same batch; "refill": by the last sample of
-            the epoch's order, which gets shorter there (on several ranks, which need equal numbers
-            of batches, this is "replace"); or a callable ``(index, error) -> "raise" | "skip" |
-            "replace"``. A batch without good samples is left out. ``stats()["errors"]`` lists
-            them, a warning at the epoch's end counts them.
-        max_errors: how many an epoch may have before TooManyErrors is raised: a number (int), or a
-            share of the samples (float), which lets at least one pass unless it is 0.
-        prefetch_thread: True: where a dataset of the user's runs in this process (num_workers=0),
-            a thread makes the next two batches. Its random numbers then do not follow ``seed``.
-        trace: path of a timeline of this loader, as ``fastload.trace`` writes for all loaders; it
-            is written at the end of each epoch and at the interpreter's exit.
-        cache: what later epochs need not do again; the batches are the same (docs/performance.md).
-            "ram": the records' bytes stay in memory. "dct": JPEGs stay there as DCT records, whose
-            Huffman codes need not be decoded again. "decoded": decoded images, and where the
-            transform begins with Resize or CenterCrop, their result. "shm": like "ram", but one
-            copy for all processes of the user on this machine.
-        cache_limit: bytes, or a string such as "8GB"; default half of the memory that is available
-            (of "ram", "dct" and "decoded" each rank's part). What does not fit is read as before.
-        device: where batches arrive: "cuda", "cuda:1", an index, a ``torch.device``, also "mps" and
-            "xpu"; whatever their structure. On CUDA they are copied on a stream of their own while
-            the caller computes (objects with a ``to`` of their own: by it, without overlap), and
-            are whole when his current stream comes to them; ``next`` is for the thread that
-            trains, and never while a CUDA graph is captured. Where an engine of fastload runs and
-            no ``collate_fn`` was given, levels (uint8) are copied, and the device does the table,
-            the cast and RandomErasing, with the same result. None and "cpu": host memory.
-        prefetch_device: batches ahead on the device, beside the one in use. 0: each is copied when
-            it is asked for.
-        batch_transform: called with each whole batch, on the device where there is one, such as
-            torchvision's ``v2.MixUp(num_classes=10)``. Its random numbers (Python's, NumPy's and
-            torch's global generators) are a function of (seed, epoch, number of the batch), drawn
-            apart from the caller's.
-        decode_device: "cpu"; "gpu": JPEGs are decoded on ``device``, by DALI, and levels come out a
-            little different (docs/gpu.md); "auto": some of the data is decoded both ways before the
-            first batch, and the faster way is taken for good.
+            DistributedSampler, and ``len`` counts that part. ``set_epoch`` is not needed. The rank
+            comes from torch.distributed, or from torchrun's environment. Has no effect with a
+            ``sampler`` or ``batch_sampler``. Off by default, because trainers shard by themselves.
+        rank, world_size: Of this process, for use without torch.distributed. Give both.
+        on_error: What to do with a sample that cannot be made. "raise". "skip": the batch gets
+            shorter. "replace": repeat the next good sample of the batch. "refill": take a sample
+            from the end of the epoch's order, so that the epoch gets shorter instead; where there
+            are several ranks, which need equal numbers of batches, this is "replace". Or a callable
+            ``(index, error) -> "raise" | "skip" | "replace"``. A batch without any good sample is
+            left out. ``stats()["errors"]`` lists bad samples, and a warning at the end of the epoch
+            counts them.
+        max_errors: How many bad samples an epoch may have before TooManyErrors is raised: an int is
+            a number, a float is a share of the samples (at least one sample, unless it is 0).
+        prefetch_thread: True: where the dataset's own code runs in this process (num_workers=0), a
+            thread makes two batches ahead. Its random numbers then do not follow ``seed``.
+        trace: Path to write a timeline of this loader to, in the format of ``fastload.trace``;
+            written at the end of each epoch and at exit.
+        cache: What to keep for later epochs; batches stay the same (docs/performance.md). "ram":
+            the bytes of the records. "dct": JPEGs converted to DCT records, which need no Huffman
+            decoding. "decoded": decoded images, or the result of Resize or CenterCrop if the
+            transform begins with one. "shm": as "ram", in one copy for all processes of this user
+            on this machine.
+        cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
+            memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
+            Records that do not fit are read from the store as before.
+        device: Where to put batches, of any structure: "cuda", "cuda:1", an index, a
+            ``torch.device``; "mps" and "xpu" too. None and "cpu" mean host memory. On CUDA, batches
+            are copied on a side stream while the caller computes, and are complete when the
+            caller's current stream reaches them. (Objects with a ``to`` method of their own are
+            moved by it, without overlap.) Call ``next`` on the training thread, and never while a
+            CUDA graph is captured. With an engine of fastload and no ``collate_fn``, uint8 pixels
+            are copied and the device applies the lookup table, the cast and RandomErasing, with
+            the same result.
+        prefetch_device: Batches to keep on the device ahead of the one in use. 0: each batch is
+            copied when it is asked for.
+        batch_transform: Called with each whole batch, on the device if there is one; for example
+            torchvision's ``v2.MixUp(num_classes=10)``. While it runs, Python's, NumPy's and torch's
+            global generators are seeded by a function of (seed, epoch, batch number); the caller's
+            states are restored afterwards.
+        decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
+            pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
+            and uses the faster way from then on.
 
     All other arguments are torch's.
 
     Yields:
-        What DataLoader would: ``[images, labels]`` with images (n, 3, h, w), RGB, on ``device`` or
-        in host memory (pinned with ``pin_memory=True`` where CUDA is there), or a dict with
-        ``fields``. A batch is the caller's for as long as anything refers to its memory.
+        What DataLoader yields: ``[images, labels]``, or a dict with ``fields``. Images are (n, 3,
+        h, w), RGB, on ``device`` or in host memory (pinned with ``pin_memory=True`` if there is
+        CUDA). The memory of a batch is never reused while anything refers to it.
 
     Raises:
-        UsageError: arguments that cannot work together.
-        DataError: while iterating, a sample that cannot be read; it names file, record and offset.
-        TooManyErrors: while iterating, ``on_error`` let more pass than ``max_errors``.
+        UsageError: arguments that cannot be combined.
+        DataError: while iterating: a sample cannot be read. It names the file, record and offset.
+        TooManyErrors: while iterating: more samples failed than ``max_errors`` allows.
     """
 
-    in_order = True  # torch sets it from 2.6 on; trainers read every argument as an attribute
+    in_order = True  # torch sets it from 2.6 on, and trainers read every argument as an attribute
 
-    # Arguments of ours, under their own names.
+    # fastload's own arguments, under their own names.
     snapshot_every_n_steps: int | None
     engine: Engine
     dtype: torch.dtype | None
@@ -190,14 +203,15 @@ class FastLoader(DataLoader[Sample]):
     batch_transform: Callable[[Any], Any] | None
     decode_device: DecodeDevice
 
-    # Of a class that was derived while FastLoader stood in torch's place, and that does by itself
-    # what torch's __init__ does, as torchdata's StatefulDataLoader: ours never runs.
+    # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
+    # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
+    # does instead of calling it.
     shard = False
     _threads = False
 
-    _is_accelerate_prepared = accelerate.Asked()
-    _adapter: weakref.ref[Any] | None = None  # accelerate's, around this loader
-    _left_out = 0  # batches at the beginning of each epoch that accelerate skips
+    _is_accelerate_prepared = accelerate.PreparedAttribute()
+    _adapter: weakref.ref[accelerate.Adapter] | None = None  # accelerate's, around this loader
+    _left_out = 0  # batches that accelerate skips at the start of each epoch
 
     def __init__(
         self,
@@ -212,7 +226,7 @@ class FastLoader(DataLoader[Sample]):
         drop_last: bool = False,
         timeout: float = 0,
         worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
+        multiprocessing_context: str | BaseContext | None = None,
         generator: torch.Generator | None = None,
         *,
         prefetch_factor: int | None = None,
@@ -246,7 +260,7 @@ class FastLoader(DataLoader[Sample]):
         decode_device: DecodeDevice = "cpu",
     ) -> None:
         check_workers(num_workers)
-        check_drawing(seed, transform, target_transform)
+        check_augmentation(seed, transform, target_transform)
         config = LoaderConfig(
             dataset=dataset,
             batch_size=batch_size if batch_sampler is None else None,
@@ -302,11 +316,11 @@ class FastLoader(DataLoader[Sample]):
         )
         self._cursor = EpochCursor()
         self._resources = Resources(
-            Measured(native=False), cache=Cache.of(config.cache, cache_limit, engine)
+            Measurements(native=False), cache=Cache.of(config.cache, cache_limit, engine)
         )
         _decode_device.check(config)
         found = route.find(config)
-        self._resources.measured.native = isinstance(found, EngineRoute)
+        self._resources.measurements.native = isinstance(found, EngineRoute)
         self._threads = isinstance(found, EngineRoute) and found.decodes
         if num_workers == "auto":
             from ._run import governor as _governor
@@ -314,9 +328,10 @@ class FastLoader(DataLoader[Sample]):
             governor = self._resources.governor = _governor.for_loader(found, config)
             num_workers = 1 if governor is None else governor.setting.workers
         elif num_workers is None:
-            # Rows of tensors are copied when asked for, so that the next batch has changed ones.
+            # Rows of tensors are copied in the call to next, so that a batch shows changes made
+            # to the tensors before it.
             num_workers = cpu.available() if self._threads else 0
-        # Attributes by the names of the arguments: trainers read them to make another loader.
+        # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
         self.transform = transform
@@ -356,7 +371,7 @@ class FastLoader(DataLoader[Sample]):
         )
 
     def _config(self) -> LoaderConfig:
-        """The arguments as they stand: attributes may have been set since."""
+        """The arguments as they are now: attributes may have been set since ``__init__``."""
         given = {name: getattr(self, name) for name in ARGUMENTS}
         given["collate_fn"] = accelerate.collate_of(self.collate_fn)
         return LoaderConfig(
@@ -367,28 +382,29 @@ class FastLoader(DataLoader[Sample]):
         )
 
     def check_worker_number_rationality(self) -> None:
-        """torch's warning about too many workers; not about threads, which are as many as given."""
+        """Let torch warn about too many worker processes; native threads need no warning."""
         if not self._threads:
             super().check_worker_number_rationality()
 
     # --- iterating --------------------------------------------------------------------------------
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next iteration, also of one that has given no batch yet.
+        """Set the epoch of the next iteration.
 
-        Samplers and datasets with an epoch are told too; of loader and sampler, whichever was told
-        last decides. Without it every iteration is the next epoch.
+        Also works on an iterator that has not given a batch yet. Samplers and datasets with a
+        ``set_epoch`` method are told too. If the loader and its sampler are told different epochs,
+        the last call decides. Without any call, every iteration is the next epoch.
         """
         self._cursor.set_epoch(self._config(), epoch)
 
     def __len__(self) -> int:
-        """Batches of an epoch, of this rank where ``shard=True`` divides it."""
+        """Batches per epoch; with ``shard=True``, those of this rank."""
         length = self._config().part_length() if self.shard else None
         return super().__len__() if length is None else length
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         accelerate.follow(self)
-        # As in torch: workers that persist have one iterator, which begins anew.
+        # As in torch: persistent workers belong to one iterator, which is reset for each epoch.
         if not (self.persistent_workers and self.num_workers > 0):
             return self._get_iterator()
         if self._iterator is None:
@@ -398,74 +414,75 @@ class FastLoader(DataLoader[Sample]):
         return self._iterator  # type: ignore[return-value]
 
     def _get_iterator(self) -> Iterator[Any]:  # type: ignore[override]
-        """A new iterator over the next epoch; what a subclass may override, as with torch's."""
-        if "_resources" not in vars(self):  # of a class that has not called our __init__
+        """A new iterator over the next epoch. Subclasses may override it, as with torch's."""
+        if "_resources" not in vars(self):  # a subclass that has not called our __init__
             return super()._get_iterator()
-        # Workers that persist are those of one iterator, and so is their seed.
+        # Persistent workers and their seed belong to one iterator.
         self._resources.end_workers()
         if self._cursor.resume is None:
             self._cursor.base_seed = None
         return EpochIterator(self._iteration())
 
-    def _iteration(self) -> Iteration:
-        """What an iterator needs of this loader to begin an epoch."""
+    def _iteration(self) -> EpochContext:
+        """What an iterator needs from this loader to start an epoch."""
         resources = self._resources
         if resources.governor is not None:
             from ._run import governor as _governor
 
-            workers = _governor.workers(resources.governor, resources.measured)
+            workers = _governor.workers(resources.governor, resources.measurements)
             if workers != self.num_workers:
                 self.num_workers = workers
-                resources.end_workers()  # of the number that there was
+                resources.end_workers()  # there were another number of them
         config = self._config()
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         if self._timeline is not None:
             self._timeline.update()
-        return Iteration(
+        return EpochContext(
             config=config,
             resources=resources,
             cursor=self._cursor,
             timeline=active() or self._timeline,  # an enclosing ``fastload.trace`` comes first
             length=config.part_length(),
             reported=getattr(self, "_IterableDataset_len_called", None),
-            torchs=_weak(self),
+            torch_iterator=_weak(self),
         )
 
     @property
     def _unordered(self) -> bool:
-        """Whether torch's own iterator runs, whose batches may come in any order."""
+        """Whether torch's own iterator runs, whose batches may arrive in any order."""
         return isinstance(route.find(self._config()), TorchRoute)
 
-    def _torchs(self) -> Iterator[Any]:
-        """torch's own iterator; one that persists begins anew."""
+    def _torch_iterator(self) -> Iterator[Any]:
+        """torch's own iterator; a persistent one is reset."""
         if not (self.persistent_workers and self.num_workers > 0):
             return super()._get_iterator()
         resources = self._resources
-        inner: Any = resources.torchs
-        if inner is None:
-            inner = resources.torchs = super()._get_iterator()
+        iterator = resources.torch_iterator
+        if iterator is None:
+            iterator = resources.torch_iterator = super()._get_iterator()
         else:
-            inner._reset(self)
-        return inner  # type: ignore[no-any-return]
+            iterator._reset(self)
+        return iterator
 
     # --- resuming ---------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """What resumes this loader at the sample after the newest batch; see load_state_dict.
+        """A checkpoint of this loader, which resumes after the newest batch.
 
-        Small (the states of two generators, 7 KB each, a few numbers, and what datasets with a
-        state of their own give), and cheap enough for every step. Beside the datasets' states, and
-        a sampler's, it is made of what JSON has.
+        It holds the states of two random generators (7 KB each), a few numbers, and the states of
+        datasets and samplers that have their own ``state_dict``. It is cheap enough to take at
+        every step. Everything but the datasets' and samplers' own states can be written as JSON.
 
         Raises:
-            UsageError: with ``in_order=False`` and worker processes, where batches have no order.
+            UsageError: batches come in no fixed order: ``in_order=False`` with worker processes, or
+                a DataPipe.
         """
-        progress = self._cursor.under_way() or self._cursor.standing(self._config())
+        progress = self._cursor.running() or self._cursor.snapshot(self._config())
         if progress.unordered:
             raise UsageError(
-                "state_dict needs in_order=True, and a dataset that is no DataPipe: expected "
-                "batches that come in the order of their samples"
+                "state_dict: expected batches in the order of their samples, got in_order=False "
+                "with workers, or a DataPipe; use in_order=True and a Dataset"
             )
         state = progress.state()
         if self._resources.choice is not None:
@@ -473,64 +490,67 @@ class FastLoader(DataLoader[Sample]):
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration resume where ``state`` was taken.
+        """Resume the next iteration from a checkpoint.
 
-        With an int ``seed`` the batches are those that would have come: with any number of
-        workers, and with ``shard=True`` on any number of ranks (the state of one rank serves all
-        of them, as every rank has come equally far). Without one the order is the same, drawn
-        again from the states of torch's generators, and augmentation in the native engine too;
-        random transforms of a dataset of the user's are not, as workers draw their own numbers.
-        An IterableDataset resumes by its own ``state_dict`` and its iterator's; without either it
-        is read again up to there, and what raised on the way does not stop it. A map-style dataset
-        with ``state_dict`` and ``load_state_dict`` gets its state back. All of them need the same
-        number of workers, each of which has its own state.
+        With an int ``seed``, the remaining batches are exactly those of the uninterrupted run, with
+        any number of workers and, with ``shard=True``, on any number of ranks. (Every rank has come
+        equally far, so any rank's state serves all of them.) Without a seed, the order and the
+        native engine's augmentation are the same too, because the states of torch's generators are
+        saved; random transforms that run in a dataset's own code differ, because workers draw
+        their own numbers.
+
+        An IterableDataset is resumed by its ``state_dict`` and its iterator's. If it has neither,
+        it is read again up to the same place; errors on the way are ignored, as they were raised
+        before. A map-style dataset with ``state_dict`` and ``load_state_dict`` gets its state
+        back. Datasets that are iterable or stateful need as many workers as before, because each
+        worker has a state of its own.
 
         Example:
             >>> torch.save({"loader": loader.state_dict(), ...}, "checkpoint.pt")
             >>> loader.load_state_dict(torch.load("checkpoint.pt")["loader"])
 
         Args:
-            state: from ``state_dict`` of a loader made alike.
+            state: from ``state_dict`` of a loader with the same arguments.
 
         Raises:
-            UsageError: here or by the next ``iter``, where the loader cannot resume it.
+            UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
         resume, config = _progress.read(state), self._config()
         self._cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
-        self._iterator = None  # persistent workers stand elsewhere
+        self._iterator = None  # its persistent workers are at another place in the data
         self._resources.end_workers()
         choice = _decode_device.resumed(config, state.get("decode"))
         if choice is not None:
             self._resources.choice = choice
 
     def __getstate__(self) -> dict[str, Any]:
-        # Resources and cursor leave out what is alive.
+        # Resources and cursor leave out threads, processes and iterators by themselves.
         return {**self.__dict__, "_iterator": None, "_adapter": None}
 
     # --- reports ----------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """Which engine runs and why, what is fused, what would be faster, in plain words."""
+        """A text: which engine runs and why, what is fused, and what would be faster."""
         from ._run import explain
 
         return explain.explain(self._config(), self._resources)
 
     def stats(self) -> Stats:
-        """Figures of the epoch that runs, or of the last one.
+        """Measurements of the running epoch, or of the last one.
 
         Returns:
-            A dict of counts, rates, times, errors, and what the loop waits for:
-            ``fastload.hints.Stats`` describes each entry, with its unit.
+            A dict of counts, rates, times, errors, and what the loop waits for.
+            ``fastload.hints.Stats`` describes each entry and its unit.
         """
         from ._run import explain
 
         return explain.figures(self.engine, self._resources)
 
-    def replay(self, batch: Any, steps: int) -> Iterator[Any]:
-        """One batch, ``steps`` times: the loop as it would be if data were free.
+    def replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
+        """Yield the same batch ``steps`` times, to measure the loop without data loading.
 
-        After it, ``stats()["headroom"]`` says how much faster the loop could be.
+        Afterwards, ``stats()["headroom"]`` says how many times faster the loop could be.
 
         Example:
             >>> for batch in loader: train_step(batch)
@@ -538,8 +558,8 @@ class FastLoader(DataLoader[Sample]):
             >>> loader.stats()["headroom"]
 
         Args:
-            batch: such as the loop had last.
-            steps: at least 2; the first one is not counted.
+            batch: for example the last one of an epoch.
+            steps: at least 2; the first step is not measured.
 
         Raises:
             UsageError: fewer than 2 steps.
@@ -548,7 +568,7 @@ class FastLoader(DataLoader[Sample]):
             raise UsageError(f"replay: expected at least 2 steps, got {steps}")
         return self._replay(batch, steps)
 
-    def _replay(self, batch: Any, steps: int) -> Iterator[Any]:
+    def _replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
         yield batch
         begin = time.perf_counter()
         for _ in range(steps - 1):
@@ -558,11 +578,11 @@ class FastLoader(DataLoader[Sample]):
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:
-    """Gives torch's own iterator; None when ``loader``, which it does not keep, is gone."""
-    method = weakref.WeakMethod(loader._torchs)
+    """``loader._torch_iterator`` without keeping ``loader`` alive; None once it is gone."""
+    method = weakref.WeakMethod(loader._torch_iterator)
 
-    def torchs() -> Iterator[Any] | None:
+    def torch_iterator() -> Iterator[Any] | None:
         make = method()
         return None if make is None else make()
 
-    return torchs
+    return torch_iterator

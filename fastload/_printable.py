@@ -1,18 +1,18 @@
-"""Text out of files, as it may be shown: nothing in it is carried out by a terminal."""
+"""Escapes text from files, so that a terminal shows it and does not execute it."""
 
 from __future__ import annotations
 
 
 def printable(text: str, keep: str = "") -> str:
-    """``text`` with control and other invisible characters, and what is no Unicode, as escapes.
+    """``text`` with control characters, other invisible characters and invalid Unicode escaped.
 
     Example:
         >>> printable("cat\\x1b[2J")
         'cat\\\\x1b[2J'
 
     Args:
-        text: a name, or a message that may hold names.
-        keep: characters that stay as they are.
+        text: a name, or a message that may contain names.
+        keep: characters that are not escaped.
     """
     if text.isprintable():
         return text

@@ -2,18 +2,18 @@
 
     FastloadError
     ├── UsageError (also ValueError)               an argument that cannot work
-    ├── MissingDependencyError (also ImportError)  an optional package or the core is absent
-    ├── DataError                                  the data is at fault: path, record, offset
+    ├── MissingDependencyError (also ImportError)  an optional package or the core is missing
+    ├── DataError                                  an error in the data: path, record, offset
     │   ├── DecodeError                            an image that cannot be decoded
     │   ├── ChecksumError                          a record whose CRC32C does not match
-    │   ├── TooManyErrors                          more bad samples than max_errors lets pass
-    │   └── StoreError                             a store that is corrupt or unfinished
+    │   ├── TooManyErrors                          more bad samples than max_errors allows
+    │   └── StoreError                             a store that is corrupt or incomplete
     │       └── StoreNotFoundError (also FileNotFoundError)
-    ├── ScriptError                                a script doctor runs fails or trains nothing
+    ├── ScriptError                                a script run by doctor fails or does not train
     └── InternalError                              a bug in fastload: please report it
 
-A message says where it is (file, record, byte offset; or the argument), what was expected and what
-came, and at its end what to do.
+A message says where the error is (file, record, byte offset; or the argument), what was expected
+and what was found, and at the end what to do.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ class UsageError(FastloadError, ValueError):
 
 
 class MissingDependencyError(FastloadError, ImportError):
-    """An optional package or the native core is needed and absent; the message has the remedy."""
+    """An optional package or the native core is missing; the message says how to install it."""
 
 
 def install(extra: str) -> str:
-    """The command that installs what an extra of fastload names, for a message."""
+    """The command that installs an extra of fastload, for messages."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"
 
 
 class ScriptError(FastloadError):
-    """A training script that ``fastload doctor`` runs failed, or trains nothing that it can see.
+    """A training script run by ``fastload doctor`` failed, or has no training loop.
 
     Attributes:
-        where: ``file:line`` of the script's own code at which it failed, or "".
+        where: ``file:line`` of the script's code at which it failed, or "".
     """
 
     def __init__(self, message: str, *, where: str = "") -> None:
@@ -52,10 +52,10 @@ class ScriptError(FastloadError):
 
 
 class DataError(FastloadError):
-    """The data is at fault.
+    """An error in the data.
 
     Attributes:
-        path: file that holds the data, or None where there is no file.
+        path: file that holds the data, or None without a file.
         record: index of the record in its store, or None.
         offset: byte offset of the record in ``path``, or None.
     """
@@ -72,7 +72,7 @@ class DataError(FastloadError):
         self.path = path
         self.record = record
         self.offset = offset
-        # Names in the message may come from the data: a terminal is to show them, and do no more.
+        # Names in the message may come from the data, with control characters for a terminal.
         message = printable(message, keep="\n")
         where = [repr(path)] if path is not None else []
         where += [f"record {record}"] if record is not None else []
@@ -82,7 +82,7 @@ class DataError(FastloadError):
     def at(
         self, *, path: str | None = None, record: int | None = None, offset: int | None = None
     ) -> DataError:
-        """This error, with what it does not say of its place itself."""
+        """This error with its place completed: arguments fill attributes that are None."""
         path = path if self.path is None else self.path
         record = record if self.record is None else self.record
         offset = offset if self.offset is None else self.offset
@@ -103,7 +103,7 @@ def _rebuild(
     record: int | None,
     offset: int | None,
 ) -> DataError:
-    """Rebuild a DataError in another process, with where it happened."""
+    """Rebuild a DataError in another process, with its place."""
     return cls(message, path=path, record=record, offset=offset)
 
 
@@ -116,11 +116,11 @@ class ChecksumError(DataError):
 
 
 class TooManyErrors(DataError):
-    """More samples of an epoch could not be read than ``max_errors`` lets pass."""
+    """More samples of an epoch could not be read than ``max_errors`` allows."""
 
 
 class StoreError(DataError):
-    """A store that is corrupt, unfinished, or of a version this fastload does not know."""
+    """A store that is corrupt, incomplete, or of an unsupported version."""
 
 
 class StoreNotFoundError(StoreError, FileNotFoundError):
@@ -138,18 +138,18 @@ def sample_error(
     record: int | None = None,
     offset: int | None = None,
 ) -> DataError:
-    """What reading, decoding or filling in a sample raised, as an error that says which it was.
+    """An error raised while reading or decoding a sample, as a DataError with the sample's place.
 
-    Every engine and ``pack`` turn what they meet into a DataError here: libraries raise anything
-    (NotImplementedError, struct.error, MemoryError ...), and ``on_error`` is about DataErrors. Code
-    of the user's does not come by: what that raises is raised as it is.
+    Every engine and ``pack`` convert errors here, because libraries raise errors of any type
+    (NotImplementedError, struct.error, MemoryError ...) and ``on_error`` handles DataErrors. Errors
+    raised by the user's own code are not converted.
 
     Args:
-        error: what was raised. A DataError keeps its type and what it says of its place.
-        path, record, offset: where the sample lies.
+        error: the error. A DataError keeps its type and its place.
+        path, record, offset: place of the sample.
 
     Raises:
-        FastloadError: ``error``, where it is not about data: misuse, or a bug.
+        FastloadError: ``error``, if it is not about data: misuse, or a bug.
     """
     if isinstance(error, DataError):
         return error.at(path=path, record=record, offset=offset)

@@ -1,7 +1,7 @@
-"""Types for hints in user code: the words that arguments take, and what ``stats`` returns.
+"""Types for hints in user code: the words that arguments accept, and the result of ``stats``.
 
-Each ``Literal`` is the only list of its words: checks at run time and the command line take their
-choices from it.
+Each ``Literal`` is the only list of its words: the checks at run time and the choices of the
+command line are taken from it.
 
     from fastload.hints import Engine
 
@@ -16,10 +16,10 @@ from typing import Any, Literal, TypeAlias, TypedDict
 # --- arguments of FastLoader ------------------------------------------------------------------
 
 Engine: TypeAlias = Literal["auto", "native", "python", "dali", "workers"]
-"""``engine``: what makes the batches."""
+"""``engine``: which engine makes the batches."""
 
 Decode: TypeAlias = Literal["exact", "scaled"]
-"""``decode``: JPEGs in full size, or at 1/2, 1/4 or 1/8 of it where that is large enough."""
+"""``decode``: JPEGs in full size, or at 1/2, 1/4 or 1/8 of it if that is large enough."""
 
 DecodeDevice: TypeAlias = Literal["cpu", "gpu", "auto"]
 """``decode_device``: where JPEGs are decoded."""
@@ -28,30 +28,30 @@ CheckCrc: TypeAlias = Literal["first", "always", "never"]
 """``check_crc``: when a record is compared with its checksum."""
 
 CacheKind: TypeAlias = Literal["ram", "decoded", "shm", "dct"]
-"""``cache``: what later epochs need not do again."""
+"""``cache``: what is kept for later epochs."""
 
 NumWorkers: TypeAlias = int | Literal["auto"]
-"""``num_workers``: threads or processes, or their number found while the loop runs."""
+"""``num_workers``: number of threads or processes; "auto": adjusted while the loop runs."""
 
 Action: TypeAlias = Literal["raise", "skip", "replace"]
-"""What a callable ``on_error`` returns."""
+"""The result of a callable ``on_error``."""
 
 OnErrorName: TypeAlias = Literal[Action, "refill"]
 """``on_error`` by name."""
 
 OnError: TypeAlias = OnErrorName | Callable[[Any, Exception], Action]
-"""``on_error``: a name, or a callable that gets (index, error)."""
+"""``on_error``: a name, or a callable that is called with (index, error)."""
 
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 """Boxes in pixels: two corners; a corner, width and height; the centre, width and height."""
 
 JointKind: TypeAlias = Literal["mask", BoxFormat, "points", "labels"]
-"""What a field that moves along with its image is: a value of ``joint``."""
+"""The kind of a field that is transformed with its image: a value of ``joint``."""
 
 # --- arguments of pack ------------------------------------------------------------------------
 
 Encoding: TypeAlias = Literal["keep", "dct", "jpeg", "png", "bmp", "raw"]
-"""``encode``: what a record holds."""
+"""``encode``: the encoding of a record."""
 
 OnPackError: TypeAlias = Literal["raise", "skip"]
 """``on_error`` of ``pack``."""
@@ -64,35 +64,36 @@ Compression: TypeAlias = Literal["gzip", "lzf"]
 Bound: TypeAlias = Literal[
     "compute", "reading", "decoding", "python", "transport", "copy", "loader", "unknown"
 ]
-"""What a loop waits for: the training step ("compute"), reading, decoding, the dataset's own code
-("python"), batches on their way from worker processes ("transport"), the copy to the device, or the
-loader itself (drawing the order and handing batches over); "unknown" before the second batch."""
+"""What limits a loop: the training step ("compute"), reading, decoding, the dataset's own code
+("python"), the transfer of batches from worker processes ("transport"), the copy to the device, or
+the loader itself (drawing the order and handing over batches); "unknown" before the second batch.
+"""
 
 
 class BadSampleStats(TypedDict):
-    """One sample that ``on_error`` let pass."""
+    """One bad sample that ``on_error`` handled."""
 
     index: Any
-    """What the sampler asked for; of an IterableDataset, how many samples came before it from the
-    same worker."""
+    """The sampler's index; for an IterableDataset, the number of samples that the same worker
+    yielded before it."""
     file: str | None
-    """The file at fault, where the error names one."""
+    """The bad file, if the error names one."""
     error: str
-    """Type and message."""
+    """Type and message of the error."""
     action: OnErrorName
-    """What was done: "skip", "replace" or "refill"."""
+    """The action taken: "skip", "replace" or "refill"."""
 
 
 class Stats(TypedDict):
-    """``FastLoader.stats()``: figures of the running epoch, or of the last one.
+    """``FastLoader.stats()``: figures of the current epoch, or of the last one.
 
     Units are in the names: ``_s`` seconds, ``_per_s`` per second of ``elapsed_s``, ``mb`` 10**6
     bytes, ``nbytes`` bytes, ``share`` 0 to 1.
     """
 
     engine: str
-    """What made the batches: "native", "python", "gather" (rows of a TensorDataset), "dali",
-    or "workers" (torch's machinery)."""
+    """The engine that made the batches: "native", "python", "gather" (rows of a TensorDataset),
+    "dali", or "workers" (torch's DataLoader)."""
     images: int
     """Samples handed to the consumer."""
     batches: int
@@ -100,32 +101,32 @@ class Stats(TypedDict):
     images_per_s: float
     """``images`` over ``elapsed_s``; 0.0 before the first batch."""
     mb_per_s: float
-    """Records read, as they are stored; 0.0 where their sizes are not known beforehand."""
+    """Size of the records read; 0.0 if their sizes are not known beforehand."""
     elapsed_s: float
     """Wall time from the start of the epoch to the last batch."""
     wait_s: float
-    """Time that the consumer waited for batches."""
+    """Time the consumer spent waiting for batches."""
     wait_share: float
     """``wait_s`` over ``elapsed_s``."""
     stages_s: dict[str, float]
-    """Seconds of work by stage ("read", "decode", "resize", "fetch", "copy" ...), added up over
-    threads and processes, so that together they may exceed ``elapsed_s``. Only stages that ran."""
+    """Seconds of work by stage ("read", "decode", "resize", "fetch", "copy" ...), summed over
+    threads and processes, so that the total may exceed ``elapsed_s``. Only stages that ran."""
     decisions: list[str]
     """What ``num_workers="auto"`` tried and why, in words."""
     padding: int
-    """Samples of this rank that repeat others, so that all ranks have equally many."""
+    """Samples of this rank that repeat others, so that all ranks have the same number."""
     errors: list[BadSampleStats]
-    """The samples that ``on_error`` let pass."""
+    """The bad samples that ``on_error`` handled."""
     cache_hits: int
-    """Images made of what the cache held."""
+    """Images read from the cache."""
     cache_misses: int
-    """Images made of what the cache did not hold; 0 without ``cache``."""
+    """Images that were not in the cache; 0 without ``cache``."""
     cache_nbytes: int
-    """What the cache holds."""
+    """Size of the cache's content."""
     entry_points_nbytes: int
-    """What is remembered of JPEGs in order to decode crops faster (docs/performance.md)."""
+    """Size of the entry points kept to decode crops of JPEGs faster (docs/performance.md)."""
     bound: Bound
-    """What the loop waits for."""
+    """What limits the loop."""
     why: str
     """The figures behind ``bound``, in words."""
     headroom: float | None

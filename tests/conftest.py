@@ -18,10 +18,6 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-# torchvision's AugMix multiplies matrices of tensors; MKL rounds in another order on processors of
-# Intel's with AVX-512. MKL's own switch makes it the same everywhere; it is read when torch loads.
-os.environ.setdefault("MKL_CBWR", "AVX2")
-
 import hypothesis
 import pytest
 

@@ -145,9 +145,3 @@ def test_a_terminal_that_does_not_know_its_width_has_a_bar(images: Path, tmp_pat
     finally:
         os.close(ours)
         os.close(theirs)
-
-
-def test_sizes_are_shown_in_a_unit_that_fits() -> None:
-    assert [progress_bar.human(n) for n in (0, 1023, 1536, 5 << 30, 3 << 40)] == [
-        "0 B", "1023 B", "1.5 KiB", "5.0 GiB", "3.0 TiB"
-    ]  # fmt: skip

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from fastload._base import slabs
 from fastload._base.slabs import SlabRing
 
 SHAPE, STRIDES = (4, 3, 8, 8), (192, 64, 8, 1)
@@ -78,8 +79,9 @@ def test_a_steady_loop_allocates_nothing():
     assert previous is not None
 
 
-def test_a_slab_that_another_thread_lets_go_of_is_waited_for():
-    ring = SlabRing(keep=1, patience_s=30)
+def test_a_slab_that_another_thread_lets_go_of_is_waited_for(monkeypatch):
+    monkeypatch.setattr(slabs, "_PATIENCE_S", 30)
+    ring = SlabRing(keep=1, patient=True)
     held = [lease(ring)]
     address = held[0].data_ptr()
     timer = threading.Timer(0.05, held.clear)
@@ -89,8 +91,9 @@ def test_a_slab_that_another_thread_lets_go_of_is_waited_for():
     timer.join()
 
 
-def test_patience_ends_where_the_caller_keeps_its_batches():
-    ring = SlabRing(keep=1, patience_s=1e-3)
+def test_patience_ends_where_the_caller_keeps_its_batches(monkeypatch):
+    monkeypatch.setattr(slabs, "_PATIENCE_S", 1e-3)
+    ring = SlabRing(keep=1, patient=True)
     held = [lease(ring) for _ in range(3)]
     assert len({images.data_ptr() for images in held}) == 3
 

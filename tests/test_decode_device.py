@@ -20,8 +20,9 @@ from fake_device import FakeDevice
 from fastload import FastLoader, MissingDependencyError, PackedDataset, UsageError
 from fastload._base.devices import accelerator
 from fastload._base.slabs import SlabRing
-from fastload._engine import chosen
+from fastload._engine import registry
 from fastload._engine.nvidia import dali_graph
+from fastload._engine.registry import chosen
 from fastload._run import decode_device as _decode_device
 from fastload._run import tuned_file
 from fastload._run.config import LoaderConfig
@@ -48,7 +49,7 @@ def test_what_cannot_be_is_refused(store: Path, arguments: Any, message: str) ->
 
 @without_cuda
 def test_gpu_without_one_is_an_error(store: Path) -> None:
-    with pytest.raises(UsageError, match="expected a CUDA device, found none; use decode_device="):
+    with pytest.raises(UsageError, match="expected a CUDA device, found none; decode_device="):
         FastLoader(store, decode_device="gpu")
 
 
@@ -58,7 +59,7 @@ def test_auto_without_a_gpu_is_the_cpu_and_says_so(store: Path) -> None:
     loader = FastLoader(store, 8, decode_device="auto", **given)
     assert loader.decode_device == "auto"
     assert (
-        "decode_device: on the CPU, as decode_device='auto' finds no CUDA device"
+        "decode_device: on the CPU, because decode_device='auto' found no CUDA device"
         in loader.explain()
     )
     same(list(loader), list(FastLoader(store, 8, **given)))
@@ -118,13 +119,14 @@ class Source:
 def test_auto_takes_the_one_that_is_clearly_faster(
     monkeypatch: Any, cpu: float, gpus: Any, device: str, load: float
 ) -> None:
-    rates = {"native": cpu, **gpus}
+    rates = {registry.NATIVE: cpu, **gpus}
     monkeypatch.setattr(_decode_device, "rate", lambda decoder, batches, where: rates[decoder])
-    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
+    monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
 
     def make(decoding: Any) -> Any:
-        assert decoding.device == torch.device("cuda:1" if decoding.engine == "dali" else "cpu")
-        return decoding.hw_decoder_load if decoding.engine == "dali" else decoding.engine
+        on_device = decoding.engine.on_device
+        assert decoding.device == torch.device("cuda:1" if on_device else "cpu")
+        return decoding.hw_decoder_load if on_device else decoding.engine
 
     choice = measure(make, Source(), 8, torch.device("cuda:1"))  # type: ignore[arg-type]
     assert choice == Choice(
@@ -137,13 +139,13 @@ def test_auto_takes_the_one_that_is_clearly_faster(
 
 
 def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: Any) -> None:
-    def rate(engine: str, batches: Any, where: Any) -> float:
-        if engine == "dali":
+    def rate(engine: registry.EngineKind, batches: Any, where: Any) -> float:
+        if engine.on_device:
             raise RuntimeError("no driver")
         return 100.0
 
     monkeypatch.setattr(_decode_device, "rate", rate)
-    monkeypatch.setattr(_decode_device, "chosen", lambda engine, store: "native")
+    monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
     with pytest.warns(UserWarning, match="DALI does not decode on cuda:1.*: no driver"):
         choice = measure(
             lambda decoding: decoding.engine,  # type: ignore[arg-type, return-value]
@@ -209,7 +211,7 @@ def test_a_state_carries_the_choice(store: Path) -> None:
     loader._resources.choice = CHOICE
     state = loader.state_dict()
     other = FastLoader(store, 4, decode_device="auto", num_workers=0, seed=1)
-    with pytest.warns(UserWarning, match="the crops are the same, levels differ a little"):
+    with pytest.warns(UserWarning, match="crops are the same, pixels differ slightly"):
         other.load_state_dict(state)
     assert other._resources.choice == CHOICE
     plain = FastLoader(store, 4, num_workers=0, seed=1)
@@ -253,7 +255,7 @@ def test_auto_measures_once(store: Path, pretended: list[Choice]) -> None:
     assert choice == CHOICE
     assert len(pretended) == 1
     found = _decode_device.decoding(config, choice, source)
-    assert (found.engine, found.device) == ("dali", torch.device("cuda:0"))
+    assert (found.engine, found.device) == (registry.DALI, torch.device("cuda:0"))
     assert found.hw_decoder_load == 0.85
     choice = dataclasses.replace(CHOICE, device="cpu")
     found = _decode_device.decoding(config, choice, source)
@@ -270,7 +272,7 @@ def test_without_dali_it_is_the_cpu(store: Path, pretended: list[Choice], monkey
     monkeypatch.setattr(dali_graph, "absent", lambda: "there is no DALI")
     found = _decode_device.decoding(config, None, source)
     assert (found.engine, found.device.type) == (chosen("auto"), "cpu")
-    assert found.why == "on the CPU, as there is no DALI"
+    assert found.why == "on the CPU, because there is no DALI"
 
 
 @pytest.mark.parametrize("change", ["cache", "device", "plan"])
@@ -285,7 +287,7 @@ def test_auto_measures_nothing_where_only_the_cpu_can_do_it(
     choice = _decode_device.settle(config, None, source)
     assert not pretended
     found = _decode_device.decoding(config, choice, source)
-    assert found.engine == chosen("auto") and found.why.startswith("on the CPU, as ")
+    assert found.engine == chosen("auto") and found.why.startswith("on the CPU, because ")
 
 
 def test_a_tuning_file_remembers_it(store: Path, tmp_path: Path, pretended: list[Choice]) -> None:

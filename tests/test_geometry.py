@@ -88,7 +88,7 @@ def test_resize_gives_torchvisions_size(w: int, h: int, size: int, extra: int | 
     expected = F._compute_resized_output_size((h, w), [size], most)
     chain = (Resize(size, most), CenterCrop((2, 3)))  # which is smaller than any memory bomb
     if min(expected) < 1 or max(expected) > 1 << 24:
-        with pytest.raises(DataError, match="makes nothing, or a side above"):
+        with pytest.raises(DataError, match="gives an empty image, or a side above"):
             draw(chain, [[w, h]])
         return
     assert draw(chain, [[w, h]]).resized[0].tolist() == expected[::-1]
@@ -122,12 +122,14 @@ def test_center_crop_takes_torchvisions_pixels(w: int, h: int, size: tuple[int, 
 
 def test_a_strip_that_would_be_a_memory_bomb_is_refused() -> None:
     crop = CenterCrop((224, 224))
-    with pytest.raises(DataError, match=r"makes nothing, or a side above .* of this 1x90000 image"):
+    with pytest.raises(
+        DataError, match=r"gives an empty image, or a side above .* for this 1x90000 image"
+    ):
         draw((Resize(256), crop), [[300, 300], [1, 90000]])
     with pytest.raises(DataError, match="at most 268435456 pixels, got 20x15000000") as info:
         draw((Resize(20),), [[300, 300], [2, 1500000]])
     assert info.value.record == 1
-    assert draw((Resize(20), crop), [[2, 1500000]]).out_w == 224  # of which little is made
+    assert draw((Resize(20), crop), [[2, 1500000]]).out_w == 224  # little is computed
 
 
 # Random boxes.
@@ -229,7 +231,7 @@ def test_crop_and_flip_are_independent() -> None:
         assert abs(np.corrcoef(values, drawn.flip)[0, 1]) < 0.06
 
 
-# What the numbers depend on.
+# What the random numbers depend on.
 
 OPS = (RandomResizedCrop((8, 8)), RandomHorizontalFlip())
 
@@ -298,8 +300,8 @@ def test_fitting_chains_tell_their_size_and_what_pads(
     [
         ((Resize(20), Resize(10)), "resizes an image that was already resized"),
         ((Resize(20), RandomResizedCrop((8, 8))), "already resized and cropped"),
-        ((RandomCrop((32, 32), (4, 4, 4, 4)), Resize(16)), "resizes an image that may already"),
-        ((CenterCrop((32, 32)), Resize(16)), "resizes an image that may already be padded"),
+        ((RandomCrop((32, 32), (4, 4, 4, 4)), Resize(16)), "resizes an image that may be"),
+        ((CenterCrop((32, 32)), Resize(16)), "resizes an image that may be padded already"),
         ((RandomHorizontalFlip(), RandomResizedCrop((8, 8))), "put the flip last"),
         (
             (Resize(20), CenterCrop((20, 20)), RandomCrop((20, 20), (2, 2, 2, 2))),
@@ -307,7 +309,7 @@ def test_fitting_chains_tell_their_size_and_what_pads(
         ),
         (
             (RandomCrop((32, 32), (4, 4, 4, 4)), RandomCrop((32, 32), (4, 4, 4, 4))),
-            "pads an image that may already be padded",
+            "pads an image that may be padded already",
         ),
         ((Resize((8, 8)), RandomCrop((9, 9))), "larger than this image of 8x8"),
     ],
@@ -324,7 +326,7 @@ def test_images_of_different_sizes_are_no_batch() -> None:
 
 
 def test_an_unknown_size_names_the_record() -> None:
-    with pytest.raises(DataError, match="not known") as info:
+    with pytest.raises(DataError, match="unknown") as info:
         draw(OPS, [[10, 10], [0, 0]], first=5)
     assert info.value.record == 6
 

@@ -1,4 +1,4 @@
-"""What type checkers know of fastload, and that it is what holds at run time."""
+"""What type checkers know of fastload, and that it is true at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fastload import FastLoader, UsageError, hints
 TRANSFORM = v2.Compose([v2.CenterCrop(32), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)])
 PROGRAM = Path(__file__).with_name("typed_program.py")
 
-# What of torch the program touches is read; all of torch would take half a minute.
+# Only the used parts of torch are checked; all of torch would take half a minute.
 CONFIGURATION = """
 [mypy]
 strict = True
@@ -33,7 +33,7 @@ follow_imports = silent
 
 
 def mypy(folder: Path, program: Path) -> str:
-    """What mypy says, in a folder where fastload is not: it finds the installed one."""
+    """The output of mypy, in a folder without fastload, so that it finds the installed one."""
     pytest.importorskip("mypy", reason="mypy is not installed")
     (folder / "mypy.ini").write_text(CONFIGURATION)
     shutil.copy(program, folder / "program.py")

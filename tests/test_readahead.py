@@ -240,19 +240,19 @@ def test_leaving_early_ends_it(photos, store, disk, packed):
 @pytest.mark.usefixtures("no_leaks")
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "packed"])
 def test_what_is_announced_is_the_records_own_bytes(photos, store, disk, monkeypatch, packed):
-    from fastload._engine.native import NativeDecoder
+    from fastload._engine.native import NativeEngine
 
     disk.rate = 1 << 30
     data = store if packed else ImageFolder(photos, TRAIN)
     loader = FastLoader(data, batch_size=4, transform=TRAIN if packed else None, num_workers=2)
     spans = []
-    announce = NativeDecoder.readahead
+    announce = NativeEngine.readahead
 
     def record(self, some, **keywords):
         spans.extend((self.store, one) for one in some)
         return announce(self, some, **keywords)
 
-    monkeypatch.setattr(NativeDecoder, "readahead", record)
+    monkeypatch.setattr(NativeEngine, "readahead", record)
     iterator = iter(loader)
     spans.clear()  # of the tables
     list(iterator)

@@ -285,7 +285,7 @@ def test_an_iterable_dataset_needs_as_many_workers():
     next(iter(loader))
     other = FastLoader(Stream(), 3)
     other.load_state_dict(loader.state_dict())
-    with pytest.raises(UsageError, match=r"with 2 workers.*num_workers=0"):
+    with pytest.raises(UsageError, match=r"of 2 workers.*num_workers=0"):
         iter(other)
 
 

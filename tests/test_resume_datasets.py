@@ -256,7 +256,7 @@ def test_states_of_datasets_need_as_many_workers():
     next(iter(loader))
     other = FastLoader(Shifted(), 3)
     other.load_state_dict(loader.state_dict())
-    with pytest.raises(UsageError, match=r"with 2 workers.*num_workers=0"):
+    with pytest.raises(UsageError, match=r"of 2 workers.*num_workers=0"):
         iter(other)
 
 
@@ -296,7 +296,7 @@ def test_snapshots_in_between_resume_at_the_same_batch(run, every):
 
 @pytest.mark.parametrize("every", [-1, 1.5, "1"])
 def test_snapshots_that_cannot_be_are_refused(every):
-    with pytest.raises(UsageError, match="snapshot_every_n_steps: expected batches"):
+    with pytest.raises(UsageError, match="snapshot_every_n_steps: expected an integer"):
         FastLoader(Counting(), snapshot_every_n_steps=every)
 
 

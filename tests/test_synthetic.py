@@ -1,4 +1,4 @@
-"""Pictures made here are like photos where a loader can tell."""
+"""Synthetic pictures resemble photos in what matters to a loader."""
 
 from __future__ import annotations
 

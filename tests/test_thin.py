@@ -16,8 +16,9 @@ from torchvision.transforms import v2
 import torchvision_oracle as oracle
 from fastload import DataError, FastLoader
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
 from fastload._engine import pillow as reference
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
@@ -58,7 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made_by(engine: str, folder: Path, chain: Any) -> Any:
     plan = recognise(chain)
     assert isinstance(plan, Plan)
-    return make_decoder(engine, FolderStore(folder), plan, threads=0, ring=SlabRing(2))
+    return make_engine(
+        engine, FolderStore(folder), plan, EngineOptions(threads=0, ring=SlabRing(2))
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)

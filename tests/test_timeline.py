@@ -1,4 +1,4 @@
-"""Timelines: what the files say about a loop, read without fastload's code."""
+"""Timelines: their files, read without fastload's code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CHAIN = T.Compose([T.RandomResizedCrop(64), T.ToTensor()])
 
 
 def load(path: Path) -> list[dict[str, Any]]:
-    """The complete events of a file, each with the fields that the format demands."""
+    """The complete events of a file, each with the fields that the format requires."""
     content = json.loads(path.read_text())
     assert content["displayTimeUnit"] == "ms"
     for event in content["traceEvents"]:
@@ -38,7 +38,7 @@ def load(path: Path) -> list[dict[str, Any]]:
 
 
 def assert_nested(events: list[dict[str, Any]]) -> None:
-    """On each thread two events lie one in the other, or apart."""
+    """On each thread, two events are nested or disjoint."""
     threads = defaultdict[int, list[tuple[int, int, str]]](list)
     for event in events:
         begin = round(event["ts"] * 1000)
@@ -94,7 +94,7 @@ def test_stages_nest_and_wait_and_step_cover_the_loop(
 
 
 class Own(TensorDataset):
-    """A dataset of the user's, which runs through torch's machinery."""
+    """A user's own dataset, which torch's workers load."""
 
 
 def test_worker_processes_show_waiting_and_steps(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_events_of_the_profiler_lie_on_the_same_clock(store: Path, tmp_path: Pat
     mine = [e for e in events if e["name"] == "step" and e.get("cat") == "fastload"]
     theirs = [e for e in events if e["name"] == "my step" and e.get("cat") == "user_annotation"]
     assert len(mine) == len(theirs) == 3
-    for step, inner in zip(mine, theirs, strict=True):  # to a millisecond: the clocks are two
+    for step, inner in zip(mine, theirs, strict=True):  # to a millisecond: two clocks
         assert step["ts"] - 1000 <= inner["ts"]
         assert inner["ts"] + inner["dur"] <= step["ts"] + step["dur"] + 1000
 

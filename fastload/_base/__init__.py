@@ -1,1 +1,1 @@
-"""What every layer shares: random numbers, slabs, devices, the machine, stamps, timelines."""
+"""Shared by every layer: random numbers, slabs, devices, the machine, stamps and timelines."""

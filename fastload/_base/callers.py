@@ -1,4 +1,4 @@
-"""Which frame a warning is to point at: the user's."""
+"""The frame of the user's code to which a warning should point."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _INNER = ("fastload", "torch", "contextlib")
 
 
 def stacklevel() -> int:
-    """For ``warnings.warn`` in the calling function: the first frame outside fastload and torch."""
+    """``stacklevel`` for ``warnings.warn`` in the caller: that of the user's code."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _package(frame.f_globals.get("__name__", "")) in _INNER:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Objects that a command line names."""
+"""Import an object by the name given on a command line, ``module:object``."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from ..errors import UsageError
 
 
-def named(name: str) -> Any:
-    """What ``module:object`` names; the module is looked for in this folder too.
+def import_object(name: str) -> Any:
+    """Import ``module:object``; the current folder is searched too.
 
     Raises:
-        UsageError: it cannot be had, whatever its module raises when it is imported.
+        UsageError: the object cannot be found, or importing its module raises anything.
     """
     module, _, path = name.partition(":")
     if not path or not all(part.isidentifier() for part in module.split(".")):
         raise UsageError(
-            f"{name!r}: expected MODULE:OBJECT, such as train:transform for what train.py calls "
-            "transform, or a path that exists"
+            f"{name!r}: expected MODULE:OBJECT, such as train:transform for the object `transform` "
+            "in train.py, or a path that exists"
         )
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
@@ -30,8 +30,11 @@ def named(name: str) -> Any:
     except ModuleNotFoundError as error:
         hint = f": without .py, {module[:-3]}:{path}" if module.endswith(".py") else ""
         raise UsageError(f"cannot find {name!r}: {error}{hint}") from error
-    except (Exception, SystemExit) as error:  # the module is the user's code, and runs
-        raise UsageError(f"cannot import {module!r}: {told(error)}") from error
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # importing runs the user's code, which may raise anything
+        raise UsageError(f"cannot import {module!r}: {one_line(error)}") from error
     try:
         for part in path.split("."):
             found = getattr(found, part)
@@ -40,8 +43,8 @@ def named(name: str) -> Any:
     return found
 
 
-def told(error: BaseException) -> str:
-    """What an error of the user's code says, and where, in one line."""
+def one_line(error: BaseException) -> str:
+    """Type, message and place of an error from the user's code, in one line."""
     if isinstance(error, SyntaxError):
         place = [(error.filename or "", error.lineno)]
         words = error.msg

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import Any
+from typing import SupportsIndex
 
 import numpy as np
 import torch
 
 
-def as_indices(batch: Iterable[Any]) -> np.ndarray:
-    """``batch`` as int64. Raises TypeError where a list could not be indexed with its items."""
+def as_indices(batch: Iterable[SupportsIndex]) -> np.ndarray:
+    """``batch`` as int64. Raises TypeError if an item is no integer (has no ``__index__``)."""
     items = batch.tolist() if isinstance(batch, (np.ndarray, torch.Tensor)) else batch
     return np.fromiter(map(operator.index, items), np.int64)
 
 
 def repeats_within(records: np.ndarray) -> np.ndarray:
-    """How often each of ``records`` stands before in the same array: int64 (n,)."""
+    """How often each of ``records`` occurs earlier in the array: int64 (n,)."""
     ranked = np.sort(records)
     if not (ranked[1:] == ranked[:-1]).any():
         return np.zeros(len(records), np.int64)

@@ -1,7 +1,7 @@
-"""Batches of any structure: the tensors in dicts, lists, tuples and dataclasses, one after another.
+"""Batches of any structure: find and replace the tensors in dicts, lists, tuples and dataclasses.
 
-Objects with a ``to`` of their own (PackedSequence, BatchEncoding, graphs) know best what of them
-belongs on a device: they are not looked into.
+Objects with a ``to`` method (PackedSequence, BatchEncoding, graphs) move themselves to a device, so
+their contents are not visited.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import torch
 
 
 def rebuilt(
-    batch: Any, tensor: Callable[[torch.Tensor], Any], movable: Callable[[Any], Any]
+    batch: Any, tensor: Callable[[torch.Tensor], object], movable: Callable[[Any], object]
 ) -> Any:
     """``batch`` with ``tensor(t)`` for each tensor and ``movable(x)`` for each object with ``to``.
 
-    Containers are of the same type as before and new: those of ``batch`` stay as they were. What is
-    neither a container, a tensor nor movable (numbers, strings, NumPy arrays) is the same object.
+    Containers are copied and keep their type; those of ``batch`` are not modified. Everything else
+    (numbers, strings, NumPy arrays) is passed on as the same object.
 
     Example:
         >>> rebuilt({"x": torch.ones(2), "key": "a"}, torch.neg, lambda x: x)
@@ -67,15 +67,15 @@ def rebuilt(
     return batch
 
 
-def tensors(batch: Any) -> list[torch.Tensor]:
-    """The tensors of ``batch``, in the order in which ``rebuilt`` meets them."""
+def tensors(batch: object) -> list[torch.Tensor]:
+    """The tensors in ``batch``, in the order in which ``rebuilt`` visits them."""
     found: list[torch.Tensor] = []
     rebuilt(batch, lambda tensor: found.append(tensor), lambda other: other)
     return found
 
 
 def plain(tensor: torch.Tensor) -> bool:
-    """Whether bytes, shape and strides are all there is to it."""
+    """Whether bytes, shape and strides describe the tensor completely."""
     return (
         type(tensor) is torch.Tensor
         and tensor.device.type == "cpu"

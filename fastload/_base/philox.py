@@ -1,10 +1,9 @@
-"""Random numbers that are a pure function of what they are for: Philox4x32-10.
+"""Random numbers as a pure function of seed, epoch and sample index: Philox4x32-10.
 
-A counter-based generator has no state. Its numbers are a keyed permutation of a 128-bit counter,
-and the counter says which number is wanted: the seed is the key; epoch, sample index and stream (an
-operation's position in the chain of transforms, and a block within it) are the counter. So a
-sample's augmentation does not depend on its batch, on the worker that made it, or on what was drawn
-before.
+A counter-based generator has no state. Its output is a keyed permutation of a 128-bit counter. The
+seed is the key; the counter holds the epoch, the sample index and the stream (an operation's
+position in the chain of transforms, and a block within it). So a sample's augmentation does not
+depend on its batch, on the worker that made it, or on what was drawn before.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC'11. The
 constants and the published known answers are Random123's.
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 from .. import _native
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-WEYL = (0x9E3779B9, 0xBB67AE85)  # what the two key words grow by from round to round
+WEYL = (0x9E3779B9, 0xBB67AE85)  # added to the two key words in each round
 ROUNDS = 10
 _MULTIPLIERS = np.array(MULTIPLIERS, dtype=np.uint64).reshape(2, 1, 1)
 _LOW = np.uint64(0xFFFFFFFF)
@@ -97,7 +96,7 @@ def uniform(
     """Numbers uniform in [0, 1), in steps of 2**-32, the same for the same arguments.
 
     Args:
-        seed, epoch: any integers; they count modulo 2**64 and 2**32.
+        seed, epoch: any integers, taken modulo 2**64 and 2**32.
         indices: sample indices, int64 (n,).
         position: place in the chain of transforms, below 2**16.
         count: how many numbers for each sample, at most 2**18.

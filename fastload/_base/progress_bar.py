@@ -1,4 +1,4 @@
-"""Progress on stderr, by tqdm: a bar on a terminal and in notebooks, lines in pipes and logs."""
+"""Progress on stderr by tqdm: a bar on a terminal and in notebooks, lines in pipes and logs."""
 
 from __future__ import annotations
 
@@ -8,54 +8,77 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Protocol
+
+from .byte_sizes import human
 
 Progress = Callable[[int, "int | None", int], None]
-"""Called with records done, records in all (None: not known) and their bytes."""
+"""Called with the number of records done, their total (None: unknown), and the bytes done."""
 
 _LINE_EVERY_S = 10.0  # in a log
 _LINE = "{desc}: {n_fmt} of {total_fmt}, {rate_noinv_fmt}{postfix}, {remaining} left"
 
 
-def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Any:
-    """A tqdm bar, a context manager, which leaves its last state on the screen.
+class Bar(Protocol):
+    """The part of a tqdm bar that is used here; tqdm publishes no types."""
+
+    n: float
+    total: float | None
+
+    def __enter__(self) -> Bar: ...
+
+    def __exit__(self, *raised: object) -> None: ...
+
+    def update(self, n: float) -> object:
+        """Advance by ``n`` units."""
+
+    def set_description(self, desc: str, refresh: bool = True) -> None:
+        """Show ``desc`` before the bar."""
+
+    def set_postfix_str(self, s: str, refresh: bool = True) -> None:
+        """Show ``s`` after the figures."""
+
+
+def bar(what: str, *, unit: str, total: float | None, done: float = 0) -> Bar:
+    """A tqdm bar, a context manager. Its last state stays on the screen.
 
     Args:
-        what: is done, in a word.
+        what: label of the bar, one word.
         unit: of ``total``, in the plural.
-        total: when all is done; None: not known.
-        done: before it begins.
+        total: units of the whole task; None: unknown.
+        done: units that were already done at the start.
     """
     notebook = _in_notebook()
-    if notebook:  # the form with widgets, where there are some
+    if notebook:  # draws widgets if they are installed
         from tqdm.auto import tqdm
     else:
         from tqdm.std import tqdm
 
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     if not notebook and sys.stderr.isatty():
-        options = _size()
+        options.update(_size())
     elif not notebook:
         options = {"file": _Lines(), "mininterval": _LINE_EVERY_S, "bar_format": _LINE}
-    # A class of our own without the thread that looks whether a bar hangs, and without a lock that
-    # other processes share: it would be a semaphore of the system's.
-    kind: Any = type("Bar", (tqdm,), {"monitor_interval": 0})
-    kind.set_lock(threading.RLock())
-    return kind(desc=what, unit=f" {unit}", total=total, initial=done, miniters=1, **options)
+    # A subclass, so that tqdm itself keeps its settings: without the thread that monitors stalled
+    # bars, and with a thread lock instead of the default one, which takes a system semaphore.
+    kind = type("Bar", (tqdm,), {"monitor_interval": 0})
+    kind.set_lock(threading.RLock())  # type: ignore[attr-defined]
+    made: Bar = kind(desc=what, unit=f" {unit}", total=total, initial=done, miniters=1, **options)
+    return made
 
 
 def wanted(progress: bool | None) -> bool:
-    """Whether to show progress; None: where somebody is watching."""
+    """Whether to show progress; None: only on a terminal or in a notebook."""
     return sys.stderr.isatty() or _in_notebook() if progress is None else progress
 
 
 @contextlib.contextmanager
 def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress | None]:
-    """What to call with each progress, for as long as the block lasts; None: nothing.
+    """A context with the function to call after each step, or None if nothing is shown.
 
     Args:
-        what: is done, in a word.
-        progress: of the caller: a function of its own, or whether to show a bar (see ``wanted``).
+        what: label of the bar, one word.
+        progress: the caller's own function, or whether to show a bar (see ``wanted``).
     """
     if progress is not None and not isinstance(progress, bool):
         yield progress
@@ -63,25 +86,16 @@ def reporting(what: str, progress: Progress | bool | None) -> Iterator[Progress 
         yield None
     else:
         with contextlib.ExitStack() as stack:
-            shown: Any = None
+            shown: Bar | None = None
 
             def report(done: int, total: int | None, nbytes: int) -> None:
                 nonlocal shown
-                if shown is None:  # what a resumed run found done says nothing about its speed
+                if shown is None:  # records done before a resume must not count towards the speed
                     shown = stack.enter_context(bar(what, unit="images", total=total, done=done))
                 shown.set_postfix_str(human(nbytes), refresh=False)
                 shown.update(done - shown.n)
 
             yield report
-
-
-def human(nbytes: float) -> str:
-    """``nbytes`` in a unit that fits: 1536 -> "1.5 KiB"."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.1f} TiB"
 
 
 def _in_notebook() -> bool:
@@ -90,8 +104,8 @@ def _in_notebook() -> bool:
     return shell is not None and "IPKernelApp" in shell.config
 
 
-def _size() -> dict[str, Any]:
-    """That of a terminal which does not know it, where tqdm would draw nothing."""
+def _size() -> dict[str, int]:
+    """A size to assume if the terminal reports none: tqdm would draw nothing."""
     with contextlib.suppress(OSError, ValueError):
         if os.get_terminal_size(sys.stderr.fileno()).columns:
             return {}
@@ -99,9 +113,9 @@ def _size() -> dict[str, Any]:
 
 
 class _Lines(io.TextIOBase):
-    """stderr without control characters: each state that tqdm draws over the last is a line.
+    """stderr for logs: each state that tqdm would draw over the previous one becomes a line.
 
-    But for the first, which is drawn before there is anything to tell.
+    The first state is left out: tqdm draws it before anything is done.
     """
 
     def __init__(self) -> None:

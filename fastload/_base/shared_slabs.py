@@ -1,12 +1,12 @@
 """Slabs in shared memory: worker processes collate into them, the consumer gets them uncopied.
 
-A slab is an anonymous file in memory (``memfd_create``), made by the process of the training loop.
-It has no name, so nothing can be left behind in /dev/shm, however a process ends, and the size of
-/dev/shm does not bound it. A worker opens it as ``/proc/PID/fd/N`` of its parent, whichever way the
-worker was started, and keeps it mapped.
+A slab is an anonymous file in memory (``memfd_create``), created by the training process. It has no
+name, so nothing is left in /dev/shm however a process ends, and the size of /dev/shm does not limit
+it. A worker opens it as ``/proc/PID/fd/N`` of its parent, which works for every start method, and
+keeps it mapped.
 
-Which worker writes where is decided by the parent alone, when it hands out a task: no lock is
-shared. A slab is free again when nobody refers to the batch in it (see ``_buffers``).
+The parent alone decides which worker writes where, when it hands out a task, so no lock is shared.
+A slab is free again when nothing refers to the batch in it (see ``slabs.py``).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from collections.abc import Callable
 
 import numpy as np
 
-# Slabs that the consumer may hold on to before batches are copied out for it: each takes two
+# Slabs that the consumer may hold before batches are copied out instead: each takes two file
 # descriptors of this process, and the usual limit is 1,024.
-_MOST = 32
+_MAX_HELD = 32
 
-# A worker looks this often, in tasks, for slabs that its parent has given up.
-_PRUNE = 32
+# A worker unmaps slabs that its parent has closed once in this many tasks.
+_PRUNE_EVERY = 32
 
 
 @dataclasses.dataclass(frozen=True)
 class Slot:
-    """A slab as it is named to a worker.
+    """The name of a slab, as it is sent to a worker.
 
     Attributes:
-        pid: the process that made it.
-        descriptor: its file descriptor there.
-        inode: tells it from another file that got the same descriptor later.
+        pid: process that created the slab.
+        descriptor: its file descriptor in that process.
+        inode: distinguishes it from a later file with the same descriptor.
         nbytes: its size.
     """
 
@@ -46,12 +46,12 @@ class Slot:
     nbytes: int
 
     def path(self) -> str:
-        """Where another process of the same user opens it."""
+        """Path under which another process of the same user opens it."""
         return f"/proc/{self.pid}/fd/{self.descriptor}"
 
 
 class _Slab:
-    """One piece of shared memory, and a weak reference to the array it was last handed out as."""
+    """A piece of shared memory, with a weak reference to the array that was last leased from it."""
 
     def __init__(self, nbytes: int) -> None:
         descriptor = os.memfd_create("fastload-batch", os.MFD_CLOEXEC)
@@ -74,13 +74,13 @@ class _Slab:
         return view
 
     def close(self) -> None:
-        """Close the descriptor; the memory lives as long as somebody maps it."""
+        """Close the descriptor; the memory lives as long as a process maps it."""
         if self.slot.pid == os.getpid():
             os.close(self.slot.descriptor)
 
 
 class SharedRing:
-    """Slabs for the batches on their way from worker processes.
+    """Slabs for batches in flight from worker processes.
 
     Args:
         keep: number of free slabs to keep for reuse.
@@ -88,15 +88,15 @@ class SharedRing:
 
     def __init__(self, keep: int) -> None:
         self._keep = keep
-        self._nbytes = 0  # not known before the first batches
+        self._nbytes = 0  # unknown until the first batches arrive
         self.allocations = 0
-        """Slabs made so far. Constant in the steady state."""
-        self.steady = True  # as of SlabRing: free slabs stay
+        """Slabs allocated so far. Constant in the steady state."""
+        self.steady = True  # as in SlabRing: free slabs are kept
         self._begin()
         self.failure = "" if hasattr(os, "memfd_create") else "the system has no memfd_create"
-        """Why there are no slabs; empty where there are."""
+        """Why slabs cannot be used; empty if they can."""
         self.left = False
-        """Whether there were tensors that slabs cannot hold."""
+        """Whether a batch had tensors that a slab cannot hold."""
 
     def _begin(self) -> None:
         self._slabs: list[_Slab] = []
@@ -104,19 +104,19 @@ class SharedRing:
         self._pid = os.getpid()
 
     def wanted(self, nbytes: int) -> None:
-        """A batch takes ``nbytes``: slabs handed out from now on are at least as large."""
+        """A batch needs ``nbytes``: slabs leased from now on are at least as large."""
         if nbytes > self._nbytes:
-            # Room for batches that are a little larger, in whole pages.
+            # 1/16 more, for batches that are slightly larger, rounded up to whole pages.
             self._nbytes = -(-(nbytes + nbytes // 16) // mmap.PAGESIZE) * mmap.PAGESIZE
 
     def lease(self) -> tuple[Slot, np.ndarray] | None:
-        """A free slab: its name for a worker, and its memory; None where batches go without.
+        """Lease a free slab: its name for a worker, and its memory; None if slabs cannot be used.
 
-        The slab is free again when the array and all that refers to it are gone.
+        The slab is free again when nothing refers to the array or its memory any more.
         """
         if not self._nbytes or self.failure:
             return None
-        if self._pid != os.getpid():  # a fork would write into its parent's batches
+        if self._pid != os.getpid():  # a forked child must not write into its parent's batches
             self._begin()
         with self._lock:
             free = [slab for slab in self._slabs if slab.free()]
@@ -126,14 +126,14 @@ class SharedRing:
                 try:
                     fitting = [_Slab(self._nbytes)]
                 except OSError as error:
-                    self.failure = f"the system gives no shared memory: {error}"
+                    self.failure = f"cannot allocate shared memory: {error}"
                     return None
                 self._slabs += fitting
                 self.allocations += 1
             return fitting[0].slot, fitting[0].lease()
 
     def memory_at(self, address: int) -> np.ndarray | None:
-        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        """The whole slab that contains ``address``, or None."""
         for slab in list(self._slabs):
             if slab.address <= address < slab.address + slab.slot.nbytes:
                 return slab.memory
@@ -141,23 +141,23 @@ class SharedRing:
 
     @property
     def crowded(self) -> bool:
-        """Whether the consumer holds on to so many batches that they should be copied out."""
-        return len(self._slabs) > self._keep + _MOST
+        """Whether the consumer holds so many batches that further ones should be copied out."""
+        return len(self._slabs) > self._keep + _MAX_HELD
 
     def close(self) -> None:
-        """Give the slabs up; batches that somebody refers to live on."""
+        """Release the slabs; batches that are still referred to stay valid."""
         if self._pid == os.getpid():
             with self._lock:
                 self._drop(set(map(id, self._slabs)))
 
-    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
-    # Then the system takes the memory back.
+    # A default argument, because at interpreter exit the module's globals may be cleared before
+    # this is called. Then the system reclaims the memory.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if not ending():
             self.close()
 
     def __reduce__(self) -> tuple[type[SharedRing], tuple[int]]:
-        return SharedRing, (self._keep,)  # another process makes its own
+        return SharedRing, (self._keep,)  # another process gets an empty ring
 
     def _drop(self, which: set[int]) -> None:
         for slab in self._slabs:
@@ -167,17 +167,17 @@ class SharedRing:
 
 
 class Mapped:
-    """A worker's view of its parent's slabs."""
+    """The slabs of the parent that a worker has mapped."""
 
     def __init__(self) -> None:
         self._maps: dict[Slot, np.ndarray] = {}
         self._tasks = 0
 
     def memory(self, slot: Slot) -> np.ndarray | None:
-        """The slab as uint8 (nbytes,); None where this process cannot reach it."""
+        """The slab as uint8 (nbytes,); None if this process cannot open it."""
         self._tasks += 1
         known = self._maps.get(slot)
-        if known is None or self._tasks % _PRUNE == 0:
+        if known is None or self._tasks % _PRUNE_EVERY == 0:
             self._maps = {s: memory for s, memory in self._maps.items() if s == slot or _exists(s)}
         if known is None:
             known = _map(slot)

@@ -1,85 +1,81 @@
-"""Slabs: the memory of batches, allocated once and reused when nobody refers to it any more.
+"""Slabs: the memory of batches, allocated once and reused when nothing refers to it any more.
 
-A slab is handed out as a tensor. The tensor's storage keeps a NumPy array alive; when the last
-tensor, view, or NumPy array over that storage is gone, the array dies, which a weak reference
-shows, and the slab can be leased again. Nothing has to be returned by hand, and a batch that the
-caller keeps is simply never reused.
+A slab is leased as a tensor. The tensor's storage keeps a NumPy array alive. When the last tensor,
+view or NumPy array over that storage is freed, so is this array; a weak reference shows it, and the
+slab can be leased again. Nothing has to be returned explicitly, and a batch that the caller keeps
+is never overwritten.
 
-The ring looks at the weak references when it leases. A callback in Python would run in the middle
-of the training loop, and Python swallows a Ctrl-C that arrives in it; who waits for a slab is told
-by a C function (``tell``).
+The ring checks the weak references when a slab is leased. A callback would run in the middle of the
+training loop, and Python swallows a Ctrl-C that arrives in one.
 
-A forked child begins with no slabs: those of its parent may be pinned, and then are not mapped in
-it (``_base/devices/cuda.py``); and another thread of the parent's may have held the lock.
+A forked child starts without slabs: its parent's may be pinned, and then are not mapped in the
+child (``_base/devices/cuda.py``), and another thread of the parent may have held the lock.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 import mmap
 import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 
-# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge page costs one fault
-# instead of 512.
+# Warm pages take writes at 11 GB/s, fresh ones at 3.2 GB/s, and a fresh huge
+# page costs one fault instead of 512.
+_FRESH_NBYTES_PER_S = 3.2e9
 _HUGE_PAGE = 2 << 20
 
-# Smaller slabs are not counted: with small batches a loop waits for Python between two of them.
-LARGE_NBYTES = 8 << 20
+# A consumer drops the batch before within microseconds of taking the next one, if at all; on a busy
+# machine it takes longer.
+_PATIENCE_S = 2e-3
 
 # A slab that was not needed in so many leases is given back.
 _WINDOW = 32
 
 
 def _allocate(nbytes: int) -> np.ndarray:
-    """Page-aligned private memory of ``nbytes`` bytes, given back to the system when it dies."""
-    # MAP_PRIVATE: Python's default for anonymous maps is shared, and a forked worker that wrote
-    # into a shared slab would write into its parent's batch.
+    """Page-aligned private memory of ``nbytes`` bytes, unmapped when the array is freed."""
+    # MAP_PRIVATE, because Python's default for anonymous maps is shared: a forked worker that wrote
+    # into a slab would change its parent's batch.
     memory = mmap.mmap(-1, max(nbytes, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if nbytes >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
         try:
             memory.madvise(mmap.MADV_HUGEPAGE)
         except OSError:
-            pass  # a kernel without transparent huge pages: ordinary pages do
+            pass  # a kernel without transparent huge pages: use ordinary ones
     return np.frombuffer(memory, np.uint8)
 
 
 class SlabRing:
-    """A ring of slabs that grows when the caller holds on to batches and shrinks when it lets go.
+    """A ring of slabs that grows while the caller keeps batches and shrinks when it drops them.
 
     Args:
         keep: number of free slabs to keep for reuse; what is free beyond that is given back.
-        patience_s: where ``keep`` slabs are all in use, wait so long for one before another is
-            allocated. For a ring that is leased from by another thread than the consumer's, which
-            may be about to let go.
-        few: how many large slabs there are to be until ``more`` is called; None: as many as are
-            leased. It is for who leases to ask whether the ring is ``crowded``.
+        patient: where ``keep`` slabs are all in use, wait a moment for one before another is
+            allocated. For a ring that another thread than the consumer's leases from: the consumer
+            may be about to drop its batch.
     """
 
-    def __init__(self, keep: int, patience_s: float = 0.0, few: int | None = None) -> None:
+    def __init__(self, keep: int, *, patient: bool = False) -> None:
         self._keep = keep
-        self._patience_s = patience_s
-        self._few = few
+        self._patient = patient
         self.allocations = 0
         """Slabs allocated so far. Constant in the steady state."""
         self.steady = False
-        """Whether free slabs stay though they were not needed for a while: pinned memory does, as
-        pinning and unpinning take milliseconds, and let the host wait for the device."""
+        """Whether free slabs are kept although they were not needed for a while. True for pinned
+        memory: pinning and unpinning take milliseconds and make the host wait for the device."""
         self._begin()
 
     def _begin(self) -> None:
-        self._told: list[Callable[[Any], Any]] = []
         self._slabs: list[_Slab] = []
         self._leases = 0
-        self._unused = self._keep  # slabs left free by each of the last leases
-        # Re-entrant: the collector may close an abandoned iterator in the middle of a lease.
+        self._unused = self._keep  # slabs that stayed free in all of the last leases
+        # Re-entrant: the garbage collector may close an abandoned iterator during a lease.
         self._lock = threading.RLock()
         self._pid = os.getpid()
 
@@ -89,7 +85,11 @@ class SlabRing:
 
     def another(self) -> SlabRing:
         """An empty ring with the same settings."""
-        return SlabRing(self._keep, self._patience_s, self._few)
+        return SlabRing(self._keep, patient=self._patient)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # another process has slabs of its own
+        return functools.partial(SlabRing, patient=self._patient), (self._keep,)
 
     def lease(
         self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...]
@@ -102,72 +102,47 @@ class SlabRing:
             strides: in elements; they must cover exactly the elements of ``shape``.
 
         Returns:
-            The tensor owns the slab. The array is for whoever fills it: let go of it afterwards.
+            The tensor owns the slab. The array is for filling it: drop the reference afterwards.
         """
         self._begin_in_a_child()
         nbytes = math.prod(shape) * dtype.itemsize
-        if self._patience_s:
+        if self._patient:
             self._wait(nbytes)
         with self._lock:
-            view = self._free(nbytes).lease(nbytes, self._told)
+            view = self._free(nbytes).lease(nbytes)
         storage = torch.from_numpy(view).untyped_storage()
-        # set_, not view: like a tensor from torch.stack, this one is nobody's autograd view
+        # set_, not view: like a tensor from torch.stack, this one must be no autograd view
         return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides), view
 
     def _wait(self, nbytes: int) -> None:
-        """Until a slab is free or may be allocated, or patience ends."""
-        end = time.monotonic() + self._patience_s
-        while len(self._slabs) >= self._keep and time.monotonic() < end:
+        """Wait until a slab is free, at most as long as it takes to make another one.
+
+        A caller that already has more slabs than that keeps its batches: no wait would help.
+        """
+        end = time.monotonic() + max(_PATIENCE_S, nbytes / _FRESH_NBYTES_PER_S)
+        while self._keep <= len(self._slabs) <= self._keep + 1 and time.monotonic() < end:
             with self._lock:
                 if any(slab.free() and slab.memory.nbytes >= nbytes for slab in self._slabs):
                     return
             time.sleep(1e-4)
 
-    def crowded(self) -> bool:
-        """Whether a lease would allocate one more large slab than there are to be."""
-        if self._few is None:
-            return False
-        self._begin_in_a_child()
-        with self._lock:
-            large = [slab for slab in self._slabs if slab.memory.nbytes >= LARGE_NBYTES]
-            return len(large) >= self._few and not any(slab.free() for slab in self._slabs)
-
-    def more(self) -> None:
-        """Let there be one large slab more, up to those that are kept."""
-        if self._few is not None:
-            self._few = min(self._few + 1, max(self._keep, self._few))
-
-    def tell(self, told: Callable[[Any], Any]) -> None:
-        """Call ``told``, a C function, whenever a slab is let go, until ``tell_no_more``."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._told.append(told)
-            for slab in self._slabs:
-                slab.tell(self._told)
-
-    def tell_no_more(self, told: Callable[[Any], Any]) -> None:
-        """End ``tell``. Another call does nothing."""
-        self._begin_in_a_child()
-        with self._lock:
-            self._told = [other for other in self._told if other != told]
-
     def memory_at(self, address: int) -> np.ndarray | None:
-        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        """The whole slab that contains ``address``, or None."""
         for slab in list(self._slabs):
             if slab.address <= address < slab.address + slab.memory.nbytes:
                 return slab.memory
         return None
 
     def in_use(self) -> int:
-        """Number of slabs that somebody still refers to."""
+        """Number of slabs that are still referred to."""
         self._begin_in_a_child()
         with self._lock:
             return sum(not slab.free() for slab in self._slabs)
 
     def _free(self, nbytes: int) -> _Slab:
-        """A free slab of at least ``nbytes``; free ones too small or too many are dropped."""
+        """A free slab of at least ``nbytes``; frees those that are too small or too many."""
         free = [slab for slab in self._slabs if slab.free()]
-        # A last, smaller batch fits into a slab of the others; a larger need replaces them.
+        # The smaller last batch uses a slab of full size; a larger batch replaces the slabs.
         fitting = [slab for slab in free if slab.memory.nbytes >= nbytes]
         dropped = set(map(id, free)) - set(map(id, fitting[: self._keep]))
         if dropped:
@@ -187,24 +162,17 @@ class SlabRing:
 
 
 class _Slab:
-    """One piece of memory, and a weak reference to the array it was last handed out as."""
+    """A piece of memory, with a weak reference to the array that was last leased from it."""
 
     def __init__(self, memory: np.ndarray) -> None:
         self.memory = memory
         self.address: int = memory.ctypes.data
         self._lease: weakref.ref[np.ndarray] | None = None
-        self._told: list[weakref.ref[np.ndarray]] = []
 
     def free(self) -> bool:
         return self._lease is None or self._lease() is None
 
-    def lease(self, nbytes: int, told: Sequence[Callable[[Any], Any]] = ()) -> np.ndarray:
+    def lease(self, nbytes: int) -> np.ndarray:
         view = self.memory[:nbytes]
         self._lease = weakref.ref(view)
-        self.tell(told)
         return view
-
-    def tell(self, told: Sequence[Callable[[Any], Any]]) -> None:
-        view = None if self._lease is None else self._lease()
-        if view is not None:
-            self._told = [weakref.ref(view, one) for one in told]

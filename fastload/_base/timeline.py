@@ -1,9 +1,8 @@
-"""Timelines: what each thread did when, as a file that Perfetto and chrome://tracing open.
+"""Timelines: what each thread did and when, as a file that Perfetto and chrome://tracing open.
 
 The format is the JSON of Chrome's trace viewer ("Trace Event Format": complete events ``X``,
 counters ``C``, metadata ``M``), which torch.profiler writes too. Times are microseconds since
-``baseTimeNanoseconds`` of the Unix clock, the convention of torch.profiler's files, so that both
-can be shown in one picture.
+``baseTimeNanoseconds`` of the Unix clock, as in torch.profiler's files, so that both can be merged.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,24 +22,24 @@ from ..errors import DataError, UsageError
 from .whole_file import whole_file
 
 _LIMIT = 2_000_000
-"""Events kept at most, about 300 MB of JSON; what comes later is counted."""
+"""Maximum number of events, about 300 MB of JSON; later ones are only counted."""
 
 TIMES = 7
-"""Fields of a sample's times, as the native core writes them (_core.pyi, submit)."""
+"""Number of time stamps of a sample, as the native core writes them (_core.pyi, submit)."""
 
-# Where the numbers of tracks that are no threads begin: Linux numbers threads below 2**22.
+# First number of a track that is not a thread: Linux thread ids are below 2**22.
 _TRACKS = 1 << 30
 
-# What a track shows from the outside in: of what begins at the same time, the longer comes first.
-_Event = tuple[str, int, int, int, Mapping[str, Any] | None]  # name, thread, begin, end, args
+_Span = tuple[str, int, int, int, Mapping[str, object] | None]  # name, thread, begin, end, args
+_Event = dict[str, object]  # an event as a JSON object
 
 
 class Timeline:
     """Events of this process's threads, kept in memory until they are written. Thread-safe.
 
     Args:
-        path: of the file that ``write`` makes.
-        limit: events kept at most.
+        path: of the file that ``write`` writes.
+        limit: maximum number of events.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, limit: int = _LIMIT) -> None:
@@ -51,18 +49,18 @@ class Timeline:
         self._lock = threading.Lock()
         self._names: dict[int, str] = {}
         self._tracks: dict[str, int] = {}
-        self._events: list[_Event] = []
+        self._spans: list[_Span] = []
         self._samples: list[np.ndarray] = []
         self._counters: list[tuple[str, int, float]] = []
         self._count = self._written = 0
         self.dropped = 0
-        """Events beyond the limit, which the file lacks."""
+        """Events beyond the limit, which are missing from the file."""
 
     def __reduce__(self) -> tuple[type[Timeline], tuple[str]]:
-        return Timeline, (self.path,)  # a copy in another process begins with nothing
+        return Timeline, (self.path,)  # a copy in another process starts empty
 
     def span(
-        self, name: str, begin_ns: int, end_ns: int, args: Mapping[str, Any] | None = None
+        self, name: str, begin_ns: int, end_ns: int, args: Mapping[str, object] | None = None
     ) -> None:
         """The calling thread did ``name`` from ``begin_ns`` to ``end_ns`` of perf_counter_ns."""
         thread = threading.get_native_id()
@@ -70,43 +68,43 @@ class Timeline:
             if self._room(1):
                 if thread not in self._names:
                     self._names[thread] = threading.current_thread().name
-                self._events.append((name, thread, begin_ns, end_ns, args))
+                self._spans.append((name, thread, begin_ns, end_ns, args))
 
     def worker(self, process: int, name: str, begin_ns: int, end_ns: int) -> None:
-        """The process numbered ``process`` did ``name``; its main thread has the same number."""
+        """The process with id ``process`` did ``name``; its main thread has the same id."""
         with self._lock:
             if self._room(1):
                 if process != self._pid:
                     self._names.setdefault(process, "worker process")
-                self._events.append((name, process, begin_ns, end_ns, None))
+                self._spans.append((name, process, begin_ns, end_ns, None))
 
     def track(self, track: str, name: str, begin_ns: int, end_ns: int) -> None:
-        """``track``, which is no thread of this system (a device's stream), did ``name``."""
+        """``track``, which is not a thread (for instance a device's stream), did ``name``."""
         with self._lock:
             if self._room(1):
                 number = self._tracks.setdefault(track, _TRACKS + len(self._tracks))
                 self._names[number] = track
-                self._events.append((name, number, begin_ns, end_ns, None))
+                self._spans.append((name, number, begin_ns, end_ns, None))
 
     def samples(self, times: np.ndarray) -> None:
-        """Samples that the native core worked on: int64 (n, TIMES), as ``submit`` writes them."""
+        """Times of samples from the native core: int64 (n, TIMES), as ``submit`` writes them."""
         with self._lock:
             if self._room(5 * len(times)):
                 self._samples.append(times)
 
     def counter(self, name: str, value: float) -> None:
-        """``name`` has ``value`` from now on."""
+        """The counter ``name`` has ``value`` from now on."""
         with self._lock:
             if self._room(1):
                 self._counters.append((name, time.perf_counter_ns(), value))
 
     def update(self) -> None:
-        """Write the file if there are events that it lacks."""
+        """Write the file if events were added since the last time."""
         if self._written != self._count and os.getpid() == self._pid:
             self.write()
 
     def _room(self, events: int) -> bool:
-        if os.getpid() != self._pid:  # a forked child: its events would be shown as the parent's
+        if os.getpid() != self._pid:  # a forked child's events would show up as the parent's
             return False
         if self._count + events > self._limit:
             self.dropped += events
@@ -115,18 +113,18 @@ class Timeline:
         return True
 
     def write(self, profiler: str | os.PathLike[str] | None = None) -> None:
-        """Write the file anew, with all events so far.
+        """Write the file with all events so far, replacing an earlier one.
 
         Args:
             profiler: a file of torch.profiler (``export_chrome_trace``), whose events are added.
 
         Raises:
-            DataError: ``profiler`` is no such file.
+            DataError: ``profiler`` is not such a file.
         """
-        # Both clocks run at one rate; what lies between them is taken once.
+        # Both clocks run at the same rate, so one measurement of their difference is enough.
         offset = time.time_ns() - time.perf_counter_ns()
         base = 0
-        events: list[Any] = []
+        events: list[_Event] = []
         if profiler is not None:
             base, events = _profiled(os.fspath(profiler))
         shift = offset - base
@@ -143,14 +141,15 @@ class Timeline:
         with whole_file(self.path) as file:
             file.write(json.dumps(content, separators=(",", ":")).encode())
 
-    def _rendered(self, shift: int) -> list[dict[str, Any]]:
-        """All events as JSON objects, those of a thread from the outside in."""
-        spans = list(self._events)
+    def _rendered(self, shift: int) -> list[_Event]:
+        """All events as JSON objects, an enclosing one before those it encloses."""
+        spans = list(self._spans)
         for times in self._samples:
             spans += _of_samples(times)
-        spans.sort(key=lambda event: (event[1], event[2], -event[3]))
-        threads = dict.fromkeys(event[1] for event in spans)
-        rendered: list[dict[str, Any]] = [
+        # The viewers nest events by order: of two that begin at the same time, the longer is first.
+        spans.sort(key=lambda span: (span[1], span[2], -span[3]))
+        threads = dict.fromkeys(span[1] for span in spans)
+        rendered: list[_Event] = [
             {"ph": "M", "name": "process_name", "pid": self._pid, "args": {"name": "fastload"}}
         ]
         for thread in threads:
@@ -165,7 +164,7 @@ class Timeline:
                 }
             )
         for name, thread, begin, end, args in spans:
-            event: dict[str, Any] = {
+            event: _Event = {
                 "ph": "X",
                 "cat": "fastload",
                 "name": name,
@@ -190,32 +189,32 @@ class Timeline:
         return rendered
 
 
-def _of_samples(times: np.ndarray) -> list[_Event]:
-    """The stages of each sample that was worked on."""
-    events: list[_Event] = []
+def _of_samples(times: np.ndarray) -> list[_Span]:
+    """The stages of each sample, as spans of the thread that ran them."""
+    spans: list[_Span] = []
     for thread, begin, read, checked, resized, decoded, end in times.tolist():
-        if not begin:  # cancelled before its turn
+        if not begin:  # cancelled before it started
             continue
-        # Rows are resized between those that are decoded: shown in one piece, behind them.
+        # Decoding and resizing alternate row by row; the resize is shown as one span at the end.
         parts = {"read": read, "check": checked, "decode": decoded - resized, "resize": decoded}
         parts["augment"] = end
         for name, until in parts.items():
             if until > begin or name == "read":
-                events.append((name, thread, begin, until, None))
+                spans.append((name, thread, begin, until, None))
             begin = until
-    return events
+    return spans
 
 
-def _profiled(path: str) -> tuple[int, list[Any]]:
-    """Base of the clock in nanoseconds and the events of a file of torch.profiler."""
+def _profiled(path: str) -> tuple[int, list[_Event]]:
+    """The clock's base in nanoseconds and the events of a torch.profiler file."""
     try:
         with open(path, encoding="utf-8") as file:
             content = json.load(file)
         return int(content["baseTimeNanoseconds"]), list(content["traceEvents"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
-            "expected a trace that torch.profiler's export_chrome_trace wrote (torch 2.4 or "
-            f"newer), found {type(error).__name__}: {error}",
+            "expected a trace written by torch.profiler's export_chrome_trace (torch 2.4 or "
+            f"newer), got {type(error).__name__}: {error}",
             path=path,
         ) from error
 
@@ -225,7 +224,7 @@ _lasting: weakref.WeakSet[Timeline] = weakref.WeakSet()
 
 
 def lasting(path: str | os.PathLike[str]) -> Timeline:
-    """A timeline that is written by ``update``, and at the interpreter's exit."""
+    """A timeline that is written by ``update`` and at interpreter exit."""
     timeline = Timeline(path)
     _lasting.add(timeline)
     return timeline
@@ -240,7 +239,7 @@ atexit.register(_update_all)
 
 
 def active() -> Timeline | None:
-    """The timeline of the ``trace`` that encloses this, or None."""
+    """The timeline of the enclosing ``trace``, or None."""
     return _active
 
 
@@ -248,30 +247,30 @@ def active() -> Timeline | None:
 def trace(
     path: str | os.PathLike[str], *, profiler: str | os.PathLike[str] | None = None
 ) -> Iterator[Timeline]:
-    """Write down what every loader does within the ``with`` block; open the file in Perfetto.
+    """Record what every loader does within the ``with`` block, as a file for Perfetto.
 
     Example:
         >>> with fastload.trace("run.json"):
         ...     for images, labels in loader: ...
 
-    The file has a track for each thread: ``order``, ``prepare``, ``read``, ``check``, ``decode``,
-    ``resize`` (an image's rows are resized between those that are decoded; their time is shown in
-    one piece), ``augment``, ``collate``; the consumer's own shows ``wait`` (for the next batch) and
+    The file has a track for each thread, with ``order``, ``prepare``, ``read``, ``check``,
+    ``decode``, ``resize`` (decoding and resizing alternate row by row; the resize is shown as one
+    span), ``augment`` and ``collate``. The consumer's track shows ``wait`` (for the next batch) and
     ``step`` (the training step between two batches). Counters show batches ready, batches being
-    filled, slabs in use. Open it at https://ui.perfetto.dev or chrome://tracing.
+    filled, and slabs in use. Open the file at https://ui.perfetto.dev or chrome://tracing.
 
     Args:
-        path: of the file, JSON. It is written when the block ends, also by an error.
-        profiler: a file that torch.profiler's ``export_chrome_trace`` has written by then; its
-            events are shown on the same clock.
+        path: of the JSON file. It is written when the block ends, also if it ends by an error.
+        profiler: a file that torch.profiler's ``export_chrome_trace`` has written before the block
+            ends; its events are added, on the same clock.
 
     Raises:
-        UsageError: another ``trace`` is under way.
-        DataError: ``profiler`` is no trace of torch.profiler.
+        UsageError: another ``trace`` is active.
+        DataError: ``profiler`` is not a trace of torch.profiler.
     """
     global _active
     if _active is not None:
-        raise UsageError(f"a trace is already being written to {_active.path!r}: end it first")
+        raise UsageError(f"a trace to {_active.path!r} is already active: end it first")
     timeline = _active = Timeline(path)
     try:
         yield timeline

@@ -1,7 +1,7 @@
-"""torch's own DataLoader, whatever its name is bound to meanwhile.
+"""torch's own DataLoader class, even if its name was rebound.
 
-Users put FastLoader in its place: ``torch.utils.data.DataLoader = FastLoader``. What fastload
-builds on torch's class, in modules that are imported later too, it takes from here.
+Users may replace it: ``torch.utils.data.DataLoader = FastLoader``. Modules that need torch's class
+import it from here, because some of them are imported after that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.utils.data import dataloader as _module
 if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 else:
-    # Whoever put another class there first has derived it from torch's.
+    # A class that replaced it before this import is derived from torch's.
     DataLoader = next(
         kind for kind in _module.DataLoader.__mro__ if kind.__module__ == _module.__name__
     )

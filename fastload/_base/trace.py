@@ -1,4 +1,4 @@
-"""Stamps: where the time of a loader went, per stage, since its epoch began."""
+"""Stamps: the time a loader spent in each stage since its epoch began."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from .timeline import Timeline, active
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """What was measured so far.
+    """The figures measured so far.
 
     Attributes:
         images, batches: handed to the consumer.
         elapsed_s: wall time from the start of the epoch to the last batch.
         wait_s: time the consumer spent waiting for the next batch.
-        stages_s: seconds of work per stage, added up over threads.
-        cache_hits, cache_misses: images made of what a cache held, and of what it did not.
-        read_nbytes: of the records that were read.
-        workers_s: from the first task of each worker process to its last, added up; 0 without any.
+        stages_s: seconds of work per stage, summed over threads.
+        cache_hits, cache_misses: images read from a cache, and images that were not in it.
+        read_nbytes: size of the records that were read.
+        workers_s: time from the first task of each worker process to its last, summed; 0 without
+            workers.
     """
 
     images: int
@@ -42,10 +43,10 @@ class Clock(NamedTuple):
     """When a batch was made from a user's Dataset, on the system's clock (perf_counter_ns).
 
     Attributes:
-        process: that made it.
-        begin_ns, fetched_ns, end_ns: its samples were asked for; were there; were collated.
-        blocked_ns: of the time until ``fetched_ns``, what was neither computing nor waiting for a
-            CPU.
+        process: id of the process that made it.
+        begin_ns, fetched_ns, end_ns: when fetching its samples began, when they were fetched, and
+            when they were collated.
+        blocked_ns: time until ``fetched_ns`` that was neither computing nor waiting for a CPU.
     """
 
     process: int
@@ -56,19 +57,19 @@ class Clock(NamedTuple):
 
 
 class Stamps:
-    """Adds up the stages of one epoch.
+    """Sums the stages of one epoch.
 
-    Each stage is written by one thread at a time, and read by any: what is added needs no lock,
-    which would be a tenth of a percent of a batch of small images, several times over.
+    Each stage is written by one thread at a time and read by any, so no lock is needed. A lock
+    would cost several times 0.1 % of a batch of small images.
 
     Args:
-        timeline: where each stage is written down as well, with its times; None: nowhere.
+        timeline: records each stage with its times too; None: no recording.
     """
 
     def __init__(self, timeline: Timeline | None = None) -> None:
         self.timeline = timeline
         self.held: list[int] | None = None
-        """Images of batches that were made but not handed over, where a delivery does that."""
+        """Sizes of batches that were made but not handed over; None without a delivery stage."""
         self._stages_ns: dict[str, int] = {}
         self._images = self._batches = self._wait_ns = 0
         self._hits = self._misses = self._read_nbytes = 0
@@ -76,7 +77,7 @@ class Stamps:
         self._begin = self._end = time.perf_counter_ns()
 
     def __reduce__(self) -> tuple[type[Stamps], tuple[()]]:
-        return Stamps, ()  # a copy in another process begins with nothing
+        return Stamps, ()  # a copy in another process starts empty
 
     def stage(self, name: str, begin_ns: int) -> None:
         """The calling thread did ``name`` from ``begin_ns`` until now."""
@@ -87,7 +88,7 @@ class Stamps:
             self.timeline.span(name, begin_ns, end_ns)
 
     def work(self, stages_ns: Mapping[str, int], times: np.ndarray | None = None) -> None:
-        """Add work per stage, in nanoseconds; ``times`` of its samples, for the timeline."""
+        """Add work per stage, in nanoseconds. ``times`` of the samples go to the timeline."""
         stages = self._stages_ns
         for name, nanoseconds in stages_ns.items():
             stages[name] = stages.get(name, 0) + nanoseconds
@@ -108,7 +109,7 @@ class Stamps:
             self.timeline.worker(clock.process, "collate", clock.fetched_ns, clock.end_ns)
 
     def read(self, nbytes: int) -> None:
-        """Records of so many bytes were read."""
+        """Records of ``nbytes`` in all were read."""
         self._read_nbytes += nbytes
 
     def batch(self, images: int, begin_ns: int) -> None:
@@ -145,13 +146,13 @@ class Stamps:
             self.timeline.span("wait", begin_ns, end_ns, {"images": images})
 
     def count(self, **values: float) -> None:
-        """Counters of the timeline have these values from now on."""
+        """Set counters of the timeline to these values."""
         if self.timeline is not None:
             for name, value in values.items():
                 self.timeline.counter(name.replace("_", " "), value)
 
     def cache(self, hits: int, misses: int) -> None:
-        """A batch was made of ``hits`` records out of a cache and ``misses`` others."""
+        """A batch was made from ``hits`` cached records and ``misses`` others."""
         self._hits += hits
         self._misses += misses
 
@@ -171,9 +172,9 @@ class Stamps:
 
 
 class Observed(Iterator[Any]):
-    """torch's own iterator, with the consumer's waiting measured."""
+    """Wraps torch's own iterator and measures how long the consumer waits."""
 
-    def __init__(self, iterator: Any, stamps: Stamps) -> None:
+    def __init__(self, iterator: Iterator[Any], stamps: Stamps) -> None:
         self._wrapped = iterator
         self._stamps = stamps
 
@@ -188,26 +189,26 @@ class Observed(Iterator[Any]):
         return batch
 
     def __len__(self) -> int:
-        return len(self._wrapped)
+        return len(self._wrapped)  # type: ignore[arg-type]
 
     def ready(self) -> bool:
-        """Nobody knows: torch's iterator does not say."""
+        """Always true, because torch's iterator does not tell."""
         return True
 
     def close(self) -> None:
-        """Let go of torch's iterator."""
+        """Drop torch's iterator."""
         self._wrapped = iter(())
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # a copy that is being made has none yet
+        if name == "_wrapped":  # while this is being copied it is not set yet
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
-    def __reduce__(self) -> Any:
-        return self._wrapped.__reduce__()  # torch's says that it cannot be pickled
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._wrapped.__reduce__()  # raises torch's error: it cannot be pickled
 
 
-def batch_length(batch: Any) -> int:
+def batch_length(batch: object) -> int:
     """Number of samples in a collated batch: the first dimension of its first tensor, else 1."""
     if isinstance(batch, torch.Tensor):
         return len(batch) if batch.dim() else 1

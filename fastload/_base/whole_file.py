@@ -1,4 +1,4 @@
-"""A file that appears whole or not at all."""
+"""Write a file atomically: it appears complete or not at all."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import BinaryIO
 
 @contextlib.contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that replaces ``path`` once the block is left without an error.
+    """A new file that replaces ``path`` when the block ends without an error.
 
-    Until then it lies beside it as ``PATH.PROCESS.partial``; a link in that place is not followed.
+    Until then it is ``PATH.PROCESS.partial`` in the same folder; a link there is not followed.
 
     Raises:
         OSError: it cannot be written.

@@ -1,7 +1,7 @@
 """DCT records read in plain Python, for builds without the core. docs/dct.md specifies the bytes.
 
-``read_head`` and ``blocks`` check everything against the record and raise ValueError, as the core's
-functions do, where it is corrupt. ``jpeg.py`` makes a JPEG file of what they give.
+``read_head`` and ``blocks`` check every number against the record and raise ValueError where it is
+corrupt, as the core's functions do. ``jpeg.py`` makes a JPEG file from them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import struct
 from collections.abc import Iterator
 
-# The limits that dct/format.h has too.
+# The limits of dct/format.h.
 _MAX_SIDE = 65500
 _MAX_PIXELS = 89_478_485
 _MAX_BLOCKS_IN_MCU = 10
@@ -25,7 +25,7 @@ _STANDARD = (
 )
 
 Coefficients = list[tuple[int, int]]
-"""(position in zig-zag order, value) of the AC coefficients of a block that are not 0, in order."""
+"""(position in zig-zag order, value) of the AC coefficients of a block other than 0, ascending."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,17 +40,17 @@ class Component:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Head:
-    """What a record says before its blocks.
+    """The head of a record, and the bytes of its blocks.
 
     Attributes:
         width, height: in pixels.
         components: one (gray) or three.
         jfif, adobe: whether the JPEG had these segments.
         adobe_transform: 0 or 1.
-        metadata: the JPEG's APPn and COM segments, or b"": just those that the flags imply.
+        metadata: the JPEG's APPn and COM segments, or b"": only those that the flags imply.
         mcu_rows, mcu_columns: how many MCUs.
         column_block: MCUs between two restarts of the DC prediction.
-        rows: where each MCU row begins in ``data``.
+        rows: where each MCU row starts in ``data``.
         column_entry: struct format of an entry of the column tables.
         data: the blocks and their column tables.
     """
@@ -75,13 +75,13 @@ def read_head(record: bytes) -> Head:
     try:
         return _read_head(record)
     except (struct.error, IndexError) as error:
-        raise ValueError(f"its head ends early, at {len(record)} bytes") from error
+        raise ValueError(f"its head is truncated, at {len(record)} bytes") from error
 
 
 def blocks(head: Head) -> Iterator[tuple[int, int, Coefficients]]:
     """(component, DC value, AC values) of every block, in the order of a JPEG scan.
 
-    Raises ValueError, at the first block that is corrupt.
+    Raises ValueError at the first block that is corrupt.
     """
     data, step = head.data, head.column_block
     # The component of each block of an MCU.
@@ -103,8 +103,8 @@ def blocks(head: Head) -> Iterator[tuple[int, int, Coefficients]]:
                     try:
                         difference, values, at = _block(data, at)
                     except (struct.error, IndexError) as error:
-                        raise ValueError("a block that leads out of the record") from error
-                    # Sixteen bits, as the core adds them.
+                        raise ValueError("a block that reaches beyond the record") from error
+                    # In 16 bits, as in the core.
                     predicted[c] = (predicted[c] + difference + 0x8000 & 0xFFFF) - 0x8000
                     yield c, predicted[c], values
 
@@ -137,8 +137,8 @@ def _read_head(record: bytes) -> Head:
     rows = struct.unpack_from(f"<{mcu_rows - 1}{'I' if flags & 32 else 'H'}", record, at)
     at += len(rows) * (4 if flags & 32 else 2)
     if end < at:
-        raise ValueError("its metadata reaches into its head")
-    # Two bytes a block at least, so that work stays in proportion to the record.
+        raise ValueError("its metadata overlaps its head")
+    # At least two bytes per block, so that the work is bounded by the size of the record.
     if end - at < 2 * mcu_rows * mcu_columns * sum(h * v for h, v in factors):
         raise ValueError(f"too few bytes for an image of {width}x{height} pixels")
     if flags & 8 and not flags & 4:
@@ -164,7 +164,7 @@ def _read_head(record: bytes) -> Head:
 
 
 def _mcus(width: int, height: int, factors: list[tuple[int, int]]) -> tuple[int, int]:
-    """MCU rows and columns of an image that a record may hold."""
+    """MCU rows and columns of the image. Raises ValueError where a record may not hold it."""
     if not (1 <= width <= _MAX_SIDE and 1 <= height <= _MAX_SIDE and width * height <= _MAX_PIXELS):
         raise ValueError(f"an image of {width}x{height} pixels")
     h_max, v_max = max(h for h, _ in factors), max(v for _, v in factors)
@@ -215,7 +215,7 @@ def _block(data: bytes, at: int) -> tuple[int, Coefficients, int]:
     at += nbytes
     end = at + escape_nbytes
     if end > len(data):
-        raise ValueError("a block that leads out of the record")
+        raise ValueError("a block that reaches beyond the record")
     values: Coefficients = []
     escaped = []
     half, codes = 1 << width - 1, (1 << width) - 1

@@ -1,11 +1,11 @@
-"""The device stage: what of a transform is done once a batch, where the batch is.
+"""The device stage: the last steps of a transform, applied to a whole batch on its device.
 
-An engine then gives levels (uint8), a quarter of the bytes of float32 on their way to the device.
-There the table, the cast, the memory format and the erased rectangles are done, in a few operations
-on the whole batch. The table is looked up, not computed as ``level * scale + offset``: a lookup is
-exact for every chain that a plan describes and for every dtype, so the result is the CPU's bit for
-bit, and with 768 values it is as cheap as the memory it reads and writes. Noise in rectangles comes
-from the same counters as in the engines (``erasing.noise``), so that it is the same too.
+The engine gives levels (uint8), a quarter of the bytes of float32 on their way to the device.
+Table, cast, memory format and erased rectangles are applied there, in a few operations per batch.
+The table is a lookup, not ``level * scale + offset``: a lookup is exact for every plan and every
+dtype, so the result is the CPU's bit for bit, and with 768 values it costs no more than the memory
+that it reads and writes. Noise in rectangles comes from the same counters as in the engines
+(``erasing.noise``), so it is the same too.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _LOW = 0xFFFFFFFF
 
 
 class DeviceStage:
-    """Makes of levels what the engines make of them with ``plan``.
+    """Turns levels into what the engines make with ``plan``.
 
     Example:
         >>> stage = DeviceStage(plan, torch.device("cuda"), torch.channels_last)
         >>> images = stage(levels, drawn)
 
     Args:
-        plan: of the whole transform; ``plan.levels()`` is what the engine did.
+        plan: of the whole transform; the engine has applied ``plan.levels()``.
         device: where the levels are.
         memory_format: of the result, contiguous or channels_last.
     """
@@ -53,15 +53,15 @@ class DeviceStage:
     ) -> torch.Tensor:
         """The finished images, (n, channels, h, w) in the plan's dtype, on the levels' device.
 
-        They are put into the current stream; the host waits for nothing.
+        The work goes into the current stream; the host does not wait.
 
         Args:
             levels: uint8 (n, channels, h, w), in any memory format. Written to where the plan's
                 result is uint8 too.
-            drawn: rectangles of these images (``recipe.rectangles``); None where there are none.
+            drawn: rectangles of these images (``sample_params.rectangles``); None: none.
             columns: ``drawn.columns()``, if it is on the device already.
         """
-        # Channels come where they lie in memory: then everything below is dense.
+        # Dimensions in the order of memory, so that everything below is dense.
         levels = levels.permute(0, 2, 3, 1) if self._nhwc else levels
         images = levels = levels.contiguous()
         if self._table is not None:
@@ -83,7 +83,7 @@ def _erase(
 
     Args:
         images: (n, channels, h, w), dense.
-        boxes: int32 (n, 4), on the host: how many values there are decides the tensors' shapes.
+        boxes: int32 (n, 4), on the host, because their areas decide the shapes of tensors.
         columns: int64 (5, n), on the device: x, y, width, height, key.
         values: (3, 1), or (3, 65536) for noise.
     """
@@ -94,8 +94,8 @@ def _erase(
         return
     x, y, w, h, key = columns
     areas = channels * w * h
-    # Every value of every rectangle: whose it is, and its number in it; channel by channel, row by
-    # row, as the engines count them.
+    # For every value of every rectangle: its image, and its number in the rectangle, counted
+    # channel by channel and row by row, as in the engines.
     image, i = _numbered(areas, total)
     plane = (w * h)[image]
     channel = torch.div(i, plane, rounding_mode="floor")
@@ -118,7 +118,7 @@ def _erase(
 
 
 def _numbered(counts: torch.Tensor, total: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """For ``total`` things of which image k has ``counts[k]``: their image, their number in it."""
+    """For ``total`` items, ``counts[k]`` of them in image k: the image, and the number in it."""
     images = torch.arange(len(counts), device=counts.device)
     image = torch.repeat_interleave(images, counts, output_size=total)
     first = counts.cumsum(0) - counts
@@ -132,8 +132,8 @@ def _noise(
 
     Args:
         key, areas: (n,): of each image's rectangle.
-        blocks: of eight values, of all rectangles.
-        image, i: of each value.
+        blocks: how many blocks of eight values all rectangles have.
+        image, i: image and number of each value.
     """
     counts = torch.div(areas + 7, 8, rounding_mode="floor")
     owner, block = _numbered(counts, blocks)
@@ -144,9 +144,9 @@ def _noise(
 
 
 def _philox(key: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """The four words (m, 4) of ``_philox.words`` for key, epoch 0, index ``block``, stream 0.
+    """The four words (m, 4) of ``philox.words`` for key, epoch 0, index ``block``, stream 0.
 
-    In int64, whose products wrap: the low 64 bits are right, whatever their sign.
+    In int64, whose products wrap: the low 64 bits are right whatever the sign.
     """
     low, high = key & _LOW, key >> 32 & _LOW
     even = [torch.zeros_like(block), torch.zeros_like(block)]

@@ -1,4 +1,4 @@
-"""A baseline JPEG file out of a DCT record: how builds without the core hand records to Pillow.
+"""A baseline JPEG file from a DCT record: builds without the core decode it with Pillow.
 
 Source: ITU-T T.81, Annex B (segments) and F.1 (Huffman coding).
 """
@@ -10,13 +10,14 @@ import struct
 from .. import _native
 from .dct import Coefficients, Head, blocks, read_head
 
-# What the record's flags stand for: JFIF 1.01, density 1x1, no units; Adobe 100, transform last.
+# The segments that the record's flags stand for: JFIF 1.01, density 1x1, no units; Adobe 100, with
+# the transform last.
 _JFIF = b"\xff\xe0\0\x10JFIF\0\1\1\0\0\1\0\1\0\0"
 _ADOBE = b"\xff\xee\0\x0eAdobe\0\x64\0\0\0\0"
 
-# The Huffman tables: codes of one length for all symbols that baseline has, in rising order. The
-# file is soon decoded and never kept, so its size is of no interest. Of 16 and 256 codes the last
-# must stay free.
+# The Huffman tables: codes of one length for all symbols of baseline, in rising order. The file is
+# decoded at once and never kept, so its size does not matter. T.81 reserves the last of the 16 and
+# of the 256 codes.
 _DC_SYMBOLS = range(12)  # number of bits of the difference; codes of 4 bits
 _AC_SYMBOLS = [0x00, 0xF0, *(run << 4 | bits for run in range(16) for bits in range(1, 11))]
 _AC_CODES = {symbol: code for code, symbol in enumerate(_AC_SYMBOLS)}  # 8 bits
@@ -61,7 +62,7 @@ def to_jpeg(record: bytes) -> bytes:
 
 
 def _check_segments(segments: bytes) -> None:
-    """ValueError if they are anything but APPn and COM segments."""
+    """Raise ValueError unless they are APPn and COM segments."""
     at = 0
     while at < len(segments):
         marker, length = segments[at : at + 2], segments[at + 2 : at + 4]
@@ -69,7 +70,7 @@ def _check_segments(segments: bytes) -> None:
         named = len(marker) == 2 and (0xE0 <= marker[1] <= 0xEF or marker[1] == 0xFE)
         at += 2 + nbytes
         if not named or marker[0] != 0xFF or nbytes < 2 or at > len(segments):
-            raise ValueError("its metadata is no sequence of APPn and COM segments")
+            raise ValueError("its metadata is not a sequence of APPn and COM segments")
 
 
 def _segment(marker: int, content: bytes) -> bytes:
@@ -85,7 +86,7 @@ def _scan(head: Head) -> bytes:
         difference = dc - before[component]
         before[component] = dc
         held, nbits = _put_block(held, nbits, difference, values)
-        if nbits > 4096:  # in pieces: shifting a long number is slow
+        if nbits > 4096:  # in pieces, because shifting a long number is slow
             left = nbits & 7
             out += (held >> left).to_bytes(nbits >> 3, "big")
             held, nbits = held & (1 << left) - 1, left
@@ -123,5 +124,5 @@ def _put_block(held: int, nbits: int, difference: int, values: Coefficients) -> 
 
 
 def _bits(value: int, size: int) -> int:
-    """The ``size`` bits that tell ``value`` of the others of that size (T.81, F.1.2.1)."""
+    """The ``size`` bits that tell ``value`` from the others of that size (T.81, F.1.2.1)."""
     return value if value >= 0 else value + (1 << size) - 1

@@ -1,7 +1,7 @@
 """The native engine: one call into the C++ core fills a whole batch.
 
-What the core cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...) it flags, and Pillow
-decodes those samples into their places in the same batch.
+The core flags what it cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...). Pillow decodes
+those samples into their places in the same batch.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import concurrent.futures
 import dataclasses
 import errno
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from .. import _native
-from .._transforms.geometry.draws import Geometry
-from .._transforms.recognise import Plan
+from .._transforms.plan import Plan
 from ..errors import (
     ChecksumError,
     DataError,
@@ -29,11 +29,12 @@ from ..errors import (
 )
 from ..storage._read import NOT_REGULAR
 from ..storage.base import DCT, ENCODED, RAW, Spans, Store
-from .decoder import REPLACED, Batch, Decoder, Ticket
-from .entry_points import table_of
+from .base import Ticket
+from .huffman_index import table_of
+from .image_engine import REPLACED, BatchRequest, EngineOptions, ImageEngine
 
 if TYPE_CHECKING:
-    from .processes import Processes
+    from .._native import _core
 
 # resample/resample.h numbers the data types.
 _DTYPES = {torch.uint8: 0, torch.float32: 1, torch.float16: 2, torch.bfloat16: 3}
@@ -49,22 +50,32 @@ def _pass_order() -> int:
     return 2 if (major, minor) >= (12, 2) else 0
 
 
-def _by_pillow(decoder: Decoder, batch: Batch, which: np.ndarray) -> Ticket:
-    """The samples ``which`` of a batch, which the core has left to Pillow."""
+def _by_pillow(engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket:
+    """The samples ``which`` of a batch, which the core leaves to Pillow."""
     from .python import by_pillow  # most loops never need it
 
-    return by_pillow(decoder, batch, which)
+    return by_pillow(engine, batch, which)
+
+
+def _loaded() -> ModuleType:
+    core = _native.load()
+    if core is None:
+        raise _native.missing()
+    return core
+
+
+def preload(store: Store) -> None:
+    """Make what forked processes share: what the core remembers of the JPEGs of ``store``."""
+    table_of(store)
 
 
 def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
     """Which of ``records`` (int64) the core does not decode: bool (n,).
 
-    It is asked for one pixel of each. What cannot be read at all counts as decoded: the batch says
+    It is asked for one pixel of each. What cannot be read at all counts as decoded: its batch says
     what is wrong with it.
     """
-    core = _native.load()
-    if core is None:
-        raise _native.missing()
+    core = _loaded()
     found = store.locate(records)
     known = np.flatnonzero(found.sizes.min(axis=1, initial=1) > 0)
     n, spans = len(known), found.spans
@@ -107,78 +118,59 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     return left
 
 
-class NativeDecoder(Decoder):
-    """Fills batches with the C++ core. See ``Decoder`` for the arguments."""
+class NativeEngine(ImageEngine):
+    """Fills batches with the C++ core. See ``ImageEngine`` for the arguments."""
 
     name = "native"
 
-    def __init__(self, store: Store, plan: Plan, **options: Any) -> None:
-        super().__init__(store, plan, **options)
-        core = _native.load()
-        if core is None:
-            raise _native.missing()
-        self._core = core
+    def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
+        super().__init__(store, plan, options)
+        self._core = _loaded()
         paths, ends = self.origin.file_table()
         arena = None if self.cache is None else self.cache.arena
-        self._files = core.Files(
+        self._files: _core.Files = self._core.Files(
             paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
         )
-        self._entries = table_of(self.origin)
+        self._index = table_of(self.origin)
         self._lut = plan.lut_bytes()
         self._erased = plan.erased_bytes()
         self._order = _pass_order()
-        # What moves along is drawn with a batch, and a cache keeps what is being filled.
-        self.early = plan.joint is None and self.cache is None
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
         """As in the contract."""
+        if not spans:
+            return
         file = np.concatenate([some.file for some in spans])
         offset = np.concatenate([some.offset for some in spans])
         nbytes = np.concatenate([some.nbytes for some in spans])
         if wait:
             self._files.readahead(file, offset, nbytes)
             return
-        # Sorted as a whole; but loose files have no order, and opening them waits for the disk.
+        # One call sorts them all. Loose files have no order, and opening them waits for the disk.
         parts = 1 if self.store.mapped else max(1, self.threads)
         for part in np.array_split(np.arange(len(file)), parts):
             self.pool().submit(self._files.readahead, file[part], offset[part], nbytes[part])
 
-    def employ(self, processes: Processes | None) -> None:
+    def start(self, batch: BatchRequest) -> Ticket:
         """As in the contract."""
-        super().employ(processes)
-        self.early = self.early and processes is None
-
-    def _start(self, batch: Batch) -> Ticket:
         ticket = self._begin(batch)
         if self.processes is not None:
             ticket.leave_to_pillow()
         return ticket
 
-    def _start_early(self, batch: Batch) -> Ticket:
-        from .early import EarlyTicket  # for large batches only
-
-        return EarlyTicket(self, batch)
-
-    def sample_nbytes(self, geometry: Geometry) -> int:
-        """What one sample of a batch takes."""
-        area = geometry.out_h * geometry.out_w
-        return self.plan.channels * area * self.plan.dtype.itemsize
-
-    def memory(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
-        """Of a batch: as a tensor, and as 1-D uint8."""
-        return self._allocate(n, height, width)
-
     def start_views(
-        self, others: Sequence[NativeDecoder], batches: Sequence[Batch]
+        self, others: Sequence[ImageEngine], batches: Sequence[BatchRequest]
     ) -> list[Ticket]:
-        """Begin to fill a batch for each view: this decoder's, and those of ``others``.
+        """As in the contract.
 
-        ``batches`` are of the same records. Each is read once, and decoded once where that is less
-        work than a decoding for each view.
+        Each record is read once, and decoded once where that is less work than once per view.
         """
+        natives = [other for other in others if isinstance(other, NativeEngine)]
+        if self.plan.scaled or len(natives) < len(others):
+            return super().start_views(others, batches)
         followers = [
             other._begin(batch, begin=False)
-            for other, batch in zip(others, batches[1:], strict=True)
+            for other, batch in zip(natives, batches[1:], strict=True)
         ]
         jobs = [ticket.job for ticket in followers]
         first = self._begin(batches[0], views=(jobs, shared_regions(batches)))
@@ -190,16 +182,16 @@ class NativeDecoder(Decoder):
                 ticket.leave_to_pillow()
         return [*tickets]
 
-    def _begin(self, batch: Batch, **how: Any) -> NativeTicket:
+    def _begin(self, batch: BatchRequest, **how: Any) -> NativeTicket:
         n = len(batch.records)
         status = np.zeros(n, np.int32)
         detail = np.zeros(n, np.int32)
-        return NativeTicket(self, batch, self.job(batch, status, detail, **how), status, detail)
+        return NativeTicket(self, batch, self._job(batch, status, detail, **how), status, detail)
 
-    def of_pixels(self, batch: Batch, pixels: Sequence[np.ndarray]) -> list[int]:
-        """Fill ``batch`` with what is decoded already: of each sample its box, uint8 (h, w, 3).
+    def of_pixels(self, batch: BatchRequest, pixels: Sequence[np.ndarray]) -> list[int]:
+        """Fill ``batch`` from decoded pixels: the box of each sample, uint8 (h, w, 3).
 
-        Returns the positions that the core leaves to Pillow: sides beyond what it resizes.
+        Returns the positions that the core leaves to Pillow: sides too long for its resize.
         """
         n = len(pixels)
         known = [one.reshape(-1) for one in pixels]
@@ -222,33 +214,35 @@ class NativeDecoder(Decoder):
             checksums=None,
             check=None,
             times=None,
-            keep=None,
+            cache_fill=None,
         )
         status, detail = np.zeros(n, np.int32), np.zeros(n, np.int32)
         try:
-            self.job(part, status, detail, files=files).wait()
+            self._job(part, status, detail, files=files).wait()
         finally:
             files.close()
         if (status > _native.UNSUPPORTED).any():
-            raise InternalError(f"the core refused pixels of Pillow's: status {status.max()}")
+            raise InternalError(
+                f"the core refused pixels that Pillow decoded: status {status.max()}"
+            )
         left: list[int] = np.flatnonzero(status).tolist()
         return left
 
-    def job(
+    def _job(
         self,
-        batch: Batch,
+        batch: BatchRequest,
         status: np.ndarray,
         detail: np.ndarray,
         *,
-        files: Any = None,
+        files: _core.Files | None = None,
         **how: Any,
-    ) -> Any:
-        """The core's job that fills ``batch``; ``status`` and ``detail``: int32, of each sample.
+    ) -> _core.Job:
+        """The core's job that fills ``batch``; ``status`` and ``detail``: int32 (n,).
 
-        ``files`` are what its spans refer to, where not to the store's.
+        ``files``: what the spans refer to, where not to the store's; ``how``: as for ``submit``.
         """
-        geometry, recipe = batch.geometry, batch.recipe
-        return self._core.submit(
+        geometry, params = batch.geometry, batch.params
+        job: _core.Job = self._core.submit(
             self._files if files is None else files,
             batch.spans.file,
             batch.spans.offset,
@@ -266,7 +260,7 @@ class NativeDecoder(Decoder):
             out_h=geometry.out_h,
             out_w=geometry.out_w,
             dtype=_DTYPES[self.plan.dtype],
-            channels_last=self.channels_last,
+            channels_last=self.options.channels_last,
             filter=self.plan.filter,
             order=self._order,
             fill=self.plan.fill,
@@ -274,51 +268,54 @@ class NativeDecoder(Decoder):
             detail=detail,
             threads=self.threads,
             times=batch.times,
-            stages=None if recipe is None else recipe.stages(),
-            erase=None if recipe is None or self._erased is None else recipe.erase(*self._erased),
-            cache_fill=self._keep(batch),
-            entries=(self._entries, batch.records),
+            stages=None if params is None else params.stages(),
+            erase=None if params is None or self._erased is None else params.erase(*self._erased),
+            cache_fill=self._cache_fill(batch),
+            entries=(self._index, batch.records),
             channels=self.plan.channels,
             scaled=self.plan.scaled,
             **how,
         )
+        return job
 
-    def _keep(self, batch: Batch) -> Any:
-        """What of the batch the core is to keep, as it takes it."""
-        if self.cache is None or batch.keep is None:
+    def _cache_fill(self, batch: BatchRequest) -> _core.CacheFill | None:
+        """What of the batch goes into the cache, as the core takes it."""
+        if self.cache is None or batch.cache_fill is None:
             return None
-        placed = batch.keep.placed
+        placed = batch.cache_fill.placed
         stage = placed and (placed.source, placed.box, placed.resized, placed.window)
-        return self._core.CacheFill(
+        fill: _core.CacheFill = self._core.CacheFill(
             self.cache.arena,
             self.cache.form,
             batch.records,
-            batch.keep.wanted,
+            batch.cache_fill.wanted,
             stage,
             filter=self.plan.filter,
             order=self._order,
             fill=self.plan.fill,
         )
+        return fill
 
 
 class _Led:
-    """The job of a view that another job fills."""
+    """The job of a view that the job of another view fills."""
 
-    def __init__(self, job: Any, leader: Any) -> None:
+    def __init__(self, job: _core.Job | _Led, leader: _core.Job | _Led) -> None:
         self._job = job
-        self.wait, self.cancel = leader.wait, leader.cancel
+        self.wait: Callable[[], None] = leader.wait
+        self.cancel: Callable[[], None] = leader.cancel
 
     @property
-    def nanoseconds(self) -> Any:
+    def nanoseconds(self) -> dict[str, int]:
         """Of this view."""
         return self._job.nanoseconds
 
 
-def shared_regions(batches: Sequence[Batch]) -> np.ndarray:
+def shared_regions(batches: Sequence[BatchRequest]) -> np.ndarray:
     """What all views of each sample need of its source: int32 (n, 4), x, y, w, h; w 0: nothing.
 
-    Decoding costs the pixels that come out, and for a JPEG, whose Huffman codes come one after the
-    other, the rows down to the last one. It is shared where that is less in all.
+    Decoding costs time for the pixels that come out and, for a JPEG, for all rows above the last
+    one, because its Huffman codes follow each other. It is shared where that is less in total.
     """
     first = batches[0]
     boxes = np.stack([batch.geometry.box for batch in batches]).astype(np.int64)
@@ -338,13 +335,13 @@ class NativeTicket(Ticket):
 
     def __init__(
         self,
-        decoder: NativeDecoder,
-        batch: Batch,
-        job: Any,
+        engine: NativeEngine,
+        batch: BatchRequest,
+        job: _core.Job | _Led,
         status: np.ndarray,
         detail: np.ndarray,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._batch = batch
         self.times = batch.times
         self.job = job
@@ -354,25 +351,11 @@ class NativeTicket(Ticket):
         self._cancelled = False
 
     def leave_to_pillow(self) -> None:
-        """Wait for the core, and have others begin with what it leaves, before ``result``."""
+        """Wait for the core, and start to decode with Pillow what it leaves, before ``result``."""
         self.job.wait()
         left = np.flatnonzero(self._status == _native.UNSUPPORTED)
         if len(left) and not self._cancelled:
-            self._rest = _by_pillow(self._decoder, self._batch, left)
-
-    def result(self) -> torch.Tensor:
-        self.job.wait()
-        failed = np.flatnonzero(self._status > _native.UNSUPPORTED)
-        if len(failed):
-            raise self._error(int(failed[0]))
-        if self._cancelled:
-            raise concurrent.futures.CancelledError("the batch was cancelled")
-        if self._rest is None:
-            self.leave_to_pillow()
-        if self._rest is not None:
-            self._rest.result()
-        self._decoder.checked(self._batch)
-        return self._batch.images
+            self._rest = _by_pillow(self._engine, self._batch, left)
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         self.job.wait()
@@ -384,8 +367,10 @@ class NativeTicket(Ticket):
             self.leave_to_pillow()
         if self._rest is not None:
             errors |= self._rest.settle()[1]
+        if self._cancelled:
+            raise concurrent.futures.CancelledError("the batch was cancelled")
         if not errors:
-            self._decoder.checked(self._batch)
+            self._engine.verified(self._batch)
         return self._batch.images, errors
 
     def cancel(self) -> None:
@@ -409,7 +394,7 @@ class NativeTicket(Ticket):
             message = f"cannot read the record: {reason}"
         elif status == _native.TRUNCATED:
             kind = StoreError
-            message = "the record reaches beyond the end of its file: was the file cut short?"
+            message = "the record reaches beyond the end of its file: was the file truncated?"
         elif status == _native.CHECKSUM:
             kind = ChecksumError
             message = "the record's bytes changed since it was written: its CRC32C does not match"
@@ -418,4 +403,4 @@ class NativeTicket(Ticket):
             message = f"the image is not {width}x{height} pixels any more: {REPLACED}"
         else:
             message = "the record is damaged: its head and its length do not fit together"
-        return self._decoder.error(kind, message, self._batch.records, i)
+        return self._engine.error(kind, message, int(self._batch.records[i]))

@@ -1,10 +1,10 @@
-"""One image the Pillow way: the reference that the native core has to equal, bit for bit."""
+"""One image with Pillow: the reference that the native core equals, bit for bit."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,14 +14,12 @@ from PIL.JpegImagePlugin import JpegImageFile
 from .._transforms.geometry.draws import Geometry
 from .._transforms.pixels.erasing import erase
 from .._transforms.plan import Plan
-from .._transforms.sample_params import Recipe
+from .._transforms.sample_params import SampleParams
 from ..errors import DataError, DecodeError
 from . import pixels
+from .base import Where
 from .cache.prefix import Placed
 from .tensors import Mix
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
 
 # resample/resample.h's Filter -> Pillow's
 _FILTERS = {
@@ -33,9 +31,9 @@ _FILTERS = {
     5: Image.Resampling.LANCZOS,
 }
 _TORCH_MODES = {6: "bilinear", 7: "bicubic"}
-# Pixels of a resized image; of a larger one, as a thin strip becomes, only what is needed is made.
+# Pixels of a resized image. Of a larger one (a thin strip, enlarged) only the needed part is made.
 _WHOLE = 1 << 24
-# Pillow hands these to programs outside (Ghostscript); no training set is worth that.
+# Pillow runs other programs for these (Ghostscript), which no training set is worth.
 _REFUSED = frozenset({"EPS", "WMF"})
 
 
@@ -45,7 +43,7 @@ class Decoded(NamedTuple):
     Attributes:
         image: the pixels.
         size: width and height of the file's image.
-        scale: 2, 4 or 8 where a JPEG was decoded at that part of its size; else 1.
+        scale: 2, 4 or 8 where a JPEG was decoded at 1 / ``scale`` of its size; else 1.
     """
 
     image: Image.Image
@@ -76,21 +74,21 @@ def decode_scaled(
     record: int | None = None,
     offset: int | None = None,
 ) -> Decoded:
-    """An image file, if it is a JPEG at 1 / ``scale`` of its size, rounded up.
+    """An image file as an RGB image; a JPEG at 1 / ``scale`` of its size, rounded up.
 
-    EXIF orientation is left alone unless ``upright``; of several frames the first is taken.
+    EXIF orientation is ignored unless ``upright``. Of several frames the first is taken.
 
     Args:
         data: the whole file.
         scale: 1, 2, 4 or 8; no side may be shorter.
-        upright: the image, and with it its size, is turned as the file says; not scaled.
+        upright: turn the image, and so its size, as EXIF says; then it is not scaled.
         path, record, offset: where it came from, for errors.
 
     Raises:
-        DecodeError: not an image, cut short, damaged, or with more pixels than
+        DecodeError: not an image, truncated, damaged, or with more pixels than
             ``PIL.Image.MAX_IMAGE_PIXELS`` (a decompression bomb; Pillow itself only warns).
     """
-    where: dict[str, Any] = {"path": path, "record": record, "offset": offset}
+    where: Where = {"path": path, "record": record, "offset": offset}
     try:
         with Image.open(io.BytesIO(data)) as image:
             width, height = image.size
@@ -156,17 +154,17 @@ def fill(
     i: int,
     geometry: Geometry,
     plan: Plan,
-    out: npt.NDArray[Any],
-    recipe: Recipe | None = None,
+    out: np.ndarray,
+    params: SampleParams | None = None,
     scale: int = 1,
 ) -> None:
-    """Write sample ``i`` of a batch: box, resize, window, flip, what else there is, table.
+    """Write sample ``i`` of a batch: box, resize, window, flip, other operations, table.
 
     Args:
         image: the whole decoded image, RGB, at 1 / ``scale`` of its size.
-        i: the sample's place in ``geometry``, ``recipe`` and ``out``.
+        i: the sample's place in ``geometry``, ``params`` and ``out``.
         out: (n, channels, out_h, out_w) of dtype ``plan.stored``, any strides.
-        recipe: what was drawn with ``geometry``.
+        params: what was drawn with ``geometry``.
         scale: 1, 2, 4 or 8; the geometry is of the whole size.
 
     Raises:
@@ -179,29 +177,29 @@ def fill(
             f"got {image.width}x{image.height} pixels: was the file replaced?"
         )
     frame = [geometry.box[i], geometry.resized[i], geometry.window[i], geometry.flip[i : i + 1]]
-    staged = recipe is not None and len(recipe.settings) > 0
-    size = recipe.first_size[i] if recipe and staged else [geometry.out_w, geometry.out_h]
+    staged = params is not None and len(params.settings) > 0
+    size = params.first_size[i] if params and staged else [geometry.out_w, geometry.out_h]
     first = [*np.concatenate(frame).tolist(), *map(int, size)]
     levels = _frame(image, first, plan.filter, plan.fill, scale)
-    if recipe is not None and staged:
-        levels = _stages(levels, i, recipe)
+    if params is not None and staged:
+        levels = _stages(levels, i, params)
     for channel in range(out.shape[1]):
         level = levels[:, :, channel]
         out[i, channel] = level if plan.lut is None else plan.lut[channel][level]
-    if recipe is not None and plan.erasing:
-        erase(out[i], recipe.boxes[i], recipe.keys[i], plan.erasing)
+    if params is not None and plan.erasing:
+        erase(out[i], params.boxes[i], params.keys[i], plan.erasing)
 
 
-def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArray[np.uint8]:
-    """What the recipe makes of the first frame."""
+def _stages(levels: np.ndarray, i: int, params: SampleParams) -> np.ndarray:
+    """What the parameters make of the first frame."""
     at = 0
     for frame, (count, filter, *colour) in zip(
-        recipe.frames[i].tolist(), recipe.settings.tolist(), strict=True
+        params.frames[i].tolist(), params.settings.tolist(), strict=True
     ):
         image = Image.fromarray(levels)
         mix = Mix()
         for code, values in zip(
-            recipe.codes[i, at : at + count].tolist(), recipe.values[i, at : at + count].tolist()
+            params.codes[i, at : at + count].tolist(), params.values[i, at : at + count].tolist()
         ):
             image = pixels.apply(image, code, values, mix)
         at += count
@@ -211,11 +209,11 @@ def _stages(levels: npt.NDArray[np.uint8], i: int, recipe: Recipe) -> npt.NDArra
 
 def _frame(
     image: Image.Image, frame: list[int], filter: int, colour: Sequence[int], scale: int = 1
-) -> npt.NDArray[np.uint8]:
-    """uint8 (h, w, 3): a frame as ``Recipe.frames`` has them."""
+) -> np.ndarray:
+    """uint8 (h, w, 3): a frame as ``SampleParams.frames`` has them."""
     x, y, w, h, resized_w, resized_h, left, top, flip, width, height = frame
     if scale > 1:
-        # The pixels that the box touches, and of those exactly the box.
+        # Crop to whole pixels first; the resize then takes exactly the box.
         x0, y0 = x // scale, y // scale
         image = image.crop((x0, y0, -(-(x + w) // scale), -(-(y + h) // scale)))
         box = x / scale - x0, y / scale - y0, (x + w) / scale - x0, (y + h) / scale - y0
@@ -238,10 +236,10 @@ def _frame(
 def _part_of_resized(
     image: Image.Image, size: tuple[int, int], filter: int, box: tuple[int, int, int, int]
 ) -> Image.Image:
-    """The part ``box`` of the image resized to ``size``, without all of that in memory.
+    """The part ``box`` of the image resized to ``size``, without the whole in memory.
 
-    What is not made lower is resized horizontally first, by every version of Pillow and by torch.
-    A column then depends on no other.
+    Every version of Pillow, and torch, resize horizontally first where the height does not shrink.
+    Then columns do not depend on each other.
     """
     x0, y0, x1, y1 = box
     wide = _resized(image, (size[0], image.height), filter).crop((x0, 0, x1, image.height))
@@ -255,11 +253,11 @@ def _part_of_resized(
 
 
 def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Image:
-    """By Pillow, or by torch as it resizes uint8 tensors."""
+    """Resize with Pillow, or as torch resizes uint8 tensors."""
     if filter not in _TORCH_MODES:
         return image.resize(size, _FILTERS[filter])
     levels = torch.from_numpy(np.array(image)).permute(2, 0, 1)
-    if size != (1, 1):  # of which torch takes no contiguous images: an internal error of its own
+    if size != (1, 1):  # torch raises an internal error for contiguous images of this size
         levels = levels.contiguous()
     resized = torch.nn.functional.interpolate(
         levels[None], size[::-1], mode=_TORCH_MODES[filter], antialias=True
@@ -267,8 +265,8 @@ def _resized(image: Image.Image, size: tuple[int, int], filter: int) -> Image.Im
     return Image.fromarray(resized[0].permute(1, 2, 0).contiguous().numpy())
 
 
-def begun(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:
-    """What a cache keeps of sample ``i``: the operations that never change, done."""
+def done_before(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image:
+    """What a cache keeps of sample ``i``: the image after the operations that never change."""
     x, y, width, height = placed.window[i].tolist()
     frame = [*placed.box[i].tolist(), *placed.resized[i].tolist(), x, y, 0, width, height]
     return Image.fromarray(_frame(image, frame, plan.filter, plan.fill))
@@ -276,8 +274,8 @@ def begun(image: Image.Image, i: int, placed: Placed, plan: Plan) -> Image.Image
 
 def _window(
     image: Image.Image, left: int, top: int, width: int, height: int, colour: Sequence[int]
-) -> npt.NDArray[np.uint8]:
-    """uint8 (height, width, 3): the pixels from (left, top), ``colour`` where there are none."""
+) -> np.ndarray:
+    """uint8 (height, width, 3): the pixels from (left, top), ``colour`` outside the image."""
     x0, x1 = (min(max(x, 0), image.width) for x in (left, left + width))
     y0, y1 = (min(max(y, 0), image.height) for y in (top, top + height))
     if (x0, y0, x1, y1) == (left, top, left + width, top + height):

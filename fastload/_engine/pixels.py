@@ -1,9 +1,9 @@
-"""Operations on pixels the Pillow way, by the codes and values that a recipe draws."""
+"""Operations on pixels the Pillow way, by the codes and values that are drawn for a sample."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageEnhance, ImageOps
@@ -23,12 +23,12 @@ def apply(
 ) -> Image.Image:
     """The RGB image after one operation; pixels/pixels.h numbers the codes and lists their values.
 
-    ``mix``: the same for all operations of an image, where there may be MIX_BEGIN and MIX_ADD.
+    ``mix``: one object for all operations of an image, where MIX_BEGIN and MIX_ADD may occur.
     """
     if code == operations.NONE:
         return image
     if code in (operations.MIX_BEGIN, operations.MIX_ADD):
-        assert mix is not None, "a sum has no place to be kept"
+        assert mix is not None, "MIX_BEGIN and MIX_ADD need a sum"
         return mix.apply(image, code, values)
     if operations.TORCH_BRIGHTNESS <= code <= operations.TORCH_AFFINE:
         return on_tensors(image, code, values)
@@ -60,7 +60,7 @@ def _affine(image: Image.Image, values: list[float], sized: bool = False) -> Ima
 
 
 def _blur(image: Image.Image, values: list[float]) -> Image.Image:
-    """Both passes in float32, each sum in the order of the kernel: as the core does it."""
+    """Both passes in float32, each sum in the order of the kernel, as in the core."""
     radius_x, radius_y = int(values[0]), int(values[1])
     levels = np.asarray(image).astype(np.float32)
     across, down = values[2 : 3 + radius_x], values[3 + radius_x : 4 + radius_x + radius_y]
@@ -68,7 +68,7 @@ def _blur(image: Image.Image, values: list[float]) -> Image.Image:
     return Image.fromarray(np.rint(np.clip(blurred, 0, 255)).astype(np.uint8))
 
 
-def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> npt.NDArray[Any]:
+def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> np.ndarray:
     radius = len(half) - 1
     around = [(radius, radius) if axis == each else (0, 0) for each in range(3)]
     padded = np.pad(levels, around, mode="reflect")
@@ -81,7 +81,7 @@ def _pass(levels: npt.NDArray[np.float32], half: list[float], axis: int) -> npt.
 
 
 def _posterize(image: Image.Image, values: list[float]) -> Image.Image:
-    """To no bits too, which Pillow refuses and tensors know."""
+    """Also to 0 bits, which Pillow refuses and torchvision has for tensors."""
     bits = int(values[0])
     return ImageOps.posterize(image, bits) if bits else Image.new("RGB", image.size)
 

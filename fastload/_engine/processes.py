@@ -1,22 +1,22 @@
-"""Worker processes that decode what the core leaves to Pillow.
+"""Worker processes that decode with Pillow what the core does not decode.
 
-Most of what Pillow does with a small image is Python, so that threads of one process take turns at
-it. Processes do not. They fill samples just as the threads do (``python.py``), with the random
-numbers that were drawn for the batch, so that it does not matter who decodes.
+Most of what Pillow does with a small image is Python, for which threads of one process take turns.
+Processes do not. They fill samples as the threads do (``python.py``), with the random numbers that
+were drawn for the batch, so the results are the same.
 
 How it runs
-    A ticket cuts its samples into one part for each process, and leases a slab of shared memory
+    A batch's samples are divided into one part per process, and a slab of shared memory is leased
     for them. Each process has a thread here that sends it parts and receives answers; a process has
-    up to two parts, so that it need not wait for the next one. The ticket then copies the samples
-    out of the slab into the batch, wherever that lies.
+    up to two parts, so that it need not wait for the next one. The ticket copies the samples from
+    the slab into the batch.
 How it ends
-    success    when nobody iterates any more, or with ``persistent`` when the loader goes.
+    success    when there is no user any more, or with ``persistent`` when the loader is deleted.
     failure    what a sample raises travels in the answer. A process that dies fails the parts that
-               it had and all that come after, until the next epoch begins with new processes.
+               it had and all later ones, until the next epoch starts new processes.
     early exit ``stop`` writes a byte that every process sees between two samples.
-    parent     a process ends when its parent is gone.
-    fork       a child of the training process has the objects but not the processes, and lets them
-               alone; it closes its copies of the pipes.
+    parent     a process ends when its parent has ended.
+    fork       a child of the training process has the objects but not the processes. It closes its
+               copies of the pipes and leaves the processes alone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 
 import numpy as np
 import torch
@@ -47,28 +48,28 @@ from .. import _native
 from .._base.machine import cpu
 from .._base.shared_slabs import Mapped, SharedRing, Slot
 from ..errors import DataError, sample_error
-from .decoder import Batch, Decoder, Ticket
-from .python import PythonDecoder, Spent, as_array, fill, fill_one, read_indirect
-
-if TYPE_CHECKING:
-    from .native import NativeDecoder
+from .base import Ticket
+from .image_engine import BatchRequest, EngineOptions, ImageEngine
+from .native import NativeEngine
+from .pillow import fill
+from .python import PythonEngine, Spent, as_array, fill_one, read_indirect, stages_of
 
 # Parts that a process has at a time: the one it works on, and the next one.
 _PARTS = 2
 
-# Slabs that are kept: of the batches that are being filled.
+# Slabs to keep: those of the batches that are being filled.
 _SLABS = 3
 
-# How often an idle process looks whether its parent is still there, should nobody tell it.
+# How often an idle process checks that its parent is still there.
 _LOOK_MS = 5000
 
-# How long a process may take for the sample that it is at when it is told to end.
+# How long a process may take to finish a sample when it is told to end.
 _END_S = 5.0
 
-# Decoded images that wait for the core to go on with them: as many as a processor's cache holds.
+# Decoded images that wait for the core: as many as a processor's cache holds.
 _WAITING_NBYTES = 1 << 21
 
-# In the place of an image that could not be decoded.
+# Stands for an image that could not be decoded.
 _NOTHING = np.zeros((1, 1, 3), np.uint8)
 
 
@@ -77,14 +78,14 @@ class _Part:
     """Samples of a batch for one process.
 
     Attributes:
-        view: which of the decoders makes them.
+        view: which of the engines fills them.
         batch: just these samples; its memory is a part of a slab.
         slot: names that slab.
         offset, nbytes: the part.
     """
 
     view: int
-    batch: Batch
+    batch: BatchRequest
     slot: Slot
     offset: int
     nbytes: int
@@ -92,13 +93,13 @@ class _Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Answer:
-    """What became of a part.
+    """The outcome of a part.
 
     Attributes:
         errors: by position in the part.
-        spent: see ``PythonTicket``, added up.
-        times: as ``Batch.times``, or None.
-        failure: what is no DataError, or None.
+        spent: summed over the samples.
+        times: as ``BatchRequest.times``, or None.
+        failure: any other exception, or None.
     """
 
     errors: dict[int, DataError]
@@ -117,26 +118,26 @@ class _Job:
 
 
 class Processes:
-    """The processes of one decoder, or of the decoders of all views.
+    """The processes of an engine, or of the engines of all views: its ``PillowProcesses``.
 
     Args:
-        decoders: what they do, one for each view.
+        engines: what fills the samples in a process, one for each view.
         context: of multiprocessing.
         persistent: whether they outlive an epoch.
     """
 
     def __init__(
-        self, decoders: Sequence[PythonDecoder], context: Any, *, persistent: bool
+        self, engines: Sequence[PythonEngine], context: BaseContext, *, persistent: bool
     ) -> None:
-        self._decoders = tuple(decoders)
+        self._engines = tuple(engines)
         self._context = context
         self._persistent = persistent
         self._users = set[int]()
         self._team: _Team | None = None
-        # An iterator that was let go ends in its own thread while the next one begins. Re-entrant:
-        # the collector may close an abandoned one in between.
+        # A dropped iterator ends in a thread of its own while the next one starts. Re-entrant: the
+        # garbage collector may close an abandoned one in between.
         self._lock = threading.RLock()
-        self.ring = SharedRing(_SLABS * len(self._decoders))
+        self.ring = SharedRing(_SLABS * len(self._engines))
 
     @property
     def count(self) -> int:
@@ -144,25 +145,25 @@ class Processes:
         return 0 if self._team is None else len(self._team.members)
 
     def acquire(self, user: object, count: int) -> None:
-        """``user`` iterates, until ``release``; there are ``count`` processes, if none are yet."""
+        """As in the contract."""
         with self._lock:
             self._users.add(id(user))  # first: see _lock
             team, alone = self._team, len(self._users) == 1
             if team is not None and (not team.whole() or (alone and self.count != count)):
                 self._stop()
             if self._team is None:
-                self._team = _Team(self._context, self._decoders, count)
+                self._team = _Team(self._context, self._engines, count)
                 self._end = weakref.finalize(self, self._team.stop)
 
     def release(self, user: object) -> None:
-        """End of one ``acquire``. Another call does nothing."""
+        """As in the contract."""
         with self._lock:
             self._users.discard(id(user))
             if not self._users and not self._persistent:
                 self._stop()
 
-    def submit(self, view: int, batch: Batch, which: np.ndarray) -> list[_Job] | None:
-        """Begin to fill samples ``which`` of ``batch``, in parts; None: there is no slab."""
+    def submit(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket | None:
+        """As in the contract; None where there is no slab."""
         team = self._team
         nbytes = batch.memory.nbytes // len(batch.records)
         self.ring.wanted(nbytes * len(which))
@@ -173,7 +174,7 @@ class Processes:
         jobs, at = [], 0
         for rows in np.array_split(which, min(len(team.members), len(which))):
             part = _Part(
-                view=view,
+                view=engine.options.view,
                 batch=batch.part(rows, slab[:0]),
                 slot=slot,
                 offset=at,
@@ -184,7 +185,7 @@ class Processes:
             jobs.append(_Job(message, slab, concurrent.futures.Future()))
         for job in jobs:
             team.put(job)
-        return jobs
+        return _ProcessTicket(engine, batch, which, jobs)
 
     def _stop(self) -> None:
         if self._team is not None:
@@ -193,14 +194,14 @@ class Processes:
 
 
 class _Team:
-    """Processes, and the threads that attend to them. None of these refers to ``Processes``."""
+    """Processes, and the threads that serve them. None of these refers to ``Processes``."""
 
-    def __init__(self, context: Any, decoders: Sequence[PythonDecoder], count: int) -> None:
+    def __init__(self, context: BaseContext, engines: Sequence[PythonEngine], count: int) -> None:
         self._pid = os.getpid()
         self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self.members: list[Any] = []
+        self.members: list[BaseProcess] = []
         # Set by the thread that finds its process gone. The system closes the pipes of a process
-        # some time before it lets ``is_alive`` know.
+        # some time before ``is_alive`` is False.
         self._broken = threading.Event()
         self._threads: list[threading.Thread] = []
         self._stopped = False
@@ -210,14 +211,15 @@ class _Team:
             for number in range(count):
                 ours, theirs = context.Pipe()
                 _keep(ours)
-                process = context.Process(
+                process = context.Process(  # type: ignore[attr-defined] # every context has it
                     target=serve,
-                    args=(theirs, told, decoders),
+                    args=(theirs, told, engines),
                     name=f"fastload-pillow-{number}",
                     daemon=True,
                 )
                 with warnings.catch_warnings():
-                    # Python 3.12 and later: a child may not go on with what other threads were at.
+                    # Python 3.12 and later: other threads may hold locks, which stay locked in the
+                    # child. It takes none of them.
                     warnings.filterwarnings("ignore", ".*multi-threaded", DeprecationWarning)
                     process.start()
                 self.members.append(process)
@@ -229,7 +231,7 @@ class _Team:
                     daemon=True,
                 )
                 self._threads.append(thread)
-            for thread in self._threads:  # behind the last fork
+            for thread in self._threads:  # after the last fork
                 thread.start()
         except BaseException:
             self.stop()
@@ -240,7 +242,7 @@ class _Team:
     def put(self, job: _Job) -> None:
         """Let one of them do ``job``."""
         self.jobs.put(job)
-        if self._stopped:  # nobody may look there any more
+        if self._stopped:  # the threads may have ended
             _settle(job.future, concurrent.futures.CancelledError())
 
     @property
@@ -249,7 +251,7 @@ class _Team:
         return self._pid == os.getpid()
 
     def whole(self) -> bool:
-        """Whether all of them are there and this process's own."""
+        """Whether all of them are alive and children of this process."""
         if not self.mine or self._broken.is_set():
             return False
         return all(process.is_alive() for process in self.members)
@@ -262,7 +264,7 @@ class _Team:
         with contextlib.suppress(OSError):  # it is closed
             self._tell.send_bytes(b"end")
         for _ in self._threads:
-            self.jobs.put(None)  # whichever thread takes it
+            self.jobs.put(None)  # for one of the threads
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
@@ -277,10 +279,10 @@ class _Team:
 def _attend(
     connection: Connection,
     jobs: queue.SimpleQueue[_Job | None],
-    pid: int,
+    pid: int | None,
     broken: threading.Event,
 ) -> None:
-    """Send parts to one process and receive its answers: the thread that it has here."""
+    """Send parts to one process and receive its answers: runs in the thread of that process."""
     sent = collections.deque[_Job]()
     job: _Job | None = None
     try:
@@ -309,8 +311,10 @@ def _attend(
         connection.close()
 
 
-def _fail(sent: collections.deque[_Job], jobs: queue.SimpleQueue[_Job | None], pid: int) -> None:
-    """The process is gone: so are its parts, and whoever asks for more is told."""
+def _fail(
+    sent: collections.deque[_Job], jobs: queue.SimpleQueue[_Job | None], pid: int | None
+) -> None:
+    """The process is gone: fail its parts, and all parts that come later."""
     job: _Job | None
     while sent or (job := jobs.get()) is not None:
         job = sent.popleft() if sent else job
@@ -325,7 +329,7 @@ def _fail(sent: collections.deque[_Job], jobs: queue.SimpleQueue[_Job | None], p
 
 
 def _settle(future: concurrent.futures.Future[_Answer], outcome: _Answer | BaseException) -> None:
-    # One that was cancelled meanwhile is nobody's any more.
+    # It may have been cancelled meanwhile.
     with contextlib.suppress(concurrent.futures.InvalidStateError):
         if isinstance(outcome, BaseException):
             future.set_exception(outcome)
@@ -333,24 +337,21 @@ def _settle(future: concurrent.futures.Future[_Answer], outcome: _Answer | BaseE
             future.set_result(outcome)
 
 
-class ProcessTicket(Ticket):
+class _ProcessTicket(Ticket):
     """Samples ``which`` of ``batch``, decoded with Pillow by ``jobs`` into their places."""
 
     def __init__(
-        self, decoder: Decoder, batch: Batch, which: np.ndarray, jobs: Sequence[_Job]
+        self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray, jobs: Sequence[_Job]
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._batch = batch
         self.times = batch.times
         self._which = which
         self._jobs = jobs
         self._spent: list[Spent] = []
-
-    def result(self) -> torch.Tensor:
-        images, errors = self.settle()
-        if errors:
-            raise errors[min(errors)]
-        return images
+        self._cancelled = False
+        # Held while the batch is written to. Re-entrant, as in ``PythonTicket``.
+        self._copying = threading.RLock()
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         errors: dict[int, DataError] = {}
@@ -367,9 +368,12 @@ class ProcessTicket(Ticket):
         except BaseException:
             self.cancel()
             raise
-        self._copy()
+        with self._copying:
+            if self._cancelled:
+                raise concurrent.futures.CancelledError("the batch was cancelled")
+            self._copy()
         if not errors:
-            self._decoder.checked(self._batch)
+            self._engine.verified(self._batch)
         return self._batch.images, errors
 
     def _copy(self) -> None:
@@ -384,29 +388,29 @@ class ProcessTicket(Ticket):
             np.copyto(rows[i], slab[at * nbytes : (at + 1) * nbytes])
 
     def cancel(self) -> None:
-        # The processes write into the slab only, never into the batch.
+        self._cancelled = True
+        with self._copying:
+            pass
         for job in self._jobs:
             if not job.future.cancel():
                 _settle(job.future, concurrent.futures.CancelledError())
 
     def stages_ns(self) -> Mapping[str, int]:
-        later = "resize" if self._batch.recipe is None else "augment"
-        return {
-            "decode": sum(decoding for decoding, _ in self._spent),
-            later: sum(rest for _, rest in self._spent),
-        }
+        return stages_of(self._batch, self._spent)
 
 
 # --- in the processes -----------------------------------------------------------------------------
 
 
-def serve(connection: Connection, told: Connection, decoders: Sequence[PythonDecoder]) -> None:
+def serve(connection: Connection, told: Connection, engines: Sequence[PythonEngine]) -> None:
     """Fill parts until told to end: the main function of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's Ctrl-C ends its processes
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # Ctrl-C reaches the parent, which ends its processes
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     torch.set_num_threads(1)
     cpu.one_thread()
-    parent, filler = os.getppid(), _Filler(decoders)
+    parent, filler = os.getppid(), _Filler(engines)
     ending, asked = select.poll(), select.poll()
     for wanted in (ending, asked):
         wanted.register(told, select.POLLIN)
@@ -434,70 +438,71 @@ def serve(connection: Connection, told: Connection, decoders: Sequence[PythonDec
 class _Filler:
     """Fills parts in this process."""
 
-    def __init__(self, decoders: Sequence[PythonDecoder]) -> None:
-        self._decoders = decoders
+    def __init__(self, engines: Sequence[PythonEngine]) -> None:
+        self._engines = engines
         self._mapped = Mapped()
-        self._natives: dict[int, NativeDecoder] = {}
+        self._natives: dict[int, NativeEngine] = {}
 
     def fill(self, part: _Part, ended: Callable[[], bool]) -> _Answer | None:
-        """What became of ``part``; None: ``ended`` became true meanwhile."""
+        """The outcome of ``part``; None: ``ended`` became true meanwhile."""
         errors: dict[int, DataError] = {}
         decoding, rest = 0, 0
-        decoder = self._decoders[part.view]
+        engine = self._engines[part.view]
         try:
             slab = self._mapped.memory(part.slot)
             if slab is None:
                 raise OSError("the slab of shared memory cannot be opened")
             memory = slab[part.offset : part.offset + part.nbytes]
             batch = dataclasses.replace(part.batch, memory=memory)
-            out = as_array(decoder, batch)
-            data = None if decoder.origin.indirect is None else read_indirect(decoder.origin, batch)
-            behind = self._behind(part.view, batch, errors)
+            out = as_array(engine, batch)
+            data = None if engine.origin.indirect is None else read_indirect(engine.origin, batch)
+            finisher = self._finisher(part.view, batch, errors)
             for i in range(len(batch.records)):
                 if ended():
                     return None
                 try:
-                    later = None if behind is None else behind.take
-                    spent = fill_one(decoder, batch, i, out, data, later)
+                    later = None if finisher is None else finisher.take
+                    spent = fill_one(engine, batch, i, out, data, later)
                 except DataError as error:
                     errors[i] = error
                 else:
                     decoding, rest = decoding + spent[0], rest + spent[1]
-            if behind is not None:
-                behind.fill()
-                rest += behind.nanoseconds
+            if finisher is not None:
+                finisher.fill()
+                rest += finisher.nanoseconds
         except Exception:  # noqa: BLE001 - raised in the training process
             where = f"in worker process {os.getpid()}, which decodes with Pillow"
             failure = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
             return _Answer({}, (0, 0), None, failure)
         return _Answer(errors, (decoding, rest), batch.times)
 
-    def _behind(self, view: int, batch: Batch, errors: dict[int, DataError]) -> _Behind | None:
-        """What makes samples of decoded images; None where there is no core, and Pillow does."""
+    def _finisher(
+        self, view: int, batch: BatchRequest, errors: dict[int, DataError]
+    ) -> _Finisher | None:
+        """What finishes decoded images; None without the core, where Pillow does it."""
         if _native.load() is None:
             return None
         if view not in self._natives:
-            from .native import NativeDecoder
-
-            decoder = self._decoders[view]
-            self._natives[view] = NativeDecoder(
-                decoder.origin,
-                decoder.plan,
-                channels_last=decoder.channels_last,
+            engine = self._engines[view]
+            options = EngineOptions(
                 threads=0,
-                check_crc="never",
                 ring=None,
+                channels_last=engine.options.channels_last,
+                check_crc="never",
             )
-        return _Behind(self._natives[view], batch, errors)
+            self._natives[view] = NativeEngine(engine.origin, engine.plan, options)
+        return _Finisher(self._natives[view], batch, errors)
 
 
-class _Behind:
-    """Lets the core do with decoded images what comes behind decoding, some at a time."""
+class _Finisher:
+    """Has the core do everything after decoding, some images at a time."""
 
-    def __init__(self, decoder: NativeDecoder, batch: Batch, errors: dict[int, DataError]) -> None:
-        self._decoder = decoder
+    def __init__(
+        self, engine: NativeEngine, batch: BatchRequest, errors: dict[int, DataError]
+    ) -> None:
+        self._engine = engine
         self._batch = batch
-        self._out = as_array(decoder, batch)
+        self._out = as_array(engine, batch)
         self._errors = errors
         self._begin = self._end = 0  # of the samples that are waiting
         self._pixels: dict[int, np.ndarray] = {}
@@ -505,7 +510,7 @@ class _Behind:
         self.nanoseconds = 0
 
     def take(self, i: int, image: Image.Image) -> None:
-        """The next sample: just what its box shows of ``image``."""
+        """The next sample: only the part of ``image`` that its box shows is kept."""
         x, y, w, h = self._batch.geometry.box[i].tolist()
         if (w, h) != image.size:
             image = image.crop((x, y, x + w, y + h))
@@ -523,30 +528,29 @@ class _Behind:
             nbytes = len(self._batch.memory) // len(self._batch.records)
             memory = self._batch.memory[nbytes * self._begin : nbytes * self._end]
             pixels = [self._pixels.get(i, _NOTHING) for i in range(self._begin, self._end)]
-            for i in self._decoder.of_pixels(self._batch.part(rows, memory), pixels):
+            for i in self._engine.of_pixels(self._batch.part(rows, memory), pixels):
                 self._by_pillow(self._begin + i)
             self.nanoseconds += time.perf_counter_ns() - begin_ns
         self._begin, self._nbytes = self._end, 0
         self._pixels = {}
 
     def _by_pillow(self, i: int) -> None:
-        """Fill sample ``i`` as the threads of ``PythonTicket`` would."""
+        """Fill sample ``i`` as the threads of ``PythonTicket`` do."""
         image = Image.fromarray(self._pixels[i])
         box = self._batch.geometry.box.copy()
         box[i] = 0, 0, *image.size
         geometry = dataclasses.replace(self._batch.geometry, box=box)
         try:
-            fill(image, i, geometry, self._decoder.plan, self._out, self._batch.recipe)
+            fill(image, i, geometry, self._engine.plan, self._out, self._batch.params)
         except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
-            self._errors[i] = sample_error(
-                error, **self._decoder.where(int(self._batch.records[i]))
-            )
+            where = self._engine.where(int(self._batch.records[i]))
+            self._errors[i] = sample_error(error, **where)
 
 
 # --- pipes and forks ------------------------------------------------------------------------------
 
-# The ends of pipes that this process holds. As long as another process has a copy of one, nobody
-# learns that this process is gone.
+# The ends of pipes that this process holds. While another process has a copy of one, the pipe stays
+# open when this process ends.
 _ends: weakref.WeakSet[Connection] = weakref.WeakSet()
 _registered = False
 

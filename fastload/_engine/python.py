@@ -1,19 +1,20 @@
-"""The Python engine: batches through Pillow and NumPy, with the core's results, without the core.
+"""The Python engine: the results of the core, without the core, through Pillow and NumPy.
 
-It also decodes the samples that the core leaves to Pillow, into their places in the core's batch.
+It also decodes the samples that the native engine leaves to Pillow, into their places in that
+engine's batch.
 
-Samples are tasks of the decoder's thread pool. A failure or a cancellation first stops the tasks
-that have not begun and waits for those that have: afterwards nothing writes into the batch.
+Each sample is a task of the engine's thread pool. A cancellation stops the tasks that have not
+started and waits for those that have, so that nothing writes to the batch afterwards.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import io
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,110 +32,105 @@ from ..errors import (
 from ..storage._crc import crc32c
 from ..storage._read import bytes_of, open_regular
 from ..storage.base import DCT, RAW, TURNED, Spans, Store
-from .decoder import REPLACED, Batch, Decoder, Ticket
+from .base import Ticket, Where
+from .image_engine import REPLACED, BatchRequest, ImageEngine
 from .jpeg import dct_to_jpeg
-from .pillow import Decoded, begun, decode, decode_scaled, fill, from_pixels
-
-if TYPE_CHECKING:
-    import numpy.typing as npt
-
-__all__ = ["PythonDecoder", "PythonTicket", "decode", "decode_record", "fill", "from_pixels"]
+from .pillow import Decoded, decode_scaled, done_before, fill, from_pixels
 
 
-class PythonDecoder(Decoder):
-    """Fills batches with Pillow and NumPy. See ``Decoder`` for the arguments."""
+class PythonEngine(ImageEngine):
+    """Fills batches with Pillow and NumPy. See ``ImageEngine`` for the arguments."""
 
     name = "python"
 
-    def _start(self, batch: Batch) -> Ticket:
+    def start(self, batch: BatchRequest) -> Ticket:
+        """As in the contract."""
         return by_pillow(self, batch, np.arange(len(batch.records)))
 
 
-def by_pillow(decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> Ticket:
-    """Begin to decode samples ``which`` of ``batch`` with Pillow: in processes, where there are."""
-    if decoder.processes is not None:
-        from .processes import ProcessTicket
-
-        jobs = decoder.processes.submit(decoder.view, batch, which)
-        if jobs is not None:
-            return ProcessTicket(decoder, batch, which, jobs)
-    return PythonTicket(decoder, batch, which)
+def by_pillow(engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket:
+    """Start to decode samples ``which`` of ``batch`` with Pillow: in processes if there are any."""
+    ticket = None
+    if engine.processes is not None:
+        ticket = engine.processes.submit(engine, batch, which)
+    return PythonTicket(engine, batch, which) if ticket is None else ticket
 
 
 Known = bytes | DataError | None
-"""Of a record: its bytes, or why there are none, if it was read."""
+"""Of a record: its bytes, or why it cannot be read; None: it has not been read."""
 
 Spent = tuple[int, int]
-"""What a sample took in nanoseconds: until the image was decoded, and from then on."""
+"""What a sample took in nanoseconds: to decode the image, and for everything after that."""
 
 
 class PythonTicket(Ticket):
     """Samples ``which`` of ``batch``, decoded with Pillow into their places.
 
-    On the decoder's threads; on the caller's where it has none or there is one sample.
+    On the engine's threads, or on the caller's where it has none or there is one sample.
     """
 
-    def __init__(self, decoder: Decoder, batch: Batch, which: npt.NDArray[Any]) -> None:
-        self._decoder = decoder
+    def __init__(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> None:
+        self._engine = engine
         self._batch = batch
         self.times = batch.times
         self._which: list[int] = which.tolist()
-        self._out = as_array(decoder, batch)
+        self._out = as_array(engine, batch)
         self._spent: list[Spent] = []
         self._tasks: list[concurrent.futures.Future[Spent]] = []
+        self._cancelled = False
+        # Held while the caller's thread fills a sample. Re-entrant: the garbage collector may drop
+        # an iterator, which cancels its tickets, in the middle of that.
+        self._filling = threading.RLock()
         self._data: list[Known] | None = None
-        if decoder.origin.indirect is not None:
-            self._data = read_indirect(decoder.origin, batch)
-        if decoder.threads and len(self._which) > 1:
-            pool = decoder.pool()
+        if engine.origin.indirect is not None:
+            self._data = read_indirect(engine.origin, batch)
+        if engine.threads and len(self._which) > 1:
+            pool = engine.pool()
             self._tasks = [
-                pool.submit(fill_one, decoder, batch, i, self._out, self._data) for i in self._which
+                pool.submit(fill_one, engine, batch, i, self._out, self._data) for i in self._which
             ]
-
-    def result(self) -> torch.Tensor:
-        if self._tasks:
-            try:
-                self._spent = [task.result() for task in self._tasks]
-            except BaseException:
-                self.cancel()
-                raise
-        else:
-            self._spent = [
-                fill_one(self._decoder, self._batch, i, self._out, self._data) for i in self._which
-            ]
-        self._decoder.checked(self._batch)
-        return self._batch.images
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         errors: dict[int, DataError] = {}
         for n, i in enumerate(self._which):
             try:
-                if self._tasks:
-                    self._spent.append(self._tasks[n].result())
-                else:
-                    self._spent.append(
-                        fill_one(self._decoder, self._batch, i, self._out, self._data)
-                    )
+                self._spent.append(self._tasks[n].result() if self._tasks else self._fill(i))
             except DataError as error:
                 errors[i] = error
             except BaseException:
                 self.cancel()
                 raise
         if not errors:
-            self._decoder.checked(self._batch)
+            self._engine.verified(self._batch)
+        if self._cancelled:
+            raise concurrent.futures.CancelledError("the batch was cancelled")
         return self._batch.images, errors
 
+    def _fill(self, i: int) -> Spent:
+        with self._filling:
+            if self._cancelled:
+                raise concurrent.futures.CancelledError("the batch was cancelled")
+            return fill_one(self._engine, self._batch, i, self._out, self._data)
+
     def cancel(self) -> None:
+        self._cancelled = True
         for task in self._tasks:
             task.cancel()
         concurrent.futures.wait(self._tasks)
+        with self._filling:
+            pass
 
     def stages_ns(self) -> Mapping[str, int]:
-        later = "resize" if self._batch.recipe is None else "augment"
-        return {
-            "decode": sum(decoding for decoding, _ in self._spent),
-            later: sum(rest for _, rest in self._spent),
-        }
+        return stages_of(self._batch, self._spent)
+
+
+def stages_of(batch: BatchRequest, spent: list[Spent]) -> dict[str, int]:
+    """``Ticket.stages_ns`` of samples of ``batch``."""
+    later = "resize" if batch.params is None else "augment"
+    return {
+        "decode": sum(decoding for decoding, _ in spent),
+        later: sum(rest for _, rest in spent),
+    }
 
 
 def decode_record(store: Store, record: int) -> Image.Image:
@@ -149,54 +145,58 @@ def decode_record(store: Store, record: int) -> Image.Image:
     where = _where(store, spans, 0, record)
     (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, where)]
     width, height = sizes[0].tolist()
-    return _decode(data, int(kinds[0]), (width, height), **where).image
+    return _decode(data, int(kinds[0]), (width, height), where).image
 
 
-def as_array(decoder: Decoder, batch: Batch) -> npt.NDArray[Any]:
-    """The batch's memory as (n, channels, h, w) of ``plan.stored``, with the strides it has."""
+def as_array(engine: ImageEngine, batch: BatchRequest) -> np.ndarray:
+    """The batch's memory as (n, channels, h, w) of ``plan.stored``, with the batch's strides."""
     n, h, w = len(batch.records), batch.geometry.out_h, batch.geometry.out_w
-    channels = decoder.plan.channels
-    flat: npt.NDArray[Any] = batch.memory.view(decoder.plan.stored)
-    if decoder.channels_last:
+    channels = engine.plan.channels
+    flat: np.ndarray = batch.memory.view(engine.plan.stored)
+    if engine.options.channels_last:
         return np.moveaxis(flat.reshape(n, h, w, channels), 3, 1)
     return np.reshape(flat, (n, channels, h, w))
 
 
 def fill_one(
-    decoder: Decoder,
-    batch: Batch,
+    engine: ImageEngine,
+    batch: BatchRequest,
     i: int,
-    out: npt.NDArray[Any],
+    out: np.ndarray,
     known: list[Known] | None,
     later: Callable[[int, Image.Image], None] | None = None,
 ) -> Spent:
     """Read, check, decode and fill one sample; returns what it took.
 
-    ``known`` are the bytes of the batch's records where they need not be read. ``later`` takes
-    images of their whole size instead of having them filled. Raises DataError.
+    Args:
+        known: the bytes of the batch's records, where they need not be read.
+        later: takes images of full size instead of having them filled in here.
+
+    Raises:
+        DataError: the sample cannot be read or decoded.
     """
-    store, record = decoder.store, int(batch.records[i])
-    # Of a record in a cache errors name the place in the store behind.
-    plain = decoder.cache is None
-    where = _where(store, batch.spans, i, record) if plain else decoder.where(record)
+    record = int(batch.records[i])
+    # Errors name a record's place in the store, not in the cache in front of it.
+    plain = engine.cache is None
+    where = _where(engine.store, batch.spans, i, record) if plain else engine.where(record)
     try:
-        return _filled(decoder, batch, i, out, known, later, where)
+        return _filled(engine, batch, i, out, known, later, where)
     except Exception as error:  # noqa: BLE001 - what Pillow or the system may raise
         found = sample_error(error, **where)
         raise found from found.__cause__
 
 
 def _filled(
-    decoder: Decoder,
-    batch: Batch,
+    engine: ImageEngine,
+    batch: BatchRequest,
     i: int,
-    out: npt.NDArray[Any],
+    out: np.ndarray,
     known: list[Known] | None,
     later: Callable[[int, Image.Image], None] | None,
-    where: dict[str, Any],
+    where: Where,
 ) -> Spent:
     begin = time.perf_counter_ns()
-    store, record = decoder.store, int(batch.records[i])
+    store, record = engine.store, int(batch.records[i])
     data = None if known is None else known[i]
     if isinstance(data, DataError):
         raise data
@@ -213,12 +213,12 @@ def _filled(
             )
         checked = time.perf_counter_ns()
     width, height = batch.source_size(i)
-    plan, wanted = decoder.plan, 1
+    plan, wanted = engine.plan, 1
     if plan.scaled and int(batch.kinds[i]) != TURNED:
         geometry = batch.geometry
         one = slice(i, i + 1)
         wanted = int(scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
-    image, size, scale = _decode(data, int(batch.kinds[i]), (width, height), wanted, **where)
+    image, size, scale = _decode(data, int(batch.kinds[i]), (width, height), where, wanted)
     if size != (width, height):
         raise DecodeError(
             f"the image is not {width}x{height} pixels any more but {size[0]}x{size[1]}: "
@@ -226,28 +226,30 @@ def _filled(
             **where,
         )
     decoded = time.perf_counter_ns()
-    keep = batch.keep if batch.keep is not None and batch.keep.wanted[i] else None
-    if keep is not None and keep.placed is not None:
-        image = begun(image, i, keep.placed, plan)
+    stored = batch.cache_fill
+    if stored is not None and not stored.wanted[i]:
+        stored = None
+    if stored is not None and stored.placed is not None:
+        image = done_before(image, i, stored.placed, plan)
     if later is not None and scale == 1:
         later(i, image)
     else:
-        fill(image, i, batch.geometry, plan, out, batch.recipe, scale)
-    if keep is not None and decoder.cache is not None:
-        arena, kind = decoder.cache.arena, int(batch.kinds[i])
-        if keep.placed is None:
+        fill(image, i, batch.geometry, plan, out, batch.params, scale)
+    if stored is not None and engine.cache is not None:
+        arena, kind = engine.cache.arena, int(batch.kinds[i])
+        if stored.placed is None:
             arena.put(record, data, kind, width, height, False)
         else:
             arena.put(record, image.tobytes(), RAW, image.width, image.height, True)
     end = time.perf_counter_ns()
     if batch.times is not None:
-        resized, until = (end - decoded, end) if batch.recipe is None else (0, decoded)
+        resized, until = (end - decoded, end) if batch.params is None else (0, decoded)
         thread = threading.get_native_id()
         batch.times[i] = thread, begin, read, checked, resized, until, end
     return decoded - begin, end - decoded
 
 
-def _decode(data: bytes, kind: int, size: tuple[int, int], scale: int = 1, **where: Any) -> Decoded:
+def _decode(data: bytes, kind: int, size: tuple[int, int], where: Where, scale: int = 1) -> Decoded:
     if kind == RAW:
         return Decoded(from_pixels(data, size, **where), size)
     if kind == DCT:
@@ -258,7 +260,7 @@ def _decode(data: bytes, kind: int, size: tuple[int, int], scale: int = 1, **whe
     return decode_scaled(data, scale, upright=kind == TURNED, **where)
 
 
-def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
+def _where(store: Store, spans: Spans, i: int, record: int) -> Where:
     return {
         "path": store.files[int(spans.file[i])],
         "record": record,
@@ -266,7 +268,7 @@ def _where(store: Store, spans: Spans, i: int, record: int) -> dict[str, Any]:
     }
 
 
-def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
+def _read(store: Store, spans: Spans, i: int, where: Where) -> bytes:
     """The bytes of one span. Raises StoreError where the file is missing or too short."""
     offset, nbytes = int(spans.offset[i]), int(spans.nbytes[i])
     known = store.memory().get(int(spans.file[i]))
@@ -280,7 +282,7 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
             if not 0 <= offset <= end <= size:
                 raise StoreError(
                     f"the record reaches beyond the end of its file of {size} bytes: "
-                    "was the file cut short?",
+                    "was the file truncated?",
                     **where,
                 )
             file.seek(offset)
@@ -292,13 +294,13 @@ def _read(store: Store, spans: Spans, i: int, where: dict[str, Any]) -> bytes:
     return data
 
 
-def read_indirect(store: Store, batch: Batch) -> list[Known]:
-    """The bytes of a batch's records, all at once: a chunk is unpacked once for them.
+def read_indirect(store: Store, batch: BatchRequest) -> list[Known]:
+    """The bytes of a batch's records, read together, so that a chunk is unpacked once for all.
 
-    None for those that are in a cache; for those that cannot be read, why.
+    None for those that are in a cache; an error for those that cannot be read.
     """
     found: list[Known] = [None] * len(batch.records)
-    left = np.arange(len(found)) if batch.kept is None else np.flatnonzero(~batch.kept)
+    left = np.arange(len(found)) if batch.cached is None else np.flatnonzero(~batch.cached)
     try:
         together: list[Known] = list(store.read(batch.records[left]))
     except DataError:  # one by one, to find those at fault
@@ -315,13 +317,13 @@ def _one_read(store: Store, record: np.ndarray) -> bytes | DataError:
         return error
 
 
-def _read_all(file: Any, nbytes: int) -> bytes:
-    """``nbytes`` bytes: one read gives at most 2 GiB, and less from some file systems."""
+def _read_all(file: io.FileIO, nbytes: int) -> bytes:
+    """``nbytes`` bytes. One read gives at most 2 GiB, and less on some file systems."""
     parts, left = [], nbytes
     while left > 0:
         part = file.read(left)
         if not part:
-            break  # cut short meanwhile: the decoder will say so
+            break  # truncated meanwhile: decoding will say so
         parts.append(part)
         left -= len(part)
     return parts[0] if len(parts) == 1 else b"".join(parts)

@@ -1,11 +1,11 @@
 """Operations on pixels as torchvision does them on tensors: pixels/torch.cpp in NumPy, bit for bit.
 
-Every array is float32; see Note [Fused] there for where it is not.
+Arrays are float32; Note [Fused] there says where they are not.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -29,12 +29,12 @@ class Mix:
         self._sum: Floats = np.zeros(0, np.float32)
 
     def apply(self, image: Image.Image, code: int, values: list[float]) -> Image.Image:
-        """The image to go on with."""
+        """The image that the next operation gets."""
         weighted = np.asarray(image) * _F(values[0])
         if code == operations.MIX_BEGIN:
             self._kept, self._sum = image, weighted
             return image
-        assert self._kept is not None, "MIX_ADD behind no MIX_BEGIN"
+        assert self._kept is not None, "MIX_ADD without MIX_BEGIN"
         self._sum = self._sum + weighted
         return Image.fromarray(_cut(self._sum)) if values[1] else self._kept
 
@@ -51,18 +51,18 @@ def apply(image: Image.Image, code: int, values: list[float]) -> Image.Image:
     return Image.fromarray(_BLENDS[code](levels, values[0], bool(values[1])))
 
 
-def _cut(values: npt.NDArray[Any]) -> Levels:
+def _cut(values: np.ndarray) -> Levels:
     cut: Levels = np.clip(values, 0, 255).astype(np.uint8)
     return cut
 
 
-def _fused(a: Any, b: Any, c: Any) -> Floats:
+def _fused(a: npt.ArrayLike, b: npt.ArrayLike, c: npt.ArrayLike) -> Floats:
     total = np.asarray(a, np.float64) * np.asarray(b, np.float64) + np.asarray(c, np.float64)
     return total.astype(np.float32)
 
 
 def _gray(levels: Levels, fused: bool) -> Floats:
-    """(h, w, 1): whole levels."""
+    """(h, w, 1): luma, rounded down to whole levels."""
     red, green, blue = (levels[:, :, c : c + 1].astype(np.float32) for c in range(3))
     if fused:
         gray = _fused(blue, _F(0.114), _fused(green, _F(0.587), red * _F(0.2989)))
@@ -71,7 +71,7 @@ def _gray(levels: Levels, fused: bool) -> Floats:
     return np.floor(gray)
 
 
-def _blend(levels: Levels, other: Any, ratio: float, fused: bool) -> Levels:
+def _blend(levels: Levels, other: Floats | np.float32, ratio: float, fused: bool) -> Levels:
     mine = levels * _F(ratio)
     share = _F(1.0 - ratio)
     return _cut(_fused(other, share, mine) if fused else mine + share * other)
@@ -97,7 +97,7 @@ def _sharpness(levels: Levels, factor: float, fused: bool) -> Levels:
         wide[dy : height - 2 + dy, dx : width - 2 + dx] for dy in range(3) for dx in range(3)
     )
     smooth = ((2 * (around + 4 * inner) + 13) // 26).astype(np.float32)
-    if fused:  # the border stays as it is
+    if fused:  # the border does not change
         sharp: Levels = levels.copy()
         moved = _fused(smooth - inner.astype(np.float32), _F(1.0 - factor), inner)
         sharp[1:-1, 1:-1] = _cut(moved)
@@ -121,6 +121,12 @@ def _autocontrast(levels: Levels, v2: bool) -> Levels:
     return out
 
 
+def _place(row: Floats, x: Floats, y: Floats, fused: bool) -> Floats:
+    across = x * row[0]
+    total: Floats = (_fused(y, row[1], across) if fused else across + y * row[1]) + row[2]
+    return total
+
+
 def _affine(levels: Levels, values: list[float]) -> Levels:
     """``grid_sample`` over an affine grid, zeros or a colour outside."""
     height, width = levels.shape[:2]
@@ -129,7 +135,7 @@ def _affine(levels: Levels, values: list[float]) -> Levels:
     x = np.arange(width, dtype=np.float32) - _F(0.5) * _F(width - 1)
     y = (np.arange(height, dtype=np.float32) - _F(0.5) * _F(height - 1))[:, None]
     u, v = (
-        _fused((x * row[0] + y * row[1]) + row[2] + _F(1), _F(0.5) * _F(side), _F(-0.5))
+        _fused(_place(row, x, y, bool(values[11])) + _F(1), _F(0.5) * _F(side), _F(-0.5))
         for row, side in zip(a, (width, height))
     )
     fill = np.array(values[8:11], np.float32)

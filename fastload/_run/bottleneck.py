@@ -1,4 +1,4 @@
-"""The verdict on a running loop: what it waits for, from the stamps of its loader."""
+"""The bottleneck of a running loop: what it waits for, from the stamps of its loader."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Mapping
 from .._base.trace import Snapshot
 from ..hints import Bound
 
-_WAITS = 0.05  # share of the time from which on the loop waits for data
-_BUSY = 0.7  # share of their time from which on workers are what is short
-_COPIES = 0.9  # share of the time from which on a device that copies can do no more
+_WAITS = 0.05  # a loop that waits for at least this share of its time is bound by data
+_BUSY = 0.7  # workers that are busy for at least this share of their time are the bottleneck
+_COPIES = 0.9  # a device that copies for at least this share of the time is the bottleneck
 _READING = ("read", "check")
 _DECODING = ("decode", "resize", "augment", "pillow", "fields", "dali")
 _OURS = ("order", "prepare", "collate")
-_SAID = {"loader": "drawing order and parameters and handing batches over"}
+_PHRASES = {"loader": "drawing order and parameters and handing batches over"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a loop is bound by.
+    """What limits the speed of a loop.
 
     Attributes:
         bound: "compute" (the training step), "reading", "decoding", "python" (the dataset's own
             code), "transport" (batches on their way from worker processes), "copy" (to the device)
             or "loader" (drawing the order and handing batches over); "unknown" before the first
             batches.
-        why: the figures behind it, in words.
+        why: the measurements behind it, in words.
     """
 
     bound: Bound
@@ -34,11 +34,11 @@ class Verdict:
 
 
 def verdict(figures: Snapshot, *, native: bool) -> Verdict:
-    """Judge an epoch.
+    """Find the bottleneck of an epoch.
 
     Args:
-        figures: of the epoch so far.
-        native: whether an engine of fastload ran.
+        figures: measurements of the epoch so far.
+        native: whether an engine of fastload runs.
     """
     if figures.batches < 2 or not figures.elapsed_s:
         return Verdict(bound="unknown", why="too few batches so far")
@@ -68,11 +68,11 @@ def _engine(stages: Mapping[str, float]) -> tuple[Bound, str]:
     }
     bound = max(parts, key=lambda name: parts[name])
     share = parts[bound] / (sum(parts.values()) or 1.0)
-    why = f"{share:.0%} of the engine's work is {_SAID.get(bound, bound)}"
+    why = f"{share:.0%} of the engine's work is {_PHRASES.get(bound, bound)}"
     if bound == "decoding":
         rest = {"resizing": stages.get("resize", 0.0), "augmenting": stages.get("augment", 0.0)}
-        told = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]
-        why += f" (of it {' and '.join(told)})" if told else ""
+        shares = [f"{spent / parts[bound]:.0%} {name}" for name, spent in rest.items() if spent]
+        why += f" (of it {' and '.join(shares)})" if shares else ""
     return bound, why
 
 
@@ -85,5 +85,8 @@ def _dataset(figures: Snapshot) -> tuple[Bound, str]:
         return "transport", f"the workers are busy only {busy:.0%} of their time"
     share = blocked_s / fetch_s if fetch_s else 0.0
     if share > 0.5:
-        return "reading", f"the dataset's code waits {share:.0%} of its time, as for a disk"
+        return (
+            "reading",
+            f"the dataset's code waits {share:.0%} of its time, e.g. for a disk",
+        )
     return "python", f"the dataset's code computes {1 - share:.0%} of its time"

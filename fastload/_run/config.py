@@ -1,7 +1,7 @@
-"""LoaderConfig: the arguments of a FastLoader, validated once and passed down from there.
+"""LoaderConfig: the arguments of a FastLoader, validated once and passed down.
 
-Nothing below ``_loader.py`` sees the loader itself. It makes a config of its attributes at the
-beginning of every epoch, because trainers and users set attributes of a loader that exists.
+Nothing below ``_loader.py`` sees the loader itself. The loader makes a config from its attributes
+at the start of every epoch, because trainers and users change attributes of existing loaders.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, get_args
 
 import torch
 from torch.utils.data import IterableDataset, Sampler, SequentialSampler, default_collate
 
-from .._sources.collate import collate
-from .._sources.drawing import check_seed, is_whole
+from .._sources.augmentation_checks import check_seed, is_integer
+from .._sources.collate import Collate, collate
 from ..errors import UsageError
 from ..hints import CacheKind, CheckCrc, Decode, DecodeDevice, Engine, NumWorkers, OnError
 from . import shard
@@ -26,37 +27,35 @@ from .shard import Shard
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    # A path does not say what a sample is: FastLoader("imgs.lmdb") is a FastLoader[Any].
+    # The default is for paths, which have no sample type: FastLoader("imgs.lmdb") is a
+    # FastLoader[Any].
     Sample = TypeVar("Sample", covariant=True, default=Any)
 else:
     from typing import TypeVar  # without defaults before Python 3.13
 
     Sample = TypeVar("Sample", covariant=True)
 
-Collate = Callable[[Any], Any]
-"""A ``collate_fn``: gets a list of samples, or one sample where there are no batches."""
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TorchArguments:
-    """What torch's DataLoader is given, under its own names.
+    """The arguments of torch's DataLoader, under their own names.
 
     Attributes:
-        num_workers: resolved; 0 until the route is known.
-        collate_fn: ours where none was given.
+        num_workers: the number that was resolved; 0 until the route is known.
+        collate_fn: fastload's ``collate`` if none was given.
     """
 
     dataset: Any
     batch_size: int | None = 1
     sampler: Sampler[Any] | Iterable[Any] | None = None
-    batch_sampler: Any = None
+    batch_sampler: Sampler[list[Any]] | Iterable[list[Any]] | None = None
     num_workers: int = 0
     collate_fn: Collate | None = None
     pin_memory: bool = False
     drop_last: bool = False
     timeout: float = 0
     worker_init_fn: Callable[[int], None] | None = None
-    multiprocessing_context: Any = None
+    multiprocessing_context: str | BaseContext | None = None
     generator: torch.Generator | None = None
     prefetch_factor: int | None = None
     persistent_workers: bool = False
@@ -66,16 +65,16 @@ class TorchArguments:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoaderConfig(TorchArguments):
-    """The arguments of a FastLoader that matter after it is made, under their own names.
+    """The arguments of a FastLoader that its epochs need, under their own names.
 
-    ``FastLoader`` describes them. To add one, add it here, to ``FastLoader.__init__`` and its
-    docstring, and use it where it is needed.
+    ``FastLoader`` describes them. To add an argument, add it here and to ``FastLoader.__init__``
+    and its docstring, and use it in the module that it is about.
 
     Attributes:
         own_order: neither a sampler nor a batch_sampler was given.
-        left_out: batches at the beginning of each epoch that accelerate skips; they number the
-            batches of ``batch_transform``.
-        prepared: accelerate says which epoch comes next.
+        left_out: batches that accelerate skips at the start of each epoch; ``batch_transform``
+            counts them.
+        prepared: accelerate prepared the loader and chooses its epochs.
     """
 
     snapshot_every_n_steps: int | None = 1
@@ -97,17 +96,17 @@ class LoaderConfig(TorchArguments):
     prefetch_device: int = 2
     batch_transform: Callable[[Any], Any] | None = None
     decode_device: DecodeDevice = "cpu"
-    # what follows from the arguments
+    # Not arguments of FastLoader:
     own_order: bool = True
     left_out: int = 0
     prepared: bool = False
 
     def __post_init__(self) -> None:
-        """Raise UsageError for arguments that cannot work, alone or together."""
+        """Raise UsageError for arguments that are invalid, alone or together."""
         check_seed(self.seed)
-        one_of("engine", self.engine, get_args(Engine))
-        one_of("check_crc", self.check_crc, get_args(CheckCrc))
-        one_of("decode", self.decode, get_args(Decode))
+        check_choice("engine", self.engine, get_args(Engine))
+        check_choice("check_crc", self.check_crc, get_args(CheckCrc))
+        check_choice("decode", self.decode, get_args(Decode))
         if self.memory_format not in (torch.contiguous_format, torch.channels_last):
             raise UsageError(
                 "memory_format: expected torch.contiguous_format or torch.channels_last, "
@@ -116,47 +115,47 @@ class LoaderConfig(TorchArguments):
         every = self.snapshot_every_n_steps
         if every is not None and (not isinstance(every, int) or every < 0):
             raise UsageError(
-                f"snapshot_every_n_steps: expected batches, 0 or more, or None, got {every!r}"
+                f"snapshot_every_n_steps: expected an integer of at least 0 or None, got {every!r}"
             )
         policy.check(self.on_error, self.max_errors)
         if self.on_error == "refill" and self.batch_sampler is not None and self.batch_size is None:
             raise UsageError(
-                "on_error='refill' cuts the batches itself: expected a sampler and a batch_size, "
-                "got a batch_sampler; use on_error='replace' with it"
+                "on_error='refill': expected a sampler and a batch_size, as it divides the order "
+                "into batches itself, got a batch_sampler; use on_error='replace' with it"
             )
         if self.shard and isinstance(self.dataset, IterableDataset):
             raise UsageError(
-                "shard=True is for map-style datasets: an IterableDataset decides by itself what "
-                "each rank and worker reads (torch.distributed.get_rank, "
+                "shard=True: expected a map-style dataset, got an IterableDataset, which divides "
+                "its data among ranks and workers itself (torch.distributed.get_rank, "
                 "torch.utils.data.get_worker_info)"
             )
         if self.device is not None:
             _check_device(self.device)
         ahead, transform = self.prefetch_device, self.batch_transform
         if not isinstance(ahead, int) or ahead < 0:
-            raise UsageError(f"prefetch_device: expected batches ahead, 0 or more, got {ahead!r}")
+            raise UsageError(f"prefetch_device: expected an integer of at least 0, got {ahead!r}")
         if transform is not None and not callable(transform):
             raise UsageError(
-                f"batch_transform: expected something to call with a batch, got {transform!r}"
+                f"batch_transform: expected a callable that takes a batch, got {transform!r}"
             )
         if self.rank is not None or self.world_size is not None:
             shard.resolve(self.rank, self.world_size)
         if self.cache == "decoded" and self.decode == "scaled":
             raise UsageError(
-                "cache='decoded' keeps images of their whole size, and decode='scaled' makes "
-                "smaller ones: take cache='dct' or 'ram', or decode='exact'"
+                "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
+                "ones: use cache='dct' or 'ram', or decode='exact'"
             )
 
-    # --- what follows ---------------------------------------------------------------------------
+    # --- derived from the arguments -------------------------------------------------------------
 
     @property
     def collate(self) -> Collate:
-        """What collates."""
-        assert self.collate_fn is not None, "torch chooses one where there is none"
+        """``collate_fn``, which torch has set where none was given."""
+        assert self.collate_fn is not None, "torch sets one where none was given"
         return self.collate_fn
 
     @property
-    def collates(self) -> bool:
+    def custom_collate(self) -> bool:
         """Whether a ``collate_fn`` was given that is not torch's default."""
         return self.collate_fn is not collate
 
@@ -172,37 +171,40 @@ class LoaderConfig(TorchArguments):
 
     @property
     def single(self) -> bool:
-        """Whether single samples were asked for, rather than batches."""
+        """Whether single samples are asked for (``batch_size=None``) rather than batches."""
         return self.batch_size is None and self.batch_sampler is None
 
     @property
-    def index_sampler(self) -> Any:
-        """What gives the indices: of batches, or of single samples."""
-        return self.sampler if self.batch_sampler is None else self.batch_sampler
+    def index_sampler(self) -> Iterable[Any]:
+        """Gives lists of indices, or single indices where there are no batches."""
+        if self.batch_sampler is not None:
+            return self.batch_sampler
+        assert self.sampler is not None, "torch makes one where none was given"
+        return self.sampler
 
     @property
     def persistent(self) -> bool:
-        """Whether worker processes outlive an epoch."""
+        """Whether worker processes live on after an epoch."""
         return self.persistent_workers and self.num_workers > 0
 
     @property
     def accelerated(self) -> bool:
-        """Whether batches go to another device than the CPU."""
+        """Whether batches are moved to a device other than the CPU."""
         return self.device is not None and torch.device(self.device).type != "cpu"
 
     @property
     def pinned(self) -> bool:
-        """Whether batches in host memory are to be pinned; the transfer stage pins by itself."""
+        """Whether to pin batches in host memory; moving batches to a device pins by itself."""
         return self.pin_memory and not self.accelerated
 
     @property
     def channels_last(self) -> bool:
-        """Whether images lie in memory as NHWC."""
+        """Whether images are NHWC in memory."""
         return self.memory_format == torch.channels_last
 
     @property
     def cuda(self) -> torch.device | None:
-        """The CUDA device that batches are wanted on, with its number; None: there is none."""
+        """The CUDA device that batches are moved to, with its index; None: it is no CUDA device."""
         if self.device is None or not torch.cuda.is_available():
             return None
         device = torch.device(self.device)
@@ -212,30 +214,31 @@ class LoaderConfig(TorchArguments):
         return torch.device("cuda", index)
 
     @property
-    def epoch_sampler(self) -> Any:
-        """The sampler that is told the epoch; it may lie inside batch samplers."""
-        batches = self.batch_sampler
+    def epoch_sampler(self) -> Sampler[Any] | Iterable[Any] | None:
+        """The sampler that is told the epoch; it may be nested in batch samplers."""
+        batches: object = self.batch_sampler
         while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):
-            batches = batches.batch_sampler  # wrapped in another, as by accelerate
-        return getattr(batches, "sampler", self.sampler)
+            batches = batches.batch_sampler  # accelerate wraps batch samplers
+        sampler: Sampler[Any] | Iterable[Any] | None = getattr(batches, "sampler", self.sampler)
+        return sampler
 
     @property
     def own_sampler(self) -> SeededSampler | InOrder | SequentialSampler:
-        """The sampler, where it is torch's sequence or one of ours."""
+        """The sampler of a loader that was given none; not for an unseeded shuffle."""
         assert isinstance(self.sampler, (SeededSampler, InOrder, SequentialSampler))
         return self.sampler
 
     def part(self) -> Shard | None:
-        """This process's part where the loader divides the epoch; a sampler that is given wins.
+        """This process's rank, if ``shard=True`` divides the epoch; a given sampler prevents that.
 
-        Raises UsageError where the rank is not known.
+        Raises UsageError if the rank is not known.
         """
         if not (self.shard and self.own_order):
             return None
         return shard.resolve(self.rank, self.world_size)
 
     def part_length(self) -> int | None:
-        """Batches of this process's part; None where the loader does not divide the epoch."""
+        """Batches of this rank; None if the loader does not divide the epoch."""
         part = self.part()
         if part is None:
             return None
@@ -250,48 +253,51 @@ def _names(kind: type[TorchArguments]) -> list[str]:
 
 
 ARGUMENTS: Sequence[str] = _names(LoaderConfig)
-"""The names of the arguments, which are attributes of a FastLoader too."""
+"""The names of the arguments, which are also attributes of a FastLoader."""
 
 OURS: Sequence[str] = ARGUMENTS[len(_names(TorchArguments)) :]
-"""Those of them that torch does not set."""
+"""The names of fastload's own arguments, which torch's ``__init__`` does not set."""
 
 
 def check_workers(num_workers: NumWorkers | None) -> None:
-    """Raise UsageError for what is no number of workers; torch refuses negative ones."""
-    if num_workers is not None and num_workers != "auto" and not is_whole(num_workers):
+    """Raise UsageError if ``num_workers`` is no integer or "auto"; torch refuses negative ones."""
+    if num_workers is not None and num_workers != "auto" and not is_integer(num_workers):
         raise UsageError(
             f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
         )
 
 
 def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """torch's dtype, given by itself or by name. Raises UsageError where there is none."""
+    """The torch dtype given as such or by name. Raises UsageError for anything else."""
     if dtype is None or isinstance(dtype, torch.dtype):
         return dtype
     found = getattr(torch, dtype.removeprefix("torch."), None) if isinstance(dtype, str) else None
     if not isinstance(found, torch.dtype):
-        raise UsageError(f"dtype: expected one of torch's, such as 'float16', got {dtype!r}")
+        raise UsageError(
+            f"dtype: expected a torch dtype or its name, such as 'float16', got {dtype!r}"
+        )
     return found
 
 
 def collate_for(collate_fn: Collate | None, *, single: bool) -> Collate | None:
-    """Ours where none was given: a rebuilt loader passes torch's default by name."""
+    """``collate`` in place of None and of torch's default, which a rebuilt loader passes."""
     return collate if collate_fn in (None, default_collate) and not single else collate_fn
 
 
-def one_of(name: str, value: object, allowed: tuple[str, ...]) -> None:
+def check_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Raise UsageError unless ``value`` is one of ``allowed``."""
     if value not in allowed:
         raise UsageError(f"{name}: expected one of {', '.join(map(repr, allowed))}, got {value!r}")
 
 
 def _check_device(device: str | int | torch.device) -> None:
-    """Raise UsageError for what is no device of this machine."""
+    """Raise UsageError if this machine has no such device."""
     try:
         known = torch.device(device)
     except (RuntimeError, TypeError, ValueError) as error:
         raise UsageError(
-            f"device: expected such as 'cuda', 'cuda:1' or torch.device('cuda'), got {device!r}"
+            "device: expected a device such as 'cuda', 'cuda:1' or torch.device('cuda'), "
+            f"got {device!r}"
         ) from error
     from .._base.devices import accelerator
 

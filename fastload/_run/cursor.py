@@ -1,51 +1,51 @@
-"""EpochCursor: which epoch a loader is at, which one comes next, and who says so.
+"""EpochCursor: which epoch a loader is at, which one comes next, and who chose it.
 
-The epoch is told in several ways: by ``set_epoch`` of the loader, or of its sampler, which is all
-that some trainers know; by a state that is loaded; by accelerate. Whoever told it last decides, up
-to the first batch. Where nobody tells it, every iteration is the next epoch.
+The epoch can be chosen by ``set_epoch`` of the loader, by ``set_epoch`` of its sampler (some
+trainers know only that), by a state that is loaded, or by accelerate. Until the first batch, the
+last call decides. Without any, every iteration is the next epoch.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeGuard
 
 import torch
 
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
-from .order import SEQUENTIAL, EpochSampler, SeededSampler
+from .order import SEQUENTIAL, EpochSampler, SeededSampler, set_epoch_of
 from .progress import Position, Progress
 from .shard import Shard
+from .stateful import Stateful, is_stateful
 
 
-class Stateful(Protocol):
-    """Has a state of its own: a sampler of torchdata, for example."""
+class SamplerWithEpoch(Protocol):
+    """A sampler of the user's that keeps the epoch, such as torch's DistributedSampler."""
 
-    def state_dict(self) -> Any:
-        """The state."""
+    epoch: int
 
-    def load_state_dict(self, state: Any) -> None:
-        """Resume from ``state``."""
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next iteration."""
 
 
 class EpochCursor:
-    """Where one loader stands among its epochs.
+    """Where one loader is among its epochs.
 
     Attributes:
         next_epoch: the epoch of the next iteration, unless a sampler was told another one.
-        told: whether ``set_epoch`` chose it since an epoch last began.
-        sampler_epoch: the epoch that the user's sampler had been told when an epoch last began.
-        base_seed: that worker processes which persist were seeded with, and augmentation.
+        chosen: ``set_epoch`` was called since an epoch last began.
+        sampler_epoch: the epoch of the user's sampler when an epoch last began.
+        base_seed: what persistent workers, and the engine's augmentation, were seeded with.
         progress: of the newest iteration, or None.
         resume: a state that was loaded for the next iteration, or None.
     """
 
     def __init__(self) -> None:
         self.next_epoch = 0
-        self.told = False
+        self.chosen = False
         self.sampler_epoch: int | None = 0
         self.base_seed: int | None = None
         self.progress: Progress | None = None
@@ -53,94 +53,92 @@ class EpochCursor:
 
     def set_epoch(self, config: LoaderConfig, epoch: int) -> None:
         """Choose the epoch of the next iteration, and tell samplers and datasets that keep one."""
-        self.next_epoch, self.told = epoch, True
-        for part in (config.batch_sampler, config.epoch_sampler, *nested(config.dataset)):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+        self.next_epoch, self.chosen = epoch, True
+        parts = (config.batch_sampler, config.epoch_sampler, *nested(config.dataset))
+        set_epoch_of(parts, epoch)
 
     def begin(self, config: LoaderConfig) -> int:
         """Begin an epoch; return its number."""
-        sampler, epoch = config.epoch_sampler, self.coming(config)
+        sampler, epoch = config.epoch_sampler, self.upcoming(config)
         if isinstance(sampler, EpochSampler):
             sampler.begin(epoch)
         else:
-            now = epoch_told(config)
-            if now is not None:
-                self.sampler_epoch = now
+            current = known_sampler_epoch(config)
+            if current is not None:
+                self.sampler_epoch = current
         if config.seed is not None and isinstance(config.dataset, PackedDataset):
             config.dataset.set_epoch(epoch)
-        self.next_epoch, self.told = epoch + 1, False
+        self.next_epoch, self.chosen = epoch + 1, False
         return epoch
 
-    def coming(self, config: LoaderConfig) -> int:
+    def upcoming(self, config: LoaderConfig) -> int:
         """The epoch that ``begin`` would begin."""
         if config.prepared:
             return self.next_epoch
         if isinstance(config.epoch_sampler, EpochSampler):
-            return config.epoch_sampler.coming(self.next_epoch)
-        now = epoch_told(config)
-        return self.next_epoch if now is None or now == self.sampler_epoch else now
+            return config.epoch_sampler.upcoming(self.next_epoch)
+        current = known_sampler_epoch(config)
+        return self.next_epoch if current is None or current == self.sampler_epoch else current
 
-    def another(self, config: LoaderConfig, begun: Progress) -> bool:
-        """Whether another epoch than ``begun`` was chosen since it began.
+    def changed_since(self, config: LoaderConfig, begun: Progress) -> bool:
+        """Whether an epoch other than ``begun`` was chosen after it began.
 
-        A state that was loaded since is another one, even of the same epoch. Of two iterations
-        the one that began last is told.
+        Loading a state counts as a change, even a state of the same epoch. If two iterations are
+        open, a choice concerns the one that began last.
         """
         if self.progress is not begun:
             return False
         if self.resume is not None:
             return True
-        epoch = self.next_epoch if self.told else begun.epoch
+        epoch = self.next_epoch if self.chosen else begun.epoch
         if config.prepared:
             return epoch != begun.epoch
         if isinstance(config.epoch_sampler, EpochSampler):
-            return config.epoch_sampler.coming(epoch) != begun.epoch
-        return epoch != begun.epoch or epoch_told(config) != begun.sampler_epoch
+            return config.epoch_sampler.upcoming(epoch) != begun.epoch
+        return epoch != begun.epoch or known_sampler_epoch(config) != begun.sampler_epoch
 
-    def settle(self, config: LoaderConfig, begun: Progress) -> None:
-        """``begun`` has its first batch: that its own epoch was told says nothing of the next."""
+    def confirm(self, config: LoaderConfig, begun: Progress) -> None:
+        """``begun`` gives its first batch: a choice of its own epoch does not apply to the next."""
         if self.progress is begun:
-            self.next_epoch, self.told = begun.epoch + 1, False
+            self.next_epoch, self.chosen = begun.epoch + 1, False
             if isinstance(config.epoch_sampler, EpochSampler):
-                config.epoch_sampler.forget()
+                config.epoch_sampler.clear_choice()
 
     def load(self, config: LoaderConfig, resume: Progress) -> None:
         """Let the next iteration resume ``resume``."""
         self.resume = resume
-        self.next_epoch, self.told = resume.epoch, False
+        self.next_epoch, self.chosen = resume.epoch, False
         self.base_seed = resume.base_seed
         if isinstance(config.epoch_sampler, EpochSampler):
-            config.epoch_sampler.forget()  # what it was told before
-        # A trainer may ask for the order of this epoch before it says which one it is.
-        sampler = _with_epoch(config)
+            config.epoch_sampler.clear_choice()  # it was made before the state was loaded
+        # A trainer may iterate over the sampler before it sets the epoch.
+        sampler = _sampler_with_epoch(config)
         if sampler is not None and resume.sampler_epoch is not None:
             sampler.set_epoch(resume.sampler_epoch)
             self.sampler_epoch = resume.sampler_epoch
 
-    def under_way(self) -> Progress | None:
-        """How far the newest iteration has come; None before its first batch and after its end."""
+    def running(self) -> Progress | None:
+        """Progress of the newest iteration; None before its first batch and after its end."""
         progress = self.progress
         if self.resume is not None or progress is None or progress.ended:
             return None
-        return progress if progress.since or progress.unordered else None
+        return progress if progress.since_start or progress.unordered else None
 
-    def standing(self, config: LoaderConfig) -> Progress:
-        """What ``state_dict`` saves: how far the newest iteration has come."""
+    def snapshot(self, config: LoaderConfig) -> Progress:
+        """The progress that ``state_dict`` saves."""
         if self.resume is not None:
             return self.resume
         progress = self.progress
-        passed_over = self.under_way() is None and progress and self.another(config, progress)
-        if progress is None or progress.ended or passed_over:
-            blank = self.blank(config, self.coming(config), config.part())
-            return dataclasses.replace(blank, begun=False)
+        replaced = self.running() is None and progress and self.changed_since(config, progress)
+        if progress is None or progress.ended or replaced:
+            start = self.at_start(config, self.upcoming(config), config.part())
+            return dataclasses.replace(start, order_drawn=False)
         return progress
 
-    def blank(self, config: LoaderConfig, epoch: int, shard: Shard | None) -> Progress:
+    def at_start(self, config: LoaderConfig, epoch: int, shard: Shard | None) -> Progress:
         """The progress of an epoch of which nothing was consumed."""
         sampler = config.sampler
-        # With a batch_sampler of the user's there is no batch_size, and nobody asks the sampler.
+        # With a batch_sampler of the user's, batch_size is None and the sampler is never asked.
         ours = type(sampler) in (SeededSampler, *SEQUENTIAL) and (
             config.batch_sampler is None or config.batch_size is not None
         )
@@ -155,15 +153,15 @@ class EpochCursor:
             seed=config.seed,
             generators=[generator.get_state() for generator in generators(config)],
             sampler=None if stateful is None else copy.deepcopy(stateful.state_dict()),
-            sampler_epoch=epoch_told(config),
+            sampler_epoch=known_sampler_epoch(config),
             base_seed=self.base_seed if config.persistent else None,
-            before=self._outlived(config),
+            before=self._surviving_positions(config),
         )
 
-    def _outlived(self, config: LoaderConfig) -> list[Position]:
-        """Where the datasets stood when the last epoch ended, if the next one finds them there.
+    def _surviving_positions(self, config: LoaderConfig) -> list[Position]:
+        """Where the datasets were when the last epoch ended, if the next epoch uses the same ones.
 
-        Those of workers that do not persist end with their epoch.
+        Workers that do not persist take theirs with them at the end of the epoch.
         """
         last, count = self.progress, config.num_workers
         if last is None or (count and not config.persistent_workers):
@@ -184,33 +182,36 @@ def generators(config: LoaderConfig) -> tuple[torch.Generator, ...]:
 
 
 def stateful_sampler(config: LoaderConfig) -> Stateful | None:
-    """The user's sampler, where it has a state; None for the others and for torch's."""
+    """The user's sampler if it has a state; torch's samplers have none."""
     if config.iterable:
         return None
     for part in (config.batch_sampler, config.sampler):
-        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
-            return cast(Stateful, part)
+        if is_stateful(part):
+            return part
     return None
 
 
 def replicas(config: LoaderConfig) -> int:
-    """Ranks that the user's sampler divides the epoch among, itself or inside a batch sampler."""
-    for part in (config.batch_sampler, config.epoch_sampler):
+    """The number of ranks that the user's sampler divides the epoch among."""
+    for part in (config.batch_sampler, config.epoch_sampler):  # the latter may lie in the former
         if hasattr(part, "num_replicas"):
-            return int(part.num_replicas)
+            return int(part.num_replicas)  # type: ignore[union-attr]
     return 1
 
 
-def epoch_told(config: LoaderConfig) -> int | None:
-    """The epoch that the user's sampler was told; None where it keeps none."""
-    epoch: int | None = getattr(_with_epoch(config), "epoch", None)
-    return epoch
+def known_sampler_epoch(config: LoaderConfig) -> int | None:
+    """The epoch of the user's sampler; None if it keeps none."""
+    sampler = _sampler_with_epoch(config)
+    return None if sampler is None else sampler.epoch
 
 
-def _with_epoch(config: LoaderConfig) -> Any:
-    """The user's sampler that keeps an epoch; None for ours, which is told each time."""
+def _sampler_with_epoch(config: LoaderConfig) -> SamplerWithEpoch | None:
+    """The user's sampler that keeps an epoch. Not ours, which is told the epoch each time."""
     for part in (config.batch_sampler, config.epoch_sampler):
-        known = isinstance(getattr(part, "epoch", None), int) and hasattr(part, "set_epoch")
-        if known and not isinstance(part, EpochSampler):
+        if _keeps_epoch(part) and not isinstance(part, EpochSampler):
             return part
     return None
+
+
+def _keeps_epoch(sampler: object) -> TypeGuard[SamplerWithEpoch]:
+    return isinstance(getattr(sampler, "epoch", None), int) and hasattr(sampler, "set_epoch")

@@ -2,21 +2,22 @@
 
 How it runs
     The consumer (the thread of the training loop) draws the order, because samplers may be the
-    user's code. It keeps ``prefetch`` index batches ahead in a queue. One producer thread turns
-    them into tickets of the engine, waits for each in order, and passes the images on, together
-    with the record numbers they belong to. At every ``next`` the consumer takes one batch of images
-    and adds one index batch. In that order: by the time the engine wants memory for the added one,
-    the consumer has let go of the batch before, and ``prefetch + 1`` slabs do. Large ones are
-    fewer: an index batch waits in the producer until one is free (``_gate``).
+    user's code. It keeps ``prefetch`` index batches in a queue. One producer thread turns them into
+    tickets of the engine, waits for each in order, and passes on the images with their record
+    numbers. At every ``next`` the consumer first takes a batch of images and then adds an index
+    batch: by the time the engine needs memory for that, the consumer has dropped the batch before,
+    so ``prefetch + 1`` slabs are enough.
 How it ends
     success    the order is exhausted: the producer ends after the last batch.
-    failure    an error, the sampler's too, travels in the place of its batch and is raised at that
-               ``next``; the batches after it can still be had, as in torch's DataLoader. What
-               ``on_error`` lets pass is no failure (``_run/bad_samples/batch_filler.py``).
-    early exit ``close`` (and the exit of the interpreter) ends the queue, cancels what is being
-               filled, and joins the producer. Dropping the iterator tells the producer to end by
-               itself, after the batch that it waits for.
-    fork       a child has no producer: there ``next`` raises, and letting go does nothing.
+    failure    an error, also of the sampler, takes the place of its batch and is raised at that
+               ``next``. The batches after it are still delivered, as in torch's DataLoader. A
+               sample that ``on_error`` skips or replaces is no failure
+               (``_run/bad_samples/batch_filler.py``).
+    early exit ``close`` (also called when the interpreter exits) ends the queue, cancels what is
+               being filled, and joins the producer. When the iterator is deleted, the producer ends
+               by itself after the batch that it waits for.
+    fork       a child has no producer: there ``next`` raises, and deleting the iterator does
+               nothing.
 With ``prefetch=0`` there is no thread: every batch is made inside ``next``.
 """
 
@@ -29,9 +30,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder, Images
+from .._engine.base import BatchEngine, Images
 from .._sources.source import Source
 from .._transforms.pixels.erasing import Drawn
+from .._transforms.plan import Plan
 from ..hints import OnError
 from .bad_samples.batch_filler import Filled, Filler
 from .bad_samples.policy import BadSamples
@@ -43,35 +45,63 @@ from .progress import Progress
 if TYPE_CHECKING:
     from .governor import Governor, Pace
 
+# torch's own default per worker.
+_PREFETCH = 2
+
+# Batches of this size and above are a large part of a loop's memory.
+_LARGE_NBYTES = 8 << 20
+
+# At the end of a batch a thread is idle for half a sample on average: 3 % of so many samples.
+_SAMPLES_PER_THREAD = 16
+
+
+def default_prefetch(
+    sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
+) -> int:
+    """Batches ahead of the consumer where ``prefetch_factor`` is not given.
+
+    2, or 1 where batches are large: then memory holds the batch that the loop works on and the one
+    that is being filled. But not where threads would be idle too long between two batches.
+
+    Args:
+        sample_nbytes, batch_size: None where they are not known.
+        threads: how many fill a batch.
+    """
+    if sample_nbytes is None or batch_size is None:
+        return _PREFETCH
+    large = sample_nbytes * batch_size >= _LARGE_NBYTES
+    return 1 if large and batch_size >= _SAMPLES_PER_THREAD * threads else _PREFETCH
+
 
 class BatchIterator(Iterator[Any]):
     """Iterates over the batches of one epoch.
 
     Args:
         source: what is read.
-        decoder: what fills the batches.
+        engine: what fills the batches.
         order: index batches, iterated on the consumer's thread.
-        sized: what ``len`` of the iterator is taken of; asked only then, as it may have none.
+        sized: has the iterator's ``len``; asked only for that, because it may have none.
         assemble: (images, record numbers, fields that moved, rectangles) -> the caller's batch.
-        prefetch: batches ahead of the consumer; 0 works without a thread.
-        timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0 waits for ever.
+        prefetch: batches ahead of the consumer; 0: no thread.
+        timeout_s: RuntimeError after waiting so long for a batch, as in torch; 0: wait for ever.
         seed, epoch: of the augmentation.
-        stamps: where times are added up.
-        progress: is kept up to date.
-        left_out: indices of this epoch that come before the order's, or None.
-        on_error, bad: what becomes of samples that cannot be read, and where they are counted.
-        refill: where batches are filled up from, or None.
+        stamps: sums up times.
+        progress: is updated.
+        left_out: indices of this epoch before the first of ``order``, or None.
+        on_error, bad: what to do about samples that cannot be read, and where they are counted.
+        refill: fills batches up, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
+        rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
     _workers: tuple[()] = ()
-    """Its worker processes, by the name that torch's iterator has them under: none."""
+    """Worker processes, under the name of torch's iterator: there are none."""
 
     def __init__(
         self,
         *,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         order: Order,
         sized: Sized,
         assemble: Callable[[Images, np.ndarray, dict[str, Any], Drawn | None], Any],
@@ -86,6 +116,7 @@ class BatchIterator(Iterator[Any]):
         bad: BadSamples,
         refill: Refill | None = None,
         governor: Governor | None = None,
+        rest: Plan | None = None,
     ) -> None:
         self._order = order
         self._sized = sized
@@ -105,15 +136,16 @@ class BatchIterator(Iterator[Any]):
         if refill is not None:
             refill.order = lambda: known.indices
         filler = Filler(
-            decoder,
+            engine,
             source,
             seed=seed,
             epoch=epoch,
             on_error=on_error,
             refill=refill,
             left_out=left_out,
+            rest=rest,
         )
-        self._pipeline = Pipeline(source, decoder, known, filler, timeout_s, stamps)
+        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps)
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()
@@ -139,7 +171,7 @@ class BatchIterator(Iterator[Any]):
                     )
                     self._stamps.stage("collate", got)
                     break
-            finally:  # last: see above
+            finally:  # after the batch has been taken: see the module
                 self._keep_ahead()
         self._stamps.batch(len(filled.records), begin)
         if self._pace is not None:
@@ -149,17 +181,17 @@ class BatchIterator(Iterator[Any]):
         return batch
 
     def ready(self) -> bool:
-        """Whether a batch lies ready, or is made in the call that asks for it."""
+        """Whether ``next`` need not wait for the producer."""
         results = self._pipeline.results()
         return results is None or not results.empty()
 
     def _filled(self) -> Filled | None:
-        """The next batch from the engine; one that failed is behind us, as in torch."""
+        """The next batch from the engine. One that failed counts as taken, as in torch."""
         taken = self._pipeline.taken
         try:
             filled = self._pipeline.next()
         except Exception:
-            if self._pipeline.taken != taken:  # one that did not come in time is the next one still
+            if self._pipeline.taken != taken:  # after a timeout the batch is still the next one
                 self._progress.batch()
             raise
         if filled is not None:
@@ -176,11 +208,11 @@ class BatchIterator(Iterator[Any]):
             self._bad.report(self._progress.epoch, self._samples)
 
     def close(self) -> None:
-        """End this epoch now. Nothing runs and nothing is written afterwards."""
+        """End this epoch now. Afterwards nothing runs and no batch is written to."""
         self._pipeline.close()
 
     def _keep_ahead(self) -> None:
-        """Order what is missing to the batches ahead."""
+        """Order batches until ``prefetch`` are ahead."""
         while self._ordered - self._pipeline.taken < self._prefetch:
             self._order_one()
 
@@ -189,8 +221,8 @@ class BatchIterator(Iterator[Any]):
         begin = time.perf_counter_ns()
         try:
             self._pipeline.put(next(self._order, None))
-        except Exception as error:  # noqa: BLE001 - raised at its batch; those before it come first
-            # without this frame: it holds the iterator, which has to be able to go
+        except Exception as error:  # noqa: BLE001 - raised at its batch, after those before it
+            # without this frame: it holds the iterator, which could not be deleted
             self._pipeline.put(below(error))
-        self._ordered += 1  # not before: one too few would be waited for in vain
+        self._ordered += 1  # last: a batch that is counted and not ordered would be waited for
         self._stamps.stage("order", begin)

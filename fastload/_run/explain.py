@@ -1,19 +1,20 @@
-"""What a loader does and why, in plain words and in figures."""
+"""``FastLoader.explain()`` and ``FastLoader.stats()``: what a loader does, in words and numbers."""
 
 from __future__ import annotations
 
 from .._base.shared_slabs import SharedRing
-from .._engine import chosen, entry_points
+from .._engine import huffman_index
+from .._engine.registry import chosen, is_torch
 from .._sources.source import Source
 from .._transforms.views import Views
 from ..hints import Engine, Stats
-from . import decode_device, division, scaled_advice
+from . import decode_device, pillow_share, scaled_advice
 from .bottleneck import verdict
 from .config import LoaderConfig
 from .delivery import delivery
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
-from .workers.copy_on_write import REMEDY, held
+from .workers.copy_on_write import REMEDY, object_memory
 
 
 def explain(config: LoaderConfig, resources: Resources) -> str:
@@ -25,7 +26,7 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
     if config.shard and not config.own_order:
-        lines.append("shard: not here, since the sampler that was given decides what is read")
+        lines.append("shard: has no effect, because the given sampler decides what is read")
     return "\n".join(lines)
 
 
@@ -37,7 +38,7 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
         threads += ", adjusted while the loop runs"
     rows = f"{'one' if workers else 'the calling'} thread copies rows"
     lines = [
-        f"engine: {decoding.engine} ({threads if not source.tensors else rows})",
+        f"engine: {decoding.engine.name} ({threads if not source.tensors else rows})",
         f"store: {source.store.format}, {len(source.store)} records",
     ]
     if decoding.why:
@@ -52,22 +53,21 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
             lines += [f"split: {split}", f"batch: {plan.dtype}, {layout}"]
         if plan.drawn_size:
             lines.append(
-                "sizes: expand=True draws each image a size of its own, of which a batch of more "
-                "than one cannot be made; end the transforms with a crop or a resize to a fixed "
-                "(h, w)"
+                "sizes: expand=True gives each image another size, so only batches of one image "
+                "can be made; end the transforms with a crop or a resize to a fixed (h, w)"
             )
     if resources.cache is not None:
         engine = chosen(config.engine, source.store)
         lines.append(f"cache: {resources.cache.explain(engine, source.store)}")
-    known = entry_points.in_words(source.parts)
+    known = huffman_index.in_words(source.parts)
     if known is not None:
         lines.append(f"entry points: {known}")
-    divided = division.division(config, resources, source)
+    divided = pillow_share.pillow_share(config, resources, source)
     if divided is not None:
         lines += divided.explain(source, workers)
     lines += scaled_advice.explain(source)
     if source.store.format == "folder":
-        lines.append("faster: `fastload pack` saves opening a file for every image")
+        lines.append("faster: `fastload pack` makes one file, so no file is opened for each image")
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines
@@ -85,51 +85,51 @@ def _workers(
     ]
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
-        # What an engine begins in the workers it finds by arrays.
-        objects = None if hybrid is not None else held(config.dataset, workers)
+        # A hybrid route finds its samples in arrays.
+        objects = None if hybrid is not None else object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
     elif config.prefetch_thread:
         lines.append("prefetch: a thread of this process makes the next batches")
-    elif config.engine != "workers":
-        lines.append("faster: num_workers > 0 makes batches in other processes meanwhile")
+    elif not is_torch(config.engine):
+        lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
         lines.append(f"cache: {resources.cache.explain(None, None)}")
     return lines
 
 
 def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str:
-    """How batches come from worker processes, in words."""
+    """How worker processes send batches, in words."""
     if isinstance(route, TorchRoute):
         return "torch's own, a shared file for each tensor"
     if ring is not None and ring.failure:
-        return f"torch's own, a shared file for each tensor, since {ring.failure}"
+        return f"torch's own, a shared file for each tensor, because {ring.failure}"
     if ring is not None and ring.left:
         return (
-            "slabs of shared memory; but some tensors are not plain or were in shared memory "
-            "already, and come torch's way, in a shared file each"
+            "slabs of shared memory; but some tensors are not plain, or were in shared memory "
+            "already, and are sent as by torch, in a shared file each"
         )
     return "slabs of shared memory, which workers collate into and which are reused"
 
 
 def _split(source: Source) -> list[str]:
-    """What an engine does within the processes, and what stays in Python."""
+    """What an engine does in the workers, and what Python does."""
     assert source.hybrid is not None
     lines = []
     for number, part in enumerate(source.hybrid.each):
         lines += [f"view {number}:"] * source.hybrid.views
         lines += [
-            f"split, in the engine ({chosen('auto', source.store)}), a batch at a time: "
+            f"split, in the engine ({chosen('auto', source.store).name}), a batch at a time: "
             + " -> ".join(("decode", *part.plan.steps)),
             "split, in Python, sample by sample: "
-            + " -> ".join(part.tail.words if part.tail else ("nothing",)),
+            + " -> ".join(part.suffix.words if part.suffix else ("nothing",)),
         ]
     return lines
 
 
 def figures(engine: Engine, resources: Resources) -> Stats:
     """``FastLoader.stats()`` of a loader with this ``engine`` argument."""
-    measured, governor, cache = resources.measured, resources.governor, resources.cache
+    measured, governor, cache = resources.measurements, resources.governor, resources.cache
     figures = measured.stamps.snapshot()
     elapsed = figures.elapsed_s
     rate = figures.images / elapsed if elapsed else 0.0
@@ -160,7 +160,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "cache_nbytes": 0 if cache is None else cache.nbytes,
         "entry_points_nbytes": 0
         if resources.engine is None
-        else entry_points.nbytes(resources.engine[0].parts),
+        else huffman_index.nbytes(resources.engine[0].parts),
         "bound": found.bound,
         "why": found.why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,
@@ -168,6 +168,6 @@ def figures(engine: Engine, resources: Resources) -> Stats:
 
 
 def _engine_name(engine: Engine, resources: Resources) -> str:
-    if not resources.measured.native:
+    if not resources.measurements.native:
         return "workers"
-    return chosen(engine) if resources.engine is None else resources.engine[1].name
+    return chosen(engine).name if resources.engine is None else resources.engine[1].name

@@ -1,16 +1,16 @@
 """The governor: threads and batches ahead, adjusted while the loop runs (``num_workers="auto"``).
 
-It looks at windows of some batches: how fast the loop was, how long the consumer waited, how busy
-the threads were. One change at a time is tried and kept only if it helps:
+It measures windows of a few batches: the speed of the loop, how long the consumer waited, how busy
+the threads were. It tries one change at a time, and keeps it only if it helps:
 
-waiting    the consumer waits for data: twice the threads are tried, and where threads do not help,
-           twice the batches ahead. What does not make the loop at least 5 % faster is taken back
+waiting    The consumer waits for data. It tries twice the threads and, if threads do not help,
+           twice the batches ahead. A change that makes the loop less than 5 % faster is reverted
            and not tried again.
-idling     the consumer hardly waits, and the threads have little to do: as many as the work needs
-           are tried. What makes the consumer wait is taken back, and not tried again.
+idling     The consumer hardly waits, and the threads have little to do. It tries as many threads
+           as the work needs. A change that makes the consumer wait is reverted and not tried again.
 
-So it settles: every refusal lowers a ceiling or raises a floor for good. Only a loop that changed
-by itself (its speed by 30 % and more, for several windows) is examined anew.
+So it settles, as every reverted change lowers a ceiling or raises a floor for good. It starts over
+only if the loop itself changes (its speed by at least 30 %, for several windows).
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ import math
 from .._base.machine import cpu, memory
 from .._base.trace import Snapshot, Stamps
 from .config import LoaderConfig
-from .measured import Measured
+from .measurements import Measurements
 from .route import EngineRoute, Route
 
 _log = logging.getLogger("fastload")
 
-_WAITS = 0.05  # share of the time from which on the consumer waits for data
-_IDLES = 0.02  # and below which it does not
-_GAIN = 1.05  # what a change for more must bring
-_LOSS = 0.97  # what a change for less may cost
-_SPARE = 1.25  # threads per busy thread that are kept
-_CHANGED = 1.3  # a loop so much faster or slower is another one
-_PATIENCE = 4  # windows
-_EPOCH_BATCHES = 4  # a shorter epoch says nothing
-# Stages that threads of an engine do.
+_WAITS = 0.05  # above this share of waiting, the consumer needs data faster
+_IDLES = 0.02  # below this share, it does not
+_GAIN = 1.05  # speed-up that more workers or batches must bring
+_LOSS = 0.97  # speed that fewer workers must keep
+_SPARE = 1.25  # threads to keep for each busy thread
+_CHANGED = 1.3  # a loop that is faster or slower by this factor has changed
+_PATIENCE = 4  # windows that a change of the loop must last
+_EPOCH_BATCHES = 4  # shorter epochs are not judged
+# Stages that an engine's threads do.
 _WORK = ("read", "check", "decode", "resize", "augment", "pillow")
 
 WORKER_NBYTES = 80 << 20
-"""A worker process beside its parent, whose pages it shares: what it takes for itself, measured
-with torch imported and a dataset that keeps nothing."""
+"""Memory of a worker process, without the pages that it shares with its parent; measured with
+torch imported and a dataset that keeps nothing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What the governor sets.
+    """What the governor controls.
 
     Attributes:
         workers: threads, or processes.
@@ -60,14 +60,14 @@ class Setting:
 
 
 class Governor:
-    """Decides on workers and batches ahead from what a loop shows.
+    """Chooses workers and batches ahead from measurements of the loop.
 
     Args:
-        setting: to begin with.
-        most_workers, most_prefetch: upper ends.
-        windows: how many windows a trial lasts.
-        settle: windows after a change that say nothing yet.
-        shrinks: whether it takes workers away.
+        setting: the first setting.
+        most_workers, most_prefetch: upper limits.
+        windows: length of a trial in windows.
+        settle: number of windows to ignore after a change.
+        shrinks: whether it may reduce the workers.
     """
 
     def __init__(
@@ -82,31 +82,31 @@ class Governor:
     ) -> None:
         self.setting = setting
         self.decisions: list[str] = []
-        """What was decided and why, for the user."""
+        """What was decided and why, in sentences for the user."""
         self.most = Setting(workers=most_workers, prefetch=most_prefetch)
         self.affordable = most_workers
-        """As many workers as memory has room for now."""
+        """As many workers as fit into memory now."""
         self._windows = windows
         self._settle = settle
         self._shrinks = shrinks
         self._ignored = settle
-        self._before: tuple[Setting, float] | None = None  # while something is tried
+        self._before: tuple[Setting, float] | None = None  # the setting and rate before a trial
         self._seen: list[tuple[float, float]] = []  # (rate, share of waiting)
-        self._forget()
+        self._start_over()
 
-    def _forget(self) -> None:
+    def _start_over(self) -> None:
         self._ceiling = self.most
         self._floor = 1
         self._settled: float | None = None
         self._strange = 0
 
     def window(self, *, rate: float, waiting: float, busy: float) -> Setting:
-        """What to do after one more window.
+        """The setting after one more window.
 
         Args:
             rate: images/s of the loop in this window.
-            waiting: share of the time the consumer waited for batches, 0 to 1.
-            busy: threads at work on average.
+            waiting: share of the time that the consumer waited for batches, 0 to 1.
+            busy: average number of busy threads.
         """
         if self._ignored:
             self._ignored -= 1
@@ -123,7 +123,7 @@ class Governor:
         return self.setting
 
     def _judge(self, rate: float, waiting: float) -> None:
-        """Keep what was tried, or take it back."""
+        """Keep the setting that was tried, or revert it."""
         assert self._before is not None
         (old, rate_before), self._before = self._before, None
         new = self.setting
@@ -142,14 +142,16 @@ class Governor:
                 )
         change = f"{rate / rate_before - 1:+.0%}"
         if kept:
-            self._say(f"kept {new}: {change} images/s, waiting {waiting:.0%}")
+            self._log_decision(f"kept {new}: {change} images/s, waiting {waiting:.0%}")
             self._settled = rate
         else:
-            self._say(f"back to {old}: {new} gave {change} images/s, waiting {waiting:.0%}")
+            self._log_decision(
+                f"back to {old}: {new} gave {change} images/s, waiting {waiting:.0%}"
+            )
             self._set(old)
 
     def _is_another(self, rate: float) -> bool:
-        """Whether the loop has changed by itself, so that all has to be found out again."""
+        """Whether the loop itself has changed; if it lasts, everything is tried again."""
         if self._settled is None:
             self._settled = rate
         if 1 / _CHANGED < rate / self._settled < _CHANGED:
@@ -157,12 +159,14 @@ class Governor:
             return False
         self._strange += 1
         if self._strange >= _PATIENCE:
-            self._say(f"the loop changed from {self._settled:,.0f} to {rate:,.0f} images/s")
-            self._forget()
+            self._log_decision(
+                f"the loop changed from {self._settled:,.0f} to {rate:,.0f} images/s"
+            )
+            self._start_over()
         return True
 
     def _consider(self, rate: float, waiting: float, busy: float) -> None:
-        """Begin to try something else, if there is reason to."""
+        """Start a trial, if there is a reason to."""
         now = self.setting
         tried = now
         if waiting > _WAITS:
@@ -179,11 +183,11 @@ class Governor:
                 tried = dataclasses.replace(now, workers=needed)
         if tried != now:
             self._before = (now, rate)
-            self._say(f"trying {tried}: waiting {waiting:.0%}, {busy:.1f} workers busy")
+            self._log_decision(f"trying {tried}: waiting {waiting:.0%}, {busy:.1f} workers busy")
             self._set(tried)
 
     def restart(self) -> None:
-        """A new epoch begins: its first window is not like the others."""
+        """Start an epoch: its first window is not like the others."""
         self._seen.clear()
         self._ignored = max(self._ignored, self._settle)
 
@@ -191,18 +195,18 @@ class Governor:
         self.setting = setting
         self._ignored = self._settle
 
-    def _say(self, what: str) -> None:
+    def _log_decision(self, what: str) -> None:
         self.decisions.append(what)
         _log.info("%s", what)
 
 
 class Pace:
-    """Cuts the batches of one epoch into windows, and tells the governor about each.
+    """Divides the batches of one epoch into windows and reports each to the governor.
 
     Args:
-        governor: decides.
-        stamps: of this epoch.
-        batches, seconds: a window has at least so many, and lasts at least so long.
+        governor: gets the windows.
+        stamps: measurements of this epoch.
+        batches, seconds: minimum size and minimum length of a window.
     """
 
     def __init__(
@@ -216,7 +220,7 @@ class Pace:
         governor.restart()
 
     def batch(self) -> Setting:
-        """One more batch was handed over. Returns the setting from now on."""
+        """Count one more batch that the consumer got; return the current setting."""
         now, last = self._stamps.snapshot(), self._last
         elapsed_s = now.elapsed_s - last.elapsed_s
         if now.batches - last.batches >= self._batches and elapsed_s >= self._seconds:
@@ -230,12 +234,12 @@ class Pace:
 
 
 def _work_s(figures: Snapshot) -> float:
-    """Seconds that threads of the engine were at work."""
+    """Seconds of work of the engine's threads."""
     return sum(seconds for name, seconds in figures.stages_s.items() if name in _WORK)
 
 
 def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
-    """The governor of a loader; None for an IterableDataset, which each worker would repeat."""
+    """The governor of a loader; None for an IterableDataset, which each worker would read whole."""
     if isinstance(route, EngineRoute):
         nbytes = route.source.plan.nbytes
         return for_engine(
@@ -248,8 +252,8 @@ def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
     return for_processes(cpus=cpu.available(), memory_nbytes=memory.available())
 
 
-def workers(governor: Governor, last: Measured) -> int:
-    """With how many threads or processes the next epoch begins, after what the last one showed."""
+def workers(governor: Governor, last: Measurements) -> int:
+    """The number of threads or processes for the next epoch, given the last one."""
     if last.native:
         return governor.setting.workers
     figures = last.stamps.snapshot()
@@ -259,13 +263,13 @@ def workers(governor: Governor, last: Measured) -> int:
 def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Governor:
     """The governor of an engine's threads.
 
-    It begins with a thread for each CPU and torch's two batches ahead. Threads that wait for a disk
-    may be four times as many; batches ahead take at most a tenth of the memory.
+    It starts with a thread for each CPU and, as torch, two batches ahead. There may be four threads
+    for each CPU, in case they wait for a disk. Batches ahead take at most a tenth of the memory.
 
     Args:
-        cpus: that this process has.
-        batch_nbytes: of a batch, or None where its size is not known.
-        memory_nbytes: available.
+        cpus: number of CPUs of this process.
+        batch_nbytes: size of a batch, or None if it is not known.
+        memory_nbytes: available memory.
     """
     most = 2 if batch_nbytes is None else min(8, memory_nbytes // 10 // max(1, batch_nbytes))
     return Governor(
@@ -274,9 +278,9 @@ def for_engine(*, cpus: int, batch_nbytes: int | None, memory_nbytes: int) -> Go
 
 
 def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
-    """The governor of worker processes; its windows are epochs, between which alone they change.
+    """The governor of worker processes. A window is an epoch, as they change only between epochs.
 
-    It begins with a process for each CPU, and never has more than fit into half of the memory.
+    It starts with a process for each CPU, and never has more than fit into half of the memory.
     """
     most = max(1, min(4 * cpus, memory_nbytes // 2 // WORKER_NBYTES))
     return Governor(
@@ -289,18 +293,18 @@ def for_processes(*, cpus: int, memory_nbytes: int) -> Governor:
 
 
 def _median(values: list[float]) -> float:
-    """The middle of ``values``. NumPy's and ``statistics`` would be imported for this alone."""
+    """The median of ``values``, without importing NumPy or ``statistics`` for this alone."""
     values.sort()
     return (values[(len(values) - 1) // 2] + values[len(values) // 2]) / 2
 
 
 def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) -> Setting:
-    """What to do after an epoch with worker processes, whose own work is not seen.
+    """The setting after an epoch with worker processes, whose own work is not measured.
 
     Args:
         governor: decides.
-        figures: of the epoch.
-        memory_nbytes: available now, beside the workers there are.
+        figures: measurements of the epoch.
+        memory_nbytes: memory available now, in addition to what the workers use.
     """
     governor.affordable = governor.setting.workers + memory_nbytes // 2 // WORKER_NBYTES
     if figures.batches < _EPOCH_BATCHES or not figures.elapsed_s:
@@ -308,5 +312,5 @@ def after_epoch(governor: Governor, figures: Snapshot, *, memory_nbytes: int) ->
     return governor.window(
         rate=figures.images / figures.elapsed_s,
         waiting=figures.wait_s / figures.elapsed_s,
-        busy=governor.setting.workers / 2 / _SPARE,  # half of them are tried
+        busy=governor.setting.workers / 2 / _SPARE,  # so that it tries half of them
     )

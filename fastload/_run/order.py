@@ -1,14 +1,14 @@
-"""Step A, order: which sample indices make which batch.
+"""The order of an epoch: which sample indices make which batch.
 
-Indices travel as int64 arrays, one a batch. Torch's own samplers give Python lists of ints; for the
-two that DataLoader makes by itself the same numbers are drawn as arrays. Any other sampler is the
+Each batch of indices is an int64 array. torch's samplers give Python lists; for the two samplers
+that DataLoader makes by itself, the same numbers are drawn as arrays. Any other sampler is the
 user's code and is iterated as it is, on the thread of the training loop.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sized
+from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
 import numpy as np
@@ -23,18 +23,27 @@ from torch.utils.data import (
 
 from .._base import philox
 from .._base.indices import as_indices, repeats_within
+from .._sources.source import nested
 from ..errors import UsageError
 
 _NOTHING = np.empty(0, np.int64)
 
-_ORDER = 0x6F72_6465  # position of the order's random numbers, apart from every transform's
+_ORDER = 0x6F72_6465  # random stream of the order; transforms have other streams
+
+
+def set_epoch_of(parts: Iterable[object], epoch: int) -> None:
+    """Call ``set_epoch`` of those ``parts`` (datasets, samplers) that have it."""
+    for part in parts:
+        set_epoch = getattr(part, "set_epoch", None)
+        if set_epoch is not None:
+            set_epoch(epoch)
 
 
 class EpochSampler(Sampler[int]):
-    """A sampler that is told the epoch, and passes it on to the dataset.
+    """A sampler that keeps the epoch and passes it on to the dataset.
 
     Args:
-        data_source: anything with a length; its indices 0 .. len-1 come, each once.
+        data_source: anything with a length; the sampler gives each of its indices 0 .. len-1 once.
     """
 
     def __init__(self, data_source: Sized) -> None:
@@ -43,32 +52,27 @@ class EpochSampler(Sampler[int]):
         self._chosen = False
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that the next iteration is of; the dataset is told too.
+        """Set the epoch of the next iteration, also of the dataset.
 
-        A trainer that rebuilt the loader tells the sampler alone, and what the dataset augments
-        follows the epoch as well.
+        The dataset's augmentation depends on the epoch, and a trainer that rebuilt the loader calls
+        only the sampler's ``set_epoch``.
         """
-        from .._sources.source import nested  # which knows samplers
-
-        for part in nested(self.data_source):
-            tell = getattr(part, "set_epoch", None)
-            if tell is not None:
-                tell(epoch)
+        set_epoch_of(nested(self.data_source), epoch)
         self.epoch = epoch
         self._chosen = True
 
     def begin(self, epoch: int) -> int:
-        """Begin ``epoch``, or what ``set_epoch`` chose since the last call; return which."""
-        self.epoch = self.coming(epoch)
+        """Begin ``epoch``, or the epoch set since the last call; return its number."""
+        self.epoch = self.upcoming(epoch)
         self._chosen = False
         return self.epoch
 
-    def coming(self, epoch: int) -> int:
-        """What ``begin`` would begin."""
+    def upcoming(self, epoch: int) -> int:
+        """The epoch that ``begin(epoch)`` would begin."""
         return self.epoch if self._chosen else epoch
 
-    def forget(self) -> None:
-        """Forget what ``set_epoch`` chose."""
+    def clear_choice(self) -> None:
+        """Ignore the last call of ``set_epoch``."""
         self._chosen = False
 
     def __len__(self) -> int:
@@ -76,9 +80,10 @@ class EpochSampler(Sampler[int]):
 
 
 class InOrder(EpochSampler, SequentialSampler):
-    """All indices in their order: torch's SequentialSampler for a loader with an int ``seed``.
+    """All indices in order: the SequentialSampler of a loader with an int ``seed``.
 
-    The order needs no epoch, but augmentation does, and trainers tell it to samplers only.
+    The order does not depend on the epoch, but augmentation does, and some trainers call
+    ``set_epoch`` of the sampler only.
     """
 
 
@@ -97,7 +102,7 @@ class SeededSampler(EpochSampler):
     def permutation(self) -> np.ndarray:
         """The order of this epoch: int64 (len,)."""
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
-        # machine: two epochs or two seeds share nothing, which seed + epoch would not give.
+        # machine. With seed + epoch instead, (seed 0, epoch 1) would equal (seed 1, epoch 0).
         draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
         generator = torch.Generator()
         generator.manual_seed(int(draw[0, 0] * 2**48))
@@ -110,9 +115,9 @@ class SeededSampler(EpochSampler):
 def of_loader(
     dataset: Any, shuffle: bool | None, seed: int | None, *, shard: bool
 ) -> tuple[EpochSampler | None, bool | None]:
-    """The ``sampler`` and ``shuffle`` that torch is given for a loader without a sampler."""
+    """The ``sampler`` and ``shuffle`` to pass to torch for a loader that was given no sampler."""
     if shuffle and (shard or seed is not None):
-        # Ranks need one order: without a seed that of seed 0, as in DistributedSampler.
+        # All ranks need the same order: without a seed, that of seed 0, as in DistributedSampler.
         return SeededSampler(dataset, seed or 0), None
     if shuffle or seed is None or isinstance(dataset, IterableDataset):
         return None, shuffle
@@ -120,16 +125,16 @@ def of_loader(
 
 
 SEQUENTIAL = (SequentialSampler, InOrder)
-"""Types of samplers that give all indices in their order."""
+"""Types of samplers that give all indices in ascending order."""
 
 
 class Batches:
-    """Indices cut into batches: views, made when asked for, since an epoch may have millions.
+    """Indices divided into batches, which are views made on demand: an epoch may have millions.
 
     Args:
         indices: int64 (n,).
-        size: of a batch.
-        drop_last: leaves out a last batch that is smaller.
+        size: batch size.
+        drop_last: leave out an incomplete last batch.
     """
 
     def __init__(self, indices: np.ndarray, size: int, drop_last: bool) -> None:
@@ -155,11 +160,11 @@ class Batches:
 
 
 class Order(Iterator[np.ndarray]):
-    """The index batches of one epoch: int64 arrays, drawn when they are asked for.
+    """The index batches of one epoch: int64 arrays, drawn on demand.
 
     Attributes:
-        known: all of them, as soon as torch's or our sampler has drawn them. Without indices for
-            a user's sampler, which is never asked before its turn.
+        known: all batches, as soon as torch's or our sampler has drawn them. Empty for a user's
+            sampler, which is never iterated ahead.
     """
 
     def __init__(self, batches: Iterator[np.ndarray], known: Batches | None = None) -> None:
@@ -169,19 +174,22 @@ class Order(Iterator[np.ndarray]):
     def __next__(self) -> np.ndarray:
         return next(self._batches)
 
-    def begin_with(self, drawn: list[np.ndarray]) -> None:
-        """Put back what was drawn already."""
+    def prepend(self, drawn: list[np.ndarray]) -> None:
+        """Put back batches that were drawn."""
         self._batches = itertools.chain(drawn, self._batches)
 
 
-def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
+def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Order:
     """The batches of one epoch, each an int64 array of indices, in ``batch_sampler``'s order.
 
-    Random numbers are drawn on the thread that iterates, and when torch's samplers draw them.
-    ``whole``: all indices are drawn with the first batch, a user's sampler's too.
+    Random numbers are drawn on the thread that iterates, at the same moments as in torch.
+
+    Args:
+        batch_sampler: gives lists of indices.
+        whole: draw all indices with the first batch, also from a user's sampler.
     """
     if type(batch_sampler) is BatchSampler:
-        sampler: Any = batch_sampler.sampler
+        sampler: Any = batch_sampler.sampler  # its type is checked before any attribute is used
         size = batch_sampler.batch_size
         drop_last = batch_sampler.drop_last
         if type(sampler) in SEQUENTIAL:
@@ -201,35 +209,35 @@ def index_batches(batch_sampler: Any, *, whole: bool = False) -> Order:
     return Order(map(as_indices, batch_sampler))
 
 
-def index_lists(sampler: Any) -> Iterator[Any]:
-    """What ``iter(sampler)`` gives; of torch's own shuffle and sequence cut out of the whole.
+def index_lists(sampler: Iterable[Any]) -> Iterator[Any]:
+    """The items of ``iter(sampler)``; for torch's own samplers they are made from one array.
 
-    Nothing is drawn, and no length is asked for, before the first item is, as in torch.
+    As in torch, nothing is drawn, and no length is asked for, before the first item.
     """
     if type(sampler) is BatchSampler:
         inner = sampler.sampler
         if type(inner) in SEQUENTIAL:
             return _sequential_lists(sampler)
         if type(inner) is RandomSampler and not inner.replacement:
-            if inner._num_samples is None:  # as many as there are; their number may change
+            if inner._num_samples is None:  # the length of the dataset, which may change
                 size = sampler.batch_size
                 known = Batches(_NOTHING, size, sampler.drop_last)
                 return map(np.ndarray.tolist, _random_batches(inner, size, known))
     return iter(sampler)
 
 
-def leave_out(order: Order, batches: int) -> np.ndarray:
-    """Leave out the first ``batches`` of ``order`` and draw the one after: the indices left out."""
+def skip_batches(order: Order, batches: int) -> np.ndarray:
+    """Skip the first ``batches`` of ``order`` and draw the next one; return the skipped indices."""
     skipped = list(itertools.islice(order, batches))
     following = list(itertools.islice(order, 1))
-    order.begin_with(following)
+    order.prepend(following)
     if order.known:
         order.known = order.known.after(len(skipped))
     return np.concatenate(skipped) if skipped else _NOTHING
 
 
-def all_of(sampler: Any) -> list[Any]:
-    """All that ``sampler`` gives. Raises UsageError where that may have no end."""
+def all_indices(sampler: Iterable[Any]) -> list[Any]:
+    """All items of ``sampler``. Raises UsageError if it has no length: it may be endless."""
     if not hasattr(sampler, "__len__"):
         raise UsageError(
             "on_error='refill' takes further samples from the end of the order: expected a sampler "
@@ -241,8 +249,11 @@ def all_of(sampler: Any) -> list[Any]:
 class Repeats:
     """Counts how often each record was drawn in an epoch.
 
-    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation); like torch, we
-    augment it anew each time. ``records`` is the number of records that there are.
+    A sampler may repeat a sample (WeightedRandomSampler, repeated augmentation). As in torch, each
+    repetition is augmented anew.
+
+    Args:
+        records: the number of records of the store.
     """
 
     def __init__(self, records: int) -> None:
@@ -252,14 +263,14 @@ class Repeats:
         """How often each of the batch ``records`` was drawn before: int64 (n,)."""
         within = repeats_within(records)
         before: np.ndarray = self._times[records] + within
-        # of several entries for one record the last stays, and it is the one that counts them all
+        # If a record occurs several times, the last assignment wins, and it has the full count.
         self._times[records] = before + 1
         return before
 
 
-def _all_batches(sampler: Any, known: Batches) -> Iterator[np.ndarray]:
+def _all_batches(sampler: Iterable[Any], known: Batches) -> Iterator[np.ndarray]:
     """The batches of ``known``, which gets all indices of ``sampler`` with the first one."""
-    known.indices = as_indices(all_of(sampler))
+    known.indices = as_indices(all_indices(sampler))
     yield from known
 
 
@@ -271,7 +282,7 @@ def _sequential_lists(sampler: BatchSampler) -> Iterator[list[int]]:
 
 
 def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterator[np.ndarray]:
-    """What torch's RandomSampler and BatchSampler draw, in the same order from the same generator.
+    """The batches that torch's RandomSampler and BatchSampler draw from the same generator.
 
     Source: ``torch.utils.data.sampler``. The generator ends in the same state too, or the order of
     the next epoch would differ from DataLoader's. ``known`` gets its indices with the first batch.
@@ -286,6 +297,7 @@ def _random_batches(sampler: RandomSampler, size: int, known: Batches) -> Iterat
     whole = n // size
     yield from map(known.__getitem__, range(whole))
     if sampler.generator is not None:
-        # RandomSampler draws once more when it is exhausted, which a short last batch finds out.
+        # RandomSampler draws once more when it is exhausted. BatchSampler notices that before it
+        # yields an incomplete last batch.
         torch.randperm(n, generator=generator, device=generator.device)
     yield from map(known.__getitem__, range(whole, len(known)))

@@ -1,4 +1,4 @@
-"""One setting of a loader: what autotune measures, and what a tuned file keeps."""
+"""Point: one setting of a loader, which autotune measures and a tuning file stores."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import dataclasses
 from typing import Any
 
 PREFETCH = 2
-"""torch's own default, where the search begins."""
+"""torch's default, where the search starts."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, order=True)
 class Point:
-    """One setting. Points are ordered from the one that takes least of the machine.
+    """One setting. Points are ordered by the resources that they use, the cheapest first.
 
     Attributes:
-        num_workers: threads in fastload's engines, processes otherwise; 0 works in the loop.
-        batch_size: samples a batch.
-        prefetch_factor: batches ahead: in all, or for each process.
-        cache: as FastLoader's argument; "" stands for none.
-        pin_memory: as torch's; tried where there is CUDA.
-        decode: as FastLoader's argument; "scaled" gives other pixels: tried when asked for.
+        num_workers: threads of fastload's engines, else processes; 0: the loop makes batches.
+        batch_size: samples per batch.
+        prefetch_factor: batches ahead: in total for an engine, else per process.
+        cache: as FastLoader's argument; "" means none.
+        pin_memory: as torch's argument; tried only with CUDA.
+        decode: as FastLoader's argument; "scaled" changes pixels, so it is tried only if asked for.
     """
 
     num_workers: int
@@ -30,7 +30,7 @@ class Point:
     decode: str = "exact"
 
     def arguments(self) -> dict[str, Any]:
-        """FastLoader's arguments."""
+        """The setting as arguments of FastLoader."""
         arguments: dict[str, Any] = {
             "num_workers": self.num_workers,
             "batch_size": self.batch_size,
@@ -50,7 +50,7 @@ class Point:
         return ", ".join([*first, *self.others()])
 
     def others(self) -> list[str]:
-        """What it has beside num_workers and batch_size, as one writes it."""
+        """Its arguments besides num_workers and batch_size, as they are written in code."""
         return [
             f"{name}={value!r}"
             for name, value in self.arguments().items()

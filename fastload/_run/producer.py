@@ -1,6 +1,6 @@
 """The producer of one epoch: a thread that has the engine fill batches, in order.
 
-``_iterator`` says how it runs and how it ends.
+``engine_stream.py`` says how it runs and how it ends.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from .._base.trace import Stamps
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
 from .._sources.source import Source
 from ..errors import UsageError
-from .backpressure import Gate
 from .bad_samples.batch_filler import Filled, Filler, Filling
 from .order import Batches
 from .readahead import ReadAhead
@@ -31,72 +30,81 @@ _E = TypeVar("_E", bound=BaseException)
 # How long the exit of the interpreter waits for a producer.
 _EXIT_S = 5.0
 
-# Whose producer runs, also after its iterator was dropped: a thread that is still in native code
-# when the interpreter is torn down would abort the process.
+# Pipelines whose producer runs, also after their iterator was dropped: a thread that is in native
+# code when the interpreter shuts down would abort the process.
 _running: set[Pipeline] = set()
 
+_Owner = weakref.ref[Iterator[object]]
 
-# Indices of a batch, or what the sampler raised instead; None after the last one; the weak
-# reference to an iterator that is gone; that to memory that was let go; _WAITS: the consumer does.
-_WAITS = "the consumer waits"
-_Task = np.ndarray | BaseException | weakref.ref[Any] | str | None
+_Task = np.ndarray | BaseException | _Owner | None
+"""The indices of a batch, or what the sampler raised instead; None after the last batch; the weak
+reference to the iterator when that has been deleted."""
+
 _Filling = Filling | BaseException
+
+_Result = tuple[bool, Filled | BaseException | type[StopIteration] | None]
+"""What the producer puts into its queue: (whether it is a batch, the batch or how it ended)."""
+
+
+class _Background(Protocol):
+    """What is used of prefetch_generator's thread."""
+
+    queue: queue.Queue[_Result]
+
+    def join(self, timeout: float | None = None) -> None: ...
+    def is_alive(self) -> bool: ...
 
 
 class Pipeline:
-    """The producer's side: no reference to the iterator, so that dropping the iterator ends it."""
+    """The producer and its queues. It does not refer to the iterator, whose deletion ends it."""
 
     def __init__(
         self,
         source: Source,
-        decoder: Decoder,
+        engine: BatchEngine,
         known: Batches,
         filler: Filler,
         timeout_s: float,
         stamps: Stamps,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._filler = filler
         self._timeout_s = timeout_s or None
         self._stamps = stamps
-        self._ahead = ReadAhead(decoder, source.lookup, known)
+        self._ahead = ReadAhead(engine, source.lookup, known)
         self._pid = os.getpid()
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
-        self._owner: weakref.ref[Any] | None = None
-        self._ordered: collections.deque[np.ndarray | BaseException] = collections.deque()
+        self._owner: _Owner | None = None
         self._filling: collections.deque[_Filling] = collections.deque()
-        self._early: _Filling | None = None  # the first of those, begun without memory
-        self._gate: Gate | None = None
-        self._results: Any = None
+        self._results: _Background | None = None
         self._closing = threading.Event()
         self.taken = 0
-        """Batches that the consumer was given, errors in their places among them."""
+        """Batches that the consumer has taken, errors included."""
 
-    def start(self, owner: Iterator[Any]) -> None:
-        """Start the producer; it ends when ``owner`` is gone."""
+    def start(self, owner: Iterator[object]) -> None:
+        """Start the producer. It ends when ``owner`` is deleted."""
         from prefetch_generator import BackgroundGenerator
 
-        self._decoder.acquire(self)
+        self._engine.acquire(self)
         _running.add(self)
-        # Last of all, so that it is called first: libraries that a decoder has loaded meanwhile end
-        # then too, and DALI complains of who still uses it.
+        # Registered again, so that it runs first: libraries that an engine has loaded meanwhile end
+        # at exit too, and DALI complains if it is still in use.
         atexit.unregister(_close_all)
         atexit.register(_close_all)
-        # When the iterator is dropped, its weak reference is put among the tasks, which tells the
-        # producer to end. The callback is a C function on purpose: a finalizer in Python could be
-        # interrupted by Ctrl-C, and what a finalizer raises is swallowed.
+        # When the iterator is deleted, its weak reference is put into the queue of tasks, which
+        # tells the producer to end. The callback is a C function on purpose: Ctrl-C could interrupt
+        # a finalizer in Python, and what a finalizer raises is swallowed.
         self._owner = weakref.ref(owner, self._tasks.put)
-        self._gate = Gate(self._decoder.rings, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
-        # can always be ended (with a bound, leaving early would leave it blocked for ever).
+        # can always be ended.
         self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
 
     def use_threads(self, threads: int) -> None:
-        """Batches submitted from now on are worked on by so many threads."""
-        self._decoder.threads = threads
+        """Fill the batches submitted from now on with so many threads."""
+        self._engine.use_threads(threads)
 
     def put(self, indices: np.ndarray | BaseException | None) -> None:
-        """Ask for one more batch; None says that there are no more, an error takes its place."""
+        """Ask for one more batch. None: there are no more; an error is raised in its place."""
         self._tasks.put(indices)
 
     def next(self) -> Filled | None:
@@ -104,112 +112,92 @@ class Pipeline:
         if self._closing.is_set():
             return None
         if os.getpid() != self._pid:
-            raise UsageError("the iterator is of the process before the fork; make one in this one")
+            raise UsageError(
+                "this iterator belongs to the parent process: make another one after the fork"
+            )
         outcome = self._make() if self._results is None else self._take()
         if not isinstance(outcome, BaseException):
             return outcome
         try:
             raise outcome
         finally:
-            del outcome  # its traceback holds this frame: the cycle would keep the thread
+            del outcome  # its traceback holds this frame: a cycle that would keep the thread
 
-    def results(self) -> Any:
-        """The queue of batches that are ready; None where each is made when it is asked for."""
+    def results(self) -> queue.Queue[_Result] | None:
+        """The queue of batches that are ready; None where each is made when it is wanted."""
         return None if self._results is None else self._results.queue
 
     def _make(self) -> Filled | BaseException | None:
-        """The next batch, made here."""
+        """The next batch, made on this thread."""
         indices = self._tasks.get()
         self.taken += 1
         if isinstance(indices, BaseException):
             return indices
         return self._finish(self._submit(indices)) if isinstance(indices, np.ndarray) else None
 
-    def _take(self) -> Any:
+    def _take(self) -> Filled | BaseException | None:
         """The next batch from the producer."""
-        assert self._gate is not None
-        if self._gate.ask():
-            self._tasks.put(_WAITS)
+        assert self._results is not None
         try:
-            made, outcome = self._results.queue.get(timeout=self._timeout_s)
+            _, outcome = self._results.queue.get(timeout=self._timeout_s)
         except queue.Empty:
             raise RuntimeError(
                 f"DataLoader timed out after {self._timeout_s} seconds: reading or decoding a "
                 "batch took longer"
             ) from None
         self.taken += 1
-        # It ends with the type StopIteration.
-        return outcome if made or isinstance(outcome, BaseException) else None
+        return None if isinstance(outcome, type) else outcome  # the type is StopIteration: the end
 
     def close(self, timeout_s: float | None = None) -> None:
         """End the producer, waiting at most ``timeout_s``. May be called again if interrupted."""
         if os.getpid() != self._pid:
             return
         self._closing.set()
-        self._tasks.put(None)  # also to a thread whose start was interrupted
+        self._tasks.put(None)  # also for a thread whose start was interrupted
         for filling in list(self._filling):
             _cancel(filling)
         if self._results is not None:
-            if self._results is not threading.current_thread():
+            current: object = threading.current_thread()
+            if self._results is not current:
                 self._results.join(timeout_s)
-            while not self._results.queue.empty():  # let go of the slabs of batches nobody wants
+            while not self._results.queue.empty():  # release the slabs of batches not taken
                 self._results.queue.get()
-            self._results.queue.put((False, StopIteration))  # to a thread that waits in next()
+            self._results.queue.put((False, StopIteration))  # for a thread that waits in next()
         self._release()
 
     def _produce(self) -> Iterator[Filled | BaseException]:
-        """Fill batches in order, with as many in the engine at a time as were asked for."""
+        """Fill batches in order; the engine has as many at a time as were asked for."""
         ended = False
         try:
             while not self._closing.is_set():
-                while (self._ordered or not ended) and not (self._filling and self._tasks.empty()):
+                # Wait for a task only while nothing is being filled.
+                while not ended and not (self._filling and self._tasks.empty()):
                     task = self._tasks.get()
                     if self._closing.is_set() or task is self._owner:
                         return
                     if task is None:
                         ended = True
-                    elif isinstance(task, (np.ndarray, BaseException)):
-                        self._ordered.append(task)
-                    self._begin()  # also after what says that it may begin now
+                    else:
+                        assert isinstance(task, (np.ndarray, BaseException))
+                        submitted = self._submit(task) if isinstance(task, np.ndarray) else task
+                        self._filling.append(submitted)
                 if not self._filling:
                     return
                 yield self._finish_first()
-                self._begin()
         finally:
-            for filling in (self._early, *self._filling):
+            for filling in self._filling:
                 _cancel(filling)
             self._release()
 
     def _release(self) -> None:
-        if self._gate is not None:
-            self._gate.close()
-        self._decoder.release(self)
+        self._engine.release(self)
         _running.discard(self)
 
-    def _begin(self) -> None:
-        """Give the engine what was ordered and may begin."""
-        assert self._gate is not None
-        while self._ordered and not self._closing.is_set():
-            first = self._ordered[0]
-            if isinstance(first, np.ndarray) and not self._gate.open():
-                if self._early is None and self._decoder.early and not self._stamps.timeline:
-                    self._early = self._submit(first, early=True)
-                return
-            self._ordered.popleft()
-            self._gate.begun()
-            early, self._early = self._early, None
-            if early is not None:
-                self._filling.append(_gone_on(early))
-            else:
-                self._filling.append(
-                    self._submit(first) if isinstance(first, np.ndarray) else first
-                )
-
-    def _submit(self, indices: np.ndarray, *, early: bool = False) -> _Filling:
+    def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
         try:
             timed = self._stamps.timeline is not None
-            filling = self._filler.begin(indices, timed=timed, early=early)
+            filling = self._filler.begin(indices, timed=timed)
             self._ahead.submitted(filling.records)
             return filling
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
@@ -218,12 +206,9 @@ class Pipeline:
             self._stamps.stage("prepare", begin)
 
     def _finish_first(self) -> Filled | BaseException:
-        # It stays in the queue while it is being filled, where close() finds it.
-        assert self._gate is not None
-        filling = self._filling[0]
-        filled = self._finish(filling)
+        # It stays in the queue while it is being filled, so that close() finds it.
+        filled = self._finish(self._filling[0])
         self._filling.popleft()
-        self._gate.made(_idle_share(filling, self._decoder.threads))
         return filled
 
     def _finish(self, filling: _Filling) -> Filled | BaseException:
@@ -234,7 +219,7 @@ class Pipeline:
             filled = self._filler.finish(filling)
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
-        except BaseException:  # Ctrl-C while the caller's thread decodes: nothing may go on writing
+        except BaseException:  # Ctrl-C while the caller's thread decodes: stop all writing
             _cancel(filling)
             raise
         if ticket is not None:
@@ -249,41 +234,18 @@ class Pipeline:
             self._stamps.count(
                 batches_ready=0 if self._results is None else self._results.queue.qsize(),
                 batches_being_filled=len(self._filling),
-                slabs_in_use=self._decoder.slabs_in_use(),
+                slabs_in_use=sum(ring.in_use() for ring in self._engine.rings),
             )
         return filled
 
 
 def below(error: _E) -> _E:
-    """``error`` without the frame that caught it in its traceback."""
+    """``error``, without the frame that caught it in its traceback."""
     trace = error.__traceback__
     return error.with_traceback(None if trace is None else trace.tb_next)
 
 
-def _gone_on(filling: _Filling) -> _Filling:
-    """``filling``, which was begun early, now that there may be memory for it."""
-    if isinstance(filling, BaseException) or filling.ticket is None:
-        return filling
-    try:
-        filling.ticket.go_on()
-    except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
-        filling.ticket.cancel()
-        return error
-    return filling
-
-
-def _idle_share(filling: _Filling, threads: int) -> float:
-    """Of the time that a batch took: what threads were idle at its end, less what began early."""
-    if isinstance(filling, BaseException) or filling.ticket is None or not filling.records.size:
-        return 0.0
-    begun, count = filling.ticket.begun, len(filling.records)
-    if begun:
-        return -begun / count
-    # On average a thread that finds nothing more to begin waits for half a sample of another's.
-    return threads / (2 * count)
-
-
-def _cancel(filling: _Filling | None) -> None:
+def _cancel(filling: _Filling) -> None:
     if isinstance(filling, Filling) and filling.ticket is not None:
         filling.ticket.cancel()
 

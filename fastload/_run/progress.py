@@ -1,10 +1,10 @@
-"""How far a loader's iteration has come: what ``state_dict`` saves and ``load_state_dict`` reads.
+"""Progress: how far an iteration has come. ``state_dict`` saves it, ``load_state_dict`` reads it.
 
-What is saved is small and made without copying: numbers that are counted anyway, and the states of
-torch's generators from before the epoch drew from them. From those the order is drawn again, and
-what was consumed is left out. Iterable datasets add the position of each worker, as it was when the
-newest batch that was handed out was made: what is prefetched has not happened. So do map-style
-datasets with a state of their own.
+The state is small: numbers that are counted anyway, and the states of torch's generators from
+before the epoch drew from them. Resuming draws the order again from those and skips the samples
+that were consumed. For datasets that are iterable or have a state of their own, the position of
+each worker is saved too, as of the newest batch that was handed out: prefetched batches are not
+counted.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from ..errors import UsageError
 
 
 class Position(NamedTuple):
-    """Where the dataset of one worker stands.
+    """How far one worker has read its dataset.
 
     Attributes:
-        batches: that it gave; of a map-style dataset they are not counted here.
-        state: of the "dataset" and of its "iterator", where these have one.
-        ended: it has no more.
-        failed: batches that raised instead; they are not among ``batches``.
-        since: batches that it gave since ``state`` was taken.
+        batches: batches made so far; not counted for a map-style dataset.
+        state: states of the "dataset" and its "iterator", as far as these have one.
+        ended: there are no more batches.
+        failed: batches that raised; not included in ``batches``.
+        since_state: batches made since ``state`` was taken.
     """
 
     batches: int = 0
     state: dict[str, Any] | None = None
     ended: bool = False
     failed: int = 0
-    since: int = 0
+    since_state: int = 0
 
-    def news(self) -> Position:
-        """The same without a state that was in the position before."""
-        return self._replace(state=None) if self.since else self
+    def delta(self) -> Position:
+        """This position without a state that an earlier position already had."""
+        return self._replace(state=None) if self.since_state else self
 
-    def after(self, last: Position) -> Position:
-        """The whole of what is ``news`` after ``last``."""
-        return self._replace(state=last.state) if self.since else self
+    def applied_to(self, last: Position) -> Position:
+        """The full position that this delta describes, given the one before it."""
+        return self._replace(state=last.state) if self.since_state else self
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,10 +50,9 @@ class Positions:
     """Where the datasets of an iteration resume.
 
     Attributes:
-        epoch: that it is of.
-        workers: one a worker process, or one for this process; none where they are at its
-            beginning.
-        before: where they stood at the end of the epoch before, if they outlived it.
+        epoch: the epoch of these positions.
+        workers: one for each worker process, or one for this process; empty at the epoch's start.
+        before: positions at the end of the previous epoch, if the datasets outlived it.
     """
 
     epoch: int
@@ -61,7 +60,7 @@ class Positions:
     before: tuple[Position, ...]
 
     def of(self, worker: int) -> tuple[Position, Position]:
-        """Where one of them resumes, and where it stood at the end of the epoch before."""
+        """Where ``worker`` resumes, and where it was at the end of the previous epoch."""
         now, before = (
             known[worker] if known else Position() for known in (self.workers, self.before)
         )
@@ -73,35 +72,35 @@ _VERSION = 1
 
 @dataclasses.dataclass
 class Progress:
-    """One iteration, as far as the consumer has come.
+    """How far the consumer has come in one iteration.
 
     Attributes:
-        epoch: that it is of.
-        batches: index batches consumed since the epoch began, by whichever run; of an iterable
-            dataset, batches.
-        first: samples of the epoch's order, of all ranks, consumed before this iteration began.
-        since: index batches consumed since then.
-        refilled: samples taken from the order's end, to fill up batches with.
-        length: samples that the order has for this rank from there on; None where the order is not
-            a function of seed and epoch.
-        total: samples of the whole order, of all ranks.
+        epoch: its epoch.
+        batches: index batches consumed since the epoch began, including those of the runs that this
+            one resumes; for an iterable dataset, batches.
+        first: samples of the epoch's order, over all ranks, consumed before this iteration began.
+        since_start: index batches consumed by this iteration.
+        refilled: samples taken from the end of the order to refill batches.
+        length: samples of this rank from ``first`` on; None if the order is not a function of seed
+            and epoch.
+        total: samples of the whole order, over all ranks.
         batch_size, world_size, seed: of this iteration.
         generators: states of torch's generators before the epoch drew from them.
-        sampler: state of the user's sampler then, where it has one.
-        sampler_epoch: that the user's sampler had been told, such as a DistributedSampler.
-        base_seed: what persistent workers had been seeded with before, or None.
-        workers: of a dataset that is iterable or has a state of its own, one a worker.
-        before: the same at the end of the epoch before, where the datasets outlived it.
-        turn: whose batch comes next.
-        begun: the order has been drawn.
-        ended: the epoch has.
-        unordered: its batches do not come in the order of their samples, so there is no state.
+        sampler: state of the user's sampler at that time, if it has one.
+        sampler_epoch: epoch of the user's sampler, such as a DistributedSampler.
+        base_seed: what persistent workers were seeded with, or None.
+        workers: positions of a dataset that is iterable or stateful, one for each worker.
+        before: the same at the end of the previous epoch, if the datasets outlived it.
+        next_worker: the worker whose batch comes next.
+        order_drawn: the order has been drawn from the generators.
+        ended: the epoch is over.
+        unordered: batches do not come in the order of their samples, so there is no state.
     """
 
     epoch: int
     batches: int = 0
     first: int = 0
-    since: int = 0
+    since_start: int = 0
     refilled: int = 0
     length: int | None = None
     total: int | None = None
@@ -114,31 +113,31 @@ class Progress:
     base_seed: int | None = None
     workers: list[Position] = dataclasses.field(default_factory=list)
     before: list[Position] = dataclasses.field(default_factory=list)
-    turn: int = 0
-    begun: bool = True
+    next_worker: int = 0
+    order_drawn: bool = True
     ended: bool = False
     unordered: bool = False
-    _fixed: dict[str, Any] | None = None  # the part of the state that an epoch does not change
+    _fixed: dict[str, Any] | None = None  # the entries of the state that stay the same all epoch
 
-    def begin(self) -> None:
-        """The order is drawn."""
-        self.begun, self._fixed = True, None
+    def mark_drawn(self) -> None:
+        """Note that the order has been drawn."""
+        self.order_drawn, self._fixed = True, None
 
     def batch(self) -> None:
-        """One more index batch was consumed."""
+        """Count one more consumed index batch."""
         self.batches += 1
-        self.since += 1
+        self.since_start += 1
 
     def samples(self) -> int | None:
-        """Samples of the epoch's order that all ranks have consumed; None where it is not ours."""
+        """Samples of the order that all ranks have consumed; None for a user's order."""
         if self.length is None:
             return None
-        mine = min(self.since * (self.batch_size or 1), self.length)
+        mine = min(self.since_start * (self.batch_size or 1), self.length)
         return self.first + mine * self.world_size
 
     def state(self) -> dict[str, Any]:
-        """What resumes this iteration; beside the user's states, of what JSON has."""
-        # Called between batches, which leave the caches cold: so it touches as little as can be.
+        """The checkpoint. Everything but the states of user objects can be written as JSON."""
+        # Called between batches, when CPU caches are cold, so it touches as little as possible.
         if self._fixed is None:
             self._fixed = {
                 "version": _VERSION,
@@ -150,14 +149,14 @@ class Progress:
                 "batch_size": self.batch_size,
                 "world_size": self.world_size,
                 "seed": self.seed,
-                "generators": [_written(state) for state in self.generators],
+                "generators": [_encoded(state) for state in self.generators],
                 "sampler": self.sampler,
                 "sampler_epoch": self.sampler_epoch,
                 "base_seed": self.base_seed,
                 "workers": [],
                 "before": [],
                 "turn": 0,
-                "begun": self.begun,
+                "begun": self.order_drawn,
                 "decode": None,
             }
         state = self._fixed.copy()
@@ -167,30 +166,31 @@ class Progress:
         if self.refilled:
             state["refilled"] = self.refilled
         if self.workers:
-            state["turn"] = self.turn
+            state["turn"] = self.next_worker
             state["workers"] = [tuple(worker) for worker in self.workers]
-        # What was before matters to a dataset that has given no state since.
+        # Positions of the previous epoch matter only to workers without a state in this one.
         if self.before and not (self.workers and all(worker.state for worker in self.workers)):
             state["before"] = [tuple(worker) for worker in self.before]
         return state
 
 
 def read(state: Mapping[str, Any]) -> Progress:
-    """The progress that ``state`` was made of. Raises UsageError where it is none of ours."""
+    """The progress saved in ``state``. Raises UsageError if it is not a FastLoader's state."""
     version = state.get("version") if isinstance(state, Mapping) else None
     if version != _VERSION:
         found = f"version {version!r}" if version is not None else f"a {type(state).__name__}"
         if version is None and isinstance(state, Mapping):
             found += f" with the keys {list(state)}"
         raise UsageError(
-            f"expected what FastLoader.state_dict() of version {_VERSION} returned, got {found}"
+            f"load_state_dict: expected what FastLoader.state_dict() of version {_VERSION} "
+            f"returned, got {found}"
         )
     samples = state["samples"]
     return Progress(
         epoch=int(state["epoch"]),
         batches=int(state["batches"]),
         first=int(samples or 0),
-        refilled=int(state.get("refilled", 0)),  # version 1 did without for a while
+        refilled=int(state.get("refilled", 0)),  # missing in early states of version 1
         length=None if samples is None else 0,
         total=state["total"],
         batch_size=state["batch_size"],
@@ -202,40 +202,46 @@ def read(state: Mapping[str, Any]) -> Progress:
         base_seed=state["base_seed"],
         workers=[_position(*worker) for worker in state["workers"]],
         before=[_position(*worker) for worker in state.get("before", ())],
-        turn=int(state["turn"]),
-        begun=bool(state["begun"]),
+        next_worker=int(state["turn"]),
+        order_drawn=bool(state["begun"]),
     )
 
 
-def _written(generator: torch.Tensor) -> str:
+def _encoded(generator: torch.Tensor) -> str:
     return base64.b64encode(generator.numpy().tobytes()).decode()
 
 
 def _generator(saved: str | torch.Tensor) -> torch.Tensor:
-    """The state of a generator; version 1 had it as a tensor for a while."""
+    """The state of a generator; a tensor in early states of version 1."""
     if isinstance(saved, torch.Tensor):
         return saved
     return torch.frombuffer(bytearray(base64.b64decode(saved)), dtype=torch.uint8)
 
 
-def _position(batches: int, state: Any, ended: bool, failed: int = 0, since: int = 0) -> Position:
-    """What was saved; version 1 did without the last two, and with one state, for a while."""
+def _position(
+    batches: int,
+    state: dict[str, Any] | tuple[str, Any] | None,
+    ended: bool,
+    failed: int = 0,
+    since_state: int = 0,
+) -> Position:
+    """A saved position. Early states of version 1 lack the last two, and hold one (name, state)."""
     if state is not None and not isinstance(state, dict):
         state = dict([state])
-    return Position(int(batches), state, bool(ended), int(failed), int(since))
+    return Position(int(batches), state, bool(ended), int(failed), int(since_state))
 
 
 def positions(progress: Progress | None, workers: int) -> Positions | None:
-    """Where datasets resume in ``workers`` processes (0: in this one).
+    """Where the datasets in ``workers`` processes (0: in this one) resume; None: at the start.
 
-    Raises UsageError where they cannot: each worker has its part of the data, or its own state.
+    Raises UsageError if the state is of another number of workers.
     """
     if progress is None or not (progress.workers or progress.before):
         return None
     for known in (progress.workers, progress.before):
         if known and len(known) != max(workers, 1):
             raise UsageError(
-                f"the state is of a dataset with {len(known)} workers, each with its own part of "
-                f"the data or its own state; resume it with as many, not with num_workers={workers}"
+                f"load_state_dict: the state is of {len(known)} workers, each with its own part of "
+                f"the data or its own state, got num_workers={workers}: resume with as many workers"
             )
     return Positions(progress.epoch, tuple(progress.workers), tuple(progress.before))

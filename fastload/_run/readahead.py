@@ -1,15 +1,15 @@
-"""Read-ahead: the system is told which records come next, so that decoding need not wait for them.
+"""Read-ahead: announces to the system which records come next, so that decoding need not wait.
 
-The order of an epoch is known, so the records behind the batches that are being filled can be on
-their way: many requests at a time, sorted by their place on the disk, each as long as its record.
-What the system does by itself when a page of a mapped file is missing is a guess around that page,
-one for each decoding thread; with a random order it reads too much or too little.
+The order of an epoch is known, so the records of the next batches can be requested early: many at a
+time, sorted by their place on the disk, each as long as its record. By itself, the system guesses
+what to read around a missing page of a mapped file, once per decoding thread; in a random order it
+reads too much or too little.
 
-Where the page cache holds everything this would be work for nothing. So the first batch of an epoch
-is announced in any case; after that, a look at the process's own counters of reading, once a batch,
-says whether anything came from the disk since the last look, and if so the window ahead is kept
-announced for some batches. Reading that announcements cause counts too: they go on for as long as
-they serve.
+Where the page cache holds everything, announcing is wasted work. So only the first batch of an
+epoch is always announced. After that, the process's own counters of reading are compared once per
+batch: if anything was read from the disk since the last batch, the window ahead is announced for
+some batches. The counters include what announcements read, so announcing continues as long as it is
+of use.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
 from ..errors import DataError
 from ..storage.base import Spans
 from .order import Batches
 
-# Announced ahead of the batches in the engine: 60 ms of a disk that reads 1 GB/s, and small against
-# the page cache. Announced in pieces, each sorted by itself.
+# Bytes announced ahead of the batches in the engine: 60 ms of a disk that reads 1 GB/s, and small
+# against the page cache. Each piece is sorted by itself.
 _WINDOW_NBYTES = 64 << 20
 _PIECE_NBYTES = 16 << 20
 
-# Less than this between two batches is no reason: other parts of the process read files as well.
+# Less than this between two batches does not count: other parts of the process read files too.
 _NOISE_NBYTES = 64 << 10
 
-# For so many batches announcing goes on after the last one that something was read for.
+# Announcing continues for so many batches after the last one for which something was read.
 _PERSISTENCE = 8
 
-# What a record that is a whole file counts, as its length is not known here, and what any record
-# counts beside its length: it begins and ends in the middle of a page.
+# The assumed length of a record that is a whole file, because its length is not known here; and
+# what any record takes beyond its length, because it starts and ends within a page.
 _FILE_NBYTES = 128 << 10
 _PAGE_NBYTES = 4 << 10
 
-# Tables of records up to this are announced before anything is known of the cache: 1.7 million
-# records in LMDB, 0.8 ms of work for nothing.
+# Tables of records up to this size are announced at once: 1.7 million records in LMDB, and 0.8 ms
+# of wasted work where the page cache has them.
 _SMALL_TABLES_NBYTES = 64 << 20
 
-# Batches that have only their own records announced: the first ones are to come soon.
+# For so many batches only their own records are announced, so that the first ones come soon.
 _FIRST_BATCHES = 3
 
-# Batches announced at a time at most: the batch that was submitted is not to wait for Python here.
+# Batches announced at a time, at most: the submitted batch must not wait for Python here.
 _BATCHES = 16
 
 
@@ -56,40 +56,40 @@ class ReadAhead:
     """Announces the records of one epoch to the system.
 
     Args:
-        decoder: its ``readahead`` is called.
+        engine: its ``readahead`` is called.
         lookup: indices of the dataset -> record numbers, both int64.
-        order: the batches of the whole epoch, there at the latest with the first one; nothing
-            where they are not known, and each batch is announced when it is submitted.
+        order: the batches of the whole epoch, known at the latest with the first one; empty where
+            they are not known: then each batch is announced when it is submitted.
     """
 
     def __init__(
         self,
-        decoder: Decoder,
+        engine: BatchEngine,
         lookup: Callable[[np.ndarray], np.ndarray],
         order: Batches,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._lookup = lookup
         self._order = order
         self._submitted = 0
-        self._cold = 0  # batches until announcing ends
+        self._cold = 0  # batches until announcing stops
         self._ahead: collections.deque[int] = collections.deque()  # announced batches, in bytes
         self._counter = _nbytes_read()
-        self._tables: Spans | None = decoder.store.tables()
+        self._tables: Spans | None = engine.store.tables()
         if self._tables.nbytes.sum() <= _SMALL_TABLES_NBYTES:
             self._announce_tables()
 
     def submitted(self, records: np.ndarray) -> None:
-        """The engine got one more batch, ``records``: announce what follows, if it must be read."""
+        """The engine got one more batch, ``records``: announce the next if the disk is read."""
         self._submitted += 1
-        try:  # rather than ask first: without workers, threads may share an iterator
+        try:  # not "if": without workers, threads may share an iterator
             self._ahead.popleft()
             announced = True
         except IndexError:
             announced = False
         try:
             if self._submitted == 1:
-                self._decoder.readahead([self._spans(records)], wait=True)
+                self._engine.readahead([self._spans(records)], wait=True)
                 announced = True
             self._look()
             if not self._cold:
@@ -97,11 +97,11 @@ class ReadAhead:
                 return
             self._cold -= 1
             if not announced:
-                self._decoder.readahead([self._spans(records)])
+                self._engine.readahead([self._spans(records)])
             if self._submitted > _FIRST_BATCHES:
                 self._top_up()
         except DataError:
-            pass  # spans that are not in the store: reported when their batch is filled
+            pass  # the engine raises it when it fills the batch
 
     def _look(self) -> None:
         """Note whether anything was read from a disk since the last look."""
@@ -112,14 +112,14 @@ class ReadAhead:
         self._counter = counter
 
     def _announce_tables(self) -> None:
-        """Announce, once in an epoch, what looking up records reads."""
+        """Announce, once per epoch, the tables that looking up records reads."""
         tables, self._tables = self._tables, None
         if tables is not None and len(tables.nbytes):
             wait = int(tables.nbytes.sum()) <= _SMALL_TABLES_NBYTES
-            self._decoder.readahead([tables], wait=wait)
+            self._engine.readahead([tables], wait=wait)
 
     def _top_up(self) -> None:
-        """Announce whole batches until the window is full, if a piece is missing from it."""
+        """Announce whole batches until the window is full, if at least a piece is missing."""
         total = sum(self._ahead)
         if total > _WINDOW_NBYTES - _PIECE_NBYTES:
             return
@@ -134,22 +134,22 @@ class ReadAhead:
             self._ahead.append(nbytes)
             total += nbytes
             if total - begin >= _PIECE_NBYTES:
-                self._decoder.readahead(piece)
+                self._engine.readahead(piece)
                 piece, begin = [], total
             if total >= _WINDOW_NBYTES:
                 break
         if piece:
-            self._decoder.readahead(piece)
+            self._engine.readahead(piece)
 
     def _spans(self, records: np.ndarray) -> Spans:
-        return self._decoder.store.spans(records)
+        return self._engine.store.spans(records)
 
 
 def _nbytes_read() -> int:
-    """Bytes this process had to wait for or asked ahead from disks; only differences mean a thing.
+    """Bytes that this process has read from disks; only differences are meaningful.
 
-    Blocks read are counted where the file system's driver does so; pages that a mapped file
-    lacked are counted everywhere.
+    Blocks are counted where the file system's driver counts them; missing pages of mapped files
+    are counted everywhere.
     """
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_inblock * 512 + usage.ru_majflt * resource.getpagesize()

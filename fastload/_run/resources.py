@@ -1,36 +1,39 @@
-"""What a loader keeps from one epoch to the next: engines, memory, workers, measurements."""
+"""Resources: what a loader keeps from one epoch to the next."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from .._base.machine import cpu
+from .._engine.base import BatchEngine
 from .._engine.cache.cache import Cache
-from .._engine.decoder import Decoder
 from ..storage.base import Store
 from .config import LoaderConfig
-from .measured import Measured
+from .measurements import Measurements
 
-if TYPE_CHECKING:  # what not every loader needs
+if TYPE_CHECKING:  # not every loader needs these
+    from torch.utils.data.dataloader import _BaseDataLoaderIter
+
     from .._base.devices.mover import Mover
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
+    from .._engine.device_stage import DeviceStage
+    from .._transforms.plan import Plan
     from .decode_device import Choice
     from .governor import Governor
 
 
 class EngineKey(NamedTuple):
-    """What an engine was made for: it serves the epochs that want the same.
+    """What an engine was made for. It is reused by epochs with the same key.
 
     Attributes:
-        process: that made it; after a fork its threads are the parent's.
+        process: id of the process that made it; after a fork, its threads are the parent's.
         parts: the stores that it reads.
         engine, device: which engine, and where it decodes.
     """
@@ -43,44 +46,48 @@ class EngineKey(NamedTuple):
 
 @dataclasses.dataclass
 class Resources:
-    """What one loader keeps; of it only what is plain data is pickled.
+    """What one loader keeps. Only plain data is pickled.
 
     Attributes:
+        measurements: of the running epoch, or of the last one.
         cache: of records or images, or None.
-        governor: adjusts the workers where ``num_workers="auto"``, else None.
-        choice: where ``decode_device="auto"`` found decoding faster, or None so far.
+        governor: adjusts the workers if ``num_workers="auto"``, else None.
+        choice: what ``decode_device="auto"`` chose, or None so far.
         waiting: measures how long the dataset's code waits.
-        engine: what the engine was made for, and the engine.
-        looked_at: the stores, the records that were looked at, and those that Pillow decodes.
+        engine: the engine, and what it was made for.
+        looked_at: stores, the sample of their records that was examined, and those of the sample
+            that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
         warm: slabs for large batches that are collated in this process.
-        mover: moves batches to the device; with the process that it belongs to.
-        turn: lock for the threads of ``prefetch_thread``; with the process that it belongs to.
-        inner: what keeps the worker processes of a user's Dataset, where they persist.
-        torchs: torch's own iterator whose worker processes persist.
-        measured: of the epoch that runs, or of the last one.
-        replayed: images/s of the loop on one batch again and again; 0 where it was not tried.
+        mover: the id of this process, and what moves batches to the device.
+        stage: finishes images on the device; with its mover and its plan.
+        fetch_lock: the id of this process, and the lock of the threads of ``prefetch_thread``.
+        outcomes: what keeps the persistent worker processes of a user's Dataset.
+        torch_iterator: torch's own iterator whose worker processes persist.
+        measurements: of the current epoch, or of the last one.
+        replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
 
-    measured: Measured
+    measurements: Measurements
 
     cache: Cache | None = None
     governor: Governor | None = None
     choice: Choice | None = None
     waiting: cpu.Waiting = dataclasses.field(default_factory=cpu.Waiting)
-    engine: tuple[EngineKey, Decoder] | None = None
+    engine: tuple[EngineKey, BatchEngine] | None = None
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
     ring: SharedRing | None = None
     warm: SlabRing | None = None
     mover: tuple[int, Mover] | None = None
-    turn: tuple[int, threading.Lock] | None = None
-    inner: object | None = None
-    torchs: Iterator[Any] | None = None
+    stage: tuple[Mover, Plan, DeviceStage] | None = None
+    fetch_lock: tuple[int, threading.Lock] | None = None
+    outcomes: object | None = None
+    torch_iterator: _BaseDataLoaderIter | None = None
     replayed: float = 0.0
 
     def end_workers(self) -> None:
-        """Let go of worker processes that persist; the next epoch starts others."""
-        self.inner = self.torchs = None
+        """Drop persistent worker processes; the next epoch starts new ones."""
+        self.outcomes = self.torch_iterator = None
 
     def mover_to(self, device: torch.device, ahead: int) -> Mover:
         """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
@@ -97,14 +104,24 @@ class Resources:
         return self.mover[1]
 
     def lock(self) -> threading.Lock:
-        """The lock of this process's threads; a forked child gets another one."""
-        if self.turn is None or self.turn[0] != os.getpid():
-            self.turn = os.getpid(), threading.Lock()
-        return self.turn[1]
+        """The lock of this process's threads; a forked child gets a new one."""
+        if self.fetch_lock is None or self.fetch_lock[0] != os.getpid():
+            self.fetch_lock = os.getpid(), threading.Lock()
+        return self.fetch_lock[1]
 
     def __getstate__(self) -> dict[str, Any]:
-        # Threads, processes, shared memory, streams: another process makes its own.
-        alive = ("engine", "looked_at", "ring", "warm", "mover", "turn", "inner", "torchs")
+        # Threads, processes, shared memory and streams cannot be pickled; the copy makes its own.
+        alive = (
+            "engine",
+            "looked_at",
+            "ring",
+            "warm",
+            "mover",
+            "stage",
+            "fetch_lock",
+            "outcomes",
+            "torch_iterator",
+        )
         return {**self.__dict__, **dict.fromkeys(alive)}
 
 

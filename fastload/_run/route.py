@@ -1,4 +1,4 @@
-"""Route: who makes the batches of a loader, and why."""
+"""Route: what makes the batches of a loader, and why."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from .._engine import chosen
+from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError
@@ -18,27 +18,28 @@ from .row_order import check_rows
 
 @dataclasses.dataclass(frozen=True)
 class EngineRoute:
-    """An engine of fastload fills whole batches.
+    """An engine of fastload makes whole batches.
 
     Attributes:
-        source: what it reads, with the dtype, layout and decoding that the loader asks for.
+        source: what the engine reads, with the dtype, layout and decoding of the loader.
     """
 
     source: Source
 
     @property
     def decodes(self) -> bool:
-        """Whether it decodes images, rather than copying rows of tensors."""
+        """Whether it decodes images; otherwise it copies rows of tensors."""
         return not self.source.tensors
 
 
 @dataclasses.dataclass(frozen=True)
 class WorkersRoute:
-    """The dataset's own code makes the samples: in worker processes, or in this one.
+    """The dataset's own code makes the samples, in worker processes or in this one.
 
     Attributes:
         reason: why, for ``explain()``.
-        hybrid: where an engine begins each sample and Python ends it: what the engine reads.
+        hybrid: what an engine reads if it makes the first part of each sample and Python the rest;
+            else None.
     """
 
     reason: str
@@ -47,10 +48,10 @@ class WorkersRoute:
 
 @dataclasses.dataclass(frozen=True)
 class TorchRoute:
-    """torch's own iterator runs, with nothing of fastload but the clock.
+    """torch's own iterator runs; fastload only measures it.
 
-    torch knows DataPipes by their type. With ``in_order=False`` it asks again for batches that have
-    not come, which would keep a finished worker of an iterable dataset busy.
+    For DataPipes, because torch treats them specially by type; and for ``in_order=False``, because
+    torch then gives further tasks to workers of an iterable dataset that have already ended.
 
     Attributes:
         reason: why, for ``explain()``.
@@ -63,17 +64,17 @@ Route: TypeAlias = EngineRoute | WorkersRoute | TorchRoute
 
 
 def find(config: LoaderConfig) -> Route:
-    """The route of a loader as it stands; its dataset may change between epochs.
+    """The route of a loader now; it can change between epochs, with the dataset.
 
     Raises:
-        UsageError: arguments ask for what this route cannot do.
-        MissingDependencyError: the engine that was asked for is not there.
+        UsageError: the arguments ask for something that this route cannot do.
+        MissingDependencyError: the engine that was asked for is not installed.
     """
     hybrid = None
     try:
         source = _readable(config)
         if source.hybrid is None:
-            chosen(config.engine, source.store)  # raises where it is not there
+            chosen(config.engine, source.store)  # raises if it is not installed
             source = source.with_output(config.dtype, config.memory_format)
             return EngineRoute(source.with_decode(config.decode))
         reason = source.reason
@@ -88,8 +89,8 @@ def find(config: LoaderConfig) -> Route:
 
 
 def _readable(config: LoaderConfig) -> Source:
-    """What an engine reads, or begins to. Raises Unreadable where there is nothing."""
-    if config.engine == "workers":
+    """What an engine reads, for all or the first part of each sample. Raises Unreadable if none."""
+    if is_torch(config.engine):
         raise Unreadable("engine='workers' was asked for")
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
@@ -98,22 +99,22 @@ def _readable(config: LoaderConfig) -> Source:
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
             check_rows(config.sampler, config.batch_sampler, started=started)
-        elif config.collates:
+        elif config.custom_collate:
             check_one_size(source)
     return source
 
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
-    """Raise UsageError for arguments that only an engine of fastload can follow."""
-    if config.engine in ("native", "python", "dali"):
+    """Raise UsageError for arguments that need an engine of fastload."""
+    if is_engine(config.engine):
         raise UsageError(f"engine={config.engine!r} cannot read this dataset: {reason}")
     if config.dtype is not None or config.memory_format != torch.contiguous_format:
         raise UsageError(
-            "dtype and memory_format are for fastload's own engines, which do not run here: "
+            "dtype and memory_format need one of fastload's engines, and none can be used: "
             f"{reason}; convert in the transform or in collate_fn"
         )
     if config.decode != "exact":
         raise UsageError(
-            f"decode={config.decode!r} is for fastload's own engines, which do not run here: "
+            f"decode={config.decode!r} needs one of fastload's engines, and none can be used: "
             f"{reason}"
         )

@@ -1,7 +1,8 @@
-"""Check whether a sampler lets batches of a TensorDataset be rows of its tensors."""
+"""Checks whether a sampler allows copying whole batches of rows from a TensorDataset."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from torch.utils.data import (
@@ -16,7 +17,7 @@ from torch.utils.data import (
 from .._sources.unreadable import Unreadable
 from .order import InOrder, SeededSampler
 
-# Samplers that give nothing but ints.
+# Samplers that give only ints.
 _OF_INTS = (
     SequentialSampler,
     RandomSampler,
@@ -27,18 +28,20 @@ _OF_INTS = (
 )
 
 
-def check_rows(sampler: Any, batch_sampler: Any, *, started: bool) -> None:
-    """Raise Unreadable where batches of a TensorDataset may not be rows of its tensors.
+def check_rows(
+    sampler: Iterable[Any] | None, batch_sampler: Iterable[Any] | None, *, started: bool
+) -> None:
+    """Raise Unreadable if a batch of a TensorDataset may be anything but rows of its tensors.
 
     Args:
-        sampler, batch_sampler: what gives the indices; ``sampler`` does not matter beside a
-            ``batch_sampler``. What is no int (a list, a slice) is taken by a tensor too, as one
-            sample of many rows.
-        started: whether workers are to call a ``worker_init_fn``.
+        sampler, batch_sampler: give the indices; ``sampler`` is ignored if there is a
+            ``batch_sampler``. An index that is not an int (a list, a slice) would make one sample
+            of several rows.
+        started: whether workers have a ``worker_init_fn`` to call.
     """
     if started:
         raise Unreadable(
-            "a worker_init_fn is called by worker processes, and rows are copied without any; "
+            "only worker processes call a worker_init_fn, and rows are copied without them; "
             "engine='native' copies rows and never calls it"
         )
     if batch_sampler is not None:
@@ -49,23 +52,23 @@ def check_rows(sampler: Any, batch_sampler: Any, *, started: bool) -> None:
         raise _may_give_lists(sampler)
 
 
-def _check_batches(batch_sampler: Any) -> None:
+def _check_batches(batch_sampler: Iterable[Any]) -> None:
     if type(batch_sampler) is BatchSampler:
         check_rows(batch_sampler.sampler, None, started=False)
     elif type(batch_sampler) not in (list, tuple) or not all(map(_ints, batch_sampler)):
         raise _may_give_lists(batch_sampler)
 
 
-def _may_give_lists(sampler: Any) -> Unreadable:
+def _may_give_lists(sampler: object) -> Unreadable:
     return Unreadable(
         f"a {type(sampler).__name__} may give lists of indices, each of which is one sample of a "
-        "TensorDataset; if all it gives are ints, engine='native' copies rows"
+        "TensorDataset; if it gives only ints, engine='native' copies rows"
     )
 
 
-def _ints(sampler: Any) -> bool:
-    if type(sampler) is SubsetRandomSampler:
-        sampler = sampler.indices
-    if type(sampler) in (list, tuple):
-        return all(type(index) is int for index in sampler)
-    return isinstance(sampler, range)
+def _ints(sampler: object) -> bool:
+    """Whether ``sampler`` is a sequence of ints, or torch's random sampler over one."""
+    indices: object = sampler.indices if type(sampler) is SubsetRandomSampler else sampler
+    if isinstance(indices, (list, tuple)) and type(indices) in (list, tuple):
+        return all(type(index) is int for index in indices)
+    return isinstance(indices, range)

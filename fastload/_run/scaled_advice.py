@@ -1,4 +1,4 @@
-"""What ``decode="scaled"`` does to a source, or would: lines for ``FastLoader.explain()``."""
+"""Lines for ``FastLoader.explain()`` about ``decode="scaled"``: its effect, used or not."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from .._transforms.views import Views
 from ..errors import DataError, UsageError
 from ..storage.base import RAW
 
-_LOOKED_AT = 64  # images whose headers explain() reads
-_WORTH_A_WORD = 0.25  # share of the samples from which on it says so
+_LOOKED_AT = 64  # number of images whose headers explain() reads
+_WORTH_MENTIONING = 0.25  # share of the samples from which it is suggested
 
 
 def explain(source: Source) -> list[str]:
-    """Lines for ``FastLoader.explain()``: what is decoded smaller, or could be."""
+    """Lines for ``FastLoader.explain()``: how many images are decoded smaller, or could be."""
     share = _share(source)
     if any(plan.scaled and not source.tensors for plan in _plans(source)):
         known = "" if share is None else f", about {share:.0%} of the samples"
         return [f"decode: scaled, to 1/2, 1/4 or 1/8 where a JPEG is large enough{known}"]
-    if share is None or share < _WORTH_A_WORD:
+    if share is None or share < _WORTH_MENTIONING:
         return []
     return [
         f"faster: decode='scaled' would decode about {share:.0%} of the samples at half their size "
@@ -31,7 +31,7 @@ def explain(source: Source) -> list[str]:
 
 
 def _share(source: Source) -> float | None:
-    """The share of samples that "scaled" decodes smaller; None where that is not known."""
+    """The share of samples that "scaled" decodes smaller; None if it is not known."""
     if source.tensors:
         return None
     records = np.unique(np.linspace(0, len(source) - 1, _LOOKED_AT).astype(np.int64))
@@ -46,7 +46,7 @@ def _share(source: Source) -> float | None:
         drawn = {"seed": 0, "epoch": 0, "indices": records[known]}
         try:
             geometry, _ = sample_params.draw(plan, sizes[known], **drawn)
-        except (DataError, UsageError):  # the loop will say so
+        except (DataError, UsageError):  # raised again in the loop
             return None
         shares.append((scales(geometry.box, geometry.resized, plan.filter) > 1).mean())
     return float(np.mean(shares))

@@ -1,9 +1,9 @@
-"""Which part of an epoch's order is a rank's.
+"""Shard: which part of an epoch's order belongs to a rank.
 
-The arithmetic is that of torch's DistributedSampler: the order is made divisible by the number of
-ranks, by repeating its beginning or, with ``drop_last``, by leaving out its end; rank r gets every
-world_size-th index from the r-th on. So the first k batches of all ranks together are the beginning
-of the order, and an iteration can go on with another number of ranks.
+The arithmetic is that of torch's DistributedSampler. The order is made divisible by the number of
+ranks by repeating its beginning or, with ``drop_last``, by leaving out its end. Rank r gets every
+world_size-th index, starting at r. So the first k batches of all ranks together are the first part
+of the order, and a checkpoint can be resumed on another number of ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _warned = False
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One rank of several.
+    """One of several ranks.
 
     Attributes:
         rank: 0 to world_size - 1.
@@ -39,7 +39,7 @@ class Shard:
         """This rank's indices of ``order`` (int64) from position ``first`` on.
 
         Returns:
-            The indices, and how many of them repeat others.
+            The indices, and how many of them are padding (repetitions of others).
         """
         left = order[first:]
         n, world = len(left), self.world_size
@@ -57,10 +57,10 @@ class Shard:
 
 
 def resolve(rank: int | None, world_size: int | None) -> Shard:
-    """The rank given, or torch.distributed's, or torchrun's.
+    """The rank given, else torch.distributed's, else torchrun's.
 
     Raises:
-        UsageError: there is none, or it is no rank of so many.
+        UsageError: no rank is known, or it is not below ``world_size``.
     """
     if (rank is None) != (world_size is None):
         raise UsageError(f"expected rank and world_size together, got {rank=} and {world_size=}")
@@ -69,7 +69,7 @@ def resolve(rank: int | None, world_size: int | None) -> Shard:
         if found is None:
             raise UsageError(
                 "shard=True needs to know this process's rank: initialise torch.distributed before "
-                "iterating, start with torchrun, or give rank and world_size"
+                "iterating, start with torchrun, or pass rank and world_size"
             )
         return found
     if not 0 <= rank < world_size:
@@ -78,14 +78,14 @@ def resolve(rank: int | None, world_size: int | None) -> Shard:
 
 
 def distributed() -> Shard | None:
-    """What torch.distributed says of this process, if it is initialised."""
+    """This process's rank in torch.distributed; None if that is not initialised."""
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         return None
     return Shard(torch.distributed.get_rank(), torch.distributed.get_world_size())
 
 
 def warn_if_every_rank_reads_all(dataset: object) -> None:
-    """Warn once where several ranks each read the whole of a map-style dataset."""
+    """Warn, once per process, if several ranks each read a whole map-style dataset."""
     global _warned
     found = distributed()
     if _warned or found is None or found.world_size == 1 or isinstance(dataset, IterableDataset):
@@ -93,13 +93,13 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
     _warned = True
     warnings.warn(
         f"each of {found.world_size} ranks reads every sample of the dataset: pass shard=True, or "
-        "a DistributedSampler, unless this is meant",
+        "a DistributedSampler, unless this is intended",
         stacklevel=callers.stacklevel(),
     )
 
 
 def order(sampler: SeededSampler | InOrder | SequentialSampler) -> np.ndarray:
-    """The whole epoch's order: int64."""
+    """The order of the whole epoch, over all ranks: int64."""
     if isinstance(sampler, SeededSampler):
         return sampler.permutation()
     return np.arange(len(sampler.data_source), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""BatchStream: the batches of one epoch, whoever makes them."""
+"""BatchStream: the batches of one epoch, independent of what makes them."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any, Protocol
 class BatchStream(Iterator[Any], Protocol):
     """Iterates over the batches of one epoch, in order.
 
-    A batch that could not be made raises at its ``next``; the batches after it can still be had.
-    After the last one, and after ``close``, ``next`` raises StopIteration.
+    If a batch could not be made, its ``next`` raises; the batches after it can still be taken.
+    After the last batch, and after ``close``, ``next`` raises StopIteration.
     """
 
     def __len__(self) -> int:
-        """Batches of the epoch. TypeError where the sampler has no length, as in torch."""
+        """Batches of the epoch. Raises TypeError if the sampler has no length, as in torch."""
 
     def ready(self) -> bool:
-        """Whether ``next`` would return at once, or makes the batch in the call itself."""
+        """Whether ``next`` would not wait. True if the batch is made in the call itself."""
 
     def close(self) -> None:
         """End the epoch now: no thread fills another batch. May be called again."""

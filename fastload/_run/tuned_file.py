@@ -1,4 +1,4 @@
-"""The file that autotune writes: which machine and dataset it is of, and what it sets."""
+"""The file that autotune writes: a machine, a dataset, and the best settings for them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ FORMAT = "fastload.tune"
 VERSION = 1
 
 ENDLESS = 1 << 40
-"""Samples of a dataset without a length."""
+"""Stands for the length of a dataset that has none."""
 
-_LOOKED_AT = 1000  # records whose sizes are part of a fingerprint
+_LOOKED_AT = 1000  # number of records whose sizes are part of a fingerprint
 
 
-def fingerprint(dataset: Any) -> dict[str, Any]:
-    """What tells this dataset from another one: kind, length, and sizes of some records."""
-    found: dict[str, Any] = {"kind": type(dataset).__name__}
+def fingerprint(dataset: object) -> dict[str, str | int]:
+    """Identifies a dataset: class, length, and sizes of some records."""
+    found: dict[str, str | int] = {"kind": type(dataset).__name__}
     if not isinstance(dataset, IterableDataset) or hasattr(dataset, "__len__"):
         try:
-            found["samples"] = len(dataset)
+            found["samples"] = len(dataset)  # type: ignore[arg-type]
         except TypeError:
             found["samples"] = ENDLESS
     store = getattr(dataset, "store", None)
@@ -49,8 +49,8 @@ def fingerprint(dataset: Any) -> dict[str, Any]:
     return found
 
 
-def machine() -> dict[str, Any]:
-    """What tells this machine from another one."""
+def machine() -> dict[str, str | int]:
+    """Identifies this machine."""
     import torch
 
     return {
@@ -76,7 +76,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The content of a tuning file.
 
     Raises:
-        DataError: it is none, or of a version that this fastload does not know.
+        DataError: it is not one, or of a version that this fastload does not support.
     """
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
@@ -97,10 +97,10 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 def complete(
     config: LoaderConfig, dataset: object, num_workers: NumWorkers | None
 ) -> tuple[LoaderConfig, NumWorkers | None]:
-    """``config`` and ``num_workers``, completed where they were not given from the file it names.
+    """``config`` and ``num_workers`` with the settings of its file for arguments not given.
 
     Raises:
-        DataError: it is no tuning file.
+        DataError: ``config.tuned`` is not a tuning file.
     """
     assert config.tuned is not None
     found = arguments_for(config.tuned, dataset)
@@ -122,21 +122,21 @@ def complete(
     return completed, num_workers
 
 
-def arguments_for(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any]:
-    """FastLoader's arguments in a tuning file, the batch size left out: it belongs to training.
+def arguments_for(path: str | os.PathLike[str], dataset: object) -> dict[str, Any]:
+    """The arguments of FastLoader in a tuning file, without the batch size.
 
-    Where the file was made on another machine or for another dataset, a warning says what differs,
-    and there are none.
+    The batch size affects training, so it is never applied. If the file is for another machine or
+    dataset, a warning says what differs, and the result is empty.
 
     Raises:
-        DataError: it is no tuning file.
+        DataError: it is not a tuning file.
     """
     content = load(path)
     differ = _differences(content, dataset)
     if differ:
         warnings.warn(
             f"{os.fspath(path)!r} was tuned on another machine or dataset ({'; '.join(differ)}): "
-            "it is not applied; run `fastload autotune` here",
+            "nothing of it is applied; run `fastload autotune` here",
             stacklevel=callers.stacklevel(),
         )
         return {}
@@ -145,24 +145,24 @@ def arguments_for(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any]:
     return arguments
 
 
-def decoding_in(path: str | os.PathLike[str], dataset: Any) -> dict[str, Any] | None:
-    """What ``keep_decoding`` put into a tuning file for this machine and dataset, or None.
+def decoding_in(path: str | os.PathLike[str], dataset: object) -> dict[str, Any] | None:
+    """What ``keep_decoding`` wrote for this machine and dataset, or None.
 
     Raises:
-        DataError: it is no tuning file.
+        DataError: it is not a tuning file.
     """
     content = load(path)
     found = content.get("decoding")
     return found if isinstance(found, dict) and not _differences(content, dataset) else None
 
 
-def keep_decoding(path: str | os.PathLike[str], dataset: Any, found: Mapping[str, Any]) -> None:
-    """Add to a tuning file of this machine and dataset where images are decoded faster.
+def keep_decoding(path: str | os.PathLike[str], dataset: object, found: Mapping[str, Any]) -> None:
+    """Add to a tuning file whether the CPU or the GPU decodes faster.
 
-    Any other file is left as it is; so is one that cannot be written.
+    A file for another machine or dataset, or one that cannot be written, is not changed.
 
     Raises:
-        DataError: it is no tuning file.
+        DataError: it is not a tuning file.
     """
     content = load(path)
     if _differences(content, dataset) or not os.access(path, os.W_OK):
@@ -170,8 +170,8 @@ def keep_decoding(path: str | os.PathLike[str], dataset: Any, found: Mapping[str
     write(path, {**content, "decoding": dict(found)})
 
 
-def _differences(content: Mapping[str, Any], dataset: Any) -> list[str]:
-    """In what a file's machine and dataset are not these, in words."""
+def _differences(content: Mapping[str, Any], dataset: object) -> list[str]:
+    """How the machine and dataset of a file differ from these, in words."""
     return [
         f"{name}: {content[kind].get(name)!r}, here {here.get(name)!r}"
         for kind, here in (("machine", machine()), ("dataset", fingerprint(dataset)))
@@ -181,6 +181,6 @@ def _differences(content: Mapping[str, Any], dataset: Any) -> list[str]:
 
 
 def write(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
-    """Write a file, whole or not at all."""
+    """Write a tuning file, atomically."""
     with whole_file(path) as file:
         file.write(json.dumps(content, indent=1).encode())

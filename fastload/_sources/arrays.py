@@ -1,7 +1,7 @@
-"""torchvision's datasets that hold one array of images: CIFAR, MNIST and its kin, SVHN, STL10.
+"""torchvision's datasets with one array of images: CIFAR, MNIST and its variants, SVHN, STL10.
 
-Their ``__getitem__`` makes a PIL image of a row of ``data`` and hands it to the transform; so a row
-is a raw image. Only the exact types are known: a subclass may do anything.
+Their ``__getitem__`` makes a PIL image of a row of ``data`` and passes it to the transform, so a
+row is a raw image. Only the exact classes are accepted, because a subclass may do anything.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import dataclasses
 import sys
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
@@ -23,12 +24,21 @@ _CHW = ("SVHN", "STL10")  # rows of data are (3, h, w)
 _GRAY = ("MNIST", "FashionMNIST", "KMNIST", "EMNIST", "QMNIST")  # rows of data are (h, w)
 _NAMES = frozenset((*_HWC, *_CHW, *_GRAY))
 
-# No side of an image may be longer in the engines.
-_MOST = 65_535
+# The longest side of an image that the engines accept.
+_LONGEST_SIDE = 65_535
 
-_stores: weakref.WeakKeyDictionary[Any, MemoryStore] = weakref.WeakKeyDictionary()
-_Labels = tuple[list[int], np.ndarray]  # as the dataset has them, and as an array
-_lists: weakref.WeakKeyDictionary[Any, _Labels] = weakref.WeakKeyDictionary()
+
+class ArrayDataset(Protocol):
+    """One of these datasets. ``targets``, or in some classes ``labels``, has the labels."""
+
+    data: Any  # an array or a tensor; the user may have replaced it by anything
+    transform: Callable[[Any], Any] | None
+    target_transform: Callable[[Any], Any] | None
+
+
+_stores: weakref.WeakKeyDictionary[ArrayDataset, MemoryStore] = weakref.WeakKeyDictionary()
+_Labels = tuple[list[int], np.ndarray]  # a copy of the dataset's list, and the same as an array
+_lists: weakref.WeakKeyDictionary[ArrayDataset, _Labels] = weakref.WeakKeyDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,18 +54,18 @@ class Arrays:
     mode: str
 
 
-def known(dataset: Any) -> bool:
+def is_array_dataset(dataset: object) -> TypeGuard[ArrayDataset]:
     """Whether it is one of these datasets."""
-    # If the user's program never imported torchvision, this is none of its datasets.
+    # If the user's program has not imported torchvision, this cannot be one of its datasets.
     module, kind = sys.modules.get(_MODULE), type(dataset)
     return kind.__name__ in _NAMES and kind is getattr(module, kind.__name__, None)
 
 
-def arrays_of(dataset: Any) -> Arrays:
-    """The images and labels of such a dataset as they are now.
+def arrays_of(dataset: ArrayDataset) -> Arrays:
+    """The current images and labels of such a dataset.
 
     Raises:
-        Unreadable: only its own code makes its samples.
+        Unreadable: only its own code can make its samples.
     """
     name = type(dataset).__name__
     images = _images(dataset, name)
@@ -68,13 +78,13 @@ def arrays_of(dataset: Any) -> Arrays:
 
 
 def _same(store: MemoryStore, images: np.ndarray, labels: np.ndarray) -> bool:
-    """Whether the store is over this very memory, and has these labels."""
+    """Whether the store uses the same memory and has the same labels."""
     same = store.images.__array_interface__ == images.__array_interface__
     return same and np.array_equal(store.labels, labels)
 
 
-def _images(dataset: Any, name: str) -> np.ndarray:
-    """uint8 (n, h, w, 3), a view of the dataset's own."""
+def _images(dataset: ArrayDataset, name: str) -> np.ndarray:
+    """uint8 (n, h, w, 3), a view of the dataset's array."""
     data: Any = dataset.data
     axes = 3 if name in _GRAY else 4
     if name in _GRAY and plain(data):
@@ -86,41 +96,42 @@ def _images(dataset: Any, name: str) -> np.ndarray:
         data = np.broadcast_to(data[..., None], (*data.shape, 3))
     elif name in _CHW:
         data = data.transpose(0, 2, 3, 1)
-    if data.shape[3] != 3 or not all(1 <= side <= _MOST for side in data.shape[1:3]):
+    if data.shape[3] != 3 or not all(1 <= side <= _LONGEST_SIDE for side in data.shape[1:3]):
         raise Unreadable(
-            f"the data of this {name} has rows of shape {data.shape[1:]}, which are no images"
+            f"the data of this {name} has rows of shape {data.shape[1:]}, which are not images"
         )
     if min(data.strides) < 0:
-        raise Unreadable(f"the data of this {name} runs backwards in memory; copy it (data.copy())")
+        raise Unreadable(f"the data of this {name} has negative strides; copy it (data.copy())")
     images: np.ndarray = data
     return images
 
 
-def _labels(dataset: Any, name: str, count: int) -> np.ndarray:
-    """int64 (n,) or (n, k): what the samples' targets are before target_transform."""
-    targets = dataset.labels if name in _CHW else dataset.targets
+def _labels(dataset: ArrayDataset, name: str, count: int) -> np.ndarray:
+    """int64 (n,) or (n, k): the targets before target_transform."""
+    targets: Any = getattr(dataset, "labels" if name in _CHW else "targets")
     if targets is None:
         raise Unreadable(f"this {name} has no labels")
     if len(targets) < count:
         raise Unreadable(f"this {name} has {count} images and {len(targets)} labels")
     if name in _HWC:
-        return _as_they_are(dataset, name, targets, count)
+        return _unconverted_labels(dataset, name, targets, count)
     found = targets.numpy() if plain(targets) else np.asarray(targets)
     if name == "QMNIST" and found.ndim == 2:
-        if not dataset.compat:  # the whole row, a tensor
+        if not getattr(dataset, "compat"):  # noqa: B009 - a target is the whole row, a tensor
             if found.dtype != np.int64:
-                raise Unreadable(f"this {name} has odd targets")
+                raise Unreadable(f"this {name} has targets that are not int64")
             return found[:count]
         found = found[:, 0]
     if found.ndim != 1 or found.dtype.kind not in "iu":
-        raise Unreadable(f"this {name} has labels that are no ints")
+        raise Unreadable(f"this {name} has labels that are not ints")
     return found[:count].astype(np.int64, copy=False)
 
 
-def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarray:
-    """Labels that come into a batch without ``int()``, where that makes no difference."""
+def _unconverted_labels(dataset: ArrayDataset, name: str, targets: Any, count: int) -> np.ndarray:
+    """Labels that torchvision does not pass through ``int()``, if that makes no difference."""
     if type(targets) is list and set(map(type, targets)) <= {int}:  # as 1 == True == 1.0
-        # Compared to a copy, as a list may be changed in place: a fraction of what reading costs.
+        # Compared with a copy, because the list may be changed in place. Comparing takes a fraction
+        # of the time of converting.
         known = _lists.get(dataset)
         if known is not None and len(known[1]) == count and known[0] == targets:
             return known[1]
@@ -133,5 +144,5 @@ def _as_they_are(dataset: Any, name: str, targets: Any, count: int) -> np.ndarra
     if type(targets) is np.ndarray and targets.dtype == np.int64 and targets.ndim == 1:
         if dataset.target_transform is None:
             return targets[:count]
-        raise Unreadable(f"the target_transform of this {name} gets NumPy's ints, not Python's")
-    raise Unreadable(f"this {name} has labels that are no ints")
+        raise Unreadable(f"the target_transform of this {name} gets NumPy ints, not Python ints")
+    raise Unreadable(f"this {name} has labels that are not ints")

@@ -1,7 +1,7 @@
-"""Samples to batches and batches to samples, without copying what is a batch already.
+"""Collating samples into batches and taking batches apart, without copying images.
 
-A sample is the image; or (image, label) where the store has labels; or, where fields were asked
-for, a dict of "image", "label" (in a store with labels) and the fields.
+A sample is an image; or (image, label) if the store has labels; or, if fields were asked for, a
+dict of "image", "label" (if the store has labels) and the fields.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,16 +18,19 @@ from torch.utils.data import default_collate
 from ..errors import StoreError
 from ..storage.base import Store
 
+Collate: TypeAlias = Callable[[Any], Any]
+"""A ``collate_fn``: takes a list of samples, or one sample where there are no batches."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Annotations:
-    """What n records have beside their images.
+    """What n records have besides their images.
 
     Attributes:
-        labels: (n,) or (n, k), the caller's to keep; None: a sample has no label.
+        labels: (n,) or (n, k), owned by the caller; None: samples have no label.
         target_transform: called with each label, or None.
-        fields: name -> tensor (n, ...), or a list of n values; None: no fields were asked for.
-        names: of the image and of the label in a sample that is a dict.
+        fields: name -> tensor (n, ...) or list of n values; None: no fields were asked for.
+        names: keys of the image and of the label in a sample that is a dict.
     """
 
     labels: np.ndarray | None
@@ -36,10 +39,10 @@ class Annotations:
     names: tuple[str, str] = ("image", "label")
 
     def targets(self) -> list[Any]:
-        """The labels one by one, transformed; only where there are labels.
+        """The transformed labels, one by one. Only call it if there are labels.
 
-        A number is int or float, so that default_collate makes int64 or float64 of it; anything
-        else, a float32 or several numbers, is a tensor.
+        int64 and float64 labels are Python numbers, so that default_collate gives back their dtype.
+        All others (float32, or several numbers each) are tensors.
         """
         assert self.labels is not None
         plain = self.labels.ndim == 1 and self.labels.dtype.itemsize == 8
@@ -49,13 +52,12 @@ class Annotations:
         )
 
     def batch(self) -> Any:
-        """The labels as default_collate would give them."""
+        """The labels as default_collate collates them."""
         assert self.labels is not None
         if self.target_transform is None:
             return torch.from_numpy(self.labels)
-        # A tuple, as default_collate's own transposing gives: of strings it returns what it got.
-        targets: Any = tuple(self.targets())
-        return default_collate(targets)
+        # A tuple, as default_collate makes of a column: strings are returned as they are given.
+        return default_collate(tuple(self.targets()))  # type: ignore[arg-type]
 
 
 def annotations_of(
@@ -73,11 +75,11 @@ def annotations_of(
         records: record numbers.
         labels: of all records, or None.
         target_transform: for the labels.
-        names: of the fields wanted, "key" among them; None: none, and a sample is no dict.
-        moved: fields of these records that moved along with their images, by name.
+        names: of the fields to return, possibly "key"; None: no fields, and samples are no dicts.
+        moved: fields of these records that were transformed along with their images, by name.
 
     Raises:
-        StoreError: a value that is not what its field says, or the store was cut short.
+        StoreError: a value does not fit its field, or the store was truncated meanwhile.
     """
     moved = moved or {}
     annotations = Annotations(
@@ -90,7 +92,7 @@ def annotations_of(
         },
         store.names,
     )
-    store.check_whole()  # now that all was read
+    store.check_whole()  # after everything was read
     return annotations
 
 
@@ -110,13 +112,13 @@ def _values(store: Store, name: str, records: np.ndarray) -> torch.Tensor | list
 
 
 class ReadyBatch(list[Any]):
-    """A list of samples that were made together and carries their images as one batch.
+    """A list of samples that also has their images as one batch.
 
-    Whoever gets it may change it, as any list, and the values of its dicts. ``untouched`` says
-    whether that batch is still what the samples are.
+    Like any list, and like the dicts in it, it may be changed by the code that gets it.
+    ``untouched`` says whether the batch still agrees with the samples.
 
     Args:
-        samples: as ``samples_of`` gives them.
+        samples: as ``samples_of`` returns them.
         images: (n, 3, h, w); its slices are the images of the samples.
         annotations: of the same records.
     """
@@ -130,24 +132,24 @@ class ReadyBatch(list[Any]):
         self._given = _parts(self)
 
     def untouched(self) -> bool:
-        """Whether it holds the very objects that it was made with, in their order."""
+        """Whether it still contains the same objects in the same order."""
         parts = _parts(self)
         return len(parts) == len(self._given) and all(map(operator.is_, parts, self._given))
 
 
-def _parts(samples: list[Any]) -> list[Any]:
-    """The samples themselves; of dicts all keys and values."""
-    parts: list[Any] = []
+def _parts(samples: list[Any]) -> list[object]:
+    """The samples; for dicts, their keys and values."""
+    parts: list[object] = []
     for sample in samples:
         parts += [*sample, *sample.values()] if isinstance(sample, dict) else [sample]
     return parts
 
 
 def collate(samples: Any) -> Any:
-    """torch's default_collate, which hands out the images of a ``ReadyBatch`` uncopied.
+    """torch's default_collate, except that the images of a ``ReadyBatch`` are not copied.
 
-    FastLoader uses it wherever no ``collate_fn`` was given, so that worker processes over a
-    PackedDataset do not stack what the core wrote as one tensor.
+    FastLoader uses it if no ``collate_fn`` was given, so that worker processes do not stack images
+    of a PackedDataset that the core has written as one tensor.
     """
     if type(samples) is not ReadyBatch or not samples.untouched():
         return default_collate(samples)
@@ -160,19 +162,19 @@ def collate(samples: Any) -> Any:
         return _as_dict(images, label, annotations)
     if annotations.labels is None:
         return images
-    labels: Any = tuple(label for _, label in samples)
-    return [images, default_collate(labels)]
+    labels = tuple(label for _, label in samples)
+    return [images, default_collate(labels)]  # type: ignore[arg-type]
 
 
 def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations) -> Any:
-    """What ``collate`` makes of the samples: [images, labels], the images alone, or a dict.
+    """The batch that ``collate`` makes of the samples: [images, labels], images, or a dict.
 
     Args:
-        images: (n, 3, h, w), or a list of such views.
+        images: (n, 3, h, w), or a list of such tensors, one for each view.
         annotations: of the same records.
     """
     if not len(images[0] if isinstance(images, list) else images):
-        return default_collate([])  # raises, as in torch
+        return default_collate([])  # raises the same error as in torch
     labels = None if annotations.labels is None else annotations.batch()
     if annotations.fields is not None:
         return _as_dict(images, labels, annotations)
@@ -180,15 +182,15 @@ def batch_of(images: torch.Tensor | list[torch.Tensor], annotations: Annotations
 
 
 def images_of(batch: Any) -> torch.Tensor:
-    """The images of what ``batch_of`` made."""
+    """The images of a batch from ``batch_of``."""
     if isinstance(batch, dict):
-        batch = next(iter(batch.values()))  # the first entry, whatever it is called
+        batch = next(iter(batch.values()))  # the first entry, under any name
     images: torch.Tensor = batch if isinstance(batch, torch.Tensor) else batch[0]
     return images
 
 
 def with_images(batch: Any, images: torch.Tensor) -> Any:
-    """What ``batch_of`` made, with other images."""
+    """A batch from ``batch_of``, with other images."""
     if isinstance(batch, dict):
         return {**batch, next(iter(batch)): images}
     return images if isinstance(batch, torch.Tensor) else [images, *batch[1:]]
@@ -209,7 +211,9 @@ def samples_of(images: Iterable[Any], annotations: Annotations) -> list[Any]:
     return [dict(zip(columns, values)) for values in zip(*columns.values(), strict=True)]
 
 
-def _as_dict(images: Any, labels: Any, annotations: Annotations) -> dict[str, Any]:
+def _as_dict(
+    images: torch.Tensor | list[torch.Tensor], labels: Any, annotations: Annotations
+) -> dict[str, Any]:
     image, label = annotations.names
     fields = annotations.fields or {}
     return {image: images, **({} if labels is None else {label: labels}), **fields}

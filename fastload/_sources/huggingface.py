@@ -1,6 +1,7 @@
-"""datasets.Dataset of Hugging Face: which there are, and how a loader comes to read them.
+"""Hugging Face datasets: how to recognise them, and how a loader opens them.
 
-The package is never imported here: if the user's program did not, this is none of its datasets.
+This never imports the ``datasets`` package: if the user's program has not imported it, there is
+none of its datasets.
 """
 
 from __future__ import annotations
@@ -14,46 +15,52 @@ from ..storage.huggingface import known as known
 _STREAMS = "datasets.iterable_dataset"
 
 
-def forgets(dataset: Any) -> bool:
-    """Whether it is a ``datasets.IterableDataset``.
+def keeps_loaded_state(dataset: object) -> bool:
+    """Whether it is a ``datasets.IterableDataset``, which keeps a state that was loaded.
 
-    Its state is a place within an epoch: every iteration begins at its beginning, or where the
-    state that was loaded last says, until ``load_state_dict(None)``.
+    Its state is a position within an epoch. Every iteration starts there, until another state is
+    loaded; ``load_state_dict(None)`` makes it start at the beginning again.
     """
     module = sys.modules.get(_STREAMS)
     return module is not None and isinstance(dataset, module.IterableDataset)
 
 
 def reason(dataset: Any) -> str:
-    """Why its own code makes the samples of such a dataset, and what to write instead."""
+    """Why the dataset's own code makes its samples, and what the user can write instead."""
     instead = "FastLoader(dataset, transform=a torchvision transform) would decode natively"
     if dataset.format["type"] == "custom":
         return (
             "the samples of this Hugging Face dataset are made by the function given to "
-            f"with_transform or set_transform; dataset.with_format(None) and {instead}"
+            f"with_transform or set_transform; with dataset.with_format(None), {instead}"
         )
-    return f"this Hugging Face dataset makes its samples by its own code; {instead}"
+    return f"this Hugging Face dataset makes its samples in Python; {instead}"
 
 
-def through(dataset: Any, opened: Callable[[Any], Any], ours: Callable[[Any], bool]) -> Any | None:
-    """``dataset``, where it is one for ``opened`` or consists of such, with these opened.
+def open_nested(
+    dataset: Any, opened: Callable[[Any], Any], ours: Callable[[Any], bool]
+) -> Any | None:
+    """Open the Hugging Face datasets in ``dataset``, which may be nested.
 
     Args:
         dataset: anything.
-        opened: makes a dataset that fastload reads of one that is ``ours`` or ``known``.
+        opened: makes a dataset that fastload reads from one that is ``ours`` or ``known``.
         ours: whether a dataset was opened already.
 
     Returns:
-        A Subset or a ConcatDataset as ``dataset`` is one; None where it is none of all this.
+        The opened dataset, in the same nesting of Subset and ConcatDataset; None if ``dataset``
+        contains anything else.
     """
-    from torch.utils.data import ConcatDataset, Subset  # here: stores are known without torch
+    from torch.utils.data import (  # imported here, because recognising a store needs no torch
+        ConcatDataset,
+        Subset,
+    )
 
     if known(dataset) or ours(dataset):
         return opened(dataset)
     if type(dataset) is Subset:
-        inner = through(dataset.dataset, opened, ours)
+        inner = open_nested(dataset.dataset, opened, ours)
         return None if inner is None else Subset(inner, dataset.indices)
     if type(dataset) is ConcatDataset:
-        parts: list[Any] = [through(part, opened, ours) for part in dataset.datasets]
+        parts: list[Any] = [open_nested(part, opened, ours) for part in dataset.datasets]
         return None if any(part is None for part in parts) else ConcatDataset(parts)
     return None

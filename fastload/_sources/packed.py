@@ -16,8 +16,9 @@ from torch.utils.data import Dataset, get_worker_info
 from .._base.indices import repeats_within
 from .._base.machine import cpu
 from .._base.slabs import SlabRing
-from .._engine import images_of, make_decoder
-from .._engine.decoder import Decoder
+from .._engine.base import BatchEngine
+from .._engine.image_engine import EngineOptions
+from .._engine.registry import images_of, make_engine
 from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
 from .._transforms.views import seed_of
@@ -26,25 +27,25 @@ from ..hints import JointKind
 from ..storage import format_of, open_store
 from ..storage.base import Store
 from . import huggingface
+from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
-from .drawing import check_drawing
 
 _NO_EPOCH = -1  # set_epoch was not called
 
 
 class PackedDataset(Dataset[Any]):
-    """The images of a packed store, with torchvision's interface.
+    """A packed store as a map-style dataset, with the interface of torchvision's datasets.
 
-    A sample is ``(image, label)``, or the image alone where the store has no labels. A label is an
-    int or a float; a tensor where the store has several numbers, or float32, for each image.
-    Without a transform the image is a uint8 tensor (3, height, width), RGB. Works in torch's own
-    DataLoader too, where ``__getitems__`` decodes a whole batch natively.
+    A sample is ``(image, label)``, or the image alone if the store has no labels. A label is an int
+    or a float; it is a tensor if the store has float32, or several numbers, for each image. Without
+    a transform, the image is a uint8 tensor (3, height, width), RGB. torch's own DataLoader decodes
+    whole batches natively too, through ``__getitems__``.
 
-    With ``fields`` a sample is a dict: "image", "label" (where there are labels) and the fields. A
-    field of kind "array" is a tensor, "bytes" is bytes, "text" a str, "json" what the JSON says. In
-    a batch an array is one tensor (n, ...), taken from the column at once, and any other field a
-    list of n values. (torch's own DataLoader transposes lists and dicts out of JSON, so there it
-    needs a ``collate_fn``; FastLoader does not.)
+    With ``fields``, a sample is a dict of "image", "label" (if there are labels) and the fields. By
+    kind, a field is a tensor ("array"), bytes ("bytes"), a str ("text") or the parsed value
+    ("json"). In a batch, an array is one tensor (n, ...), read from the column at once; any other
+    field is a list of n values. (torch's own DataLoader needs a ``collate_fn`` for lists and dicts
+    from JSON, because it transposes them; FastLoader does not.)
 
     Example:
         >>> dataset = PackedDataset("imgs.lmdb", transform=train_tf)
@@ -53,35 +54,37 @@ class PackedDataset(Dataset[Any]):
         >>> sample["image"], sample["label"], sample["mask"], sample["key"]
 
     Args:
-        path: a store that ``fastload pack`` wrote, or an open ``Store``; a list of them is read as
+        path: a store written by ``fastload pack``, or an open ``Store``; a list of them is read as
             one store.
-        transform: as for torchvision's ImageFolder. What fastload recognises runs in the native
-            core; any other callable gets a PIL image. A list of transforms gives a list of views
-            in place of the image, drawn independently of each other.
+        transform: as for torchvision's ImageFolder. If fastload recognises it, it runs in the
+            native core; any other callable gets a PIL image. A list of transforms gives a list of
+            views in place of the image, each with its own random numbers.
         target_transform: called with each label.
-        seed: with an int, augmentation is a pure function of (seed, epoch, index) from the first
-            ``set_epoch`` on. Until then, and with None, each batch draws a seed from torch's global
-            generator: a trainer that never tells the epoch would see the same crops in all of them.
-        fields: names of the fields that samples have, "key" (the record's name) among them; "all":
-            every field of the store; None: samples are no dicts.
-        joint: fields that move along with the image through crops, resizes, pads and flips of a
-            transform of torchvision's v2, and what they are, such as ``{"mask": "mask", "boxes":
-            "xyxy", "classes": "labels"}``: "mask" (an image file with one channel, or an array (h,
-            w)) gives a tensor (h, w); "xyxy", "xywh" and "cxcywh" (boxes in pixels of the packed
-            image, as JSON or an array) float32 (k, 4); "points" float32 (..., 2); "labels", one for
-            each box, a tensor of those that SanitizeBoundingBoxes leaves. docs/transforms.md.
+        seed: an int makes augmentation a function of (seed, epoch, index), once ``set_epoch`` was
+            called. Until then, and with None, each batch draws a seed from torch's global
+            generator; otherwise a trainer that never calls ``set_epoch`` would get the same crops
+            in every epoch.
+        fields: names of the fields that samples have; "key" is the record's name. "all": every
+            field of the store. None: samples are no dicts.
+        joint: fields that follow the image through the crops, resizes, pads and flips of a
+            torchvision v2 transform, and their kinds, such as ``{"mask": "mask", "boxes": "xyxy",
+            "classes": "labels"}``. "mask" (a one-channel image file, or an array (h, w)) gives a
+            tensor (h, w). "xyxy", "xywh" and "cxcywh" (boxes in pixels of the packed image, as JSON
+            or an array) give float32 (k, 4). "points" gives float32 (..., 2). "labels", one for
+            each box, gives a tensor of those that SanitizeBoundingBoxes keeps. See
+            docs/transforms.md.
 
     Attributes:
         store: the open store.
         fields: names of the fields, or None.
-        joint: the fields that move, or None.
+        joint: the fields that follow the image, or None.
         classes: class names.
         class_to_idx: class name -> label.
 
     Raises:
-        StoreNotFoundError: nothing lies under ``path``.
+        StoreNotFoundError: there is nothing at ``path``.
         StoreError: the store is damaged, unfinished, or of an unknown version.
-        UsageError: the store has no such field, or an argument is of a type that cannot work.
+        UsageError: the store has no such field, or an argument has a wrong type.
     """
 
     def __init__(
@@ -94,7 +97,7 @@ class PackedDataset(Dataset[Any]):
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, JointKind] | Joint | None = None,
     ) -> None:
-        check_drawing(seed, transform, target_transform)
+        check_augmentation(seed, transform, target_transform)
         self.store = open_store(path)
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)
@@ -102,8 +105,8 @@ class PackedDataset(Dataset[Any]):
             self.joint.check(self.store)
             if isinstance(transform, (list, tuple)):
                 raise UsageError(
-                    "joint and a list of transforms: expected one transform, as masks and boxes "
-                    "move along with one view of an image"
+                    "joint: expected one transform, got a list, and masks and boxes "
+                    "can follow only one view of an image"
                 )
         self.transform = transform
         self.target_transform = target_transform
@@ -113,17 +116,17 @@ class PackedDataset(Dataset[Any]):
         # Shared memory, so that persistent workers see the epoch that the main process sets.
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
-        self._made: tuple[int, list[Decoder]] | None = None
+        self._made: tuple[int, list[BatchEngine]] | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch that augmentation is drawn for; seen by running workers too."""
+        """Set the epoch of the augmentation, also in running workers."""
         self._epoch[0] = epoch
 
     @functools.cached_property
     def targets(self) -> list[Any]:
-        """The label of every sample, or an empty list in a store without labels.
+        """The label of every sample; an empty list in a store without labels.
 
-        An int or a float; a list of them where the store has several for each image.
+        A label is an int or a float, or a list of them if the store has several for each image.
         """
         labels = self.store.labels
         return [] if labels is None else list(labels.tolist())
@@ -138,11 +141,11 @@ class PackedDataset(Dataset[Any]):
         return len(self.store)
 
     def __getitem__(self, index: int) -> Any:
-        """Sample ``index``; negative indices count from the end. Raises IndexError beyond it."""
+        """Sample ``index``; negative indices count from the end. IndexError if out of range."""
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples ``indices``, decoded as one batch: a list that carries the batch."""
+        """The samples ``indices``, decoded as one batch, which the list carries."""
         records = np.array([self._position(index) for index in indices], dtype=np.int64)
         images: torch.Tensor | list[Any]
         if self.joint is None:
@@ -166,17 +169,17 @@ class PackedDataset(Dataset[Any]):
         return position % n
 
     def _images(self, records: np.ndarray) -> torch.Tensor | list[Any]:
-        """The images of ``records``: one tensor, or a list where they do not make a batch."""
-        # Read anew for every batch (0.2 ms): the transform may have been changed in place.
+        """The images of ``records``: one tensor, or a list if they do not make a batch."""
+        # Recognised again for every batch (0.2 ms), because the transform may be changed in place.
         plan = recognise(self.transform)
         if isinstance(plan, Plan):
             return self._decoded([plan], records)[0]
         if isinstance(plan, Views):
             views = self._decoded(plan.each, records)
             return [list(sample) for sample in zip(*views, strict=True)]
-        if plan.halves is not None:
-            begun = self._decoded([part.plan for part in plan.halves.each], records)
-            return plan.halves.samples(begun, self.store, records)
+        if plan.hybrid is not None:
+            begun = self._decoded([part.plan for part in plan.hybrid.each], records)
+            return plan.hybrid.samples(begun, self.store, records)
         from .._engine.python import decode_record
 
         assert self.transform is not None  # None is always recognised
@@ -186,14 +189,14 @@ class PackedDataset(Dataset[Any]):
     def _jointly(
         self, joint: Joint, records: np.ndarray
     ) -> tuple[torch.Tensor | list[Any], dict[str, Any]]:
-        """The images of ``records``, and the fields that moved along."""
+        """The images of ``records``, and the fields that follow them."""
         plan = recognise(self.transform, joint=joint)
         if not isinstance(plan, Plan):
             assert self.transform is not None  # None is always recognised
             from .._engine.python import decode_record
 
             return in_python(joint, self.store, records, self.transform, decode_record)
-        (decoder,), (seed, epoch, repeats) = self._decoders([plan]), self._numbers([plan], records)
+        (engine,), (seed, epoch, repeats) = self._engines([plan]), self._numbers([plan], records)
         sizes = () if plan.fixed_size else self.store.sizes(records)
         parts = [slice(0, len(records))]
         if len(np.unique(sizes, axis=0)) > 1:
@@ -201,14 +204,14 @@ class PackedDataset(Dataset[Any]):
         images: list[Any] = []
         moved: dict[str, Any] = {name: [] for name in joint.names}
         for part in parts:
-            ticket = decoder.submit(
+            ticket = engine.submit(
                 records[part],
                 seed=seed,
                 epoch=epoch,
                 repeats=None if repeats is None else repeats[part],
             )
             images += [ticket.result()]
-            assert ticket.moving is not None, "the plan has fields that move"
+            assert ticket.moving is not None, "the plan has fields that follow the image"
             values = ticket.moving.result()
             if len(parts) == 1:
                 moved = values
@@ -222,7 +225,7 @@ class PackedDataset(Dataset[Any]):
     def _numbers(
         self, plans: Sequence[Plan], records: np.ndarray
     ) -> tuple[int, int, np.ndarray | None]:
-        """Seed, epoch and repeats that ``records`` are drawn with."""
+        """Seed, epoch and repeats of the random numbers for ``records``."""
         drawn = self.draw()
         if drawn is not None:
             return *drawn, None
@@ -234,37 +237,37 @@ class PackedDataset(Dataset[Any]):
     def _decoded(
         self, plans: Sequence[Plan], records: np.ndarray
     ) -> list[torch.Tensor | list[torch.Tensor]]:
-        """What an engine makes of ``records`` by each of ``plans``."""
+        """The images that an engine makes of ``records``, for each of ``plans``."""
         seed, epoch, repeats = self._numbers(plans, records)
         return [
-            images_of(decoder, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
-            for view, decoder in enumerate(self._decoders(plans))
+            images_of(engine, records, seed=seed_of(seed, view), epoch=epoch, repeats=repeats)
+            for view, engine in enumerate(self._engines(plans))
         ]
 
     def draw(self) -> tuple[int, int] | None:
-        """Seed and epoch of the augmentation; None where torch's generator decides."""
+        """Seed and epoch of the augmentation; None if torch's generator is used."""
         epoch = int(self._epoch[0])
         return None if self.seed is None or epoch == _NO_EPOCH else (self.seed, epoch)
 
-    def _decoders(self, plans: Sequence[Plan]) -> list[Decoder]:
-        """The decoders of this process."""
+    def _engines(self, plans: Sequence[Plan]) -> list[BatchEngine]:
+        """The engines of this process."""
         if self._made is not None:
             process, made = self._made
-            # Not those that were made before a fork: their threads are the parent's.
+            # After a fork, the threads of existing decoders are the parent's.
             if process == os.getpid() and len(made) == len(plans):
-                if all(map(Decoder.makes, made, plans)):
+                if all(engine.makes(plan) for engine, plan in zip(made, plans)):
                     return made
-        # A worker process is one of many: it decodes on its own thread.
+        # A worker process is one of many, so it decodes on its own thread.
         threads = 0 if get_worker_info() is not None else cpu.available()
         made = [
-            make_decoder("auto", self.store, plan, threads=threads, ring=SlabRing(2))
+            make_engine("auto", self.store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
             for plan in plans
         ]
         self._made = os.getpid(), made
         return made
 
     def replaced(self, **attributes: Any) -> PackedDataset:
-        """A copy with these attributes set, and with an epoch of its own."""
+        """A copy with these attributes set and a separate epoch."""
         other = copy.copy(self)
         other.__setstate__({**attributes, "_epoch": self._epoch.clone()})
         return other
@@ -274,7 +277,7 @@ class PackedDataset(Dataset[Any]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        # a deep copy is not shared by itself
+        # the memory of a deep copy is not shared
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
 
     def __repr__(self) -> str:
@@ -284,7 +287,7 @@ class PackedDataset(Dataset[Any]):
 
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
-    """One tensor of images that make a batch: what moved with them may not, sample by sample."""
+    """One tensor of the images if they have one shape and dtype; else the list."""
     if isinstance(images, torch.Tensor) or not all(isinstance(one, torch.Tensor) for one in images):
         return images
     return torch.stack(images) if len({(one.shape, one.dtype) for one in images}) == 1 else images
@@ -293,7 +296,7 @@ def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:
 def _chosen(
     store: Store, fields: Sequence[str] | str | None, joint: Joint | None
 ) -> tuple[str, ...] | None:
-    """The names that ``fields`` asks for, each of which ``store`` has, and those that move."""
+    """The names in ``fields`` and ``joint``. Raises UsageError if ``store`` lacks one."""
     if joint is not None:
         named = _chosen(store, fields, None) or ()
         return tuple(dict.fromkeys((*named, *joint.names)))
@@ -302,7 +305,7 @@ def _chosen(
     if fields == "all":
         return tuple(store.fields)
     names = (fields,) if isinstance(fields, str) else tuple(fields)
-    if store.sample_fields is not None:  # columns, of which these two come in any case
+    if store.sample_fields is not None:  # without image and label, which samples have in any case
         names = tuple(name for name in names if name in store.fields or name not in store.names)
     unknown = [name for name in names if name not in store.fields and name != "key"]
     if unknown:
@@ -314,17 +317,17 @@ def _chosen(
 
 
 def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
-    """What a loader was given as its dataset, opened if it is a path, with what was given beside.
+    """The dataset of a loader: opened if it is a path, with the loader's transforms and fields.
 
     Args:
         dataset: a dataset; a path; or a list of paths of stores. (A list of other things is a
             dataset by itself, as it is for torch.)
         seed: for a PackedDataset made here.
-        given: attributes of a PackedDataset (transform ...), None where not given. They are never
-            applied to a dataset that has another one.
+        given: attributes of a PackedDataset (transform ...), None if not given. They are never
+            applied to a dataset that has another value.
 
     Raises:
-        UsageError: the dataset is not ours, or already has another one.
+        UsageError: it is not a dataset of fastload, or it already has another value.
     """
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return PackedDataset(dataset, seed=seed, **given)
@@ -332,12 +335,12 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     if not given:
         return dataset
     if not isinstance(dataset, PackedDataset):
-        found = huggingface.through(dataset, lambda one: _of_table(one, seed, given), _is_table)
+        found = huggingface.open_nested(dataset, lambda one: _of_table(one, seed, given), _is_table)
         if found is None:
             raise UsageError(
                 f"{' and '.join(given)} can be given for a path, a PackedDataset or a Hugging Face "
                 f"dataset; {type(dataset).__name__} "
-                + ("holds several: give one" if isinstance(dataset, dict) else "applies its own")
+                + ("holds several: pass one" if isinstance(dataset, dict) else "applies its own")
             )
         return found
     if "joint" in given:
@@ -352,24 +355,27 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
         if present is None:
             missing[name] = value
         elif present is not value and not (name in ("fields", "joint") and present == value):
-            raise UsageError(f"the PackedDataset already has another {name}; give it in one place")
-    # A trainer that rebuilds the loader passes what the dataset already has.
+            raise UsageError(
+                f"the PackedDataset already has another {name}: set it in one place only"
+            )
+    # A trainer that rebuilds the loader passes values that the dataset already has.
     return dataset.replaced(**missing) if missing else dataset
 
 
 def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:
-    """A Hugging Face dataset, opened; or one that was, with what is given again."""
+    """A Hugging Face dataset, opened; or an opened one, with ``given`` applied again."""
     if huggingface.known(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     return open_dataset(dataset, seed=seed, **given)
 
 
-def _is_table(dataset: Any) -> bool:
-    """Whether it was a Hugging Face dataset, which a trainer gives again with its transform."""
+def _is_table(dataset: object) -> bool:
+    """Whether it is an opened Hugging Face dataset, which a trainer may pass again."""
     return type(dataset) is PackedDataset and dataset.store.format == "arrow"
 
 
-def _are_stores(dataset: Any) -> bool:
+def _are_stores(dataset: object) -> bool:
+    """Whether it is a list of stores or paths of stores."""
     return (
         isinstance(dataset, (list, tuple))
         and len(dataset) > 0

@@ -1,8 +1,8 @@
-"""What a dataset is made of, where the engines can read it without the dataset's Python code.
+"""Source: what an engine reads in place of a dataset, without running the dataset's Python code.
 
-A PackedDataset, a torchvision ImageFolder or DatasetFolder, torchvision's datasets that are arrays
-in memory, a TensorDataset, and Subset, random_split and ConcatDataset of these come down to a
-store, a plan for its images, and a list of record numbers.
+There is a source for a PackedDataset, a torchvision ImageFolder or DatasetFolder, torchvision's
+datasets with an array in memory, a TensorDataset, and Subset, random_split and ConcatDataset of
+these. It consists of a store, a plan for the images, and a list of record numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeGuard
 
 import numpy as np
 import torch
@@ -26,33 +26,54 @@ from ..storage.base import Store
 from ..storage.tensors import Rows
 from . import arrays, huggingface
 from .packed import PackedDataset
-from .tensors import tensors_of
+from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
 
 if TYPE_CHECKING:
     from ..storage.folder import FolderStore
 
-_Known = tuple[list[Any], "FolderStore"]  # samples and the store over them
-_folders: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
+
+class _ImageFolder(Protocol):
+    """torchvision's ImageFolder or DatasetFolder."""
+
+    root: str
+    loader: Callable[[str], Any]
+    samples: list[tuple[str, int]]
+    classes: list[str]
+    transform: Callable[[Any], Any] | None
+    target_transform: Callable[[Any], Any] | None
+
+
+# Stores over image folders, with the samples that they were made for.
+_Known = tuple[list[tuple[str, int]], "FolderStore"]
+_folders: weakref.WeakKeyDictionary[_ImageFolder, _Known] = weakref.WeakKeyDictionary()
+
+
+class _Chain(TypedDict):
+    """The parts of a Source that come from the transform."""
+
+    plan: Plan | Views
+    hybrid: Parts | None
+    reason: str
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """Images that an engine can read.
+    """Samples that an engine can make.
 
     Attributes:
         store: holds the records.
-        records: int64, the record of each index of the dataset; None: index i is record i.
-        plan: what to make of each image.
-        labels: of every record, as the store has them; None: a sample has no label.
+        records: int64, the record number of each index of the dataset; None: index i is record i.
+        plan: what to do with each image.
+        labels: of every record, as the store has them; None: samples have no label.
         target_transform: called with each label, or None.
-        fields: names of the fields that come with each image, or None.
         parts: the stores that ``store`` consists of; the same stores mean the same records.
-        draw: seed and epoch of the augmentation where the dataset itself has them, else None.
-        hybrid: where engines can only begin the transform: what they do, and what Python does
-            then; ``plan`` is the beginning. Else None.
-        reason: why, in words.
-        tensors: a record is a row of each of several tensors, and nothing is done to it.
+        draw: seed and epoch of the augmentation if the dataset itself has them, else None.
+        fields: names of the fields that come with each image, or None.
+        hybrid: if the engine can only do the first part of the transform: that part (also in
+            ``plan``) and the part that Python does. Else None.
+        reason: why Python does a part, in words.
+        tensors: whether a record is a row of each of several tensors, which is only copied.
     """
 
     store: Store
@@ -71,64 +92,64 @@ class Source:
         return len(self.store) if self.records is None else len(self.records)
 
     def with_output(self, dtype: torch.dtype | None, memory_format: torch.memory_format) -> Source:
-        """The same with its images in ``dtype``. Raises UsageError where that cannot be."""
+        """The source with images in ``dtype``. Raises UsageError if that is impossible."""
         if not self.tensors:
             return self._with_plan(self.plan.with_output(dtype))
         if dtype is not None or memory_format != torch.contiguous_format:
             raise UsageError(
-                "dtype and memory_format are for images that are decoded; the rows of a "
-                "TensorDataset come as they are: convert its tensors, or each batch"
+                "dtype and memory_format apply to decoded images, got a TensorDataset, whose rows "
+                "are copied unchanged: convert its tensors, or each batch"
             )
         return self
 
     def with_decode(self, decode: str) -> Source:
-        """The same with FastLoader's argument of this name, which is for JPEGs."""
+        """The source with FastLoader's argument ``decode``, which concerns JPEGs."""
         return self._with_plan(self.plan.with_decode(decode))
 
     def _with_plan(self, plan: Plan | Views) -> Source:
         return self if plan is self.plan else dataclasses.replace(self, plan=plan)
 
     def lookup(self, indices: np.ndarray) -> np.ndarray:
-        """The record numbers (int64) of the dataset's ``indices``.
+        """The record numbers (int64) of the dataset's ``indices`` (int64).
 
-        Negative indices count from the end. Raises IndexError for one beyond the dataset.
+        Negative indices count from the end. Raises IndexError for an index out of range.
         """
         n = len(self)
-        beyond = (indices < -n) | (indices >= n)
-        if beyond.any():
+        out_of_range = (indices < -n) | (indices >= n)
+        if out_of_range.any():
             raise IndexError(
-                f"index {indices[beyond][0]} is out of range for a dataset of {n} samples"
+                f"index {indices[out_of_range][0]} is out of range for a dataset of {n} samples"
             )
         indices = np.where(indices < 0, indices + n, indices)
         return indices if self.records is None else self.records[indices]
 
 
-# How many records are looked at for images of several sizes; of a folder's their headers are read.
+# How many records are examined for their sizes; for a folder, their headers are read.
 _LOOKED_AT = 256
 
 
 def check_one_size(source: Source) -> None:
-    """Raise Unreadable where images come out in several sizes, as a look at some of them shows.
+    """Raise Unreadable if a sample of the images shows that they come out in several sizes.
 
-    Only a collate_fn of the user's makes a batch of them, sample by sample.
+    Only a user's ``collate_fn`` can make a batch of such images.
     """
     plan = source.plan
     if not isinstance(plan, Plan) or plan.fixed_size or not len(source):
         return
     some = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)
     sizes = source.store.sizes(source.lookup(some))
-    known = sizes[sizes.any(axis=1)]  # not of what is no image
+    known = sizes[sizes.any(axis=1)]  # without records that are no images
     if plan.drawn_size or not (known == known[:1]).all():
         raise Unreadable(
-            "the images come out in several sizes, of which only the collate_fn given makes a batch"
+            "the images come out in several sizes, so only the given collate_fn can make a batch"
         )
 
 
-def resolve(dataset: Any) -> Source:
-    """The source behind ``dataset``; with ``hybrid`` where Python has to end the transform.
+def resolve(dataset: object) -> Source:
+    """The source of ``dataset``; with ``hybrid`` if Python has to do a part of the transform.
 
     Raises:
-        Unreadable: an engine cannot even begin to make its samples.
+        Unreadable: an engine cannot make any part of its samples.
     """
     if type(dataset) is PackedDataset:
         return _packed(dataset)
@@ -138,24 +159,26 @@ def resolve(dataset: Any) -> Source:
         return _concat(dataset)
     if _is_image_folder(dataset):
         return _image_folder(dataset)
-    if arrays.known(dataset):
+    if arrays.is_array_dataset(dataset):
         return _array_dataset(dataset)
     if type(dataset) is TensorDataset:
         return _tensor_dataset(dataset)
     if huggingface.known(dataset):
         raise Unreadable(huggingface.reason(dataset))
     raise Unreadable(
-        f"{type(dataset).__name__} is not a dataset fastload can read by itself; if its samples "
-        "are images, `fastload pack module:object` makes a store of it that fastload can"
+        f"{type(dataset).__name__} is not a dataset that fastload can read itself; if its samples "
+        "are images, `fastload pack module:object` packs them into a store that it can read"
     )
 
 
-def nested(dataset: Any) -> Iterator[Any]:
-    """``dataset`` and the datasets that it is a Subset or a ConcatDataset of."""
+def nested(dataset: object) -> Iterator[object]:
+    """``dataset``, and the datasets inside it if it is a Subset or a ConcatDataset."""
     yield dataset
-    inner = [dataset.dataset] if isinstance(dataset, Subset) else []
-    for part in dataset.datasets if isinstance(dataset, ConcatDataset) else inner:
-        yield from nested(part)
+    if isinstance(dataset, Subset):
+        yield from nested(dataset.dataset)
+    elif isinstance(dataset, ConcatDataset):
+        for part in dataset.datasets:
+            yield from nested(part)
 
 
 def _packed(dataset: PackedDataset) -> Source:
@@ -171,24 +194,26 @@ def _packed(dataset: PackedDataset) -> Source:
     )
 
 
-def _chain(transform: Any, joint: Joint | None = None, mode: str = "RGB") -> dict[str, Any]:
-    """What a Source has of a transform."""
+def _chain(
+    transform: Callable[[Any], Any] | None, joint: Joint | None = None, mode: str = "RGB"
+) -> _Chain:
+    """The parts of a Source that come from the transform."""
     plan = recognise(transform, mode, joint)
     if not isinstance(plan, Unrecognised):
-        return {"plan": plan}
-    if plan.halves is None:
+        return {"plan": plan, "hybrid": None, "reason": ""}
+    if plan.hybrid is None:
         raise Unreadable(plan.reason)
-    beginnings = tuple(part.plan for part in plan.halves.each)
-    begun = Views(beginnings) if plan.halves.views else beginnings[0]
-    return {"plan": begun, "hybrid": plan.halves, "reason": plan.reason}
+    beginnings = tuple(part.plan for part in plan.hybrid.each)
+    begun = Views(beginnings) if plan.hybrid.views else beginnings[0]
+    return {"plan": begun, "hybrid": plan.hybrid, "reason": plan.reason}
 
 
 def _subset(dataset: Subset[Any]) -> Source:
     inner = resolve(dataset.dataset)
     try:
         return dataclasses.replace(inner, records=inner.lookup(as_indices(dataset.indices)))
-    except (IndexError, TypeError, ValueError) as error:  # raised for the sample where it is met
-        reason = f"the Subset has indices that its dataset has not: {error}"
+    except (IndexError, TypeError, ValueError) as error:  # raised again for that sample
+        reason = f"the Subset has indices that its dataset does not have: {error}"
         raise Unreadable(reason) from error
 
 
@@ -198,7 +223,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     parts = [resolve(inner) for inner in dataset.datasets]
     first = parts[0]
     for part in parts[1:]:
-        if not part.plan.same_as(first.plan) or not _same_tails(part.hybrid, first.hybrid):
+        if not part.plan.same_as(first.plan) or not _same_suffixes(part.hybrid, first.hybrid):
             raise Unreadable("the parts of the ConcatDataset have different transforms")
         if part.target_transform is not first.target_transform:
             raise Unreadable("the parts of the ConcatDataset have different target_transforms")
@@ -211,11 +236,11 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         for name in part.fields or ():
             if part.store.fields.get(name) != first.store.fields.get(name):
                 raise Unreadable(
-                    f"the parts of the ConcatDataset have other values in the field {name!r}"
+                    f"the field {name!r} differs between the parts of the ConcatDataset"
                 )
         if part.store.names != first.store.names:
             raise Unreadable(
-                "the parts of the ConcatDataset call their images or labels differently"
+                "the parts of the ConcatDataset have different names for images or labels"
             )
         if part.draw != first.draw:
             raise Unreadable("the parts of the ConcatDataset have different seeds or epochs")
@@ -245,25 +270,26 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     )
 
 
-def _same_tails(one: Parts | None, other: Parts | None) -> bool:
-    tails = [
-        None if halves is None else [part.tail for part in halves.each] for halves in (one, other)
+def _same_suffixes(one: Parts | None, other: Parts | None) -> bool:
+    """Whether Python does the same in both."""
+    suffixes = [
+        None if parts is None else [part.suffix for part in parts.each] for parts in (one, other)
     ]
-    return tails[0] == tails[1]
+    return suffixes[0] == suffixes[1]
 
 
-def _is_image_folder(dataset: Any) -> bool:
-    # If the user's program never imported torchvision, this is none of its datasets.
+def _is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
+    # If the user's program has not imported torchvision, this cannot be one of its datasets.
     folder = sys.modules.get("torchvision.datasets.folder")
     return folder is not None and type(dataset) in (folder.ImageFolder, folder.DatasetFolder)
 
 
-def _image_folder(dataset: Any) -> Source:
+def _image_folder(dataset: _ImageFolder) -> Source:
     import torchvision
     from torchvision.datasets import folder
 
     if dataset.loader not in (folder.default_loader, folder.pil_loader):
-        raise Unreadable("the ImageFolder has a loader of its own")
+        raise Unreadable("the ImageFolder has a custom loader")
     if dataset.loader is folder.default_loader and torchvision.get_image_backend() != "PIL":
         raise Unreadable(
             f"torchvision's image backend is {torchvision.get_image_backend()}, not PIL"
@@ -282,7 +308,7 @@ def _image_folder(dataset: Any) -> Source:
     )
 
 
-def _array_dataset(dataset: Any) -> Source:
+def _array_dataset(dataset: arrays.ArrayDataset) -> Source:
     if dataset.transform is None:
         raise Unreadable(
             f"the {type(dataset).__name__} has no transform, so its samples are PIL images"
@@ -299,7 +325,7 @@ def _array_dataset(dataset: Any) -> Source:
 
 
 def _tensor_dataset(dataset: TensorDataset) -> Source:
-    store = tensors_of(dataset)
+    store = tensor_store(dataset)
     return Source(
         store=store,
         records=None,
@@ -311,18 +337,19 @@ def _tensor_dataset(dataset: TensorDataset) -> Source:
     )
 
 
-def _folder_store(dataset: Any) -> FolderStore:
+def _folder_store(dataset: _ImageFolder) -> FolderStore:
     """The store over the dataset's samples.
 
-    Made once: a million paths take a second to list.
+    It is made once, as listing a million paths takes a second.
     """
     from ..storage.folder import FolderStore
 
     known = _folders.get(dataset)
-    # Compared to a copy, as samples may be changed in place; a million take some milliseconds.
+    # Compared with a copy, because the list may be changed in place; a million samples take some
+    # milliseconds.
     if known is None or known[0] != dataset.samples:
         if not all(type(label) is int for _, label in dataset.samples):
-            raise Unreadable("the ImageFolder has labels that are no ints")
+            raise Unreadable("the ImageFolder has labels that are not ints")
         store = FolderStore.from_samples(dataset.samples, dataset.classes, root=str(dataset.root))
         known = _folders[dataset] = (list(dataset.samples), store)
     return known[1]

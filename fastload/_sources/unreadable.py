@@ -1,10 +1,12 @@
-"""Unreadable: why an engine cannot read a dataset by itself."""
+"""Unreadable: the reason why no engine can read a dataset."""
 
 from __future__ import annotations
 
 
 class Unreadable(Exception):
-    """The engines cannot make the samples of a dataset; it is no error, its own code makes them.
+    """No engine can make the samples of a dataset, so the dataset's own code makes them.
+
+    It never reaches the user as an exception.
 
     Attributes:
         reason: in words, for ``explain()``.

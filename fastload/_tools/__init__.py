@@ -1,1 +1,1 @@
-"""What commands and users call beside training."""
+"""The tools behind the commands: autotune, doctor, watch, show, info, verify, unpack."""

@@ -1,4 +1,4 @@
-"""Pictures for people to look at: the suffix of the file says of which format."""
+"""Save a picture in the format given by its file's suffix."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _FORMATS = {
 
 
 def format_of(path: str | os.PathLike[str]) -> str:
-    """Pillow's name of the format that a picture at ``path`` has.
+    """Pillow's name of the format for the suffix of ``path``.
 
     Raises:
-        UsageError: a suffix that stands for none.
-        MissingDependencyError: there is no Pillow to write it.
+        UsageError: unknown suffix.
+        MissingDependencyError: Pillow is not installed.
     """
     try:
         import PIL  # noqa: F401
@@ -31,13 +31,13 @@ def format_of(path: str | os.PathLike[str]) -> str:
     suffix = os.path.splitext(os.fspath(path))[1].lower()
     if suffix not in _FORMATS:
         raise UsageError(
-            f"{os.fspath(path)!r}: expected the name of a picture, ending in {', '.join(_FORMATS)}"
+            f"{os.fspath(path)!r}: expected a picture file ending in {', '.join(_FORMATS)}"
         )
     return _FORMATS[suffix]
 
 
 def save(image: Image.Image, path: str | os.PathLike[str]) -> None:
-    """Write ``image`` to ``path``, whole or not at all.
+    """Write ``image`` to ``path``, completely or not at all.
 
     Raises:
         UsageError, MissingDependencyError: as ``format_of``.

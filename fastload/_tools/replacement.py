@@ -1,4 +1,4 @@
-"""FastLoader in the place of torch's DataLoader, under code that one does not own."""
+"""``install`` and ``patched``: use FastLoader in place of torch's DataLoader in any code."""
 
 from __future__ import annotations
 
@@ -6,66 +6,65 @@ import contextlib
 import sys
 import types
 from collections.abc import Iterator
-from typing import Any
 
-from .._base.torch_loader import DataLoader as Torchs
+from .._base.torch_loader import DataLoader as TorchLoader
 from .._loader import FastLoader
 from .._run.config import Sample
 
 
 class _Same(type):
-    """The class of ``DataLoader``: for ``isinstance`` and ``issubclass`` that is torch's class.
+    """The metaclass of ``DataLoader``: ``isinstance`` and ``issubclass`` check torch's class.
 
-    So loaders that were made before, of classes that were derived before, are known still.
+    So loaders made before ``install``, also of derived classes, are still recognised.
     """
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         if cls is DataLoader:
-            return isinstance(instance, Torchs)
+            return isinstance(instance, TorchLoader)
         return super().__instancecheck__(instance)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         if cls is DataLoader:
-            return issubclass(subclass, Torchs)
+            return issubclass(subclass, TorchLoader)
         return super().__subclasscheck__(subclass)
 
 
 class DataLoader(FastLoader[Sample], metaclass=_Same):
-    """A FastLoader, by the name that it is found under while ``install`` is in effect.
+    """A FastLoader under torch's name, while ``install`` is in effect.
 
-    It is a class of its own so that ``uninstall`` finds every module that has come to hold it.
+    A separate class, so that ``uninstall`` finds every module that refers to it.
     """
 
 
 def install() -> None:
-    """Make every DataLoader that is made from now on a FastLoader, in code of others too.
+    """Make every DataLoader that is created from now on a FastLoader, also in other people's code.
 
     ``torch.utils.data.DataLoader`` is replaced, and so is the name in every module that has
-    imported it: Lightning's, transformers', accelerate's, timm's, and the caller's own. Modules
-    that are imported later find the replacement in torch. ``isinstance(x, DataLoader)`` holds for
-    what it held for before. Classes that were derived from torch's before stay what they are.
+    imported it: in Lightning, transformers, accelerate, timm, and in your own modules. Modules
+    imported later find the replacement in torch. ``isinstance(x, DataLoader)`` is still true for
+    every loader for which it was true before. Classes already derived from torch's do not change.
 
-    A second call does nothing but replace the name in what was imported since.
+    A second call replaces the name in modules that were imported since the first.
 
     Example:
         >>> fastload.install()
         >>> from their_project import train
         >>> train.main()
     """
-    _rebind(Torchs, DataLoader)
+    _rebind(TorchLoader, DataLoader)
 
 
 def uninstall() -> None:
-    """Undo ``install``: every module that holds the replacement has torch's DataLoader again.
+    """Undo ``install``: every module that refers to the replacement gets torch's DataLoader back.
 
-    Loaders that were made meanwhile stay FastLoaders, and so do classes derived meanwhile.
+    Loaders created in between stay FastLoaders, and so do classes derived in between.
     """
-    _rebind(DataLoader, Torchs)
+    _rebind(DataLoader, TorchLoader)
 
 
 @contextlib.contextmanager
 def patched() -> Iterator[None]:
-    """``install`` for the length of a ``with`` block; within ``install`` it changes nothing.
+    """``install`` for the duration of a ``with`` block; no effect if already installed.
 
     Example:
         >>> with fastload.patched():
@@ -87,10 +86,10 @@ def _installed() -> bool:
 
 
 def _rebind(old: type, new: type) -> None:
-    """In all modules but fastload's, each name that is bound to ``old`` is bound to ``new``."""
+    """In all modules except fastload's, rebind each name from ``old`` to ``new``."""
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == "fastload" or not isinstance(module, types.ModuleType):
             continue
-        names = vars(module)  # past __setattr__ and __getattr__, which modules may have
+        names = vars(module)  # bypasses __setattr__ and __getattr__, which modules may define
         for known in [known for known, value in list(names.items()) if value is old]:
             names[known] = new

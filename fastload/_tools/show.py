@@ -1,8 +1,8 @@
-"""``fastload.show``: what the network will see, beside what it is made of.
+"""``fastload.show``: the images the network will see, next to the stored ones.
 
-The pictures are a loader's own batches, taken back to levels: through the inverse of the table that
-a plan ends with, so that they are exact. Chains that only Python can run have no table; their
-values are shown as they are between 0 and 1, else stretched.
+The pictures are a loader's own batches, converted back to levels by the inverse of the plan's
+table, so they are exact. Chains that only Python can run have no table: their values are shown
+directly if they are between 0 and 1, and stretched otherwise.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import Subset
+from torch.utils.data import Dataset, Subset
 
-from .._base.import_object import told
+from .._base.import_object import one_line
 from .._sources.packed import PackedDataset, open_dataset
 from .._sources.source import nested, resolve
 from .._sources.unreadable import Unreadable
@@ -31,9 +31,11 @@ if TYPE_CHECKING:
 
     from .._transforms.plan import Plan
 
-_MOST = 512  # pixels of a side; a larger picture is made smaller
+_MAX_SIDE = 512  # pixels; a larger picture is scaled down
 _GAP = 4  # white pixels around each picture
 
+_T = TypeVar("_T")
+_Dataset: TypeAlias = "str | os.PathLike[str] | Dataset[Any]"
 _Levels = npt.NDArray[np.uint8]
 
 
@@ -42,11 +44,11 @@ class Tile:
     """One picture of the grid.
 
     Attributes:
-        index: of the sample in the dataset.
+        index: index of the sample in the dataset.
         name: its key in the store, or its file.
-        epoch: that it was made for; None: the image as it is stored.
+        epoch: epoch of the augmentation; None: the stored image.
         box: x, y, width and height in the grid, in pixels.
-        scale: 1.0, or by how much it was made smaller.
+        scale: 1.0, or the factor by which it was scaled down.
     """
 
     index: int
@@ -62,9 +64,9 @@ class Shown:
 
     Attributes:
         image: the grid, RGB.
-        tiles: where each picture is; a row of the grid is a sample.
-        engine: "native", "python" or "workers": what made the samples.
-        levels: how their values became levels, in words.
+        tiles: the position of each picture; a row of the grid is a sample.
+        engine: the engine that made the samples: "native", "python" or "workers".
+        levels: how values were converted to levels, in words.
     """
 
     image: Image.Image
@@ -74,7 +76,7 @@ class Shown:
 
 
 def show(
-    dataset: Any,
+    dataset: _Dataset,
     transform: Callable[[Any], Any] | None = None,
     *,
     out: str | os.PathLike[str] | None = None,
@@ -86,9 +88,9 @@ def show(
 ) -> Shown:
     """A grid of images before and after the transform; also as ``fastload show``.
 
-    Each row is a sample: the image as it is stored (made smaller to fit), and what a FastLoader
-    with this seed gives of it in ``views`` epochs. Those are pixel for pixel what the network gets,
-    before normalisation, up to 512 x 512 pixels. The same seed gives the same grid.
+    Each row is a sample: the stored image (scaled down to fit), and the images that a FastLoader
+    with this seed gives for it in ``views`` epochs. Up to 512 x 512 pixels, these are exactly the
+    pixels that the network gets, before normalisation. The same seed gives the same grid.
 
     Example:
         >>> fastload.show("imgs.lmdb", train_tf, out="grid.png")
@@ -97,27 +99,27 @@ def show(
         dataset: the path of a store or of a folder of images, a PackedDataset, an ImageFolder or a
             DatasetFolder, or a Subset of these.
         transform: for a path or a PackedDataset without one.
-        out: file to write the grid to; its suffix says as what: .png, .jpg, .webp ...
-        samples: how many, spread evenly over the dataset, or their indices.
-        views: epochs shown of each sample, at least 1.
-        seed, epoch: of the augmentation: as of a ``FastLoader(seed=seed)`` in this epoch and the
-            next ones.
-        decode: as FastLoader's.
+        out: file to write the grid to, in the format of its suffix: .png, .jpg, .webp ...
+        samples: number of samples, spread evenly over the dataset, or their indices.
+        views: number of epochs shown for each sample, at least 1.
+        seed, epoch: the augmentation is that of ``FastLoader(seed=seed)`` in this epoch and the
+            following ones.
+        decode: as for FastLoader.
 
     Raises:
-        UsageError: no such samples, or a transform that gives something else than one image.
-        DataError: a sample that cannot be read.
+        UsageError: there are no such samples, or the transform does not give one image.
+        DataError: a sample cannot be read.
     """
-    _picture.format_of("grid.png" if out is None else out)  # before the work
+    _picture.format_of("grid.png" if out is None else out)  # raises before any work is done
     from PIL import Image
 
     if views < 1:
         raise UsageError(f"views: expected 1 or more, got {views}")
     opened = open_dataset(dataset, seed=seed, transform=transform)
     if isinstance(opened, PackedDataset):
-        opened = opened.replaced()  # the epoch of the caller's stays as it is
+        opened = opened.replaced()  # a copy, so that the caller's epoch does not change
     indices = _indices(samples, opened)
-    # A copy has an epoch of its own; what a Subset is of has the caller's.
+    # The dataset inside a Subset is not copied, so its epoch is restored afterwards.
     before = [(one, one._epoch.clone()) for one in nested(opened) if isinstance(one, PackedDataset)]
     try:
         epochs = list(range(epoch, epoch + views))
@@ -136,9 +138,9 @@ def show(
     return shown
 
 
-def _indices(samples: int | Sequence[int], dataset: Any) -> list[int]:
+def _indices(samples: int | Sequence[int], dataset: object) -> list[int]:
     try:
-        count = len(dataset)
+        count = len(dataset)  # type: ignore[arg-type]
     except TypeError as error:
         raise UsageError(
             f"show: expected a map-style dataset or a path, got {type(dataset).__name__}"
@@ -161,7 +163,7 @@ def _indices(samples: int | Sequence[int], dataset: Any) -> list[int]:
 def _made(
     dataset: Any, indices: list[int], epochs: list[int], seed: int, decode: Decode
 ) -> tuple[list[list[_Levels]], str, str]:
-    """The samples' levels by epoch, which engine made them, and how they became levels."""
+    """The samples' levels by epoch, the engine, and how values were converted to levels."""
     from .._loader import FastLoader
 
     try:
@@ -169,7 +171,7 @@ def _made(
         plan = source.plan if source.hybrid is None else None
     except Unreadable:
         plan = None
-    # Images of different sizes make no batch, and any transform may give those.
+    # Without a plan the transform may give images of different sizes, which form no batch.
     single = plan is None
     if isinstance(plan, Views):
         raise UsageError(f"show: expected one chain of transforms, got {len(plan.each)} views")
@@ -192,20 +194,22 @@ def _made(
                 batch = next(batches)
             except FastloadError:
                 raise
-            except Exception as error:  # of the user's transform
-                raise UsageError(f"the transform fails on sample {index}: {told(error)}") from error
+            except Exception as error:  # raised by the user's transform
+                raise UsageError(
+                    f"the transform fails on sample {index}: {one_line(error)}"
+                ) from error
             found, words = _levels(_image_of(batch, batched=not single), plan)
             levels.append(found)
         made.append(levels)
     return made, str(loader.stats()["engine"]), words
 
 
-def _same(sample: Any) -> Any:
+def _same(sample: _T) -> _T:
     return sample
 
 
 def _image_of(batch: Any, *, batched: bool) -> Any:
-    """The image out of a sample or a batch of one."""
+    """The image of a sample or of a batch of one."""
     if isinstance(batch, Mapping):
         batch = batch["image"] if "image" in batch else next(iter(batch.values()), None)
     elif isinstance(batch, (list, tuple)) and len(batch):
@@ -214,7 +218,7 @@ def _image_of(batch: Any, *, batched: bool) -> Any:
 
 
 def _levels(image: Any, plan: Plan | None) -> tuple[_Levels, str]:
-    """uint8 (h, w, 3) of what a transform gave, and how it was made of it."""
+    """A transform's output as levels, uint8 (h, w, 3), and how they were computed."""
     if isinstance(image, torch.Tensor):
         if image.ndim == 2:
             image = image[None]
@@ -223,7 +227,7 @@ def _levels(image: Any, plan: Plan | None) -> tuple[_Levels, str]:
             levels, words = _of_tensor(image, plan)
             return np.ascontiguousarray(levels.permute(1, 2, 0).numpy()), words
     elif hasattr(image, "convert"):
-        return np.asarray(image.convert("RGB")), "as they are"
+        return np.asarray(image.convert("RGB")), "unchanged"
     elif isinstance(image, np.ndarray) and image.ndim == 3 and image.shape[2] == 3:
         return _levels(torch.from_numpy(image).permute(2, 0, 1), plan)
     what = type(image).__name__
@@ -235,15 +239,15 @@ def _levels(image: Any, plan: Plan | None) -> tuple[_Levels, str]:
 def _of_tensor(image: torch.Tensor, plan: Plan | None) -> tuple[torch.Tensor, str]:
     if plan is not None and plan.lut is not None:
         levels = plan.levels_of(image[: plan.channels]).expand(3, -1, -1)
-        return levels, "through the inverse of the transform's table"
+        return levels, "by the inverse of the transform's table"
     if image.dtype == torch.uint8:
-        return image, "as they are"
+        return image, "unchanged"
     values = image.double()
     low, high = (float(end) for end in values.aminmax())
     if low >= 0 and high <= 1:
         return (255 * values).round().to(torch.uint8), "0 to 1 as 0 to 255"
     spread = (values - low) / max(high - low, 1e-12)
-    return (255 * spread).round().to(torch.uint8), "stretched, each from its least to its most"
+    return (255 * spread).round().to(torch.uint8), "stretched, each from its minimum to its maximum"
 
 
 def _original(dataset: Any, index: int) -> tuple[str, Image.Image]:
@@ -259,7 +263,7 @@ def _original(dataset: Any, index: int) -> tuple[str, Image.Image]:
         return str(path), dataset.loader(path).convert("RGB")
     raise UsageError(
         "show: expected a path, a PackedDataset, an ImageFolder or a DatasetFolder, got "
-        f"{type(dataset).__name__}, whose images before the transform are not to be had"
+        f"{type(dataset).__name__}, which does not give access to images before the transform"
     )
 
 
@@ -268,7 +272,7 @@ def _grid(
 ) -> Shown:
     from PIL import Image
 
-    shrunk = [[_fitted(image, (_MOST, _MOST)) for image in after] for *_, after in rows]
+    shrunk = [[_fitted(image, (_MAX_SIDE, _MAX_SIDE)) for image in after] for *_, after in rows]
     cell_w = max(image.width for after in shrunk for image in after)
     heights = [max(image.height for image in after) for after in shrunk]
     columns = 1 + len(shrunk[0])
@@ -295,7 +299,7 @@ def _grid(
 
 
 def _fitted(image: Image.Image, most: tuple[int, int]) -> Image.Image:
-    """The image, made smaller where it is larger than ``most`` (width, height)."""
+    """The image, scaled down if it is larger than ``most`` (width, height)."""
     fitted = image.copy()
     fitted.thumbnail(most)
     return fitted

@@ -1,4 +1,4 @@
-"""What is inside a store, in numbers: what ``fastload info`` shows."""
+"""``info``: the contents of a store in numbers, as shown by ``fastload info``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..storage._read import read_records
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 
-_SAMPLED = 10_000  # records whose first bytes are looked at
+_SAMPLED = 10_000  # records whose encoding is determined from their first bytes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,7 +29,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Spread | None:
-        """Of ``values``, or None where there are none."""
+        """The spread of ``values``, or None if there are none."""
         if not len(values):
             return None
         middle = np.partition(values, len(values) // 2)[len(values) // 2]
@@ -38,23 +38,23 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What is inside a store.
+    """The contents of a store.
 
     Attributes:
         path, format: of the store.
-        records: how many.
-        nbytes: of the records together.
-        file_nbytes: of the store's files together.
-        classes: (name, records) in the order of the labels; empty without labels.
-        width, height: in pixels, over the records whose size is known; None where none is.
-        record_nbytes: of single records.
-        labels: what the labels are, such as "int64" or "float32 (40)"; None without labels.
-        fields: name -> type of every field.
-        files: how many files hold the records.
-        encodings: encoding -> records; estimated from ``sampled`` records.
-        sampled: how many records the encodings were counted on.
+        records: number of records.
+        nbytes: size of all records.
+        file_nbytes: size of the store's files.
+        classes: (name, number of records) in the order of the labels; empty without class labels.
+        width, height: in pixels, over the records of known size; None if there are none.
+        record_nbytes: size of a record.
+        labels: type of the labels, such as "int64" or "float32 (40)"; None without labels.
+        fields: name -> type of each field.
+        files: number of files that hold the records.
+        encodings: encoding -> number of records, counted on ``sampled`` records.
+        sampled: number of records on which the encodings were counted.
         checksums: whether every record has one.
-        metadata: what the packer wrote down.
+        metadata: the metadata written by the packer.
     """
 
     path: str
@@ -76,18 +76,18 @@ class Summary:
 
 
 def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]) -> Summary:
-    """What is inside a store: counts, sizes, encodings, classes, what the packer wrote down.
+    """The contents of a store: counts, sizes, encodings, classes, and the packer's metadata.
 
     Example:
         >>> info("imgs.lmdb").records
         1000
 
     Args:
-        path: of a store or a folder of images, an open store, or a list of them.
+        path: path of a store or a folder of images, an open store, or a list of them.
 
     Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: damaged, or a file is gone.
+        StoreNotFoundError: there is no store.
+        StoreError: the store is damaged, or a file is missing.
     """
     if isinstance(path, Store):
         return summarise(path)
@@ -99,7 +99,7 @@ def summarise(store: Store) -> Summary:
     """Count and measure ``store``.
 
     Raises:
-        StoreError: damaged, or a file is gone.
+        StoreError: the store is damaged, or a file is missing.
     """
     everything = np.arange(len(store))
     nbytes = _lengths(store, everything)
@@ -134,12 +134,12 @@ def summarise(store: Store) -> Summary:
 
 
 def labels_of(store: Store) -> str | None:
-    """What the labels of a store are, such as "int64" or "float32 (40)"; None without labels."""
+    """The type of a store's labels, such as "int64" or "float32 (40)"; None without labels."""
     return None if store.labels is None else _type(store.labels.dtype, store.labels.shape[1:])
 
 
 def in_words(classes: int, labels: str | None) -> str:
-    """How many classes there are, else what the labels are (``labels_of``): "10 classes"."""
+    """The number of classes ("10 classes"), or without classes the type of the labels."""
     if labels is None:
         return "no labels"
     if not classes:
@@ -147,14 +147,14 @@ def in_words(classes: int, labels: str | None) -> str:
     return "1 class" if classes == 1 else f"{classes:,} classes"
 
 
-def _type(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:
+def _type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
     return f"{dtype} ({', '.join(map(str, shape))})" if shape else str(dtype)
 
 
 def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
     spans = store.spans(indices)
     nbytes: np.ndarray = spans.nbytes.copy()
-    if store.indirect is not None:  # known of pixels without unpacking them
+    if store.indirect is not None:  # the size of raw pixels is known without unpacking them
         raw = store.kinds(indices) == RAW
         nbytes[raw] = store.sizes(indices)[raw].astype(np.int64).prod(axis=1) * 3
     files = store.files
@@ -163,7 +163,7 @@ def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
         try:
             nbytes[at] = os.stat(path).st_size - int(spans.offset[at])
         except OSError as error:
-            raise StoreError(f"the file cannot be read: {error.strerror}", path=path) from error
+            raise StoreError(f"cannot read the file: {error.strerror}", path=path) from error
     return nbytes
 
 

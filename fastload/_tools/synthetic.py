@@ -1,10 +1,10 @@
-"""Photo-like JPEGs, made here: what the demo, the benchmarks and the tests read without photos.
+"""Synthetic photo-like JPEGs for the demo, the benchmarks and the tests.
 
-What a JPEG loader spends its time on is decided by size, bytes per pixel and chroma subsampling, so
-those follow a sample of 300 ImageNet photos: 462 x 399 pixels and 107 KB on average, three quarters
-4:4:4, luma power falling as frequency to the -2.5. Each picture is a lit background, a few coloured
-shapes with edges, and texture with that spectrum. The main colour depends on the class, so that a
-small network can learn something from them.
+The time to load a JPEG depends on its size, bytes per pixel and chroma subsampling. These follow a
+sample of 300 ImageNet photos: 462 x 399 pixels and 107 KB on average, three quarters 4:4:4, luma
+power falling as frequency to the -2.5. Each picture is a lit background, a few coloured shapes with
+edges, and texture with that spectrum. The main colour depends on the class, so that a small network
+can learn to classify the pictures.
 
 The same arguments give the same pictures, on any number of threads. (Bytes may differ between
 versions of NumPy, Pillow and libjpeg.)
@@ -20,7 +20,7 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,21 +28,22 @@ from ..errors import UsageError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from PIL import Image
 
-_FIELD = 1024  # side of the texture fields that pictures are cut from
+_FIELD = 1024  # side of the texture fields from which pictures are cut
 _SIZES = ((500, 375), (500, 333), (375, 500), (333, 500), (400, 300), (600, 450), (500, 500))
 _SIZE_SHARES = (0.36, 0.16, 0.12, 0.08, 0.1, 0.1, 0.08)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kind:
-    """What a set of pictures is like.
+    """The statistics of a set of pictures.
 
     Attributes:
         sizes: (width, height) in pixels to choose from; each is varied by up to ``jitter``.
-        shares: how often each size comes, adding up to 1.
+        shares: probability of each size; they sum to 1.
         jitter: largest relative change of a side.
-        quality: JPEG quality, as Pillow counts it.
+        quality: JPEG quality, as in Pillow.
         full_chroma: share of pictures stored 4:4:4; the others are 4:2:0.
         gray: share of grayscale pictures.
         texture: standard deviation of the luma texture, in grey levels.
@@ -75,7 +76,7 @@ SMALL = Kind(
     gray=0.0,
     texture=26.0,
 )
-# As telephones take them: 12 megapixels, about 4 MB.
+# Like photos of a phone: 12 megapixels, about 4 MB.
 LARGE = Kind(
     sizes=((4000, 3000), (3000, 4000)),
     shares=(0.7, 0.3),
@@ -103,13 +104,13 @@ def make_images(
         make_images("small", 10_000, kind=SMALL)
 
     Args:
-        directory: made where absent; files of the same name in it are overwritten.
-        count: number of pictures over all classes, dealt out in turn; at least 1.
+        directory: created if missing; files of the same name in it are overwritten.
+        count: number of pictures of all classes together, assigned in turn; at least 1.
         kind: ``PHOTO``, ``SMALL`` (32 x 32, about 1 KB) or ``LARGE`` (12 megapixels, about 4 MB).
         classes: number of class folders, at least 1.
         seed: another seed gives other pictures.
-        threads: threads to work on; None takes the number of CPUs this process may use.
-        progress: called from this thread after each picture, as ``progress(done, count, nbytes)``
+        threads: number of threads; None: the number of CPUs that this process may use.
+        progress: called in this thread after each picture, as ``progress(done, count, nbytes)``
             with the bytes written so far.
 
     Raises:
@@ -128,7 +129,7 @@ def make_images(
         data = jpeg(index, label=label, classes=classes, kind=kind, seed=seed)
         return (root / f"class{label}" / f"{index:06d}.jpg").write_bytes(data)
 
-    _fields()  # once, before the threads all ask for it
+    _fields()  # computed once, before all threads need it
     with ThreadPoolExecutor(threads or len(os.sched_getaffinity(0))) as pool:
         _report(pool.map(write, range(count)), count, progress)
     return root
@@ -168,12 +169,12 @@ def _size(rng: np.random.Generator, kind: Kind) -> tuple[int, int]:
 def _paint(
     rng: np.random.Generator, size: tuple[int, int], hue: float, kind: Kind
 ) -> NDArray[np.uint8]:
-    """uint8 (height, width, 3): shapes, lit from one side, under texture."""
+    """uint8 (height, width, 3): shapes lit from one side, with texture."""
     from PIL import ImageFilter
 
     width, height = size
     picture = _shapes(rng, size, hue)
-    if min(size) > 64:  # real edges are a pixel or two wide; small pictures keep theirs
+    if min(size) > 64:  # edges in photos are a pixel or two wide; small pictures stay sharp
         picture = picture.filter(ImageFilter.GaussianBlur(rng.uniform(0.5, 1.2)))
     pixels = np.asarray(picture, dtype=np.float32)
 
@@ -183,7 +184,7 @@ def _paint(
         pixels
         * (light + slope[1] * np.linspace(-1, 1, height, dtype=np.float32)[:, None])[..., None]
     )
-    # Real photos differ much in detail: from a fifth to twice the average number of bytes.
+    # Photos differ in detail: from a fifth to twice the average number of bytes.
     amplitude = kind.texture * float(np.exp(rng.normal(-0.2, 0.65)))
     pixels += amplitude * _texture(rng, size)[..., None]
     tint = rng.normal(size=3).astype(np.float32)
@@ -193,7 +194,7 @@ def _paint(
     return painted
 
 
-def _shapes(rng: np.random.Generator, size: tuple[int, int], hue: float) -> Any:
+def _shapes(rng: np.random.Generator, size: tuple[int, int], hue: float) -> Image.Image:
     """An RGB picture of a few plain ellipses and polygons; most colours are near ``hue``."""
     from PIL import Image, ImageDraw
 
@@ -222,7 +223,7 @@ def _colour(rng: np.random.Generator, hue: float) -> tuple[int, int, int]:
 
 
 def _texture(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.float32]:
-    """float32 (height, width), a random cut of a random field, mirrored at random."""
+    """float32 (height, width): a random part of a random field, randomly mirrored."""
     fields = _fields()
     width, height = size
     x, y = (int(rng.integers(0, max(1, _FIELD - side + 1))) for side in size)
@@ -230,7 +231,7 @@ def _texture(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.floa
     cut: NDArray[np.float32]
     if max(size) <= _FIELD:
         cut = field[y : y + height, x : x + width]
-    else:  # fields go on at their ends as they begin
+    else:  # fields are periodic
         rows, columns = ((at + np.arange(side)) % _FIELD for at, side in ((y, height), (x, width)))
         cut = field[rows[:, None], columns]
     if rng.random() < 0.5:
@@ -242,12 +243,12 @@ def _texture(rng: np.random.Generator, size: tuple[int, int]) -> NDArray[np.floa
 def _fields() -> NDArray[np.float32]:
     """float32 (4, 1024, 1024) of mean 0 and deviation 1, power falling as frequency^-2.5.
 
-    Made once and cut from ever after: a transform per picture would take most of the time.
+    Computed once: a Fourier transform for each picture would take most of the time.
     """
     rng = np.random.default_rng(0)
     fy = np.fft.fftfreq(_FIELD)[:, None]
     fx = np.fft.rfftfreq(_FIELD)[None]
-    # Waves longer than an eighth of the field are left out: a cut should look like a whole picture.
+    # Waves longer than a quarter of the field are left out, so that all parts look alike.
     radius = np.hypot(fx, fy)
     gain = np.where(radius * _FIELD < 4, 0.0, 1 / np.maximum(radius, 1 / _FIELD) ** 1.25)
     shape = (4, _FIELD, _FIELD // 2 + 1)

@@ -1,4 +1,4 @@
-"""``unpack``: a store back to image files in folders."""
+"""``unpack``: write the records of a store as image files in folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 
 import numpy as np
 
@@ -25,19 +24,19 @@ from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 from ..storage.folder import IMAGE_SUFFIXES
 
-LIST = "records.jsonl"  # beside the images: labels and fields
-_CHUNK = 64  # records that a thread writes at a time
+LIST = "records.jsonl"  # labels and fields, in the folder of the images
+_CHUNK = 64  # records per task
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UnpackReport:
-    """What ``unpack`` wrote.
+    """The result of ``unpack``.
 
     Attributes:
-        folder: where.
-        records: image files written.
-        nbytes: of them together.
-        listed: whether ``records.jsonl`` holds labels and fields.
+        folder: path of the folder.
+        records: number of image files written.
+        nbytes: their total size.
+        listed: whether ``records.jsonl`` with labels and fields was written.
     """
 
     folder: str
@@ -53,11 +52,11 @@ def unpack(
     workers: int | None = None,
     progress: Progress | bool | None = None,
 ) -> UnpackReport:
-    """Write the records of a store as image files, in class folders where it has classes.
+    """Write the records of a store as image files, in class folders if it has classes.
 
-    A record that holds an image file becomes that file, byte for byte; raw pixels become a PNG, a
-    DCT record a JPEG with the same coefficients. Labels that are not class indices, and fields, go
-    into ``records.jsonl``, which ``pack`` reads.
+    A record that holds an image file is written byte for byte; raw pixels become a PNG, a DCT
+    record a JPEG with the same coefficients. Fields, and labels that are not class indices, are
+    written to ``records.jsonl``, which ``pack`` reads.
 
     Example:
         >>> unpack("imgs.lmdb", "imgs").records
@@ -65,31 +64,32 @@ def unpack(
 
     Args:
         store: path of a store, or an open one.
-        folder: appears when all is written; nothing, or an empty folder, may be there.
-        workers: threads; None: as many as CPUs.
+        folder: new or empty folder. It appears when everything is written.
+        workers: number of threads; None: the number of CPUs.
         progress: as for ``pack``.
 
     Raises:
         UsageError: the folder is not empty.
-        StoreError: a key that leads out of the folder, or two records of one name.
-        ChecksumError, DecodeError: a damaged record.
+        StoreError: a key points outside the folder, or two records have the same name.
+        ChecksumError, DecodeError: a record is damaged.
     """
     opened = open_store(store)
     target = local_path(folder)
     if os.path.islink(target) or (
         os.path.lexists(target) and not (os.path.isdir(target) and not os.listdir(target))
     ):
-        raise UsageError(f"{target!r}: expected a new or an empty folder: choose another")
+        raise UsageError(f"{target!r}: expected a new or empty folder; choose another")
     partial = target + ".partial"
     try:
         os.mkdir(partial)
     except FileExistsError:
         raise UsageError(
-            f"{partial!r} was left by an interrupted run, or another one is at work: delete it"
+            f"{partial!r} exists: an interrupted run left it, or another one is running; delete it "
+            "if none is"
         ) from None
     try:
-        with reporting("unpacking", progress) as told:
-            report = _write(opened, partial, workers or available(), told)
+        with reporting("unpacking", progress) as report_progress:
+            report = _write(opened, partial, workers or available(), report_progress)
         os.rename(partial, target)
         sync_folder(os.path.dirname(target))
     except BaseException:
@@ -105,7 +105,7 @@ def _write(store: Store, folder: str, workers: int, progress: Progress | None) -
     for name in store.classes if by_class else ():
         _safe(store, name, None)
         if "/" in name or not name:
-            raise StoreError(f"expected class names that can be folders, found {name!r}",
+            raise StoreError(f"expected class names that can be folders, got {name!r}",
                              path=store.path)  # fmt: skip
         os.mkdir(os.path.join(folder, name))
     listed = bool(store.fields) or (labels is not None and not by_class)
@@ -151,18 +151,18 @@ def _write_chunk(
         if crcs is not None and crc32c(data) != int(crcs[at]):
             spans = store.spans(indices[at : at + 1])
             raise ChecksumError(
-                "the record's bytes changed since it was written: its CRC32C does not match",
+                "checksum mismatch: the record's bytes changed since it was written",
                 path=store.files[int(spans.file[0])],
                 record=index,
                 offset=int(spans.offset[0]),
             )
         name = _safe(store, keys[at], index)
         if by_class:
-            assert store.labels is not None  # by_class says so
+            assert store.labels is not None  # by_class implies it
             label = int(store.labels[index])
             if not 0 <= label < len(store.classes):
                 raise StoreError(
-                    f"expected a label below {len(store.classes)}, found {label}",
+                    f"expected a label below {len(store.classes)}, got {label}",
                     path=store.path,
                     record=index,
                 )
@@ -194,14 +194,14 @@ _SUFFIXES = {"jpeg": ".jpg", "png": ".png", "bmp": ".bmp", "gif": ".gif", "tiff"
 def _image_file(
     store: Store, data: bytes, kind: int, size: np.ndarray, index: int
 ) -> tuple[bytes, str]:
-    """The image file of a record, and the ending of its name."""
+    """The image file of a record, and the suffix of its name."""
     if kind == RAW:
         from PIL import Image
 
         width, height = size.tolist()
         if len(data) != 3 * width * height:
             raise DecodeError(
-                f"expected {width}x{height} RGB pixels, found {len(data)} bytes",
+                f"expected {width}x{height} RGB pixels, got {len(data)} bytes",
                 path=store.path,
                 record=index,
             )
@@ -221,12 +221,12 @@ def _image_file(
 
 
 def _safe(store: Store, key: str, index: int | None) -> str:
-    """``key``, if it names a place below the folder."""
+    """``key``, if it is a path inside the folder. Raises StoreError if not."""
     parts = key.split("/")
     if not key or "\0" in key or any(part in ("", ".", "..") for part in parts):
         raise StoreError(
-            f"expected a key that is a path below a folder, found {key[:200]!r}: it is not "
-            "unpacked, as it could lie elsewhere",
+            f"expected a key that is a path inside a folder, got {key[:200]!r}, which could point "
+            "elsewhere",
             path=store.path,
             record=index,
         )
@@ -234,13 +234,13 @@ def _safe(store: Store, key: str, index: int | None) -> str:
 
 
 def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool) -> None:
-    """``records.jsonl``: a line for each record, which ``pack`` reads as a list."""
+    """Write ``records.jsonl``: one line for each record, readable by ``pack``."""
     labels = store.labels if with_labels else None
     fields = store.fields
     with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
         for start in range(0, len(names), _CHUNK):
             indices = np.arange(start, min(start + _CHUNK, len(names)))
-            columns: dict[str, list[Any]] = {}
+            columns: dict[str, list[object]] = {}
             for name, field in fields.items():
                 if field.kind == "array":
                     columns[name] = store.column(name)[indices].tolist()
@@ -252,7 +252,7 @@ def _write_list(store: Store, names: list[str], path: str, *, with_labels: bool)
                     else [field.decode(value) for value in values]
                 )
             for at, index in enumerate(indices.tolist()):
-                line: dict[str, Any] = {"path": names[index]}
+                line: dict[str, object] = {"path": names[index]}
                 if labels is not None:
                     line["label"] = labels[index].tolist()
                 elif store.labels is not None:

@@ -1,4 +1,4 @@
-"""``verify``: is every record of a store there, unchanged, and an image?"""
+"""``verify``: check that every record of a store is present, unchanged, and decodes."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from ..storage.checking import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VerifyReport:
-    """What ``verify`` found.
+    """The result of ``verify``.
 
     Attributes:
         path, format: of the store.
-        records: in the store.
-        nbytes: read.
-        checksums: whether the store has any; without them only a missing or short file is noticed.
+        records: number of records in the store.
+        nbytes: bytes read.
+        checksums: whether the store has any; without, only missing and truncated files are found.
         decoded: whether every image was decoded.
-        columns: "right"; "no checksum" of labels, names and fields; or what is wrong with them.
-        damaged: the records that are not as they should be, in order.
+        columns: state of labels, names and fields: "right", "no checksum", or what is wrong.
+        damaged: the damaged records, in order.
     """
 
     path: str
@@ -57,7 +57,7 @@ def verify(
     workers: int | None = None,
     progress: Progress | bool | None = None,
 ) -> VerifyReport:
-    """Read a store, and compare every record, labels, names and fields with their checksums.
+    """Read a store and compare every record, and labels, names and fields, with their checksums.
 
     Example:
         >>> verify("imgs.lmdb").damaged
@@ -66,12 +66,12 @@ def verify(
     Args:
         store: path of a store, or an open one.
         decode: also decode every image, as loading would.
-        workers: threads; None: as many as CPUs.
-        progress: as for ``pack``; bytes are those that were read.
+        workers: number of threads; None: the number of CPUs.
+        progress: as for ``pack``; bytes are those read.
 
     Raises:
-        StoreNotFoundError: nothing there.
-        StoreError: the store itself cannot be opened, so that its records are not known.
+        StoreNotFoundError: there is no store.
+        StoreError: the store itself cannot be opened, so its records are unknown.
     """
     opened = open_store(store)
     order = reading_order(opened)
@@ -128,18 +128,18 @@ def _take(
 
 
 def _decoder_of(store: Store, local: threading.local) -> Callable[[int], None]:
-    """Decodes one record as loading does, and raises DataError where that fails."""
+    """A function that decodes one record as loading does, and raises DataError if that fails."""
     decoder = getattr(local, "decoder", None)
     if decoder is None:
         from .._base.slabs import SlabRing
-        from .._engine import make_decoder
+        from .._engine.image_engine import EngineOptions
+        from .._engine.registry import make_engine
         from .._transforms.recognise import Plan, recognise
 
         plan = recognise(None)
         assert isinstance(plan, Plan)  # None is always recognised
-        decoder = local.decoder = make_decoder(
-            "auto", store, plan, threads=0, ring=SlabRing(1), check_crc="never"
-        )
+        options = EngineOptions(threads=0, ring=SlabRing(1), check_crc="never")
+        decoder = local.decoder = make_engine("auto", store, plan, options)
 
     def decode(index: int) -> None:
         decoder.submit(np.array([index], np.int64), seed=0, epoch=0).result()

@@ -1,4 +1,4 @@
-"""How a loop does while it runs: images/s, waiting, stages, errors."""
+"""``watch``: show the figures of a loop while it runs: images/s, waiting, stages, errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def watch(
     loader: FastLoader[Any],
     *,
     every_s: float = 1.0,
-    callback: Callable[[dict[str, float], int], Any] | None = None,
+    callback: Callable[[dict[str, float], int], object] | None = None,
 ) -> Iterator[Any]:
-    """Iterate over ``loader`` and show on stderr how it does: a bar with images/s, waiting, stages.
+    """Iterate over ``loader`` and show its figures on stderr: images/s, waiting, stages.
 
-    On a terminal and in notebooks it is a bar of tqdm's; in pipes and batch jobs a line every ten
-    seconds. The last state stays.
+    On a terminal and in notebooks they are shown in a tqdm bar, in pipes and batch jobs as a line
+    every ten seconds. The last state stays.
 
     Example:
         >>> for images, labels in fastload.watch(loader): ...
@@ -33,9 +33,10 @@ def watch(
     Args:
         loader: a FastLoader.
         every_s: seconds between two updates.
-        callback: called with each update's figures and the number of the batch in this epoch, such
-            as ``lambda figures, batch: wandb.log(figures)``: ``images_per_s``, ``mb_per_s``,
-            ``wait_share``, ``cache_hit_share``, ``errors``, and ``share/STAGE`` of the work.
+        callback: called at each update with the figures and the number of the batch in this epoch,
+            for instance ``lambda figures, batch: wandb.log(figures)``. The figures are
+            ``images_per_s``, ``mb_per_s``, ``wait_share``, ``cache_hit_share``, ``errors``, and for
+            each stage ``share/STAGE``, its share of the work.
 
     Yields:
         The batches.
@@ -66,12 +67,12 @@ def watch(
 def _length(loader: FastLoader[Any]) -> int | None:
     try:
         return len(loader)
-    except TypeError:  # an iterable dataset that does not say it
+    except TypeError:  # an iterable dataset without a length
         return None
 
 
 def scalars(stats: Stats) -> dict[str, float]:
-    """The figures of ``FastLoader.stats`` as numbers, for a plot."""
+    """The figures of ``FastLoader.stats`` as numbers, for plots."""
     work = sum(stats["stages_s"].values()) or 1.0
     images = stats["cache_hits"] + stats["cache_misses"]
     return {
@@ -85,7 +86,7 @@ def scalars(stats: Stats) -> dict[str, float]:
 
 
 def line(figures: dict[str, float]) -> str:
-    """One line of text."""
+    """The figures in one line of text."""
     parts = [f"{figures['images_per_s']:,.0f} images/s"]
     if figures["mb_per_s"]:
         parts.append(f"{figures['mb_per_s']:,.0f} MB/s")
@@ -98,5 +99,5 @@ def line(figures: dict[str, float]) -> str:
     )
     parts += [f"{name.removeprefix('share/')} {value:.0%}" for value, name in stages[:3]]
     if figures["errors"]:
-        parts.append(f"{figures['errors']:.0f} bad samples let pass")
+        parts.append(f"{figures['errors']:.0f} bad samples")
     return ", ".join(parts)

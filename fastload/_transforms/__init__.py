@@ -1,4 +1,4 @@
-"""Transforms: a torchvision chain becomes a plan, which is drawn for each batch.
+"""Transforms: a torchvision chain is read into a ``Plan``, which is drawn for each batch.
 
-Begin in ``recognise.py``.
+Start reading in ``recognise.py``.
 """

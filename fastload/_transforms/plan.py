@@ -1,9 +1,9 @@
-"""What an engine makes of each image: geometry, operations on pixels, one table lookup a value."""
+"""``Plan``: what an engine does to each image (geometry, operations on pixels, a table lookup)."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from .targets.joint import Joint
 if TYPE_CHECKING:
     import numpy.typing as npt  # 20 ms
 
-STORED: dict[torch.dtype, np.dtype[Any]] = {
+STORED: dict[torch.dtype, np.dtype[np.generic]] = {
     torch.uint8: np.dtype(np.uint8),
     torch.float32: np.dtype(np.float32),
     torch.float16: np.dtype(np.float16),
@@ -31,11 +31,11 @@ BILINEAR = 2
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Operations on pixels, and the frame of geometry behind them.
+    """Operations on pixels, and the frame of geometry after them.
 
     Attributes:
-        pixels: in order.
-        ops, filter, fill, mask_fill: as in ``Plan``, of the image that the operations leave.
+        pixels: the operations, in order.
+        ops, filter, fill, mask_fill: as in ``Plan``, for the image that results from ``pixels``.
     """
 
     pixels: tuple[PixelOp, ...] = ()
@@ -47,31 +47,31 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Plan:
-    """What to make of each image: geometry, what else there is, then a table lookup.
+    """What to do to each image: a frame of geometry, further stages, then a table lookup.
 
     Attributes:
-        ops: geometry, in order; drawn by ``_geometry.draw``.
-        filter: of the resize, as resample/resample.h's ``Filter`` numbers them.
-        fill: level of each channel (R, G, B) where the window reaches outside.
-        stages: what comes between this first frame of geometry and the table.
+        ops: geometry, in order; drawn by ``geometry.draws.draw``.
+        filter: filter of the resize, numbered as ``Filter`` in resample/resample.h.
+        fill: level of each channel (R, G, B) where the window reaches outside the image.
+        stages: the stages between this first frame of geometry and the table.
         lut: (3, 256) in the output's dtype, by channel and level; bfloat16 as uint16 bit patterns.
             None: the levels themselves, uint8.
-        dtype: of the output: torch.uint8, float32, float16 or bfloat16.
-        channels: of the output: 3, or 1 for gray images, whose three channels are equal up to the
-            table, the same for each of them.
-        size: (h, w) of the output, or None where it depends on the image.
+        dtype: dtype of the output: torch.uint8, float32, float16 or bfloat16.
+        channels: channels of the output: 3, or 1 for gray images, which the engines process as
+            three equal channels.
+        size: (h, w) of the output, or None if it depends on the image.
         erasing: rectangles that are erased in the result.
-        scaled: whether a JPEG that is much larger than needed may be decoded at a part of its size.
+        scaled: whether a JPEG that is much larger than needed may be decoded at reduced size.
         steps: what happens, in words, for ``explain()``.
-        joint: the fields that move along with the images, or None.
-        mask_fill: as ``fill``, of masks.
+        joint: the fields that are transformed with the images, or None.
+        mask_fill: as ``fill``, for masks.
     """
 
     ops: tuple[Op, ...] = ()
     filter: int = BILINEAR
     fill: tuple[int, int, int] = (0, 0, 0)
     stages: tuple[Stage, ...] = ()
-    lut: npt.NDArray[Any] | None = None
+    lut: npt.NDArray[np.generic] | None = None
     dtype: torch.dtype = torch.uint8
     channels: int = 3
     size: tuple[int, int] | None = None
@@ -83,7 +83,7 @@ class Plan:
 
     @property
     def split(self) -> str:
-        """Where its parts run, in words, for ``explain()``."""
+        """Where the parts of the plan run, in words, for ``explain()``."""
         operations = sum(len(stage.pixels) for stage in self.stages)
         frames = 1 + len([stage for stage in self.stages if stage.ops])
         parts = [
@@ -96,26 +96,26 @@ class Plan:
 
     @property
     def fixed_size(self) -> bool:
-        """Whether every image gives the same size, so that any of them make a batch."""
+        """Whether all outputs have the same size, so that any images can form a batch."""
         return self.size is not None
 
     @property
     def drawn_size(self) -> bool:
-        """Whether images of one size come out at several, so that hardly any make a batch."""
+        """Whether the output size is random, so that images rarely form a batch."""
         return self.size is None and any(
             resizes(op) for stage in self.stages for op in stage.pixels
         )
 
     @property
     def nbytes(self) -> int | None:
-        """Bytes of an image that comes out, or None where that depends on the image."""
+        """Bytes of an output image, or None if that depends on the image."""
         if self.size is None:
             return None
         return self.channels * self.size[0] * self.size[1] * self.dtype.itemsize
 
     @property
     def random(self) -> bool:
-        """Whether it depends on random numbers."""
+        """Whether the output depends on random numbers."""
         ops = [*self.ops, *(op for stage in self.stages for op in stage.ops)]
         pixels = (op for stage in self.stages for op in stage.pixels)
         return bool(
@@ -123,16 +123,16 @@ class Plan:
         )
 
     @property
-    def stored(self) -> np.dtype[Any]:
+    def stored(self) -> np.dtype[np.generic]:
         """The NumPy dtype that an output is stored in; uint16 stands for bfloat16."""
         return STORED[self.dtype]
 
     def lut_bytes(self) -> npt.NDArray[np.uint8] | None:
-        """The table as a 1-D uint8 view, for the core; None where there is none."""
+        """The table as a 1-D uint8 view, for the core; None without a table."""
         return None if self.lut is None else self.lut.reshape(-1).view(np.uint8)
 
     def erased_bytes(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]] | None:
-        """``noise`` and ``values`` of the core's ``erase``; None where nothing is erased."""
+        """``noise`` and ``values`` of the core's ``erase``; None if nothing is erased."""
         if not self.erasing:
             return None
         parts = []
@@ -145,7 +145,7 @@ class Plan:
     def levels_of(self, images: torch.Tensor) -> torch.Tensor:
         """uint8: the levels whose values in the table are nearest to ``images`` (c, h, w).
 
-        The inverse of the table, exact where no two levels have the same value.
+        The inverse of the table; exact if no two levels have the same value.
         """
         if self.lut is None:
             return images
@@ -158,7 +158,7 @@ class Plan:
         return torch.stack(levels).to(torch.uint8)
 
     def same_as(self, other: object) -> bool:
-        """Whether both make the same of any image, with the same random numbers."""
+        """Whether both give the same output for any image and the same random numbers."""
         if self is other:
             return True
         if not isinstance(other, Plan):
@@ -192,19 +192,19 @@ class Plan:
         )
 
     def levels(self) -> Plan:
-        """What an engine makes of each image where the device stage does the rest: uint8."""
+        """The plan up to uint8 levels, if the device stage does the rest."""
         return dataclasses.replace(self, lut=None, dtype=torch.uint8, erasing=())
 
     def with_decode(self, decode: str) -> Plan:
-        """The plan with FastLoader's argument of this name."""
+        """The plan for FastLoader's argument ``decode``."""
         scaled = decode == "scaled"
         return self if scaled == self.scaled else dataclasses.replace(self, scaled=scaled)
 
     def with_output(self, dtype: torch.dtype | None = None) -> Plan:
         """The plan with its result cast to ``dtype``, as ``Tensor.to`` casts.
 
-        Raises UsageError for a dtype that no engine writes, and for uint8 where the transform gives
-        floating point: that would cut normalised values down to a few integers.
+        Raises UsageError for a dtype that no engine writes, and for uint8 if the transform gives
+        floating point: that would truncate normalised values to a few integers.
         """
         if dtype is None or dtype == self.dtype:
             return self
@@ -213,9 +213,9 @@ class Plan:
             raise UsageError(f"dtype: expected one of {names}, got {dtype}")
         if dtype == torch.uint8:
             raise UsageError(
-                f"dtype=torch.uint8: the transform gives {self.dtype}, whose values would be cut "
-                "to integers; leave ToTensor and Normalize out of the transform (PILToTensor gives "
-                "uint8) and normalise on the device"
+                f"dtype=torch.uint8: the transform gives {self.dtype}, whose values would be "
+                "truncated to integers; leave ToTensor and Normalize out of the transform "
+                "(PILToTensor gives uint8) and normalise on the device"
             )
         if self.lut is None:
             table = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
@@ -236,8 +236,8 @@ class Plan:
         )
 
 
-def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
-    """The table in the dtype that ``STORED`` names, read-only."""
+def as_numpy(table: torch.Tensor) -> npt.NDArray[np.generic]:
+    """The table as a read-only array in the dtype given by ``STORED``."""
     if table.dtype == torch.bfloat16:
         stored = table.contiguous().view(torch.int16).numpy().view(np.uint16)
     else:
@@ -247,8 +247,8 @@ def as_numpy(table: torch.Tensor) -> npt.NDArray[Any]:
     return stored
 
 
-def as_torch(table: npt.NDArray[Any], dtype: torch.dtype) -> torch.Tensor:
-    """A copy of what ``as_numpy`` made, as a tensor of ``dtype``."""
+def as_torch(table: npt.NDArray[np.generic], dtype: torch.dtype) -> torch.Tensor:
+    """The inverse of ``as_numpy``: a copy of the table as a tensor of ``dtype``."""
     if dtype == torch.bfloat16:
         return torch.from_numpy(table.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(table.copy())

@@ -1,18 +1,18 @@
-"""The part of a transform that stays in Python, behind the part that an engine does.
+"""The part of a transform that stays in Python, after the part that an engine does.
 
-Where a chain begins with transforms that fastload knows and goes on with something else (a
-function, Albumentations, a transform of the user's), the engine decodes and does the beginning for
-a whole batch, and ``Tail`` does the rest, sample by sample, on what the user's own chain would have
-there: a PIL image, or a tensor behind ToTensor, PILToTensor or ToImage.
+If a chain starts with transforms that fastload recognises and continues with something else (a
+function, Albumentations, a user's transform), the engine decodes and runs the first part for a
+whole batch. ``PythonSuffix`` runs the rest sample by sample, on the same type as in the user's
+chain: a PIL image, or a tensor after ToTensor, PILToTensor or ToImage.
 
-Note [What Pillow remembers]
-    A PIL image carries what stood beside the pixels in its file (``Image.info``: EXIF, ICC profile,
-    resolution), through every crop and resize, and a user's function may read it
-    (``ImageOps.exif_transpose`` does). So the image that a tail gets has it too: the file's header
-    is read again by Pillow, which decodes nothing but files with transparent colours.
+Note [Image.info]
+    A PIL image carries the metadata of its file (``Image.info``: EXIF, ICC profile, resolution)
+    through every crop and resize, and a user's function may read it (``ImageOps.exif_transpose``
+    does). So the image that a suffix gets has it too: Pillow reads the file's header again. It
+    decodes pixels only for files with transparent colours.
 
-    torchvision loses it where it makes a new image: in Pad, crops that pad, brightness, contrast
-    and hue, Grayscale(3), GaussianBlur. Which of these happen may be chance, so here it is kept.
+    torchvision drops it where it creates a new image: in Pad, crops that pad, brightness, contrast
+    and hue, Grayscale(3), GaussianBlur. Which of these run may be random, so here it is kept.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ import torch
 from ..storage.base import ENCODED, TURNED, Store
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from .plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
-class Tail:
-    """What comes behind the last transform that an engine does.
+class PythonSuffix:
+    """The transforms after the last one that an engine does.
 
     Attributes:
-        transforms: in order; none: the samples are what the engine's part ends with.
-        tensor: the type of the tensor that the first of them gets; None: a PIL image.
+        transforms: in order; if empty, the samples are the images that the engine's part gives.
+        tensor: type of the tensor that the first of them gets; None: a PIL image.
     """
 
     transforms: tuple[Callable[[Any], Any], ...]
@@ -50,8 +52,8 @@ class Tail:
             return ("samples are PIL images",)
         return tuple(map(words, self.transforms))
 
-    def __call__(self, image: Any) -> Any:
-        """The sample, made of an image of the type that was promised."""
+    def __call__(self, image: Image.Image | torch.Tensor) -> Any:
+        """The sample, from a PIL image or a tensor of the type ``tensor``."""
         for transform in self.transforms:
             image = transform(image)
         return image
@@ -59,37 +61,37 @@ class Tail:
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """A chain in two halves.
+    """A chain split into an engine's part and a Python part.
 
     Attributes:
         plan: what an engine does.
-        tail: what Python does then; None: nothing.
+        suffix: what Python does after that; None: nothing.
     """
 
     plan: Plan
-    tail: Tail | None = None
+    suffix: PythonSuffix | None = None
 
     @property
     def as_pillow(self) -> bool:
-        """Whether Python goes on with a PIL image, so that pixels had better lie as in one."""
-        return self.tail is not None and self.tail.tensor is None
+        """Whether the suffix gets a PIL image, so that an HWC layout saves a copy."""
+        return self.suffix is not None and self.suffix.tensor is None
 
-    def sample(self, image: torch.Tensor, info: dict[Any, Any]) -> Any:
-        """The sample, out of what the engine made: (3, h, w). ``info`` is for a PIL image."""
-        if self.tail is None:
+    def sample(self, image: torch.Tensor, info: dict[str | tuple[int, int], Any]) -> Any:
+        """The sample, from the engine's image (3, h, w). A PIL image gets ``info``."""
+        if self.suffix is None:
             return image
-        if self.tail.tensor is not None:
-            return self.tail(image.as_subclass(self.tail.tensor))
-        return self.tail(_as_pillow(image, info))
+        if self.suffix.tensor is not None:
+            return self.suffix(image.as_subclass(self.suffix.tensor))
+        return self.suffix(_as_pillow(image, info))
 
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What becomes of each image: one chain, or several, which give as many views of it.
+    """One chain, or one for each view of an image.
 
     Attributes:
         each: the chains.
-        views: whether a sample is a list of views, also where it is of one.
+        views: whether a sample is a list of views, even if there is only one.
     """
 
     each: tuple[Part, ...]
@@ -105,10 +107,10 @@ class Parts:
         """The samples of ``records``, in order.
 
         Args:
-            images: of each chain, what the engine made of the records.
-            store: that they are in.
+            images: for each chain, the engine's images of all records.
+            store: the store that holds the records.
             records: int64 (n,).
-            before: called with each sample's place before Python works on it.
+            before: called with each sample's position before Python works on it.
         """
         infos = infos_of(store, records) if any(part.as_pillow for part in self.each) else None
         made: list[Any] = []
@@ -124,11 +126,11 @@ class Parts:
         return made
 
 
-def infos_of(store: Store, records: np.ndarray) -> list[dict[Any, Any]]:
-    """``Image.info`` of each record. See Note [What Pillow remembers]."""
+def infos_of(store: Store, records: np.ndarray) -> list[dict[str | tuple[int, int], Any]]:
+    """``Image.info`` of each record. See Note [Image.info]."""
     from PIL import Image, ImageOps
 
-    infos: list[dict[Any, Any]] = []
+    infos: list[dict[str | tuple[int, int], Any]] = []
     kinds = store.kinds(records)
     encoded = records[(kinds == ENCODED) | (kinds == TURNED)]
     files = iter(store.read(encoded) if len(encoded) else [])
@@ -138,14 +140,14 @@ def infos_of(store: Store, records: np.ndarray) -> list[dict[Any, Any]]:
             continue
         with Image.open(io.BytesIO(next(files))) as opened:
             image = ImageOps.exif_transpose(opened) if kind == TURNED else opened
-            # What of a palette is transparent is another value among colours, which Pillow finds.
+            # Converting a palette changes the value that marks transparency; Pillow computes it.
             found = image.convert("RGB") if "transparency" in image.info else image
             infos.append(dict(found.info))
     return infos
 
 
-def words(transform: Any) -> str:
-    """A transform in one line, by its name where it is a function."""
+def words(transform: object) -> str:
+    """A transform in one line; a function by its name."""
     inner = getattr(transform, "lambd", None)  # torchvision's Lambda
     if inner is not None:
         return f"{type(transform).__name__}({words(inner)})"
@@ -155,13 +157,13 @@ def words(transform: Any) -> str:
     try:
         text = " ".join(str(transform).split())
     except (TypeError, ValueError, AttributeError):
-        # torchvision's own fail to print settings of other types than they expect
+        # torchvision's transforms fail to print settings of unexpected types
         return type(transform).__qualname__
-    # what object says: a place in memory tells nobody anything
+    # the repr of object, whose address would say nothing
     return type(transform).__qualname__ if text.endswith(f"at {id(transform):#x}>") else text
 
 
-def _as_pillow(image: torch.Tensor, info: dict[Any, Any]) -> Any:
+def _as_pillow(image: torch.Tensor, info: dict[str | tuple[int, int], Any]) -> Image.Image:
     from PIL import Image
 
     pillow = Image.fromarray(image.permute(1, 2, 0).contiguous().numpy())

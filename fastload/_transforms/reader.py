@@ -1,17 +1,18 @@
-"""Takes a chain of torchvision's transforms in, one after the other, and makes a plan of them.
+"""``Reader``: reads a chain of torchvision transforms one by one and builds a ``Plan``.
 
-The table of a plan is made by running the user's own transforms on a ramp of all 256 levels.
+The plan's table is made by running the user's own transforms on a ramp of all 256 levels.
 
 Note [Gray images]
-    Resizing, cutting, mirroring and affine maps do the same to each channel, so that of an RGB
-    image with equal channels they leave one, and any of the three is what they make of the gray
-    image. Operations of which that is not plain (``_ON_GRAY``) are not recognised on gray images.
+    The engines process a gray image as RGB with three equal channels. Resizing, cropping, flipping
+    and affine maps treat all channels alike, so the channels stay equal and each is the result for
+    the gray image. Only operations of which this is known (``_ON_GRAY``) are recognised on gray
+    images.
 
 Note [Tensors]
-    torchvision's v2 resizes uint8 tensors in integers, with 16-bit weights of which the core makes
-    its own (kTorchBilinear in resample/resample.h); v1 does it in float32, whose sums have no fixed
-    order. Where the processor has no AVX2 v2 takes floats for bilinear too: torchvision itself is
-    asked.
+    torchvision's v2 resizes uint8 tensors in integers, with 16-bit weights, which the core
+    reproduces (kTorchBilinear in resample/resample.h). v1 resizes them in float32, whose sums have
+    no fixed order. On processors without AVX2, v2 uses floats for bilinear too, so torchvision is
+    asked which it will use.
 """
 
 from __future__ import annotations
@@ -26,17 +27,27 @@ from .geometry import draws
 from .geometry.crops import GEOMETRY
 from .geometry.draws import Op
 from .pixels import erasing
-from .pixels.augmentations import UNREADABLE, V2, Stop, filter_of, is_of, kind_of, name_of, pixel_op
+from .pixels.augmentations import pixel_op
 from .pixels.fills import Rectangle, erasing_of, fill_level, mask_fill, timm_erasing
 from .pixels.operations import PixelOp, resizes
 from .plan import BILINEAR, STORED, Plan, Stage, as_numpy
 from .targets.boxes import FORMATS
-from .targets.joint import Fellows, Joint, Sanitize
+from .targets.joint import Joint, JointProbe, Sanitize
+from .transform_class import (
+    UNREADABLE,
+    V2,
+    Stop,
+    Transform,
+    filter_of,
+    is_of,
+    kind_of,
+    name_of,
+)
 
-# resample/resample.h's Filter by torchvision's names
+# torchvision's names of filters -> Filter in resample/resample.h
 _FILTERS = {
     "nearest": 0,
-    "nearest-exact": 0,  # on PIL images torchvision takes Pillow's one nearest for both
+    "nearest-exact": 0,  # on PIL images torchvision uses Pillow's nearest for both
     "box": 1,
     "bilinear": 2,
     "hamming": 3,
@@ -44,7 +55,7 @@ _FILTERS = {
     "lanczos": 5,
 }
 
-# The same, of those that torch does in integers on tensors of levels
+# The same for tensors of levels, which torch resizes in integers
 _TORCH_FILTERS = {"bilinear": 6, "bicubic": 7}
 
 
@@ -52,45 +63,54 @@ class _Frame:
     """A frame of geometry while it is read."""
 
     def __init__(self, start: tuple[int, int] | None) -> None:
-        self.start = start  # (h, w) of the images before it, where it is known
+        self.start = start  # (h, w) of the images before it, if known
         self.ops: list[Op] = []
         self.fills: list[Callable[[], tuple[int, int, int]]] = []
-        self.mask_fills: list[Callable[[], int]] = []  # nothing without masks
+        self.mask_fills: list[Callable[[], int]] = []  # empty without masks
         self.filter: int | None = None
 
     @property
     def size(self) -> tuple[int, int] | None:
-        """(h, w) behind it, where it is known."""
+        """(h, w) of the images after it, if known."""
         return draws.fit(self.ops, self.start).size
 
-    def settings(self) -> dict[str, Any]:
-        """What a Plan and a Stage have of it. Raises Unfit and Stop."""
+    def stage(self, pixels: list[PixelOp]) -> Stage:
+        """The frame as a stage, after operations on pixels. Raises Unfit and Stop."""
         fit = draws.fit(self.ops, self.start)
-        return {
-            "ops": tuple(self.ops),
-            "filter": BILINEAR if self.filter is None else self.filter,
-            "fill": (0, 0, 0) if fit.padding is None else self.fills[fit.padding](),
-            "mask_fill": 0
-            if fit.padding is None or not self.mask_fills
-            else self.mask_fills[fit.padding](),
-        }
+        fill, mask_fill = (0, 0, 0), 0
+        if fit.padding is not None:
+            fill = self.fills[fit.padding]()
+            mask_fill = self.mask_fills[fit.padding]() if self.mask_fills else 0
+        return Stage(
+            tuple(pixels),
+            tuple(self.ops),
+            BILINEAR if self.filter is None else self.filter,
+            fill,
+            mask_fill,
+        )
 
 
 class Reader:
-    """Collects a plan, one transform after the other."""
+    """Builds a plan, one transform at a time.
+
+    Args:
+        mode: mode of the PIL images at the start: "RGB", or "L" for gray ones.
+        joint: the fields that are transformed with the images, or None.
+    """
 
     def __init__(self, mode: str = "RGB", joint: Joint | None = None) -> None:
         from PIL import Image
 
         self._joint = joint
-        self._fellows = None if joint is None else Fellows(joint)
+        self._probe = None if joint is None else JointProbe(joint)
         levels = np.arange(256, dtype=np.uint8).repeat(len(mode))
-        # 256 x 1 pixels that hold every level once; becomes a tensor when the chain makes one
+        # 256 x 1 pixels that hold every level once. A PIL image until the chain makes a tensor of
+        # it (self._is_tensor), which no type checker can follow.
         self._ramp: Any = Image.frombytes(mode, (256, 1), levels.tobytes())
         self._frame = _Frame(None)
         self._frames = [self._frame]
-        self._pixels: list[list[PixelOp]] = [[]]  # before each frame
-        self._erased: list[tuple[Rectangle, torch.Tensor]] = []  # and its values
+        self._pixels: list[list[PixelOp]] = [[]]  # the operations before each frame
+        self._erased: list[tuple[Rectangle, torch.Tensor]] = []  # rectangles and their values
         self._steps: list[str] = []
 
     @property
@@ -101,21 +121,21 @@ class Reader:
     def _channels(self) -> int:
         return len(self._ramp) if self._is_tensor else len(self._ramp.getbands())
 
-    def read(self, transform: Any) -> None:
-        """Take in one transform. Raises Stop where it is not one of those below."""
+    def read(self, transform: Transform) -> None:
+        """Add one transform. Raises Stop if it is not recognised."""
         try:
             self._read(transform)
-        except draws.Unfit:  # a ValueError too, which knows better
+        except draws.Unfit:  # a ValueError with a better message
             raise
         except UNREADABLE as error:
             raise Stop(f"{name_of(transform)}: a setting cannot be read ({error})") from error
 
-    def _read(self, transform: Any) -> None:
+    def _read(self, transform: Transform) -> None:
         kind = kind_of(transform)
         if self._joint is not None and not is_of(transform, V2, kind):
-            raise Stop(f"{kind} is not of {V2}, whose transforms alone move masks and boxes along")
-        if self._fellows is not None and self._fellows.stay and kind in _MOVING:
-            raise Stop(f"{kind} {self._fellows.stay}")
+            raise Stop(f"{kind} is not of {V2}: only these transform masks and boxes too")
+        if self._probe is not None and self._probe.fixed and kind in _MOVING:
+            raise Stop(f"{kind} {self._probe.fixed}")
         if kind == "SanitizeBoundingBoxes":
             self._sanitise(transform)
         elif kind in _TO_TENSOR or kind in _ON_TENSOR:
@@ -132,31 +152,31 @@ class Reader:
         elif kind != "Identity":
             self._operation(kind, transform)
 
-    def _values(self, kind: str, transform: Any) -> None:
+    def _values(self, kind: str, transform: Transform) -> None:
         if not self._is_tensor and kind not in _TO_TENSOR:
             raise Stop(f"{kind} comes before the image is a tensor; put ToTensor before it")
         try:
             ramp = (
                 transform(self._ramp)
-                if self._fellows is None
-                else self._fellows.through(transform, self._ramp)
+                if self._probe is None
+                else self._probe.through(transform, self._ramp)
             )
             erased = [(where, transform(values)) for where, values in self._erased]
-        except Exception as error:  # the user's own chain fails so on every image
+        except Exception as error:  # the user's chain fails in the same way on every image
             raise Stop(f"{kind} itself fails: {error}") from error
         if not isinstance(ramp, torch.Tensor) or tuple(ramp.shape) != (self._channels, 1, 256):
-            raise Stop(f"{kind} does not give a tensor of as many channels as the images have")
+            raise Stop(f"{kind} does not give a tensor with the same number of channels")
         if self._is_tensor and self._ramp.is_floating_point() and not ramp.is_floating_point():
-            # out of range the result is the processor's, and differs between its instructions
+            # casts of values out of range differ between processor instructions
             most = 1 if getattr(transform, "scale", True) else 255
             for values in (self._ramp, *(values for _, values in self._erased)):
                 if not bool(((values >= 0) & (values <= most)).all()):
-                    raise Stop(f"{kind} casts values outside of 0 to {most} to {ramp.dtype}")
+                    raise Stop(f"{kind} casts values outside 0 to {most} to {ramp.dtype}")
         changed = not self._is_tensor or self._ramp.dtype != ramp.dtype
         self._steps.append(_words(transform) + f" -> {ramp.dtype}" * changed)
         self._ramp, self._erased = ramp, erased
 
-    def _geometry(self, kind: str, transform: Any) -> None:
+    def _geometry(self, kind: str, transform: Transform) -> None:
         op = GEOMETRY[kind](transform)
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
@@ -168,7 +188,7 @@ class Reader:
             try:
                 draws.fit([*self._frame.ops, op], self._frame.start)
             except draws.Unfit:
-                self._next_frame()  # which raises it again if no frame can do it
+                self._next_frame()  # the next fit raises it again if no frame can do it
         self._frame.ops.append(op)
         self._frame.fills.append(lambda: fill_level(kind, transform, ramp))
         self._note_mask(kind, transform)
@@ -178,18 +198,18 @@ class Reader:
 
     @property
     def _levels(self) -> bool:
-        """Whether the image is a tensor of the levels themselves."""
+        """Whether the image is a tensor of the unchanged levels."""
         if not self._is_tensor or self._ramp.dtype != torch.uint8:
             return False
         levels = torch.arange(256, dtype=torch.uint8, device="cpu").expand(self._channels, 256)
         return torch.equal(self._ramp.as_subclass(torch.Tensor).reshape(-1, 256), levels)
 
-    def _tensor_filter(self, kind: str, transform: Any) -> int:
-        """resample.h's Filter of a transform that resizes a tensor. See Note [Tensors]."""
+    def _tensor_filter(self, kind: str, transform: Transform) -> int:
+        """Filter in resample/resample.h of a transform that resizes a tensor; Note [Tensors]."""
         if not self._levels or not is_of(transform, V2, kind):
             raise Stop(
                 f"{kind} comes after the image is a tensor, and torch computes it in floating "
-                "point; put it before ToTensor, or take v2's behind ToImage or PILToTensor"
+                "point; put it before ToTensor, or use v2's after ToImage or PILToTensor"
             )
         name = filter_of(transform)
         if name not in _TORCH_FILTERS or not transform.antialias:
@@ -198,19 +218,19 @@ class Reader:
                 "bilinear and bicubic with antialias are recognised"
             )
         if not _in_integers(name):
-            raise Stop(f"{kind} on a tensor, which torch resizes in floating point here")
+            raise Stop(f"{kind} on a tensor, which torch resizes in floating point on this machine")
         return _TORCH_FILTERS[name]
 
-    def _note_mask(self, kind: str, transform: Any) -> None:
+    def _note_mask(self, kind: str, transform: Transform) -> None:
         if self._joint is None or not self._joint.named("mask"):
             return
         self._frame.mask_fills.append(lambda: mask_fill(kind, transform))
         if kind == "Resize" and filter_of(transform) == "nearest-exact":
-            raise Stop("Resize with interpolation 'nearest-exact', which masks take part in")
+            raise Stop("Resize with interpolation 'nearest-exact', which applies to masks too")
 
-    def _sanitise(self, transform: Any) -> None:
+    def _sanitise(self, transform: Transform) -> None:
         if self._joint is None or len(self._joint.named(*FORMATS)) != 1:
-            raise Stop("SanitizeBoundingBoxes needs one field of boxes: name it in joint=")
+            raise Stop("SanitizeBoundingBoxes needs exactly one field of boxes in joint=")
         labels = len(self._joint.named("labels"))
         getter = transform.labels_getter
         if (getter != "default" or labels != 1) and (getter is not None or labels):
@@ -229,31 +249,31 @@ class Reader:
         self._frames.append(self._frame)
         self._pixels.append([])
 
-    def _operation(self, kind: str, transform: Any) -> None:
+    def _operation(self, kind: str, transform: Transform) -> None:
         op = pixel_op(transform)
         if op is None:
             raise Stop(f"{kind} is not a transform fastload knows")
         if self._joint is not None:
-            from .geometry import warps
+            from .pixels import warps
 
             if warps.moves(op):
                 raise Stop(
-                    f"{kind} turns masks and boxes too; crops, resizes, pads and flips are "
-                    "recognised where something moves along"
+                    f"{kind} transforms masks and boxes too; with joint= only crops, resizes, pads "
+                    "and flips are recognised"
                 )
         if self._erased:
             raise Stop(f"{kind} comes after RandomErasing; put it before")
         alike = (kind in _ALIKE and self._levels) or kind == "RandomVerticalFlip"
         if self._is_tensor and not alike:
             raise Stop(
-                f"{kind} comes after the image is a tensor, where torch computes it with other "
-                "rounding than on a PIL image; put it before ToTensor or ToImage"
+                f"{kind} comes after the image is a tensor, where torch rounds differently than "
+                "Pillow; put it before ToTensor or ToImage"
             )
         if self._channels == 1:
             if kind not in _ON_GRAY:
                 raise Stop(f"{kind} on gray images; put Grayscale(3) before it, which gives three")
             if len(np.atleast_1d(getattr(transform, "fill", None) or 0)) > 1:
-                raise Stop(f"{kind} with several values for fill, on images of one channel")
+                raise Stop(f"{kind} with several values for fill, on images with one channel")
             if kind == "Grayscale":
                 self._ramp = self._ramp.convert("RGB")
         if len(self._frames) == 1 or self._frame.ops:
@@ -263,7 +283,7 @@ class Reader:
             self._frame.start = None
         self._steps.append(_words(transform))
 
-    def _erase(self, kind: str, transform: Any) -> None:
+    def _erase(self, kind: str, transform: Transform) -> None:
         if not self._is_tensor:
             raise Stop("RandomErasing comes before the image is a tensor; put ToTensor before it")
         rectangle, value = (timm_erasing if kind.startswith("timm.") else erasing_of)(transform)
@@ -274,11 +294,11 @@ class Reader:
             values = values.expand(self._channels, 1, erasing.QUANTILES)
         else:
             if len(value) not in (1, self._channels):
-                raise Stop(f"RandomErasing with value={value}: expected one, or one a channel")
+                raise Stop(f"RandomErasing with value={value}: expected one, or one per channel")
             values = torch.tensor(value, device="cpu").reshape(-1, 1, 1)
             values = values.expand(self._channels, 1, 1)
             if not self._ramp.is_floating_point() and not ((values >= 0) & (values <= 255)).all():
-                raise Stop(f"RandomErasing with value={value} on levels of 0 to 255")
+                raise Stop(f"RandomErasing with value={value} on levels from 0 to 255")
         p, scale, ratio = rectangle
         if not (0 <= p <= 1 and 0 <= scale[0] <= scale[1] and 0 < ratio[0] <= ratio[1]):
             raise Stop(f"RandomErasing with p={p}, scale={scale}, ratio={ratio}")
@@ -288,11 +308,11 @@ class Reader:
 
     @property
     def tensor(self) -> type[torch.Tensor] | None:
-        """The type of the image as it stands; None: a PIL image."""
+        """The type of the image after the transforms so far; None: a PIL image."""
         return type(self._ramp) if self._is_tensor else None
 
     def plan(self, *, whole: bool = True) -> Plan:
-        """The plan of what was read. ``whole``: nothing follows, so it has to end in a tensor."""
+        """The plan of the transforms so far. ``whole``: it must end in a tensor."""
         levels = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
         if self._is_tensor:
             table = self._ramp.as_subclass(torch.Tensor).detach()
@@ -302,15 +322,17 @@ class Reader:
         else:
             table = levels
         if table.dtype not in STORED:
-            raise Stop(f"the samples are of {table.dtype}, which no engine writes")
+            raise Stop(f"the samples have dtype {table.dtype}, which no engine writes")
         identity = table.dtype == torch.uint8 and torch.equal(table, levels)
-        frames = [frame.settings() for frame in self._frames]
+        first, *stages = (
+            frame.stage(pixels) for frame, pixels in zip(self._frames, self._pixels, strict=True)
+        )
         return Plan(
-            **frames[0],
-            stages=tuple(
-                Stage(tuple(pixels), **settings)
-                for pixels, settings in zip(self._pixels[1:], frames[1:], strict=True)
-            ),
+            ops=first.ops,
+            filter=first.filter,
+            fill=first.fill,
+            mask_fill=first.mask_fill,
+            stages=tuple(stages),
             lut=None if identity else as_numpy(table),
             dtype=table.dtype,
             channels=self._channels,
@@ -323,7 +345,7 @@ class Reader:
                 for rectangle, values in self._erased
             ),
             steps=tuple(self._steps),
-            joint=None if self._fellows is None else self._fellows.joint,
+            joint=None if self._probe is None else self._probe.joint,
         )
 
 
@@ -332,13 +354,13 @@ def _three(values: torch.Tensor) -> torch.Tensor:
     return values.reshape(len(values), -1).expand(3, -1)
 
 
-def _words(transform: Any) -> str:
+def _words(transform: Transform) -> str:
     """The transform as it prints itself, in one line."""
     return " ".join(str(transform).split())
 
 
-def _filter(kind: str, transform: Any) -> int:
-    """resample.h's Filter of a transform that resizes."""
+def _filter(kind: str, transform: Transform) -> int:
+    """Filter in resample/resample.h of a transform that resizes."""
     name = filter_of(transform)
     if name not in _FILTERS:
         raise Stop(f"{kind} with interpolation {name!r}; {', '.join(_FILTERS)} are recognised")
@@ -346,18 +368,18 @@ def _filter(kind: str, transform: Any) -> int:
 
 
 def _in_integers(name: str) -> bool:
-    """Whether torchvision resizes uint8 tensors as such, on this machine."""
+    """Whether torchvision resizes uint8 tensors in integers on this machine."""
     from torchvision.transforms import InterpolationMode
     from torchvision.transforms.v2.functional import _geometry as theirs
 
-    asked = getattr(theirs, "_do_native_uint8_resize_on_cpu", None)
-    return asked is not None and bool(asked(InterpolationMode(name)))
+    native = getattr(theirs, "_do_native_uint8_resize_on_cpu", None)
+    return native is not None and bool(native(InterpolationMode(name)))
 
 
 _TO_TENSOR = frozenset({"ToTensor", "PILToTensor", "ToImage"}) | {
     f"timm.{name}" for name in ("ToTensor", "MaybeToTensor", "MaybePILToTensor")
 }
-# All that may move masks and boxes; groups may hold flips.
+# All transforms that may change masks and boxes; groups may contain flips.
 _MOVING = frozenset({*GEOMETRY, "SanitizeBoundingBoxes", "RandomVerticalFlip"}) | {
     "RandomApply",
     "RandomChoice",
@@ -367,6 +389,6 @@ _MOVING = frozenset({*GEOMETRY, "SanitizeBoundingBoxes", "RandomVerticalFlip"}) 
 _ON_GRAY = frozenset(
     {"RandomVerticalFlip", "RandomRotation", "RandomAffine", "RandomInvert", "Grayscale"}
 )
-# Transforms that do the same to levels in a tensor as to a PIL image.
+# Transforms that treat levels in a tensor as they treat a PIL image.
 _ALIKE = frozenset({"RandomInvert", "RandomPosterize", "RandomSolarize"})
 _ON_TENSOR = frozenset({"ConvertImageDtype", "ToDtype", "Normalize", "ToPureTensor"})

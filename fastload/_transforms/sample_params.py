@@ -1,16 +1,17 @@
-"""What a plan comes down to for one batch: frames, operations on pixels, erased rectangles.
+"""The parameters of each sample of a batch: geometry, operations on pixels, erased rectangles.
+
+``draw`` draws them from a ``Plan``.
 
 Note [Positions]
-    Random numbers are drawn for (seed, epoch, index, position). Operations of geometry have the
-    positions from 0 on, in order, whatever lies between them; those of pixels the positions from
-    4096 on; rectangles those from 8192 on. So the crops of a run stay the same when a colour
-    transform is added to it.
+    Random numbers are drawn for (seed, epoch, index, position). Geometry operations have the
+    positions from 0, in order, whatever is between them; operations on pixels those from 4096;
+    rectangles those from 8192. So adding a colour transform does not change the crops of a run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from .._base import philox
 from .geometry import draws
 from .geometry.crop_geometry import Array, Frame, Geometry
 from .geometry.draws import MAX_PIXELS
-from .geometry.geometry_log import Moves
+from .geometry.geometry_log import GeometryLog
 from .pixels import operations
 from .pixels.erasing import NUMBERS, Drawn
 from .plan import Plan
@@ -27,12 +28,14 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _PIXELS, _ERASING = 4096, 8192
-_MAX_TURNED = 65535  # pixels of a side of a turned image, in either engine; pixels/pixels.cpp
+_MAX_TURNED = 65535  # pixels of a side of a rotated image, in both engines; pixels/pixels.cpp
 
 
 @dataclasses.dataclass(frozen=True)
-class Recipe:
-    """What comes behind the first frame of n samples; see Note [Stages] in pixels/sample_params.h.
+class SampleParams:
+    """The parameters of n samples after the first frame of geometry.
+
+    See Note [Stages] in pixels/sample_params.h.
 
     Attributes:
         first_size: int32 (n, 2): width and height of the first frame.
@@ -40,8 +43,8 @@ class Recipe:
         frames: int32 (n, frames, 11): box (x, y, w, h), resized (w, h), window (x, y), flip,
             size (w, h).
         settings: int32 (frames, 5): slots before the frame, filter, fill (r, g, b).
-        boxes: int32 (n, e, 4): x, y, width, height of what is erased; width 0: nothing.
-        keys: uint64 (n, e): of the noise in it.
+        boxes: int32 (n, e, 4): x, y, width, height of each erased rectangle; width 0: none.
+        keys: uint64 (n, e): the random key of the noise in it.
     """
 
     first_size: npt.NDArray[np.int32]
@@ -52,21 +55,21 @@ class Recipe:
     boxes: npt.NDArray[np.int32]
     keys: npt.NDArray[np.uint64]
 
-    def part(self, which: slice | npt.NDArray[np.int64]) -> Recipe:
-        """Of some of the samples."""
+    def part(self, which: slice | npt.NDArray[np.int64]) -> SampleParams:
+        """The parameters of some of the samples."""
         names = ("first_size", "codes", "values", "frames", "boxes", "keys")
         return dataclasses.replace(self, **{name: getattr(self, name)[which] for name in names})
 
-    def stages(self) -> tuple[npt.NDArray[Any], ...] | None:
-        """``stages`` of the core's submit; None where a sample is the first frame."""
+    def stages(self) -> tuple[npt.NDArray[np.generic], ...] | None:
+        """The argument ``stages`` of the core's submit; None if there is only the first frame."""
         if not len(self.settings):
             return None
         return self.first_size, self.codes, self.values, self.frames, self.settings
 
     def erase(
         self, noise: npt.NDArray[np.uint8], values: npt.NDArray[np.uint8]
-    ) -> tuple[npt.NDArray[Any], ...]:
-        """``erase`` of the core's submit, with ``Plan.erased_bytes``."""
+    ) -> tuple[npt.NDArray[np.generic], ...]:
+        """The argument ``erase`` of the core's submit, with ``Plan.erased_bytes``."""
         return self.boxes, self.keys, noise, values
 
 
@@ -78,21 +81,21 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
-    moves: Moves | None = None,
-) -> tuple[Geometry, Recipe | None]:
-    """The first frame of a batch and what comes behind it (None: nothing).
+    log: GeometryLog | None = None,
+) -> tuple[Geometry, SampleParams | None]:
+    """The first frame of a batch, and the parameters after it (None: there are none).
 
-    The arguments and the errors are ``_geometry.draw``'s. ``Geometry.out_h`` and ``out_w`` are the
-    size of the finished samples.
+    Arguments and errors are those of ``geometry.draws.draw``. ``Geometry.out_h`` and ``out_w`` are
+    the size of the finished samples.
     """
     given = {"seed": seed, "epoch": epoch, "indices": indices, "repeats": repeats}
-    if moves is not None:
-        moves.fill = plan.mask_fill
+    if log is not None:
+        log.fill = plan.mask_fill
     if not plan.stages and not plan.erasing:
-        return draws.draw(plan.ops, sizes, moves=moves, **given), None  # type: ignore[arg-type]
+        return draws.draw(plan.ops, sizes, log=log, **given), None  # type: ignore[arg-type]
     counters = draws.counters(indices, repeats)
     numbers = _Numbers(seed, epoch, counters)
-    frame = Frame(sizes, indices, moves=moves)
+    frame = Frame(sizes, indices, log=log)
     draws.check_sizes(frame)
     draws.apply(plan.ops, frame, seed, epoch, counters, position=0)
     frame.refuse_large()
@@ -108,15 +111,15 @@ def draw(
             _refuse_blur(frame, drawn, w, h)
             slots.append(drawn)
             pixel_position += 1
-            if moves is not None:
-                _note_mirrors(moves, drawn[0], w, h)
-            w, h = operations.sides_behind(drawn, w, h)
+            if log is not None:
+                _note_mirrors(log, drawn[0], w, h)
+            w, h = operations.sides_after(drawn, w, h)
             if operations.resizes(op):
                 _refuse_large(frame, w, h)
-        if moves is not None:
-            moves.fill = stage.mask_fill
+        if log is not None:
+            log.fill = stage.mask_fill
         fixed = None if any(map(operations.resizes, stage.pixels)) else frame.size()
-        frame = Frame(np.stack([w, h], axis=1), indices, fixed, moves)
+        frame = Frame(np.stack([w, h], axis=1), indices, fixed, log)
         draws.apply(stage.ops, frame, seed, epoch, counters, position=position)
         frame.refuse_large()
         position += len(stage.ops)
@@ -135,7 +138,7 @@ def draw(
     )
     codes, values = _joined(slots, len(indices))
     erased = _rectangles(plan, numbers, len(indices), geometry.out_w, geometry.out_h)
-    recipe = Recipe(
+    params = SampleParams(
         first_size=size,
         codes=codes,
         values=values,
@@ -144,7 +147,7 @@ def draw(
         boxes=erased.boxes,
         keys=erased.keys,
     )
-    return geometry, recipe
+    return geometry, params
 
 
 def rectangles(
@@ -157,9 +160,9 @@ def rectangles(
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
 ) -> Drawn:
-    """What is erased in a batch of finished samples of ``width`` x ``height``: as ``draw`` does.
+    """The rectangles that ``draw`` draws for finished samples of ``width`` x ``height``.
 
-    The other arguments are ``_geometry.draw``'s.
+    The other arguments are those of ``geometry.draws.draw``.
     """
     numbers = _Numbers(seed, epoch, draws.counters(indices, repeats))
     return _rectangles(plan, numbers, len(indices), width, height)
@@ -189,22 +192,22 @@ class _Numbers:
         return np.transpose(drawn)
 
     def key(self, position: int) -> npt.NDArray[np.uint64]:
-        """(n,): a key of 64 bits for each sample, out of a block of its own."""
+        """(n,): a 64-bit key for each sample, from a separate block."""
         block = position * philox.BLOCKS_PER_POSITION + philox.BLOCKS_PER_POSITION - 1
         words = philox.words(self._seed, self._epoch, self._counters, [block])
         key: npt.NDArray[np.uint64] = words[0, 0, 0] | words[0, 1, 0] << np.uint64(32)
         return key
 
 
-def _note_mirrors(moves: Moves, codes: Array, w: Array, h: Array) -> None:
-    """Write down the flips among operations on pixels; no other of them moves anything."""
+def _note_mirrors(log: GeometryLog, codes: Array, w: Array, h: Array) -> None:
+    """Log the flips among the operations on pixels; joint plans have no other that move pixels."""
     for slot in codes.T:
-        moves.mirror(slot == operations.MIRROR, w, h)
-        moves.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
+        log.mirror(slot == operations.MIRROR, w, h)
+        log.mirror(slot == operations.UPSIDE_DOWN, w, h, vertical=True)
 
 
 def _joined(slots: list[operations.Slots], n: int) -> operations.Slots:
-    """All slots side by side."""
+    """All slots concatenated."""
     codes, values = operations.empty(
         n,
         sum(codes.shape[1] for codes, _ in slots),
@@ -220,11 +223,11 @@ def _joined(slots: list[operations.Slots], n: int) -> operations.Slots:
 
 
 def _refuse_large(frame: Frame, w: Array, h: Array) -> None:
-    """A turned image has up to twice the pixels of a square one, and any number of a strip's."""
+    """Refuse rotated images that are too large: a rotated strip can have any number of pixels."""
     frame.refuse(
         (w > _MAX_TURNED) | (h > _MAX_TURNED) | (w * h > MAX_PIXELS),
-        f"RandomRotation with expand=True makes more than {MAX_PIXELS} pixels, or a side above "
-        f"{_MAX_TURNED}, of this {{w}}x{{h}} image; resize first, or leave the image out",
+        f"RandomRotation with expand=True gives more than {MAX_PIXELS} pixels, or a side above "
+        f"{_MAX_TURNED}, for this {{w}}x{{h}} image; resize first, or leave the image out",
     )
 
 
@@ -236,6 +239,6 @@ def _refuse_blur(frame: Frame, slots: operations.Slots, w: Array, h: Array) -> N
     over = (values[:, :, 0] >= w[:, None]) | (values[:, :, 1] >= h[:, None])
     frame.refuse(
         (blurred & over).any(axis=1),
-        "GaussianBlur needs an image larger than half its kernel, got {w}x{h} pixels: torch cannot "
-        "reflect it; resize first, or take a smaller kernel",
+        "GaussianBlur needs an image larger than half its kernel, got {w}x{h} pixels, which torch "
+        "cannot pad by reflection; resize first, or use a smaller kernel",
     )

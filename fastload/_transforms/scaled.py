@@ -1,9 +1,9 @@
-"""``decode="scaled"``: JPEGs decoded at 1/2, 1/4 or 1/8 of their size where that is enough.
+"""``decode="scaled"``: decode JPEGs at 1/2, 1/4 or 1/8 of their size if that is large enough.
 
-libjpeg makes a smaller image out of the low frequencies of each 8 x 8 block (its "scaled IDCT"),
-in a fraction of the time. The resize then has at least twice the pixels it needs to go on with, and
-its box is the same part of the image, to fractions of a pixel. docs/performance.md has the
-difference and the gain.
+libjpeg computes a smaller image from the low frequencies of each 8 x 8 block (its "scaled IDCT") in
+a fraction of the time. The resize still gets at least twice the pixels of its result, and its box
+is the same part of the image, up to fractions of a pixel. docs/performance.md has the pixel
+difference and the speed.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 GAIN = "1.3 times as fast for files of 12 megapixels to 224x224, 1.9 times for DCT records"
-"""What was measured, see docs/performance.md."""
+"""The measured speed-up, see docs/performance.md."""
 
 
 def scales(
     box: npt.NDArray[np.int32], resized: npt.NDArray[np.int32], filter: int
 ) -> npt.NDArray[np.int64]:
-    """(n,): 8, 4, 2 or 1, the part of its size that a JPEG is decoded at, if it is one.
+    """(n,): the factor 8, 4, 2 or 1 by which each image may be decoded smaller, if it is a JPEG.
 
-    The smallest part at which the box is still twice as wide and as high as what it is resized to.
-    1 with the nearest filter, which picks pixels, and with torch's, which know no fractions of a
-    pixel. image/placement.h's ``scale_of``.
+    The largest factor at which the box is still twice as wide and high as its resized size. 1 with
+    the nearest filter, which picks single pixels, and with torch's integer filters, whose boxes
+    have no fractions of a pixel. The same as ``scale_of`` in image/placement.h.
 
     Args:
         box, resized: as in ``Geometry``.
-        filter: of the resize, as resample/resample.h numbers them.
+        filter: filter of the resize, numbered as in resample/resample.h.
     """
     room = np.floor_divide(box[:, 2:], 2 * resized.astype(np.int64)).min(axis=1)
     found = np.select([room >= 8, room >= 4, room >= 2], [8, 4, 2], 1)

@@ -1,7 +1,7 @@
-"""The settings of a transform at one moment, to see whether any of them changed since.
+"""Snapshots of a transform's settings, to reuse its plan as long as they stay the same.
 
-Every epoch asks what a transform does, as its user may have set it otherwise meanwhile. Comparing
-its settings takes a tenth of the time that reading it takes.
+A transform is read again in every epoch, because the user may have changed it. Comparing its
+settings takes a tenth of the time of reading it.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ from .._base.nested import plain
 from .override_check import METHODS
 from .plan import Plan
 
-# Classes that keep all they know in ``__dict__``; other objects of torch have it in C++.
+# Modules of classes that keep all state in ``__dict__``; other objects of torch have some in C++.
 _MODULES = ("torchvision.transforms.", "timm.data.", "torch.nn.modules.")
 
 _PLAIN = frozenset({type(None), bool, int, float, str, torch.dtype})
 _MOST_VALUES = 64  # of a tensor, such as the mean of Normalize
-# What a class of policies knows, beside its methods.
+# Attributes and methods of a policy's class that hold its tables.
 _TABLES = ("_augmentation_space", "_AUGMENTATION_SPACE", "_PARTIAL_AUGMENTATION_SPACE")
-_DEPTH = 16  # of transforms in transforms: one that holds itself has no end
+_DEPTH = 16  # nesting of transforms; one that contains itself has no end
 
-_read: weakref.WeakKeyDictionary[Any, tuple[Any, Plan]] = weakref.WeakKeyDictionary()
+_read: weakref.WeakKeyDictionary[Any, tuple[object, Plan]] = weakref.WeakKeyDictionary()
 
 
 class _Opaque(Exception):
-    """There is something in a transform of which only reading it can tell what it does."""
+    """A transform has state that cannot be compared."""
 
 
-def settings_of(transform: Any, mode: str) -> Any:
-    """What ``transform`` is now, to be compared; None where that cannot be told.
+def settings_of(transform: object, mode: str) -> object:
+    """The settings of ``transform`` now, to be compared by ``==``; None if they cannot be.
 
-    Only torchvision's and timm's transforms and torch's modules are looked into, and of their
+    Only transforms of torchvision and timm and modules of torch are examined, and of their
     attributes only plain values, small tensors, and containers and transforms of these.
     """
     try:
@@ -44,31 +44,33 @@ def settings_of(transform: Any, mode: str) -> Any:
         return None
 
 
-def remembered(transform: Any, settings: Any) -> Plan | None:
-    """The plan of ``transform`` as it was read when it had these settings; None: it was not."""
+def remembered(transform: object, settings: object) -> Plan | None:
+    """The plan that was remembered for ``transform`` with these settings, or None."""
     try:
         known = _read.get(transform)
-    except TypeError:  # no weak reference to it can be made, or it is unhashable
+    except TypeError:  # unhashable, or it does not support weak references
         return None
     return known[1] if known is not None and known[0] == settings else None
 
 
-def remember(transform: Any, settings: Any, plan: Plan) -> None:
-    """Keep ``plan`` for as long as ``transform`` is there, and its settings are these."""
+def remember(transform: object, settings: object, plan: Plan) -> None:
+    """Remember ``plan`` as long as ``transform`` lives and has these settings."""
     try:
         _read[transform] = settings, plan
     except TypeError:  # as above
         return
 
 
-def _state(value: Any, depth: int) -> Any:
+def _state(value: object, depth: int) -> object:
     kind = type(value)
     if kind in _PLAIN:
-        return kind, value  # with its type, as 1 == True
+        return kind, value  # with its type, because 1 == True
     if not depth:
         raise _Opaque
-    if kind in (tuple, list, torch.Size) or (kind is set and not value):
+    if isinstance(value, (tuple, list)) and kind in (tuple, list, torch.Size):
         return kind, [_state(part, depth - 1) for part in value]
+    if kind is set and not value:
+        return kind
     if isinstance(value, dict):
         return kind, [(_state(key, depth - 1), _state(value[key], depth - 1)) for key in value]
     if isinstance(value, enum.Enum):

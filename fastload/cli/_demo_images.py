@@ -1,4 +1,4 @@
-"""The images of the demo: a folder of the user's, or pictures made for it."""
+"""The images of the demo: from the user's folder, or synthetic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from .._tools.synthetic import make_images
 from ..errors import UsageError
 
-# What torchvision's ImageFolder takes for an image.
+# The suffixes that torchvision's ImageFolder accepts.
 _SUFFIXES = (
     ".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp",
 )  # fmt: skip
@@ -22,16 +22,16 @@ def made(folder: Path, count: int, progress: Callable[[int, int, int], None]) ->
 
 
 def linked(source: str, folder: Path, most: int) -> int:
-    """Link at most ``most`` images of ``source``, chosen evenly, into class folders of ``folder``.
+    """Link at most ``most`` images of ``source``, spread evenly, into class folders of ``folder``.
 
-    Links, so that a folder without classes and a part of a large one are read like any other, and
-    nothing is ever written to the user's folder.
+    With links, a folder without classes or a part of a large one is read like any other, and
+    nothing is written to the user's folder.
 
     Returns:
         The number of images.
 
     Raises:
-        UsageError: ``source`` is no folder, or holds no images.
+        UsageError: ``source`` is not a folder, or has no images.
     """
     root = Path(source)
     if not root.is_dir():
@@ -40,8 +40,8 @@ def linked(source: str, folder: Path, most: int) -> int:
     if not found:
         raise UsageError(
             f"{source!r}: expected images in this folder, found none with the suffixes "
-            f"{', '.join(_SUFFIXES)}: give a folder with one folder per class, or leave out "
-            "--images to have some made"
+            f"{', '.join(_SUFFIXES)}; give a folder with one folder per class, or leave out "
+            "--images to use synthetic ones"
         )
     chosen = _evenly(found, most)
     for label, path in chosen:
@@ -52,7 +52,7 @@ def linked(source: str, folder: Path, most: int) -> int:
 
 
 def _images(root: Path) -> list[tuple[str, Path]]:
-    """(class, path) of each image: classes are the folders of ``root``, "all" where it has none."""
+    """(class, path) of each image. Classes are the folders of ``root``; "all" if it has none."""
     folders = sorted(entry for entry in root.iterdir() if entry.is_dir())
     if not folders:
         return [("all", path) for path in sorted(root.iterdir()) if _is_image(path)]

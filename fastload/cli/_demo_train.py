@@ -1,32 +1,31 @@
-"""What the demo trains, and how it watches the loader meanwhile."""
+"""The training of the demo, with measurements of the loader."""
 
 from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import nn
 
-SIZE = 224  # pixels on each side of what the network sees
+SIZE = 224  # side of the network's input in pixels
 
 
 MOST_S = 60.0
-"""How long one training lasts at most: the demo is to end in minutes on any machine."""
+"""Time limit of one training, so that the demo ends in minutes on any machine."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Training:
-    """How one training went.
+    """The measurements of one training.
 
     Attributes:
-        images: images trained on.
-        seconds: from asking for the first batch to the end of the last step.
-        wait_s: part of ``seconds`` in which the training waited for the loader.
-        first_batch_s: from an idle loader, nothing started, to its first batch.
-        losses: of every step, in order.
+        images: number of images trained on.
+        seconds: time from requesting the first batch to the end of the last step.
+        wait_s: part of ``seconds`` spent waiting for the loader.
+        first_batch_s: time from a loader that has not started to its first batch.
+        losses: loss of each step, in order.
     """
 
     images: int
@@ -51,10 +50,10 @@ class Training:
 
 
 def network(classes: int) -> nn.Module:
-    """A real network, small enough that the loader decides the speed: a training step takes 0.16 ms
-    per image on a core, half of what a 16 x 16 patch convolution took.
+    """A network that is small enough for the loader to limit the speed.
 
-    (n, 3, 224, 224) float32 -> (n, classes). The same weights each time.
+    A training step takes 0.16 ms per image on one core. (n, 3, 224, 224) float32 -> (n, classes).
+    The initial weights are always the same.
     """
     torch.manual_seed(0)
     return nn.Sequential(
@@ -70,7 +69,7 @@ def network(classes: int) -> nn.Module:
     )
 
 
-def first_batch(loader: Iterable[Any]) -> float:
+def first_batch(loader: Iterable[object]) -> float:
     """Seconds until a loader that has not started yields a batch."""
     start = time.perf_counter()
     for _ in loader:
@@ -78,8 +77,10 @@ def first_batch(loader: Iterable[Any]) -> float:
     return time.perf_counter() - start
 
 
-def train(loader: Any, *, classes: int, epochs: int, device: torch.device) -> Training:
-    """Train a fresh network from ``loader``, at most ``MOST_S`` seconds long."""
+def train(
+    loader: Iterable[Sequence[torch.Tensor]], *, classes: int, epochs: int, device: torch.device
+) -> Training:
+    """Train a new network from ``loader`` for at most ``MOST_S`` seconds."""
     waited_first = first_batch(loader)
     model = network(classes).to(device).train()
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)

@@ -1,4 +1,4 @@
-"""What is printed by others while a command works."""
+"""Keeps the output of other code away from stdout."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from contextlib import AbstractContextManager
 
 
 def kept_for_json(as_json: bool) -> AbstractContextManager[object]:
-    """Sends to stderr what the user's modules print meanwhile: stdout is for one JSON document."""
+    """Redirects what the user's modules print to stderr: stdout is for one JSON document."""
     return contextlib.redirect_stdout(sys.stderr) if as_json else contextlib.nullcontext()

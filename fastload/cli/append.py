@@ -1,4 +1,4 @@
-"""``fastload append``."""
+"""``fastload append``: add images to a store."""
 
 from __future__ import annotations
 
@@ -24,26 +24,25 @@ Examples:
 @click.option(
     "--encode",
     type=click.Choice(get_args(Encoding)),
-    help="As for pack; of the new images.",
+    help="As for pack, for the new images.",
 )
-@click.option("--resize", metavar="SIZE", help="As for pack; of the new images.")
+@click.option("--resize", metavar="SIZE", help="As for pack, for the new images.")
 @click.option(
-    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
+    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
 )
 @click.option(
     "--on-error",
     type=click.Choice(get_args(OnPackError)),
     default="raise",
     show_default=True,
-    help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
-    "and list it.",
+    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
 )
 @click.option("--image-column", metavar="NAME", help="As for pack.")
 @click.option("--label-column", metavar="NAME", help="As for pack.")
 @click.option("--check", is_flag=True, help="Decode every new image before it is stored.")
-@click.option("--exif", is_flag=True, help="Turn new images as their EXIF orientation says.")
+@click.option("--exif", is_flag=True, help="Rotate new images by their EXIF orientation.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     path: str,
@@ -60,10 +59,10 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Add the images of SOURCE behind the records of the store PATH, a single file.
+    """Add the images of SOURCE after the records of the store PATH, a single file.
 
-    The store is written anew beside the old one, which it then replaces: it takes the time and the
-    room of a copy, and running loaders go on with the old one. SOURCE is what pack takes.
+    A new store is written next to the old one and then replaces it. This takes the time and the
+    disk space of a copy; running loaders continue to read the old one. SOURCE is as for pack.
     """
     from ..converters import append
 

@@ -1,4 +1,4 @@
-"""``fastload autotune``."""
+"""``fastload autotune``: find the fastest settings on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from .._base.import_object import named
+from .._base import byte_sizes
+from .._base.import_object import import_object
 from .._base.progress_bar import bar
 from ..errors import UsageError
 from ._stdout import kept_for_json
@@ -31,10 +32,10 @@ Examples:
 """
 )
 @click.argument("source")
-@click.option("--transform", metavar="MODULE:OBJECT", help="Transform of the images of a path.")
+@click.option("--transform", metavar="MODULE:OBJECT", help="Transform, if SOURCE is a path.")
 @click.option(
     "--step", metavar="MODULE:FUNCTION",
-    help="Called with each batch: measures the training loop and not the loader alone.",
+    help="Called with each batch: measures the training loop instead of the loader alone.",
 )  # fmt: skip
 @click.option(
     "--budget", "budget_s", type=click.FloatRange(min=1), default=60, show_default=True,
@@ -46,10 +47,13 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--fix-batch-size", type=click.IntRange(min=1), metavar="N",
-    help="The same, and try no other: another one trains differently.",
+    help="The same, but no other is tried: another batch size trains differently.",
 )  # fmt: skip
 @click.option(
-    "--memory", "memory_limit", metavar="SIZE", help="Most memory a setting may take, such as 4GB."
+    "--memory",
+    "memory_limit",
+    metavar="SIZE",
+    help="Memory a setting may use at most, for example 4GB.",
 )
 @click.option(
     "-o", "--output", type=click.Path(dir_okay=False), default="fastload.tune.json",
@@ -57,7 +61,7 @@ Examples:
 )  # fmt: skip
 @click.option(
     "--approximate", is_flag=True,
-    help="Also try decode='scaled', whose pixels differ a little.",
+    help="Also try decode='scaled', whose pixels differ slightly.",
 )  # fmt: skip
 @click.option("--html", type=click.Path(dir_okay=False), help="Write a page with a heat map.")
 @click.option("--png", type=click.Path(dir_okay=False), help="Write the heat map as a picture.")
@@ -81,17 +85,17 @@ def command(
     """Find the fastest workers, batch size and prefetch for SOURCE on this machine.
 
     SOURCE is a store, a folder of class folders, or MODULE:OBJECT: a Dataset, a DataLoader, or a
-    function that returns one. The module is looked for in this folder too.
+    function that returns one. The current folder is searched for the module too.
     """
     from .._tools.tuning import autotune, page
 
     with kept_for_json(as_json):
-        found = source if os.path.exists(source) or ":" not in source else named(source)
+        found = source if os.path.exists(source) or ":" not in source else import_object(source)
         with _spent(quiet=quiet) as progress:
             tuning = autotune(
                 found,
-                transform=named(transform) if transform else None,
-                step=named(step) if step else None,
+                transform=import_object(transform) if transform else None,
+                step=import_object(step) if step else None,
                 batch_size=batch_size,
                 fix_batch_size=fix_batch_size,
                 budget_s=budget_s,
@@ -139,18 +143,15 @@ def _show(tuning: Tuning) -> None:
 
 def _nbytes(text: str) -> int:
     """Bytes of a size such as 4GB or 500MiB."""
-    units = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
-    number = text.strip().lower().removesuffix("b")
-    unit = number.lstrip("0123456789.")
-    try:
-        return int(float(number.removesuffix(unit)) * units[unit.strip()])
-    except (ValueError, KeyError) as error:
-        raise UsageError(f"expected a size such as 4GB or 500MiB, got {text!r}") from error
+    nbytes = byte_sizes.parse(text)
+    if nbytes is None:
+        raise UsageError(f"--memory: expected a size such as 4GB or 500MiB, got {text!r}")
+    return nbytes
 
 
 @contextlib.contextmanager
 def _spent(*, quiet: bool) -> Iterator[Callable[[float, float, str], None] | None]:
-    """A bar of the seconds spent."""
+    """A progress bar of the seconds spent."""
     if quiet:
         yield None
         return

@@ -1,4 +1,4 @@
-"""``fastload concat``."""
+"""``fastload concat``: copy several stores into one."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Examples:
 )
 @click.argument("sources", type=click.Path(), nargs=-1, required=True)
 @click.argument("destination", type=click.Path())
-@click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
+@click.option("--shards", type=click.IntRange(1), help="Write this many files of equal counts.")
 @click.option(
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
     sources: tuple[str, ...],
@@ -31,11 +31,11 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Copy the records of SOURCES, one after the other, into the new store DESTINATION.
+    """Copy the records of SOURCES, in order, into the new store DESTINATION.
 
-    They must have the same classes, labels and fields. Records stay as they are, after their
-    checksums were compared. To read several stores as one, nothing need be copied: give FastLoader
-    a list of them.
+    The sources must have the same classes, labels and fields. Records are copied unchanged after
+    their checksums are verified. To read several stores as one without copying, give FastLoader a
+    list of them.
     """
     from ..converters import concat
 

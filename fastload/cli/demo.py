@@ -1,4 +1,4 @@
-"""``fastload demo``."""
+"""``fastload demo``: pack images, train from them, and compare with torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -7,25 +7,31 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
+from .._base.byte_sizes import human
 from .._base.machine.cpu import available
-from .._base.progress_bar import human, reporting
+from .._base.progress_bar import reporting
 from ..errors import DataError, MissingDependencyError
 from . import _demo_images
 
 if TYPE_CHECKING:
     import torch
+    from PIL import Image
 
+    from .._base.torch_loader import DataLoader
     from ._demo_train import Training
 
-_MADE = 1_500  # pictures: an epoch long enough to time, 165 MB
-_MOST = 6_000  # images of a user's folder: beyond that only the waiting grows
+_MADE = 1_500  # pictures: an epoch long enough to measure, 165 MB
+_MOST = 6_000  # images of a user's folder; more would only take longer
 _BATCH = 64
 
-Made = tuple[str, dict[str, Any], Callable[[], Any]]  # name, settings, makes the loader
+_Setting: TypeAlias = "dict[str, Any]"  # arguments of a loader
+_Loader: TypeAlias = "DataLoader[Any]"
+_Contestant = tuple[str, _Setting, Callable[[], _Loader]]  # name, settings, makes the loader
+_Row: TypeAlias = "dict[str, Any]"  # figures of a training, for JSON
 
 
 @click.command(
@@ -35,17 +41,18 @@ Examples:
   fastload demo --images ./imgs --json demo.json
 """
 )
-@click.option("--images", metavar="DIR", help="A folder of images; without it some are made.")
+@click.option("--images", metavar="DIR", help="A folder of images. [default: synthetic images]")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the figures.")
 @click.option(
-    "--count", type=click.IntRange(20), default=_MADE, show_default=True, help="Pictures to make."
-)
+    "--count", type=click.IntRange(20), default=_MADE, show_default=True,
+    help="Number of synthetic images.",
+)  # fmt: skip
 def command(images: str | None, output: str | None, count: int) -> None:
-    """Pack images and train a small network from them three times: from torch's DataLoader, from
-    FastLoader on the folder, and from FastLoader on the packed store.
+    """Pack images and train a small network three times: from torch's DataLoader, from FastLoader
+    on the folder, and from FastLoader on the packed store.
 
-    Takes less than three minutes on two cores. Everything is written to a temporary folder and
-    removed at the end.
+    Takes less than three minutes on two cores. Everything is written to a temporary folder, which
+    is removed at the end.
     """
     with tempfile.TemporaryDirectory(prefix="fastload-demo-") as scratch:
         folder, store = Path(scratch) / "images", Path(scratch) / "images.lmdb"
@@ -71,7 +78,7 @@ def _gather(images: str | None, folder: Path, count: int) -> int:
 
 
 def _pack(folder: Path, store: Path, number: int) -> int:
-    """Pack; take files that are no images out of the contest; return the number left."""
+    """Pack; remove files that cannot be decoded from ``folder``; return the number left."""
     from .. import pack
 
     report = pack(folder, store, on_error="skip", progress=True)
@@ -79,7 +86,7 @@ def _pack(folder: Path, store: Path, number: int) -> int:
         click.echo(f"left out {Path(skipped.path).name}: {skipped.reason}", err=True)
         (folder / skipped.path).unlink()
     if not report.records:
-        raise DataError("expected images that can be decoded, found none: see the files above")
+        raise DataError("expected images that can be decoded, found none; see the files above")
     speed = report.records / max(report.seconds, 1e-6)
     nbytes = sum(part.nbytes for part in report.parts)
     click.echo(
@@ -89,7 +96,7 @@ def _pack(folder: Path, store: Path, number: int) -> int:
     return number - len(report.skipped)
 
 
-def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
+def _contest(folder: Path, store: Path, number: int) -> list[_Row]:
     """Train once from each loader; return a row of figures for each."""
     import torch
 
@@ -103,12 +110,12 @@ def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
         f"training on the {'GPU' if device.type == 'cuda' else 'CPU'}: batches of {batch}, "
         f"{epochs} epoch{'s' if epochs > 1 else ''}, random crops of 224 x 224"
     )
-    rows: list[dict[str, Any]] = []
+    rows: list[_Row] = []
     with _gentle_threads():
         for name, setting, make in _loaders(folder, store, batch, device):
             loader = make()
             done = _demo_train.train(loader, classes=classes, epochs=epochs, device=device)
-            del loader  # its processes or threads end before the next one is measured
+            del loader  # ends its processes or threads before the next one is measured
             rows.append(_row(name, setting, done))
             first = rows[0]["images_per_s"]
             rows[-1]["ratio"] = round(done.images_per_s / first, 2)
@@ -116,8 +123,8 @@ def _contest(folder: Path, store: Path, number: int) -> list[dict[str, Any]]:
     return rows
 
 
-def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Iterator[Made]:
-    """The three contestants, made when their turn comes."""
+def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Iterator[_Contestant]:
+    """The three loaders to compare; each is created when its turn comes."""
     from .. import FastLoader
     from .._base.torch_loader import DataLoader
 
@@ -133,7 +140,7 @@ def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Ite
     if device.type == "cuda":
         shared["pin_memory"] = True
 
-    def torch_loader(setting: dict[str, Any]) -> Any:
+    def torch_loader(setting: _Setting) -> _Loader:
         return DataLoader(dataset, persistent_workers=True, **shared, **setting)
 
     best = _best(torch_loader)
@@ -152,8 +159,8 @@ def _loaders(folder: Path, store: Path, batch: int, device: torch.device) -> Ite
     )
 
 
-def _best(make: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-    """The DataLoader settings that load fastest here, out of the usual ones."""
+def _best(make: Callable[[_Setting], _Loader]) -> _Setting:
+    """The fastest of the usual DataLoader settings on this machine."""
     import time
 
     cpus = available()
@@ -167,7 +174,7 @@ def _best(make: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         loader = make(setting)
         images, start = 0, 0.0
         for number, (pixels, _) in enumerate(loader):
-            if number == 0:  # the workers' start is not what is compared
+            if number == 0:  # the start of the workers is not measured
                 start = time.perf_counter()
                 continue
             images += len(pixels)
@@ -180,12 +187,12 @@ def _best(make: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     return best
 
 
-def _transform() -> Any:
+def _transform() -> Callable[[Image.Image], torch.Tensor]:
     from torchvision import transforms
 
     from ._demo_train import SIZE
 
-    return transforms.Compose(
+    return transforms.Compose(  # type: ignore[no-any-return]
         [
             transforms.RandomResizedCrop(SIZE),
             transforms.RandomHorizontalFlip(),
@@ -197,7 +204,7 @@ def _transform() -> Any:
 
 @contextlib.contextmanager
 def _gentle_threads() -> Iterator[None]:
-    """One thread for the training step: more would spin while they wait, on the loaders' cores."""
+    """One thread for the training step: more would spin on the loaders' cores while they wait."""
     import torch
 
     before = torch.get_num_threads()
@@ -208,7 +215,7 @@ def _gentle_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _row(name: str, setting: dict[str, Any], done: Training) -> dict[str, Any]:
+def _row(name: str, setting: _Setting, done: Training) -> _Row:
     return {
         "loader": name,
         "images_per_s": round(done.images_per_s, 1),
@@ -223,7 +230,7 @@ def _row(name: str, setting: dict[str, Any], done: Training) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[dict[str, Any]]) -> None:
+def _table(rows: list[_Row]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -247,5 +254,5 @@ def _table(rows: list[dict[str, Any]]) -> None:
     Console().print(table)
 
 
-def _words(setting: dict[str, Any]) -> str:
+def _words(setting: _Setting) -> str:
     return ", ".join(f"{name}={value}" for name, value in setting.items())

@@ -1,4 +1,4 @@
-"""``fastload doctor``."""
+"""``fastload doctor``: find what slows a training script down."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ Examples:
   fastload doctor --steps 200 --apply train.py
   fastload doctor --json train.py | jq '.findings[0]'
 
-Exit status: 0 nothing to change, 1 the script failed or does not train,
-2 the command line is wrong, 3 there are findings.
+Exit status: 0 no findings, 1 the script failed or does not train,
+2 an error in the command line, 3 there are findings.
 """,
 )
 @click.option(
     "--steps", type=click.IntRange(min=4), default=100, show_default=True,
-    help="Training steps after which the script is ended.",
+    help="Training steps after which the script is stopped.",
 )  # fmt: skip
+@click.option("--apply", is_flag=True, help="Then compare it with FastLoader: four more runs.")
 @click.option(
-    "--apply", is_flag=True, help="Then compare it with FastLoader in place: four more runs."
-)
-@click.option(
-    "--timeout", "timeout_s", type=float, default=600, show_default=True, help="Seconds for a run."
-)
+    "--timeout", "timeout_s", type=float, default=600, show_default=True,
+    help="Time limit of a run in seconds.",
+)  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.argument("script", type=click.Path(dir_okay=False))
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -47,10 +46,10 @@ def command(
     script: str,
     arguments: tuple[str, ...],
 ) -> int:
-    """Run SCRIPT, somebody's training script, for some steps and say what holds it up.
+    """Run the training script SCRIPT for some steps and report what slows it down.
 
-    The script is not changed; what comes after its name are its own arguments, also where doctor
-    has an option of that name.
+    The script is not changed. All arguments after its name are passed to it, even if doctor has an
+    option of the same name.
     """
     from .._tools.doctor import apply as applied
     from .._tools.doctor import examine
@@ -60,7 +59,7 @@ def command(
     if not as_json:
         _show(found)
     if apply:
-        # After the findings were shown: whatever comes of it, they are there.
+        # After the findings are shown, in case this fails or is interrupted.
         known = len(found.findings)
         found = applied(found, script, arguments, steps=steps, timeout_s=timeout_s)
         if not as_json:
@@ -76,15 +75,15 @@ _IMPORT = "`from fastload import FastLoader as DataLoader`"
 
 
 def _warn_of_own(script: str, arguments: Sequence[str]) -> None:
-    """Say which options of doctor's go to the script, as they come after its name."""
+    """Warn about options of doctor that go to the script because they come after its name."""
     context = click.get_current_context()
     own = {name for option in context.command.params for name in option.opts}
     taken = [word for word in arguments if word.partition("=")[0] in own]
     if taken:
         words = ", ".join(taken)
         click.echo(
-            f"fastload: warning: {words}: comes after {script}, so it is the script's; doctor's "
-            f"options come before: fastload doctor {' '.join(taken)} {script}",
+            f"fastload: warning: {words}: comes after {script}, so it is passed to the script; put "
+            f"doctor's options before it: fastload doctor {' '.join(taken)} {script}",
             err=True,
         )
 
@@ -97,17 +96,17 @@ def _show(found: Diagnosis) -> None:
         f"data {loader.waiting:.0%} of its time"
     )
     if not found.findings:
-        _say("nothing to change was found")
+        _say("found nothing to change")
     _show_findings(found.findings)
 
 
 def _shown(findings: Sequence[Finding]) -> int:
-    """How many of them have a number."""
+    """The number of findings that are shown with a number."""
     return sum(finding.verified for finding in findings)
 
 
 def _show_findings(findings: Sequence[Finding], first: int = 1) -> None:
-    """Print them with numbers; those that only a GPU could show on one line."""
+    """Print the findings with numbers; those that only a GPU could verify on one line."""
     verified = [finding for finding in findings if finding.verified]
     for number, finding in enumerate(verified, first):
         click.echo()
@@ -123,11 +122,11 @@ def _show_findings(findings: Sequence[Finding], first: int = 1) -> None:
     ]
     if hints:
         click.echo()
-        _say(f"only a GPU could show what these cost, and there is none here: {', '.join(hints)}")
+        _say(f"only a GPU could show the cost of these, and there is none: {', '.join(hints)}")
 
 
 def _say(text: str, heading: str = "") -> None:
-    """A paragraph as wide as the terminal; long names and paths stay whole."""
+    """Print a paragraph as wide as the terminal, without breaking long names and paths."""
     click.echo(
         textwrap.fill(
             text,

@@ -1,4 +1,4 @@
-"""``fastload info``."""
+"""``fastload info``: show the contents of a store."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import dataclasses
 import io
 import json
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import click
 import numpy as np
 
-from .._base.progress_bar import human
+from .._base.byte_sizes import human
 from .._printable import printable
 from .._tools import picture
 from .._tools.summary import Spread, Summary, in_words, summarise
@@ -40,9 +41,9 @@ Examples:
     "--grid", type=click.Path(dir_okay=False), help="Write a contact sheet here: sheet.png."
 )
 def command(path: str, as_json: bool, grid: str | None) -> None:
-    """Show what is inside the store PATH (or the folder of images)."""
+    """Show the contents of the store PATH (or of a folder of images)."""
     if grid is not None:
-        picture.format_of(grid)  # before the work
+        picture.format_of(grid)  # raises before any work is done
     with open_store(path) as store:
         summary = summarise(store)
         if as_json:
@@ -87,17 +88,16 @@ def _text(summary: Summary) -> str:
     return "\n".join(lines)
 
 
-def _spread(spread: Spread | None, show: object) -> str:
+def _spread(spread: Spread | None, text: Callable[[int], str]) -> str:
     if spread is None:
         return "unknown"
-    text = human if show is human else str
     return f"{text(spread.min)} to {text(spread.max)}, median {text(spread.median)}"
 
 
 def _encodings(summary: Summary) -> str:
     text = ", ".join(f"{name} {count:,}" for name, count in summary.encodings.items()) or "none"
     if summary.sampled < summary.records:
-        text += f" (of {summary.sampled:,} records looked at)"
+        text += f" (in a sample of {summary.sampled:,} records)"
     return text
 
 
@@ -136,5 +136,5 @@ def _tile(data: bytes, kind: int, size: tuple[int, int]) -> Image.Image:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError, Warning):
         return Image.new("RGB", (_TILE - 4, _TILE - 4), "grey")
     image.thumbnail((_TILE - 4, _TILE - 4))
-    times = (_TILE - 4) // max(image.size)  # images of 32 pixels could hardly be made out
+    times = (_TILE - 4) // max(image.size)  # enlarges small images, which would be hard to see
     return image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)

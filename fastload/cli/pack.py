@@ -1,15 +1,15 @@
-"""``fastload pack``."""
+"""``fastload pack``: pack images into a store."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from typing import TYPE_CHECKING, get_args
 
 import click
 
-from .._base.progress_bar import human
+from .._base import byte_sizes
+from .._base.byte_sizes import human
 from .._printable import printable
 from ..hints import Compression, Encoding, OnPackError
 from ._stdout import kept_for_json
@@ -19,23 +19,17 @@ if TYPE_CHECKING:
 
     from ..converters import Estimate, PackReport
 
-_SHOWN = 10  # skipped files, and reasons, that are listed
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12,
-          "KI": 2**10, "MI": 2**20, "GI": 2**30, "TI": 2**40}  # fmt: skip
+_SHOWN = 10  # number of skipped files, and of reasons, that are listed
 
 
 def size_of(
     ctx: click.Context | None, param: click.Parameter | None, value: str | None
 ) -> int | None:
-    """A number of bytes out of an option such as 256MB or 1.5GiB."""
+    """The bytes of an option such as 256MB or 1.5GiB."""
     if value is None:
         return None
-    match = re.fullmatch(r"([\d.]+)\s*([KMGT]I?)?B?", value.upper())
-    try:
-        nbytes = int(float(match[1]) * _UNITS[match[2] or ""]) if match is not None else 0
-    except ValueError:
-        nbytes = 0
-    if nbytes < 1:
+    nbytes = byte_sizes.parse(value)
+    if nbytes is None:
         raise click.BadParameter(f"expected a size such as 256MB, got {value!r}", ctx, param)
     return nbytes
 
@@ -63,67 +57,67 @@ Examples:
 @click.option(
     "--encode",
     type=click.Choice(get_args(Encoding)),
-    help="What a record holds: the file's own bytes (keep), JPEGs without Huffman coding (dct: the "
-    "same pixels, 1.3 times the size, decoded several times faster), or the image encoded anew. "
-    "[default: keep; jpeg with --resize]",
+    help="What a record holds: the file's bytes (keep), JPEGs without Huffman coding (dct: the "
+    "same pixels, 1.3 times the size, decoded several times faster), or the image in another "
+    "encoding. [default: keep; jpeg with --resize]",
 )
 @click.option(
     "--resize",
     metavar="SIZE",
-    help="256: the shorter side becomes 256 pixels, as torchvision's Resize(256) does it. "
-    "longest:256: the longer side becomes 256 where it is longer. 224x160: width and height. "
-    "crop:224: the shorter side becomes 224, then a square is cut out of the middle.",
+    help="256: scale the shorter side to 256 pixels, as torchvision's Resize(256). "
+    "longest:256: scale the longer side down to 256. 224x160: width and height. "
+    "crop:224: scale the shorter side to 224 and crop the central square.",
 )
 @click.option(
-    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="Of JPEG."
+    "--quality", type=click.IntRange(1, 100), default=95, show_default=True, help="JPEG quality."
 )
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option(
     "--split",
     metavar="NAME[=SHARE]",
-    help="val=0.1 puts a tenth into DESTINATION-val, chosen by the names of the images. "
-    "train takes the folder train of a SOURCE that has one folder for each split.",
+    help="val=0.1: write a tenth to DESTINATION-val, chosen by the names of the images. "
+    "train: pack the folder train of a SOURCE with one folder per split.",
 )
 @click.option(
     "--image-column", metavar="NAME",
-    help="Of a list: the column of paths. [default: path, filename, image ...]",
+    help="For a list: the column of paths. [default: path, filename, image ...]",
 )  # fmt: skip
 @click.option(
     "--label-column", metavar="NAME",
-    help="Of a list, a dataset, a store's fields. [default: label, class, target ...]",
+    help="For a list, a dataset, or the fields of a store: the column of labels. "
+    "[default: label, class, target ...]",
 )  # fmt: skip
 @click.option(
     "--on-error",
     type=click.Choice(get_args(OnPackError)),
     default="raise",
     show_default=True,
-    help="What to do with a file that is no image, or truncated: stop and name it, or leave it out "
-    "and list it.",
+    help="For a file that is truncated or not an image: stop with an error, or skip and list it.",
 )
 @click.option(
     "--check", is_flag=True,
-    help="Decode every image before it is stored: what is damaged behind a sound header is found.",
+    help="Decode every image before it is stored, to find damage after an intact header.",
 )  # fmt: skip
-@click.option("--shards", type=click.IntRange(1), help="Write so many files, of equal counts.")
+@click.option("--shards", type=click.IntRange(1), help="Write this many files of equal counts.")
 @click.option(
     "--shard-size", "shard_nbytes", callback=size_of, metavar="SIZE",
     help="Write several files, of at most this size: 256MB.",
 )  # fmt: skip
 @click.option(
     "--dry-run", is_flag=True,
-    help="Write nothing: say for each encoding, on a sample, its size, the time to pack, and how "
-    "fast it would load.",
+    help="Write nothing; estimate for each encoding, from a sample, the size, the time to pack, "
+    "and the loading speed.",
 )  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print what was done as JSON.")
-@click.option("--exif", is_flag=True, help="Turn images as their EXIF orientation says.")
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--exif", is_flag=True, help="Rotate images by their EXIF orientation.")
 @click.option(
     "--compression",
     type=click.Choice(get_args(Compression)),
-    help="Of an .h5 store: smaller, and several times slower to load.",
+    help="For an .h5 store: smaller, but several times slower to load.",
 )
 @click.option(
     "--overwrite", is_flag=True,
-    help="Replace the store DESTINATION, which stays until the new one is complete.",
+    help="Replace the store DESTINATION once the new one is complete.",
 )  # fmt: skip
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no summary.")
 def command(
@@ -149,15 +143,15 @@ def command(
 ) -> None:
     """Pack the images of SOURCE into the store DESTINATION.
 
-    SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or with images
-    and no folders; a CSV, TSV or JSONL list with a column of paths, and labels and others if you
-    like; a store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's files
-    as they are downloaded; or a Dataset as module:object. The suffix of DESTINATION names the
-    format: .lmdb, .h5, .tfrecord ...
+    SOURCE is a folder with one folder per class, as for torchvision's ImageFolder, or a folder of
+    images; a CSV, TSV or JSONL list with a column of paths, and optionally of labels and others; a
+    store of any format; a URL of one of these, such as s3://...; MNIST's or CIFAR's downloaded
+    files; or a Dataset as module:object. The suffix of DESTINATION determines the format: .lmdb,
+    .h5, .tfrecord ...
 
-    DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the work so far
-    lies in DESTINATION.partial, and the same command goes on from there. (A single .h5 or .pth
-    file, .n5, .zarr and what comes out of an iterable Dataset begin again.)
+    DESTINATION appears when it is complete. After Ctrl-C, a crash or a full disk the finished part
+    is in DESTINATION.partial; run the same command again to resume. (A single .h5 or .pth file,
+    .n5, .zarr, and the records of an iterable Dataset start from the beginning.)
     """
     from ..converters import estimate, pack
 
@@ -213,7 +207,7 @@ def _show_estimates(estimates: Sequence[Estimate], *, as_json: bool) -> None:
 
 
 def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
-    """Print what was written and what was left out."""
+    """Print what was written and what was skipped."""
     if as_json:
         click.echo(json.dumps(dataclasses.asdict(report), indent=1))
         return
@@ -224,7 +218,7 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
         click.echo(f"skipped {len(report.skipped) - _SHOWN:,} more", err=True)
     if quiet:
         return
-    from .._tools.summary import in_words  # not for --help
+    from .._tools.summary import in_words  # here, because --help does not need it
 
     for part in report.parts:
         resumed = f", {part.resumed:,} of them by an earlier run" if part.resumed else ""
@@ -234,9 +228,9 @@ def show(report: PackReport, *, quiet: bool, as_json: bool) -> None:
             f"{human(part.nbytes)}{resumed}"
         )
     for reason, count in list(report.kept.items())[:_SHOWN]:
-        click.echo(printable(f"kept as they are: {count:,}, {reason}"))
+        click.echo(printable(f"kept unchanged: {count:,}, {reason}"))
     others = sum(list(report.kept.values())[_SHOWN:])
     if others:
-        click.echo(f"kept as they are: {others:,}, for other reasons")
+        click.echo(f"kept unchanged: {others:,}, for other reasons")
     new = report.records - sum(part.resumed for part in report.parts)
     click.echo(f"{report.seconds:.1f} s, {new / max(report.seconds, 1e-6):,.0f} images/s")

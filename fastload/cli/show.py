@@ -1,4 +1,4 @@
-"""``fastload show``."""
+"""``fastload show``: draw images before and after the transform."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import get_args
 
 import click
 
-from .._base.import_object import named
+from .._base.import_object import import_object
 from ..hints import Decode
 from ._stdout import kept_for_json
 
@@ -22,21 +22,21 @@ Examples:
 """
 )
 @click.argument("path", type=click.Path())
-@click.option("--transform", metavar="MODULE:OBJECT", help="Without one: the images as they are.")
+@click.option("--transform", metavar="MODULE:OBJECT", help="[default: none, images unchanged]")
 @click.option(
     "-o", "--out", type=click.Path(dir_okay=False), default="grid.png", show_default=True,
-    help="The picture; the suffix says of which format: .png, .jpg, .webp ...",
+    help="The picture, in the format of its suffix: .png, .jpg, .webp ...",
 )  # fmt: skip
 @click.option("--samples", type=click.IntRange(1), default=8, show_default=True, metavar="N")
-@click.option("--index", "indices", type=int, multiple=True, help="Of a sample; any number.")
+@click.option("--index", "indices", type=int, multiple=True, help="A sample; may be repeated.")
 @click.option(
     "--views", type=click.IntRange(1), default=3, show_default=True, metavar="N",
-    help="How often each is augmented.",
+    help="How often each sample is augmented.",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--epoch", type=click.IntRange(0), default=0, show_default=True)
 @click.option("--decode", type=click.Choice(get_args(Decode)), default="exact", show_default=True)
-@click.option("--json", "as_json", is_flag=True, help="Print where each picture is, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the place of each picture as JSON.")
 def command(
     path: str,
     transform: str | None,
@@ -49,17 +49,17 @@ def command(
     decode: Decode,
     as_json: bool,
 ) -> None:
-    """Draw what the network will see of PATH, a store or a folder of images.
+    """Draw the images of PATH, a store or a folder of images, as the network will see them.
 
-    A row is a sample: the image as it is stored, then what the transform makes of it. The same seed
-    gives the same picture. The transform's module is looked for in this folder too.
+    A row is a sample: the stored image, then the results of the transform. The same seed gives the
+    same picture. The current folder is searched for the transform's module too.
     """
     from .._tools.show import show
 
     with kept_for_json(as_json):
         shown = show(
             path,
-            named(transform) if transform else None,
+            import_object(transform) if transform else None,
             out=out,
             samples=list(indices) or samples,
             views=views,

@@ -1,4 +1,4 @@
-"""``fastload unpack``."""
+"""``fastload unpack``: write the images of a store as files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import click
 
-from .._base.progress_bar import human
+from .._base.byte_sizes import human
 
 
 @click.command(
@@ -25,8 +25,8 @@ Examples:
 def command(path: str, folder: str, workers: int | None, as_json: bool, quiet: bool) -> None:
     """Write the images of the store PATH as files into FOLDER, one folder per class.
 
-    FOLDER appears when it is complete. Labels that are no classes, and fields, go into
-    records.jsonl in it. Nothing is ever written outside of FOLDER.
+    FOLDER appears when it is complete. Fields, and labels that are not classes, are written to
+    records.jsonl in it. Nothing is written outside FOLDER.
     """
     from .._tools.unpack import LIST, unpack
 

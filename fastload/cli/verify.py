@@ -1,4 +1,4 @@
-"""``fastload verify``."""
+"""``fastload verify``: check every record against its checksum."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 
 import click
 
-from .._base.progress_bar import human
+from .._base.byte_sizes import human
 from .._printable import printable
 
-_SHOWN = 50  # damaged records that are listed
+_SHOWN = 50  # number of damaged records that are listed
 
 
 @click.command(
@@ -25,11 +25,11 @@ Examples:
 @click.option("--decode", is_flag=True, help="Also decode every image, as loading would.")
 @click.option("--workers", type=click.IntRange(1), help="Threads. [default: one per CPU]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-q", "--quiet", is_flag=True, help="Only what is damaged.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only damaged records.")
 def command(path: str, decode: bool, workers: int | None, as_json: bool, quiet: bool) -> int:
-    """Read every record of the store PATH and compare it with its checksum, labels and fields too.
+    """Read the store PATH and compare records, labels, names and fields with their checksums.
 
-    Names file, record and byte offset of what is damaged; the exit status is 1 then.
+    Prints file, record and byte offset of damaged records; then the exit status is 1.
     """
     from .._tools.verify import verify
 

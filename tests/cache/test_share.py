@@ -198,7 +198,7 @@ def test_a_search_that_hangs_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(share, "_WAIT_S", 0.05)
     turn = share._turn(f"fastload-cache/{os.geteuid()}/{'ab' * 16}")
     assert turn is not None
-    with turn, pytest.warns(RuntimeWarning, match="a cache of its own"):
+    with turn, pytest.warns(RuntimeWarning, match="keeps a cache of its own"):
         alone = make()
     alone.close()
     os.close(alone.fd)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it: in a process of its own where that matters."""
+"""The command line as a user calls it, in a separate process where that matters."""
 
 from __future__ import annotations
 
@@ -150,8 +150,8 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
             2,
             "no shards, got --shard-size 1000",
         ),
-        (["show", "IMAGES", "--out", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
-        (["info", "IMAGES", "--grid", "grid.xyz"], 2, "'grid.xyz': expected the name of a picture"),
+        (["show", "IMAGES", "--out", "grid.xyz"], 2, "'grid.xyz': expected a picture file"),
+        (["info", "IMAGES", "--grid", "grid.xyz"], 2, "'grid.xyz': expected a picture file"),
         (["paint"], 2, "no command 'paint': one of pack, append"),
     ],
 )
@@ -329,7 +329,7 @@ def test_sigterm_ends_doctor_and_the_script_that_it_watches(tmp_path: Path) -> N
 
 
 def _runs(process: int) -> bool:
-    """Whether it has not ended; one that nobody has asked about yet has."""
+    """Whether a process still runs; a zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -379,7 +379,7 @@ def test_unpack_gives_the_files_back(images: Path, tmp_path: Path) -> None:
     for path in images.rglob("*.jpg"):
         assert (tmp_path / "out" / path.relative_to(images)).read_bytes() == path.read_bytes()
     again = run("unpack", tmp_path / "a.lmdb", tmp_path / "out")
-    assert again.exit_code == 2 and "a new or an empty folder" in again.stderr
+    assert again.exit_code == 2 and "a new or empty folder" in again.stderr
 
 
 def test_append_and_concat_say_what_they_did(images: Path, tmp_path: Path) -> None:

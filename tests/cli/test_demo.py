@@ -1,4 +1,4 @@
-"""``fastload demo`` as a stranger meets it."""
+"""``fastload demo`` as a new user runs it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_demo_makes_pictures_trains_three_times_and_cleans_up(
     assert [row["loader"] for row in rows] == NAMES
     assert rows[0]["ratio"] == 1.0
     for row in rows:
-        assert row["images"] == 480  # several epochs where the set is small
+        assert row["images"] == 480  # several epochs if there are few images
         assert row["loss_last"] < row["loss_first"]
         assert 0 <= row["wait_share"] <= 1
         assert row["first_batch_s"] > 0

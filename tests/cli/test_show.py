@@ -82,7 +82,7 @@ def test_the_picture_holds_what_the_loader_gives(photos: Path, tmp_path: Path, s
                "--samples", 4, "--views", 2, "--json")  # fmt: skip
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert told["levels"] == "through the inverse of the transform's table"
+    assert told["levels"] == "by the inverse of the transform's table"
     check(out, told, source, 5, 3)
 
 
@@ -144,7 +144,7 @@ def test_the_epoch_below_a_subset_is_left_as_it_is(store: Path) -> None:
 
 def test_gray_datasets_are_refused_by_name() -> None:
     chain = v1.Compose([v1.ToTensor(), v1.Normalize((0.5,), (0.5,))])
-    with pytest.raises(UsageError, match="got MNIST, whose images"):
+    with pytest.raises(UsageError, match="got MNIST, which does not give access"):
         fastload.show(array_datasets.mnist(chain), samples=1, views=1)
 
 
@@ -172,7 +172,7 @@ def test_images_of_different_sizes_and_large_ones_fit(tmp_path: Path) -> None:
 def test_values_that_are_no_levels_are_stretched(photos: Path) -> None:
     chain = v2.Compose([v2.Resize((20, 20)), v2.ToImage(), lambda t: t.float() - 300.0])
     shown = fastload.show(photos, chain, samples=1, views=1)
-    assert shown.levels == "stretched, each from its least to its most"
+    assert shown.levels == "stretched, each from its minimum to its maximum"
     x, y, w, h = shown.tiles[1].box
     found = np.asarray(shown.image)[y : y + h, x : x + w]
     assert (found.min(), found.max()) == (0, 255)
@@ -205,7 +205,7 @@ def test_a_missing_store_is_said(tmp_path: Path) -> None:
 
 def test_a_dataset_without_images_before_the_transform_is_refused() -> None:
     images = torch.utils.data.TensorDataset(torch.zeros(3, 3, 8, 8))
-    with pytest.raises(UsageError, match="not to be had"):
+    with pytest.raises(UsageError, match="which does not give access to images"):
         fastload.show(images)
 
 
@@ -230,7 +230,7 @@ def test_the_picture_has_the_format_of_its_suffix(photos: Path, name: str, forma
 @pytest.mark.parametrize(
     ("transform", "message"),
     [
-        ("mine:value", "--transform: expected something to call with an image"),
+        ("mine:value", "--transform: expected a callable that takes an image"),
         ("mine:fails", r"the transform fails on sample 0: RuntimeError: broken \(.*mine.py, line"),
         ("mine:none", "cannot find 'mine:none': module 'mine' has no attribute 'none'"),
         ("mine.py:transform", "without .py, mine:transform"),

@@ -163,7 +163,7 @@ def test_the_command_line_tells_what_was_kept_and_info_counts(images: Path, tmp_
     store = str(tmp_path / "x.lmdb")
     packed = CliRunner().invoke(main, ["pack", str(images), store, "--encode", "dct"])
     assert packed.exit_code == 0, packed.output
-    assert "kept as they are: 2, not a JPEG" in packed.output
+    assert "kept unchanged: 2, not a JPEG" in packed.output
     shown = CliRunner().invoke(main, ["info", store, "--grid", str(tmp_path / "sheet.png")])
     assert "encodings   dct 40, png 2, jpeg 2" in shown.output
     with Image.open(tmp_path / "sheet.png") as sheet:

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset
 
 from fastload import FastLoader
 from fastload._base.devices import cuda
-from fastload._run.delivery.transfer import _Flights
+from fastload._run.delivery.transfer import _InFlight
 
 _emulated = ctypes.CDLL(None)
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -73,8 +73,8 @@ def _no_follow(patch: pytest.MonkeyPatch) -> None:
 
 
 def _slabs_back_at_once(patch: pytest.MonkeyPatch) -> None:
-    add: Any = _Flights.add
-    patch.setattr(_Flights, "add", lambda self, mark, held, landed: add(self, mark, [], landed))
+    add: Any = _InFlight.add
+    patch.setattr(_InFlight, "add", lambda self, mark, held, done: add(self, mark, [], done))
 
 
 def test_memory_let_go_of_in_another_stream_has_to_be_recorded(

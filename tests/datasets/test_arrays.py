@@ -276,10 +276,10 @@ def test_what_is_not_understood_stays_with_torch() -> None:
     declined(floats, "not the uint8 tensor")
     backwards = cifar(TO_TENSOR)
     backwards.data = backwards.data[::-1]
-    declined(backwards, "runs backwards")
+    declined(backwards, "negative strides")
     words = cifar(TO_TENSOR)
     words.targets = [str(label) for label in words.targets]
-    declined(words, "no ints")
+    declined(words, "not ints")
     short = cifar(TO_TENSOR)
     short.targets = short.targets[:5]
     declined(short, "5 labels")

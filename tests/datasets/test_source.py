@@ -155,7 +155,7 @@ def test_samples_changed_in_place_are_seen_in_the_next_epoch(own_folder):
 def test_labels_that_are_no_ints_are_left_to_torch(own_folder):
     own_folder.samples[:] = [(path, label + 0.5) for path, label in own_folder.samples]
     loader = FastLoader(own_folder, batch_size=4)
-    assert "labels that are no ints" in loader.explain()
+    assert "labels that are not ints" in loader.explain()
     same(list(loader), list(DataLoader(own_folder, batch_size=4)))
 
 

@@ -318,15 +318,13 @@ def test_rows_are_copied_for_a_sampler_of_the_users_that_gives_ints_if_it_is_ask
 
 
 def test_another_default_device_changes_no_memory_of_batches() -> None:
-    from fastload._engine.gather import GatherDecoder
+    from fastload._engine.image_engine import EngineOptions
+    from fastload._engine.rows import RowsEngine
     from fastload._sources.source import Source, resolve
 
     source = resolve(dataset((3, 4), (), n=5))
     assert isinstance(source, Source) and isinstance(source.plan, Plan)
-    decoder = GatherDecoder(
-        source.store, source.plan, channels_last=False, threads=0, check_crc="never",
-        ring=SlabRing(2),
-    )  # fmt: skip
+    engine = RowsEngine(source.store, source.plan, EngineOptions(threads=0, ring=SlabRing(2)))
     with torch.device("meta"):
-        columns = decoder.submit(np.arange(3), seed=0, epoch=0).result()
+        columns = engine.submit(np.arange(3), seed=0, epoch=0).result()
     assert [column.device.type for column in columns] == ["cpu", "cpu"]

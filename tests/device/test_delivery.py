@@ -355,11 +355,11 @@ def test_an_error_of_a_transform_is_raised_at_its_batch_and_generators_are_put_b
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"device": "cudaa"}, "device: expected such as 'cuda'"),
+        ({"device": "cudaa"}, "device: expected a device such as 'cuda'"),
         ({"device": "meta"}, "expected cpu, cuda, mps or xpu"),
-        ({"device": 1.5}, "device: expected such as 'cuda'"),
-        ({"prefetch_device": -1}, "prefetch_device: expected batches ahead"),
-        ({"batch_transform": 3}, "batch_transform: expected something to call"),
+        ({"device": 1.5}, "device: expected a device such as 'cuda'"),
+        ({"prefetch_device": -1}, "prefetch_device: expected an integer of at least 0"),
+        ({"batch_transform": 3}, "batch_transform: expected a callable"),
     ],
 )
 def test_what_cannot_work_is_said_at_once(arguments, message):
@@ -374,7 +374,7 @@ def test_a_device_that_is_not_there_is_said_at_once(monkeypatch):
     with pytest.raises(UsageError, match="finds 2 cuda devices here"):
         FastLoader(range(4), device="cuda:2")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UsageError, match="finds no cuda devices here; take device=None"):
+    with pytest.raises(UsageError, match="finds no cuda devices here; use device=None"):
         FastLoader(range(4), device="cuda")
 
 
@@ -398,7 +398,7 @@ def test_explain_says_where_the_transfer_happens(store, devices):
     told = FastLoader(
         store, transform=ERASED, device="cuda:1", batch_transform=v2.MixUp(num_classes=3)
     ).explain()
-    assert "device: cuda:1, copied on a stream of its own, 2 batches ahead" in told
+    assert "device: cuda:1, copied on a side stream, 2 batches ahead" in told
     assert "slabs that the engine fills" in told
     assert "on the device, batch by batch: 1 table of output values, 1 erasing" in told
     assert "batch_transform: MixUp, on cuda:1, once a batch" in told

@@ -12,9 +12,10 @@ from batches import MEAN, STD
 from fastload import open_store
 from fastload._base import philox
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
 from fastload._engine.device_stage import DeviceStage
 from fastload._engine.device_stage import _philox as philox_on_device
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._sources.arrays import arrays_of
 from fastload._transforms import sample_params
 from fastload._transforms.recognise import Plan, recognise
@@ -59,8 +60,11 @@ def test_levels_and_the_stage_are_what_the_engine_gives(chain, channels_last, en
     drawing = {"seed": 3, "epoch": 1, "repeats": records % 2}
 
     def images(plan):
-        decoder = make_decoder(
-            engine, opened, plan, threads=0, ring=SlabRing(2), channels_last=channels_last
+        decoder = make_engine(
+            engine,
+            opened,
+            plan,
+            EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),
         )
         return decoder.submit(records, **drawing).result()
 
@@ -86,8 +90,11 @@ def test_gray_images_have_one_channel_there_too(channels_last, engine):
     records = np.arange(6, dtype=np.int64)
 
     def images(plan):
-        decoder = make_decoder(
-            engine, opened, plan, threads=0, ring=SlabRing(2), channels_last=channels_last
+        decoder = make_engine(
+            engine,
+            opened,
+            plan,
+            EngineOptions(threads=0, ring=SlabRing(2), channels_last=channels_last),
         )
         return decoder.submit(records, seed=3, epoch=1).result()
 

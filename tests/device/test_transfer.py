@@ -135,7 +135,7 @@ def test_memory_that_cannot_be_pinned_is_copied_all_the_same(monkeypatch):
 @pytest.mark.parametrize("omitted", ["follow", "hand_over", "flights"])
 def test_without_its_events_batches_would_be_wrong(omitted, monkeypatch):
     if omitted == "flights":
-        monkeypatch.setattr(transfer._Flights, "add", lambda *arguments: None)
+        monkeypatch.setattr(transfer._InFlight, "add", lambda *arguments: None)
     else:
         monkeypatch.setattr(FakeDevice, omitted, lambda self, *arguments: None)
     wrong = 0
@@ -196,7 +196,7 @@ def test_an_error_of_a_transform_comes_in_the_place_of_its_batch():
         next(iterator)
     assert len(list(iterator)) == 2
     iterator.close()
-    assert len(iterator._flights) == 0
+    assert len(iterator._in_flight) == 0
 
 
 def test_ctrl_c_while_a_batch_is_moved_loses_that_batch_and_no_other():
@@ -218,8 +218,8 @@ def test_leaving_early_waits_for_every_copy(how, taken):
     iterator, _ = delivery(inner, device)
     for _ in range(taken):
         next(iterator)
-    flights = iterator._flights
-    marks = [mark for mark, _, _ in flights._flying]
+    flights = iterator._in_flight
+    marks = [mark for mark, _, _ in flights._transfers]
     assert len(marks) >= min(taken, 1)
     if how == "close":
         iterator.close()
@@ -241,7 +241,7 @@ def test_a_forked_child_is_told_and_lets_go_without_a_word():
             next(iterator)
         except UsageError:
             waits = device.waits
-            iterator._flights.settle()
+            iterator._in_flight.settle()
             code = int(device.waits != waits)
         os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

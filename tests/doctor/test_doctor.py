@@ -39,8 +39,8 @@ QUICK = {  # workers_0 is the command's
     "epoch_not_set",
     "import_fastload",
 }
-STEPS = {"workers_grow": 120}  # in fewer, growth cannot be told from what starting takes
-# What stands beside a fault in the dataset's code: a remedy, and where the code is.
+STEPS = {"workers_grow": 120}  # with fewer, growth cannot be told from the memory used at the start
+# Findings that appear together with a fault in the dataset's code.
 BESIDE = {"import-fastload", "slow-function"}
 
 
@@ -122,7 +122,7 @@ def test_scripts_that_fail_or_train_nothing_are_said(tmp_path: Path) -> None:
     idle.write_text("print('nothing to do')")
     with pytest.raises(ScriptError, match="no training loop"):
         examine(idle)
-    with pytest.raises(UsageError, match="found none"):
+    with pytest.raises(UsageError, match="found no such file"):
         examine(tmp_path / "absent.py")
 
 
@@ -208,7 +208,7 @@ def test_a_script_that_fails_is_status_1_and_a_wrong_command_line_2(
     assert run(capfd, script)[0] == 1
     assert run(capfd, tmp_path / "absent.py")[0] == 2
     help_ = " ".join(run(capfd, "--help")[1].split())
-    assert "1 the script failed" in help_ and "2 the command line" in help_
+    assert "1 the script failed" in help_ and "2 an error in the command line" in help_
 
 
 def test_options_of_doctor_s_own_that_the_script_gets_are_said(

@@ -1,4 +1,4 @@
-"""What doctor makes of what it saw."""
+"""The findings that doctor derives from observations."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_import_comes_before_hints_for_gpus_with_the_gain_that_was_measured(
     fast = FastSeen(native=True, batch_s=0.005)
     found = findings(Observation(loaders=[training(fast=fast)], convolutions=True))
     assert found[0].name == "import-fastload"
-    assert found[0].gain == pytest.approx(10.0)  # it hides behind the step
+    assert found[0].gain == pytest.approx(10.0)  # hidden by the step
     assert "from fastload import FastLoader" in found[0].change
     assert found[0].where == "train.py:10"
     assert len(found) > 2 and not any(finding.verified for finding in found[1:])
@@ -74,7 +74,7 @@ def test_the_import_comes_before_hints_for_gpus_with_the_gain_that_was_measured(
         (FastSeen(native=False, reason="a Dataset of one's own"), 0.09),
         (None, 0.09),
         (FastSeen(native=True, batch_s=0.001), 0.0005),  # the loop does not wait
-        (FastSeen(native=True, batch_s=0.099), 0.09),  # it would go on waiting
+        (FastSeen(native=True, batch_s=0.099), 0.09),  # it would still wait
         (FastSeen(native=True, batch_s=0.08, error=0.1), 0.09),  # perhaps it would
     ],
 )
@@ -106,7 +106,7 @@ def test_the_trial_asks_fastloader_as_the_changed_import_would() -> None:
     assert not seen.native
 
 
-# --- what only CUDA shows -------------------------------------------------------------------------
+# --- settings for CUDA only -----------------------------------------------------------------------
 
 CONDITIONAL = """
 import torch
@@ -140,7 +140,7 @@ def test_what_a_script_sets_on_cuda_only_is_not_missed_without_cuda(tmp_path: Pa
     assert asked <= set(names(Observation(loaders=loaders, convolutions=True)))
     assert not asked & set(names(Observation(loaders=loaders, convolutions=True, cuda_only=hidden)))
     with_cuda = Observation(loaders=loaders, convolutions=True, cuda_only=hidden, cuda=True)
-    assert asked <= set(names(with_cuda))  # there it was seen
+    assert asked <= set(names(with_cuda))  # observed there
     script.write_text(ALWAYS)
     assert cuda_only([str(script)]) == []
 
@@ -294,7 +294,7 @@ def test_a_difference_inside_the_noise_is_none() -> None:
     runs_apart = compare([run(0.10), run(0.07)], [run(0.07), run(0.10)])
     assert not runs_apart.differs
     same = compare([run(0.1000)] * 2, [run(0.0999)] * 2)
-    assert not same.differs  # sure, and too little to matter
+    assert not same.differs  # significant, but negligible
     twice = compare([run(0.100, noise=0.05)] * 2, [run(0.050, noise=0.05)] * 2)
     assert twice.differs and twice.ratio == pytest.approx(2.0, rel=0.02)
     assert twice.low < 2.0 < twice.high and "2.0" in twice.words()

@@ -16,7 +16,9 @@ from torchvision import transforms as v1
 
 from fastload import DecodeError, _native
 from fastload._base.slabs import SlabRing
-from fastload._engine import jpeg, make_decoder, python
+from fastload._engine import jpeg, python
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage import DCT, Record, open_store, open_writer
 
@@ -179,7 +181,7 @@ def test_a_batch_with_a_damaged_record_is_an_error(
     store = store_of(tmp_path / "x.lmdb", [record, record[:-9]], [(40, 30)] * 2)
     plan = recognise(v1.Compose([v1.RandomCrop(20), v1.ToTensor()]))
     assert isinstance(plan, Plan)
-    decoder = make_decoder("python", store, plan, threads=threads, ring=SlabRing(2))
+    decoder = make_engine("python", store, plan, EngineOptions(threads=threads, ring=SlabRing(2)))
     decoder.acquire(decoder)
     with pytest.raises(DecodeError, match="DCT record is damaged") as info:
         decoder.submit(np.arange(2), seed=0, epoch=0).result()

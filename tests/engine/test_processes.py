@@ -161,12 +161,12 @@ def test_without_the_core_processes_decode_everything(
 
 def test_explain_says_who_decodes_and_what_would_be_faster(folder: Path, photos: Path) -> None:
     said = loader(folder, 2).explain()
-    assert "decodes 83% of the 24 records looked at" in said
+    assert "decodes 83% of the 24 records sampled" in said
     assert "(JPEG, PNG, TIFF, WEBP), in 2 worker processes" in said
     assert "`fastload pack --encode raw`" in said
     assert "in the calling thread" in loader(folder, 0).explain()
     said = loader(folder, 2, multiprocessing_context="spawn", cache="ram").explain()
-    assert "in 2 threads, which take turns, as a cache is shared" in said
+    assert "in 2 threads, which take turns, because a cache can only be shared" in said
     assert "pillow" not in loader(photos, 2).explain()
 
 

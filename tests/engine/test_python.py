@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import threading
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,11 @@ from torchvision import transforms as v1
 
 from fastload._base.slabs import SlabRing
 from fastload._engine import python as engine
+from fastload._engine.image_engine import EngineOptions
 from fastload._transforms.recognise import Plan, recognise
 from fastload.errors import ChecksumError, DecodeError, StoreError, StoreNotFoundError
-from fastload.storage._crc import crc32c
-from fastload.storage.base import ENCODED, RAW, Spans, Store
+from fastload.storage.base import ENCODED, RAW, Store
+from loose_files import LooseFiles
 
 
 def picture(width: int = 40, height: int = 30, seed: int = 0) -> Image.Image:
@@ -35,57 +35,6 @@ def encoded(image: Image.Image, format: str, **options: Any) -> bytes:
 
 def pixels(image: Image.Image) -> Any:
     return np.asarray(image).tolist()
-
-
-# PythonDecoder, over a store of loose files
-
-
-class LooseFiles(Store):
-    """Each record in a file, or several in one; raw where ``raw`` says so."""
-
-    format = "test"
-    classes: Sequence[str] = ()
-    metadata: dict[str, Any] = {}
-    mapped = False
-
-    def __init__(self, path: Path, records: Sequence[bytes], sizes: Any, kind: int) -> None:
-        self.path = str(path)
-        self._kind, self._sizes = kind, np.array(sizes, np.int32)
-        self.crcs = np.array([crc32c(record) for record in records], np.uint32)
-        lengths = np.array([len(record) for record in records])
-        self._offset = np.cumsum(lengths) - lengths + 5
-        self._nbytes = lengths
-        path.write_bytes(b"head:" + b"".join(records))
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    @property
-    def files(self) -> Sequence[str]:
-        return [self.path]
-
-    def spans(self, indices: np.ndarray) -> Spans:
-        return Spans(
-            file=np.zeros(len(indices), np.int32),
-            offset=self._offset[indices],
-            nbytes=self._nbytes[indices],
-        )
-
-    def kinds(self, indices: np.ndarray) -> np.ndarray:
-        return np.full(len(indices), self._kind, np.uint8)
-
-    def sizes(self, indices: np.ndarray) -> np.ndarray:
-        return self._sizes[indices]
-
-    @property
-    def labels(self) -> np.ndarray | None:
-        return None
-
-    def keys(self, indices: np.ndarray) -> list[str]:
-        return [str(index) for index in indices]
-
-    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        return self.crcs[indices]
 
 
 IMAGES = [picture(30 + i, 40 - i, seed=i) for i in range(12)]
@@ -104,15 +53,15 @@ def store_of(tmp_path: Path, kind: int = ENCODED) -> LooseFiles:
     return LooseFiles(tmp_path / "records", records, [image.size for image in IMAGES], kind)
 
 
-def decoder_of(store: Store, threads: int = 2, **options: Any) -> engine.PythonDecoder:
+def decoder_of(store: Store, threads: int = 2, **options: Any) -> engine.PythonEngine:
     dtype = options.pop("dtype", None)
     plan = recognise(options.pop("transform", TRAIN))
     assert isinstance(plan, Plan)
-    options = {"channels_last": False, "check_crc": "first", "ring": SlabRing(2), **options}
-    return engine.PythonDecoder(store, plan.with_output(dtype), threads=threads, **options)
+    options = {"threads": threads, "ring": SlabRing(2), **options}
+    return engine.PythonEngine(store, plan.with_output(dtype), EngineOptions(**options))
 
 
-def batch_of(decoder: engine.PythonDecoder, records: Any) -> torch.Tensor:
+def batch_of(decoder: engine.PythonEngine, records: Any) -> torch.Tensor:
     decoder.acquire(decoder)
     try:
         return decoder.submit(np.array(records, np.int64), seed=1, epoch=2).result()

@@ -213,7 +213,7 @@ def test_numbers_of_a_batch_transform_leave_the_callers_generator_alone(store: P
 def test_times_of_copies_are_the_devices(tmp_path: Path) -> None:
     loader = FastLoader(rows(), 64, device="cuda", trace=str(tmp_path / "trace.json"))
     assert all(right(batch, i).item() for i, (batch,) in enumerate(loader))
-    stages = loader._resources.measured.stamps.snapshot().stages_s
+    stages = loader._resources.measurements.stamps.snapshot().stages_s
     assert 8 * 1e-5 < stages["copy"] < 1  # 80 MB
 
 

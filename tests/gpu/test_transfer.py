@@ -118,7 +118,7 @@ def test_leaving_early_leaves_no_copy_and_a_second_loader_works():
         iterator = iter(FastLoader(rows(), 64, device="cuda"))
         next(iterator)
         iterator.close()
-        assert len(iterator._flights) == 0
+        assert len(iterator._in_flight) == 0
     assert len(list(FastLoader(rows(), 64, device="cuda"))) == 8
 
 

@@ -82,12 +82,12 @@ def test_time_in_the_queue_for_a_cpu_is_wanted_time(monkeypatch, tmp_path):
 
 
 def test_waiting_is_what_a_thread_did_not_want_a_cpu_for(monkeypatch):
-    readings = iter([1.0, 1.25, 2.0, 2.5])  # seconds of CPU that it had or wanted
+    readings = iter([1.0, 1.25, 2.0, 2.5])  # seconds of running or waiting for a CPU
     monkeypatch.setattr(cpu, "wanted", lambda: next(readings))
     waiting = cpu.Waiting()
     waiting.begin(0)
     assert waiting.end(0, 10**9) == 750_000_000
-    waiting.begin(10**9 + 1)  # too soon to read again: the share found counts
+    waiting.begin(10**9 + 1)  # too soon to measure again: the last share is used
     assert waiting.end(10**9, 10**9 + 4000) == 3000
     later = 10**9 + cpu._WAITING_NS
     waiting.begin(later)

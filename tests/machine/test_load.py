@@ -1,4 +1,4 @@
-"""What other programs take of the CPUs, told by counters that a test writes."""
+"""The CPU time of other programs, from counters written by the test."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def write(stat: Path, *, busy_s: float, idle_s: float, cpus: int) -> None:
 @pytest.mark.parametrize(
     ("cpus", "busy_s", "own_s", "share"),
     [
-        (2, 20.0, 20.0, 0.0),  # all of it is ours
+        (2, 20.0, 20.0, 0.0),  # all of it is our own
         (2, 20.0, 10.0, 0.5),
         (2, 5.0, 6.0, 0.0),  # the counters are coarse
         (8, 70.0, 10.0, 0.0),  # others have six CPUs of their own

@@ -146,7 +146,8 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_p
     from torchvision import transforms as v1
 
     from fastload._base.slabs import SlabRing
-    from fastload._engine import make_decoder
+    from fastload._engine.image_engine import EngineOptions
+    from fastload._engine.registry import make_engine
     from fastload._transforms.recognise import recognise
     from fastload.storage.folder import FolderStore
 
@@ -157,7 +158,7 @@ def test_what_the_core_cannot_decode_is_left_to_pillow_with_its_parameters(tmp_p
     plan = recognise(v1.Compose(chain))
     store = FolderStore(str(tmp_path))
     both = [
-        make_decoder(engine, store, plan, threads=1, ring=SlabRing(2))
+        make_engine(engine, store, plan, EngineOptions(threads=1, ring=SlabRing(2)))
         .submit(np.arange(2), seed=1, epoch=0)
         .result()
         for engine in ("native", "python")

@@ -158,7 +158,7 @@ def test_keys_that_lead_elsewhere_are_refused_and_nothing_is_left(tmp_path: Path
     given = [*records(2), dataclasses.replace(records(3)[2], key=key)]
     path = write(tmp_path / "a.lmdb", given, CLASSES)
     (tmp_path / "inner").mkdir()
-    with pytest.raises(StoreError, match="path below a folder"):
+    with pytest.raises(StoreError, match="path inside a folder"):
         unpack(path, tmp_path / "inner" / "out")
     assert sorted(os.listdir(tmp_path)) == ["a.lmdb", "inner"]
     assert os.listdir(tmp_path / "inner") == []
@@ -167,7 +167,7 @@ def test_keys_that_lead_elsewhere_are_refused_and_nothing_is_left(tmp_path: Path
 def test_class_names_that_are_no_folders_and_equal_names_are_refused(tmp_path: Path) -> None:
     for number, name in enumerate(["..", "a/b", "/abs"]):
         path = write(tmp_path / f"{number}.lmdb", records(1), [name])
-        with pytest.raises(StoreError, match=r"path below a folder|class names that can be"):
+        with pytest.raises(StoreError, match=r"path inside a folder|class names that can be"):
             unpack(path, tmp_path / "out")
     twice = [records(1)[0], records(1)[0]]
     with pytest.raises(StoreError, match="two records have the name"):
@@ -181,7 +181,7 @@ def test_folders_in_use_and_links_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "empty")
     for name in ("full", "link"):
-        with pytest.raises(UsageError, match="a new or an empty folder"):
+        with pytest.raises(UsageError, match="a new or empty folder"):
             unpack(path, tmp_path / name)
     assert unpack(path, tmp_path / "empty").records == 2
 

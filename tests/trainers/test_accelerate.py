@@ -17,7 +17,7 @@ from torchvision.transforms import v2
 import fastload
 from batches import TRAIN
 from fastload import DataError, FastLoader
-from fastload._engine import chosen
+from fastload._engine.registry import chosen
 from torchrun import torchrun
 
 accelerate = pytest.importorskip("accelerate")
@@ -177,9 +177,9 @@ def test_the_engine_and_what_a_loader_says_of_itself_are_still_there(photos):
     loader = accelerator().prepare(FastLoader(ImageFolder(photos, TRAIN), 8))
     assert sum(len(labels) for _, labels in loader) == 24
     assert isinstance(loader, FastLoader)
-    assert loader.stats()["engine"] == chosen("auto")
+    assert loader.stats()["engine"] == chosen("auto").name
     assert loader.stats()["images"] == 24
-    assert loader.explain().startswith(f"engine: {chosen('auto')}")
+    assert loader.explain().startswith(f"engine: {chosen('auto').name}")
 
 
 def test_bad_samples_are_counted_and_bounded():
@@ -304,7 +304,7 @@ def test_where_accelerate_makes_a_plain_loader_the_transform_stays_and_a_warning
     other = types.ModuleType("accelerate.data_loader")
     monkeypatch.setitem(sys.modules, "accelerate.data_loader", other)
     loader = FastLoader(range(4), 2, batch_transform=lambda batch: batch * 10)
-    with pytest.warns(UserWarning, match="makes a plain DataLoader"):
+    with pytest.warns(UserWarning, match="builds a plain DataLoader"):
         assert not loader._is_accelerate_prepared
     rebuilt = DataLoader(loader.dataset, 2, collate_fn=loader.collate_fn)
     assert [batch.tolist() for batch in rebuilt] == [[0, 10], [20, 30]]
@@ -382,7 +382,7 @@ report([made, rows, loader.stats()["engine"]])
             assert ours == theirs
             assert ours_len == theirs_len
             assert kind == "FastLoader"
-        assert engine == chosen("auto")
+        assert engine == chosen("auto").name
     for epoch in (0, 2):  # every image once, as it is augmented in a loader that nobody divides
         mine = parts[0][1][epoch] + parts[1][1][epoch]
         assert sorted(map(str, mine)) == sorted(map(str, parts[0][1][epoch + 1]))

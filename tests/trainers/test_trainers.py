@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from batches import EVAL, TRAIN
 from fastload import FastLoader, PackedDataset
-from fastload._engine import chosen
-from fastload._engine.decoder import Decoder
+from fastload._engine.base import BatchEngine
+from fastload._engine.registry import chosen
 from torchrun import torchrun
 
 KINDS = [DataLoader, FastLoader]
@@ -71,13 +71,13 @@ def test_accelerate_gives_every_sample_once_on_two_ranks(tmp_path, arguments):
 def decoded_by(monkeypatch):
     """Which engine each batch is submitted to from now on, and of how many records: a list."""
     seen = []
-    submit = Decoder.submit
+    submit = BatchEngine.submit
 
     def watched(self, records, **arguments):
         seen.append((self.name, len(records)))
         return submit(self, records, **arguments)
 
-    monkeypatch.setattr(Decoder, "submit", watched)
+    monkeypatch.setattr(BatchEngine, "submit", watched)
     return seen
 
 
@@ -90,7 +90,7 @@ def test_a_dataloader_over_a_packed_dataset_decodes_whole_batches(store, monkeyp
     assert isinstance(prepared.dataset, PackedDataset)
     seen = decoded_by(monkeypatch)
     assert len(list(prepared)) == len(expected)
-    assert seen == [(chosen("auto"), len(labels)) for _, labels in expected]
+    assert seen == [(chosen("auto").name, len(labels)) for _, labels in expected]
     for (images, labels), (reference, known) in zip(prepared, expected, strict=True):
         assert torch.equal(images, reference)
         assert torch.equal(labels, known)
@@ -273,7 +273,7 @@ def test_hugging_faces_trainer_resumes_in_mid_epoch_on_the_fast_path(
     seen = decoded_by(monkeypatch)
     expected = curve(tmp_path / "whole")
     assert len(expected) == 15
-    assert set(seen) == {(chosen("auto"), 4)}
+    assert set(seen) == {(chosen("auto").name, 4)}
     resumed = curve(tmp_path / "resumed", str(tmp_path / "whole" / "checkpoint-8"))
     assert resumed == expected
 

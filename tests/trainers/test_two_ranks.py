@@ -129,14 +129,14 @@ report(made)
 
 ACCELERATE = """
 from accelerate import Accelerator, skip_first_batches
-from fastload._engine.decoder import Decoder
+from fastload._engine.base import BatchEngine
 
 submitted = []
-real = Decoder.submit
+real = BatchEngine.submit
 def submit(self, records, **arguments):
     submitted.append(len(records))
     return real(self, records, **arguments)
-Decoder.submit = submit
+BatchEngine.submit = submit
 
 accelerator = Accelerator(cpu=True)
 

@@ -1,4 +1,4 @@
-"""200 random chains of everything, each transform in ten at least, equal to torchvision."""
+"""200 random chains of all transforms, each in at least ten chains, equal torchvision."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def some(v: Any, rng: np.random.Generator, of: dict[str, Make], most: int) -> li
 
 
 def chain_of(number: int) -> tuple[Any, set[str], str]:
-    """A chain, the names of what is in it, and how it ends."""
+    """A chain, the names of its transforms, and how it ends."""
     rng = np.random.default_rng(number)
     version = v2 if number % 2 else v1
     kinds = {**PIXELS, **GROUPS, **GEOMETRY}
@@ -117,14 +117,14 @@ def chain_of(number: int) -> tuple[Any, set[str], str]:
 
 def ours(plan: Plan, image: Image.Image, index: int) -> torch.Tensor:
     sizes = np.array([image.size], np.int32)
-    geometry, recipe = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
+    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
     out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, recipe)
+    fill(image, 0, geometry, plan, out, params)
     return torch.from_numpy(out[0])
 
 
 def split_as_documented(plan: Plan, chain: Any) -> None:
-    """Every transform is in the engine's part, where and as often as the chain has it."""
+    """Every transform of the chain is in the engine's part, at its place."""
     names = [type(leaf).__name__ for leaf in torchvision_oracle.leaves(chain)]
     pixels = [name for name in names if name not in ON_GEOMETRY and name not in ON_VALUES]
     assert [words.split("(")[0] for words in plan.steps] == names
@@ -156,7 +156,8 @@ def test_random_chains_are_recognised_whole_and_equal(part: int) -> None:
 @pytest.mark.parametrize("part", range(4))
 def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> None:
     from fastload._base.slabs import SlabRing
-    from fastload._engine import make_decoder
+    from fastload._engine.image_engine import EngineOptions
+    from fastload._engine.registry import make_engine
     from fastload.storage.folder import FolderStore
 
     (tmp_path / "a").mkdir()
@@ -165,7 +166,7 @@ def test_random_chains_are_the_same_in_the_core(part: int, tmp_path: Any) -> Non
     store = FolderStore(str(tmp_path))
     for number in range(part, CHAINS, 4):
         plan = recognise(chain_of(number)[0])
-        decoder = make_decoder("native", store, plan, threads=2, ring=SlabRing(2))
+        decoder = make_engine("native", store, plan, EngineOptions(threads=2, ring=SlabRing(2)))
         made = decoder.submit(np.arange(len(PICTURES)), seed=1, epoch=2).result()
         for index, image in enumerate(PICTURES):
             assert torch.equal(made[index], ours(plan, image, index)), number

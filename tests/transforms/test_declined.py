@@ -1,4 +1,4 @@
-"""What recognition declines, with which reason; and that asking leaves no trace."""
+"""Chains that recognition declines, with the reason; and recognition has no side effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def reason_of(transform: Any) -> str:
 
 
 class MyResize(v1.Resize):
-    """Does what it likes."""
+    """A transform of unknown effect."""
 
 
 def altered(transform: Any, /, **attributes: Any) -> Any:
@@ -67,27 +67,27 @@ DECLINED = {
     "a subclass": ([MyResize(8), v1.ToTensor()], "MyResize is not a transform fastload knows"),
     "a function": ([lambda image: image, v1.ToTensor()], "<lambda> is not a transform"),
     "a hook": ([hooked(), v1.ToTensor()], "this Resize has a hook"),
-    "another forward": ([patched(), v1.ToTensor()], "forward of its own"),
+    "another forward": ([patched(), v1.ToTensor()], "its own forward"),
     "a hook of a preset": ([hooked_preset()], "this ImageClassification has a hook"),
     "another forward of a preset": (
         [patched_preset()],
-        "this ImageClassification has a forward of its own",
+        "this ImageClassification has its own forward",
     ),
     "another get_params": (
         [altered(v1.RandomRotation(9), get_params=lambda degrees: 9.0), v1.ToTensor()],
-        "this RandomRotation has a get_params of its own",
+        "this RandomRotation has its own get_params",
     ),
     "another make_params": (
         [altered(v2.RandomRotation(9), make_params=lambda inputs: {"angle": 9.0}), v1.ToTensor()],
-        "this RandomRotation has a make_params of its own",
+        "this RandomRotation has its own make_params",
     ),
     "another transform": (
         [altered(v2.AugMix(), transform=lambda image, params: image), v1.ToTensor()],
-        "this AugMix has a transform of its own",
+        "this AugMix has its own transform",
     ),
     "a severity set later": (
         [altered(v1.AugMix(), severity=11), v1.ToTensor()],
-        "AugMix with severity=11; torchvision has 1 to 10",
+        "AugMix with severity=11; torchvision takes 1 to 10",
     ),
     "AugMix, bicubic": (
         [v1.AugMix(interpolation=Mode.BICUBIC), v1.ToTensor()],
@@ -107,16 +107,16 @@ DECLINED = {
     ),
     "a ratio set later": (
         [altered(v2.RandomResizedCrop(8), ratio=(2.0, 3.0)), v2.ToImage()],
-        "this RandomResizedCrop has a ratio that was set after it was made",
+        "the ratio of this RandomResizedCrop was changed after construction",
     ),
     "a ratio of what is erased set later": (
         [v1.ToTensor(), altered(v2.RandomErasing(), ratio=(2.0, 3.0))],
-        "this RandomErasing has a ratio that was set after it was made",
+        "the ratio of this RandomErasing was changed after construction",
     ),
     **{
         f"a fill of {transform} set later": (
             [altered(transform, fill=9), v2.ToImage()],
-            f"this {type(transform).__name__} has a fill that was set after it was made",
+            f"the fill of this {type(transform).__name__} was changed after construction",
         )
         for transform in (
             v2.Pad(2, fill=3),
@@ -129,7 +129,7 @@ DECLINED = {
     },
     "types that it works on set later": (
         [altered(v2.RandomInvert(), _transformed_types=()), v2.ToImage()],
-        "this RandomInvert has a _transformed_types of its own",
+        "this RandomInvert has its own _transformed_types",
     ),
     "a number where a pair is expected": (
         [altered(v1.ColorJitter(0.5), brightness=0.5), v1.ToTensor()],
@@ -147,7 +147,7 @@ DECLINED = {
     "half a pixel": ([v1.Resize(8, max_size=9.5), v1.ToTensor()], "max_size=9.5; an integer"),
     "a p above one": (
         [altered(v1.RandomHorizontalFlip(), p=2), v1.ToTensor()],
-        "RandomHorizontalFlip with p=2, which is no probability",
+        "RandomHorizontalFlip with p=2, which is not a probability",
     ),
     "half an operation": ([v1.RandAugment(1.5), v1.ToTensor()], "RandAugment with num_ops=1.5"),
     "half a bin": ([v1.RandAugment(2, 5.5), v1.ToTensor()], "RandAugment with magnitude=5.5"),
@@ -174,7 +174,7 @@ DECLINED = {
     "fractions of a level": ([v1.AugMix(fill=0.5), v1.ToTensor()], "whole levels are recognised"),
     "growing beside others": (
         [v1.RandomChoice([v1.RandomRotation(9, expand=True), v1.RandomInvert()]), v1.ToTensor()],
-        "expand=True beside others in RandomChoice",
+        "expand=True together with others in RandomChoice",
     ),
     "rotating by lanczos": (
         [v2.RandomRotation(9, interpolation=1), v2.ToImage()],
@@ -182,7 +182,7 @@ DECLINED = {
     ),
     "a crop by chance": (
         [v1.RandomApply([v1.RandomCrop(8)]), v1.ToTensor()],
-        "RandomCrop inside of RandomApply",
+        "RandomCrop inside RandomApply",
     ),
     "a function by chance": ([v1.RandomApply([abs]), v1.ToTensor()], "abs is not a transform"),
     "too few bits": ([v1.RandomPosterize(0), v1.ToTensor()], "RandomPosterize with bits=0"),
@@ -198,7 +198,7 @@ DECLINED = {
     "a layer": ([torch.nn.ReLU(), v1.ToTensor()], "ReLU is not a transform"),
     "a PIL image": ([v1.Resize(8)], "the samples are PIL images; end the transforms with ToTensor"),
     "nothing but identity": ([torch.nn.Identity()], "the samples are PIL images"),
-    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor, or take v2"),
+    "resizing a tensor": ([v1.ToTensor(), v1.Resize(8)], "put it before ToTensor, or use v2"),
     "cropping and resizing a tensor": (
         [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.RandomResizedCrop(8)],
         "RandomResizedCrop comes after the image is a tensor",
@@ -223,7 +223,7 @@ DECLINED = {
     "any function": ([v1.ToTensor(), NORMALIZE, v1.Lambda(abs)], "Lambda is not a transform"),
     "below zero as uint8": (
         [v1.ToTensor(), NORMALIZE, v1.ConvertImageDtype(torch.uint8)],
-        "ConvertImageDtype casts values outside of 0 to 1 to torch.uint8",
+        "ConvertImageDtype casts values outside 0 to 1 to torch.uint8",
     ),
     "above 255 as uint8": (
         [
@@ -232,7 +232,7 @@ DECLINED = {
             v2.Normalize([0.0], [0.5]),
             v2.ToDtype(torch.uint8),
         ],
-        "ToDtype casts values outside of 0 to 255 to torch.uint8",
+        "ToDtype casts values outside 0 to 255 to torch.uint8",
     ),
     "max_size below size": ([v1.Resize(9, max_size=9), v1.ToTensor()], "max_size=9 not above"),
     "max_size of a pair": ([v1.Resize((9, 9), max_size=10), v1.ToTensor()], "two sizes"),
@@ -260,7 +260,7 @@ def test_a_method_of_the_class_that_was_replaced_is_seen(
 ) -> None:
     monkeypatch.setattr(v1.RandomRotation, method, staticmethod(lambda *given: 9.0))
     reason = reason_of(v1.Compose([v1.RandomRotation(9), v1.ToTensor()]))
-    assert f"RandomRotation has another {method}, of {__name__}" in reason
+    assert f"the {method} of RandomRotation was replaced by one from {__name__}" in reason
 
 
 def test_what_cannot_even_print_itself_is_explained(photos: Path) -> None:
@@ -288,7 +288,7 @@ def test_anything_at_all_can_be_asked_about(thing: Any) -> None:
     assert "not a" in reason_of(thing)
 
 
-# Recognising leaves no trace.
+# Recognition has no side effects.
 
 
 def test_recognising_draws_no_random_number() -> None:

@@ -1,4 +1,4 @@
-"""What is drawn for samples is distributed as what torchvision draws for itself.
+"""Random parameters have the same distribution as those that torchvision draws.
 
 Two samples of one size with fixed seeds, ours and torchvision's; Kolmogorov-Smirnov for numbers
 on a scale, chi-square for choices, both at one in a thousand.
@@ -21,26 +21,26 @@ from torchvision.transforms import v2
 from fastload._transforms.pixels import erasing
 from fastload._transforms.pixels import operations as pixels
 from fastload._transforms.recognise import recognise
-from fastload._transforms.sample_params import Recipe, draw
+from fastload._transforms.sample_params import SampleParams, draw
 
 N = 3000
 W, H = 120, 90
 
 
-def drawn(*chain: Any, n: int = N) -> Recipe:
+def drawn(*chain: Any, n: int = N) -> SampleParams:
     plan = recognise(v1.Compose(list(chain)))
     sizes = np.tile(np.array([[W, H]], np.int32), (n, 1))
-    recipe = draw(plan, sizes, seed=12, epoch=3, indices=np.arange(n))[1]
-    assert recipe is not None
-    return recipe
+    params = draw(plan, sizes, seed=12, epoch=3, indices=np.arange(n))[1]
+    assert params is not None
+    return params
 
 
-def ours(transform: Any) -> Recipe:
+def ours(transform: Any) -> SampleParams:
     return drawn(transform, v1.PILToTensor())
 
 
-def values(recipe: Recipe, code: int, value: int = 0) -> np.ndarray:
-    return recipe.values[:, :, value][recipe.codes == code]
+def values(params: SampleParams, code: int, value: int = 0) -> np.ndarray:
+    return params.values[:, :, value][params.codes == code]
 
 
 def same_scale(mine: Sequence[float], theirs: Sequence[float]) -> None:
@@ -83,15 +83,15 @@ def test_the_tests_tell_distributions_apart() -> None:
 
 def test_color_jitter() -> None:
     jitter = v1.ColorJitter(0.4, (0.3, 1.5), 0.9, 0.3)
-    recipe = ours(jitter)
+    params = ours(jitter)
     ranges = jitter.brightness, jitter.contrast, jitter.saturation, jitter.hue
     theirs = [jitter.get_params(*ranges) for _ in range(N)]
     codes = (pixels.BRIGHTNESS, pixels.CONTRAST, pixels.SATURATION)
     for k, code in enumerate(codes):
-        same_scale(values(recipe, code), [params[1 + k] for params in theirs])
+        same_scale(values(params, code), [params[1 + k] for params in theirs])
     shifts = [int(np.int32(params[4] * 255).astype(np.uint8)) for params in theirs]
-    same_scale(values(recipe, pixels.HUE), shifts)
-    orders = [tuple(row) for row in recipe.codes.tolist()]
+    same_scale(values(params, pixels.HUE), shifts)
+    orders = [tuple(row) for row in params.codes.tolist()]
     names = (*codes, pixels.HUE)
     same_choices(orders, [tuple(names[i] for i in params[0].tolist()) for params in theirs])
 
@@ -151,7 +151,7 @@ def test_blur() -> None:
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
 @pytest.mark.parametrize("name", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
 def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operations that torchvision applies, and how much, against those in the slots."""
+    """The operations and magnitudes that torchvision applies, against those in the slots."""
     from torchvision.transforms import autoaugment
 
     count = 800
@@ -185,10 +185,10 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
         "Invert": pixels.INVERT,
         "Identity": pixels.NONE,
     }
-    recipe = drawn(policy, v1.PILToTensor(), n=count)
-    mine = [code for code in recipe.codes.reshape(-1).tolist() if code]
+    params = drawn(policy, v1.PILToTensor(), n=count)
+    mine = [code for code in params.codes.reshape(-1).tolist() if code]
     theirs = [names.get(op, pixels.AFFINE) for op, _ in applied if op != "Identity"]
-    # a rotation or a translation by nothing is an affine map of theirs and no operation of ours
+    # a rotation or translation by zero is an affine map in torchvision and no operation here
     if name == "TrivialAugmentWide":
         turned = [k for k, (op, m) in enumerate(applied) if op == "Rotate" and m == 0]
         applied = [pair for k, pair in enumerate(applied) if k not in turned]
@@ -196,18 +196,18 @@ def test_policies(name: str, version: Any, monkeypatch: pytest.MonkeyPatch) -> N
     same_choices(mine, theirs)
     factors = [1 + m for op, m in applied if op in ("Brightness", "Color", "Contrast", "Sharpness")]
     codes = [names[op] for op in ("Brightness", "Color", "Contrast", "Sharpness")]
-    ours_factors = np.concatenate([values(recipe, code) for code in codes])
+    ours_factors = np.concatenate([values(params, code) for code in codes])
     same_scale(ours_factors.round(3), np.round(factors, 3))
 
 
 @pytest.mark.parametrize("alpha", [1.0, 0.4, 3.0])
 def test_shares_of_a_mixture(alpha: float) -> None:
     mix = v1.AugMix(mixture_width=2, alpha=alpha)
-    recipe = ours(mix)
-    own = values(recipe, pixels.MIX_BEGIN)
+    params = ours(mix)
+    own = values(params, pixels.MIX_BEGIN)
     theirs = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
     same_scale(own, theirs[:, 0])
-    shares = recipe.values[:, :, 0][recipe.codes == pixels.MIX_ADD].reshape(N, 2)
+    shares = params.values[:, :, 0][params.codes == pixels.MIX_ADD].reshape(N, 2)
     assert np.abs(own + shares.sum(axis=1) - 1).max() < 1e-6
     parts = mix._sample_dirichlet(torch.tensor([alpha, alpha]).expand(N, -1)).numpy()
     same_scale(shares[:, 0], parts[:, 0] * theirs[:, 1])
@@ -215,7 +215,7 @@ def test_shares_of_a_mixture(alpha: float) -> None:
 
 @pytest.mark.parametrize("version", [v1, v2], ids=["v1", "v2"])
 def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How many operations torchvision applies, which ones, and how much."""
+    """The number, kinds and magnitudes of the operations that torchvision applies."""
     from PIL import Image
     from torchvision.transforms import autoaugment
 
@@ -237,9 +237,9 @@ def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> N
         before = len(applied)
         mix(image)
         depths.append(len(applied) - before)
-    recipe = drawn(mix, v1.PILToTensor(), n=count)
-    operations = (recipe.codes >= pixels.TORCH_BRIGHTNESS) | np.isin(
-        recipe.codes, (pixels.POSTERIZE, pixels.SOLARIZE, pixels.EQUALIZE)
+    params = drawn(mix, v1.PILToTensor(), n=count)
+    operations = (params.codes >= pixels.TORCH_BRIGHTNESS) | np.isin(
+        params.codes, (pixels.POSTERIZE, pixels.SOLARIZE, pixels.EQUALIZE)
     )
     same_choices(operations.sum(axis=1).tolist(), depths)
     codes = {
@@ -253,18 +253,18 @@ def test_chains_of_a_mixture(version: Any, monkeypatch: pytest.MonkeyPatch) -> N
         "Equalize": pixels.EQUALIZE,
     }
     theirs = [codes.get(op, pixels.TORCH_AFFINE) for op, _ in applied]
-    same_choices(recipe.codes[operations].tolist(), theirs)
+    same_choices(params.codes[operations].tolist(), theirs)
     for name in ("Brightness", "Color", "Contrast", "Sharpness"):
         same_scale(
-            values(recipe, codes[name]).round(4),
+            values(params, codes[name]).round(4),
             np.round([1 + m for op, m in applied if op == name], 4),
         )
 
 
 def test_erasing() -> None:
     erase = v1.RandomErasing(0.6, value=3)
-    recipe = drawn(v1.ToTensor(), erase)
-    boxes = recipe.boxes[:, 0]
+    params = drawn(v1.ToTensor(), erase)
+    boxes = params.boxes[:, 0]
     there = boxes[boxes[:, 2] > 0]
     assert abs(len(there) / N - 0.6) < 3.3 * math.sqrt(0.24 / N)
     image = torch.zeros(3, H, W)

@@ -1,4 +1,4 @@
-"""Each transform of pixels: fused, equal to torchvision's, by the core and by the Python engine."""
+"""Each transform of pixels: native, equal to torchvision's, in the core and the Python engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
 
@@ -125,7 +126,7 @@ def bitmaps(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(engine: str, store: FolderStore, plan: Plan, index: int, seed: int = 0) -> torch.Tensor:
-    decoder = make_decoder(engine, store, plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(engine, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     return decoder.submit(np.array([index]), seed=seed, epoch=0).result()[0].clone()
 
 
@@ -238,8 +239,11 @@ def test_every_layout_and_dtype_of_a_batch(
     plan = recognise(chain).with_output(dtype)
     records = np.arange(len(SIZES))
     batches = [
-        make_decoder(
-            engine, bitmaps, plan, threads=2, ring=SlabRing(2), channels_last=channels_last
+        make_engine(
+            engine,
+            bitmaps,
+            plan,
+            EngineOptions(threads=2, ring=SlabRing(2), channels_last=channels_last),
         )
         .submit(records, seed=5, epoch=1)
         .result()
@@ -275,7 +279,7 @@ def test_instruction_sets_give_the_same_bits() -> None:
             values[0, :6] = 2, 1, 0.4, 0.2, 0.1, 0.5
             values[0, 6] = 0.25
         if code in (15, 16):
-            continue  # which give an image another shape
+            continue  # these change the shape of an image
         results = []
         for simd in ("scalar", "avx2", ""):
             if core().set_simd(simd):
@@ -316,7 +320,7 @@ def test_a_turned_image_that_would_be_too_large_names_its_record() -> None:
         v1.Compose([v1.RandomRotation((45, 45), expand=True), v1.Resize((9, 9)), v1.ToTensor()])
     )
     sizes = np.array([[300, 200], [50000, 300]], np.int32)
-    with pytest.raises(DataError, match=r"makes more than .* this 50000x300 image") as info:
+    with pytest.raises(DataError, match=r"gives more than .* this 50000x300 image") as info:
         sample_params.draw(plan, sizes, seed=0, epoch=0, indices=np.array([5, 8]))
     assert info.value.record == 8
 
@@ -340,7 +344,7 @@ def test_turned_images_of_one_size_are_a_list_for_loaders_that_can_take_one(tmp_
     assert len({made.shape for made, _ in batch}) > 1
     for i, (made, _) in enumerate(batch):
         assert torch.equal(made, torchvision_oracle.sample(chain, images[i], i, 3, 0))
-    assert "sizes: expand=True draws each image" in FastLoader(dataset, batch_size=4).explain()
+    assert "sizes: expand=True gives each image" in FastLoader(dataset, batch_size=4).explain()
     fixed = v1.Compose([v1.RandomRotation(40, expand=True), v1.Resize((9, 9)), v1.ToTensor()])
     assert "sizes:" not in FastLoader(tmp_path / "a.lmdb", transform=fixed).explain()
 

@@ -1,4 +1,4 @@
-"""Transforms whose numbers are given: what torchvision itself makes, without any oracle."""
+"""Transforms with fixed parameters: equal to torchvision itself, without an oracle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle as oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
 from fastload.storage.folder import FolderStore
@@ -20,7 +21,7 @@ from fastload.storage.folder import FolderStore
 CUBIC = v1.InterpolationMode.BICUBIC
 LINEAR = v1.InterpolationMode.BILINEAR
 
-# None of these numbers is a float32, in which torch draws them.
+# None of these numbers is exactly a float32, the dtype in which torch draws.
 FIXED = {
     "scale": lambda v: v.RandomAffine(0, scale=(1.1, 1.1)),
     "small scale": lambda v: v.RandomAffine(0, scale=(0.7, 0.7), interpolation=LINEAR),
@@ -48,7 +49,9 @@ def test_a_transform_of_fixed_numbers_gives_torchvisions_pixels(
     chain = v1.Compose([FIXED[name](version), v1.PILToTensor()])
     plan = recognise(chain)
     assert isinstance(plan, Plan)
-    decoder = make_decoder(engine, FolderStore(tmp_path), plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(
+        engine, FolderStore(tmp_path), plan, EngineOptions(threads=0, ring=SlabRing(2))
+    )
     for number, image in enumerate(images):
         made = decoder.submit(np.array([number]), seed=0, epoch=0).result()
         assert isinstance(made, torch.Tensor)

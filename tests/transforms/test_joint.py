@@ -1,4 +1,4 @@
-"""Masks, boxes and points move along with their images exactly as torchvision v2 moves them."""
+"""Masks, boxes and points are transformed with their images exactly as in torchvision v2."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def given_of(i: int, joint: dict[str, str]) -> dict[str, Any]:
 
 
 def assert_sample(ours: Any, at: int, theirs: dict[str, Any]) -> None:
-    """Sample ``at`` of a batch against what torchvision made."""
+    """Sample ``at`` of a batch equals torchvision's."""
     assert torch.equal(ours["image"][at], theirs["image"])
     for name, value in theirs.items():
         if name == "labels":
@@ -327,18 +327,21 @@ def test_a_cache_changes_nothing(path: str, cache: str) -> None:
             assert torch.equal(ours["mask"], theirs["mask"])
 
 
-# --- what cannot be -------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 DECLINED = {
     "v1": (v1.Compose([v1.Resize((8, 8)), v1.ToTensor()]), "Resize is not of torchvision"),
-    "turning": (v2.Compose([v2.RandomRotation(9), v2.ToImage()]), "RandomRotation turns masks"),
+    "turning": (
+        v2.Compose([v2.RandomRotation(9), v2.ToImage()]),
+        "RandomRotation transforms masks",
+    ),
     "policies": (
         v2.Compose([v2.RandomApply([v2.RandAugment()]), v2.ToImage()]),
-        "RandomApply turns masks",
+        "RandomApply transforms masks",
     ),
     "nearest-exact": (
         v2.Compose([v2.Resize((8, 8), Mode.NEAREST_EXACT), v2.ToImage()]),
-        "'nearest-exact', which masks take part in",
+        "'nearest-exact', which applies to masks too",
     ),
     "colours for masks": (
         v2.Compose([v2.CenterCrop(9), v2.Pad(1, fill=(1, 2, 3)), v2.ToImage()]),
@@ -346,7 +349,7 @@ DECLINED = {
     ),
     "a crop after the masks are plain tensors": (
         v2.Compose([v2.Resize((30, 40)), v2.ToImage(), v2.ToPureTensor(), v2.CenterCrop(9)]),
-        "CenterCrop comes after ToPureTensor, behind which torchvision moves the image alone",
+        "CenterCrop comes after ToPureTensor, after which torchvision transforms only the image",
     ),
     "a flip after a cast": (
         v2.Compose([
@@ -355,7 +358,7 @@ DECLINED = {
             v2.ToDtype({tv_tensors.Mask: torch.float16, "others": None}),
             v2.RandomVerticalFlip(),
         ]),
-        "RandomVerticalFlip comes after mask became of another dtype; put ToDtype last",
+        "RandomVerticalFlip comes after a cast of mask; put ToDtype last",
     ),
     "a getter": (
         v2.Compose([
@@ -379,7 +382,7 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
         ({"joint": {"masks": "mask"}}, r"expected a field of the store \(mask, boxes"),
         ({"joint": {"boxes": "mask"}}, "expected an image file"),
         ({"joint": {"mask": "xyxy"}}, "expected numbers"),
-        ({"joint": ["mask"]}, "expected joint as a dict"),
+        ({"joint": ["mask"]}, "joint: expected a dict"),
         ({"joint": {"mask": "mask"}, "transform": [FIXED, FIXED]}, "a list of transforms"),
     ]
     for given, message in cases:

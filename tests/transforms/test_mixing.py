@@ -1,4 +1,4 @@
-"""MixUp and CutMix in the batch's own memory: torchvision's values, draws, checks and labels."""
+"""MixUp and CutMix in place: torchvision's values, random numbers, checks and labels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_images_and_labels_are_torchvisions(mix, shape, order):
         after = torch.rand(1)
         torch.manual_seed(seed)
         found = in_place(images, labels)
-        assert torch.equal(torch.rand(1), after)  # as many numbers were drawn
+        assert torch.equal(torch.rand(1), after)  # the same number of random numbers was drawn
         assert_equal(found, expected)
         assert found[0].data_ptr() == address
         assert found[0].is_contiguous(memory_format=order)

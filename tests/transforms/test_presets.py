@@ -18,7 +18,7 @@ STILL = ("ImageClassification", "ObjectDetection", "SemanticSegmentation")
 
 
 def presets() -> list[Any]:
-    """What ``transforms()`` of every weight of the installed torchvision gives."""
+    """The ``transforms()`` of all weights of the installed torchvision."""
     return [
         weight.transforms()
         for name in models.list_models()
@@ -30,7 +30,7 @@ def test_every_preset_of_still_images_is_recognised() -> None:
     found = collections.Counter[tuple[str, bool]]()
     for preset in presets():
         found[type(preset).__name__, isinstance(recognise(preset), Plan)] += 1
-    # Those of videos and of pairs of images are no transforms of an image.
+    # Presets for videos and for pairs of images do not transform one image.
     assert {name for name, recognised in found if not recognised}.isdisjoint(STILL)
     assert found["ImageClassification", True] >= 100
     assert found["ObjectDetection", True] >= 10
@@ -45,7 +45,7 @@ def test_every_different_preset_is_torchvisions() -> None:
         plan = recognise(preset)
         assert isinstance(plan, Plan)
         sizes = np.array([image.size], np.int32)
-        geometry, recipe = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
+        geometry, params = draw(plan, sizes, seed=0, epoch=0, indices=np.array([0]))
         out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-        fill(image, 0, geometry, plan, out, recipe)
+        fill(image, 0, geometry, plan, out, params)
         assert torch.equal(torch.from_numpy(out[0]), preset(image)), words

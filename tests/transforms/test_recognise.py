@@ -1,4 +1,4 @@
-"""Recognition: fused results are torchvision's on PIL images, bit for bit; others are declined."""
+"""Recognition: results equal torchvision's on PIL images, bit for bit; others are declined."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def reason_of(transform: Any) -> str:
 
 
 def fused(plan: Plan, image: Image.Image, index: int, seed: int = 0) -> torch.Tensor:
-    """What the plan makes of sample ``index``, by the Pillow engine."""
+    """Sample ``index`` made by the Pillow engine."""
     sizes = np.array([image.size], np.int32)
     drawn, behind = sample_params.draw(plan, sizes, seed=seed, epoch=0, indices=np.array([index]))
     out = np.zeros((1, 3, drawn.out_h, drawn.out_w), plan.stored)

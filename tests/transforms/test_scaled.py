@@ -133,7 +133,7 @@ def test_what_cannot_be_is_refused(mixed: Path) -> None:
     dataset = ImageFolder(mixed, TRAIN)
     with pytest.raises(UsageError, match="decode: expected one of 'exact', 'scaled'"):
         FastLoader(dataset, decode="half")
-    with pytest.raises(UsageError, match="cache='decoded' keeps images of their whole size"):
+    with pytest.raises(UsageError, match="cache='decoded' keeps images in full size"):
         FastLoader(dataset, decode="scaled", cache="decoded")
     with pytest.raises(UsageError, match="own engines"):
         FastLoader(ImageFolder(mixed, lambda image: 0), decode="scaled")

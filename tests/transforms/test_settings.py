@@ -1,4 +1,4 @@
-"""A transform that is asked about again: the plan is kept until a setting of it changes."""
+"""The plan of a transform is kept until one of its settings changes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_unchanged_transform_is_read_once(T: Any) -> None:
     assert isinstance(plan, Plan)
     assert recognise(transform) is plan
     assert recognise(chain(T)) is not plan
-    assert isinstance(recognise(transform, "L"), Unrecognised)  # of another mode it is read anew
+    assert isinstance(recognise(transform, "L"), Unrecognised)  # for another mode it is read again
 
 
 def crop(t: Any) -> None:

@@ -1,4 +1,4 @@
-"""Chains that make a tensor first, as torchvision's v2 recommends: torch's own levels."""
+"""Chains that make a tensor first, as torchvision's v2 recommends, give torch's own levels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._base.slabs import SlabRing
-from fastload._engine import make_decoder
+from fastload._engine.image_engine import EngineOptions
+from fastload._engine.registry import make_engine
 from fastload._transforms import reader
 from fastload._transforms.recognise import Plan, recognise
 from fastload.storage.folder import FolderStore
@@ -65,7 +66,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> FolderStore:
 
 
 def made(engine: str, store: FolderStore, plan: Plan, index: int, seed: int) -> torch.Tensor:
-    decoder = make_decoder(engine, store, plan, threads=0, ring=SlabRing(2))
+    decoder = make_engine(engine, store, plan, EngineOptions(threads=0, ring=SlabRing(2)))
     images = decoder.submit(np.array([index]), seed=seed, epoch=0).result()
     assert isinstance(images, torch.Tensor)
     return images[0].clone()
@@ -106,7 +107,7 @@ def test_any_size_to_any_size(mode: str, simd: str, count: Callable[[int, int], 
     try:
         for _ in range(count(60, 2000)):
             h, w, to_h, to_w = (int(side) for side in np.exp(rng.uniform(0, 6, 4)).astype(int))
-            if to_h == to_w == 1:  # an internal error of torch's
+            if to_h == to_w == 1:  # torch fails with an internal error
                 continue
             levels = rng.integers(0, 2, (h, w, 3), np.uint8) * np.uint8(255)
             out = np.zeros(to_h * to_w * 3, np.uint8)

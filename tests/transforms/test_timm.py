@@ -1,4 +1,4 @@
-"""What timm's create_transform gives is recognised, by classes with timm's names and attributes."""
+"""The transforms of timm's create_transform are recognised, with stand-ins for timm's classes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEAN, STD = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.2
 
 
 class RandomResizedCropAndInterpolation:
-    """timm's has these attributes, and torchvision's distribution."""
+    """A stand-in with timm's attributes and torchvision's distribution."""
 
     def __init__(self, interpolation: Any = InterpolationMode.BICUBIC) -> None:
         self.size = (24, 20)
@@ -115,13 +115,13 @@ def test_rand_augment_is_drawn_as_timm_draws_it() -> None:
     """One of the operations, half of the time, near its magnitude (all of timm: --long)."""
     plan = plan_of(v1.Compose([RandAugment([AugmentOp(name) for name in OPS]), v1.PILToTensor()]))
     sizes = np.full((600, 2), 50, np.int32)
-    _, recipe = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
-    assert recipe is not None
-    codes = collections.Counter(recipe.codes.reshape(-1).tolist())
+    _, params = draw(plan, sizes, seed=1, epoch=0, indices=np.arange(600))
+    assert params is not None
+    codes = collections.Counter(params.codes.reshape(-1).tolist())
     assert abs(codes.pop(operations.NONE) - 600) < 60  # of 1,200
     affine = codes.pop(operations.AFFINE)  # rotations and translations
     assert min(*codes.values(), affine / 2) > 60
-    factors = recipe.values[:, :, 0][recipe.codes == operations.SATURATION]
+    factors = params.values[:, :, 0][params.codes == operations.SATURATION]
     assert 0.1 <= factors.min() < 0.25 and 1.75 < factors.max() <= 1.9
     assert 0.02 < np.abs(np.abs(factors - 1) - 0.81).std() < 0.06
 
@@ -144,7 +144,7 @@ def test_erasing_is_torchvisions(mode: str, value: Any) -> None:
         (lambda: chain(v1.CenterCrop(9), RandomErasing("rand")), "mode='rand'"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(count=3)), "several rectangles"),
         (lambda: chain(v1.CenterCrop(9), RandomErasing(device="cuda")), "device=cuda"),
-        (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights of its operations"),
+        (lambda: chain(RandAugment([AugmentOp("Equalize")], [1.0])), "weights for its operations"),
         (lambda: chain(RandAugment([AugmentOp("Rotate", resample=(2, 3))])), "chosen at random"),
         (lambda: chain(RandAugment([AugmentOp("GaussianBlur")])), "timm with GaussianBlur"),
         (
@@ -165,7 +165,7 @@ def test_a_method_that_was_replaced_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(MaybeToTensor, "__call__", lambda self, image: image)
     found = recognise(whole)
     assert isinstance(found, Unrecognised)
-    assert f"MaybeToTensor has another __call__, of {__name__}" in found.reason
+    assert f"the __call__ of MaybeToTensor was replaced by one from {__name__}" in found.reason
 
 
 def test_a_class_that_only_has_the_name_is_declined(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What the installed timm's create_transform gives is recognised, and does what timm does."""
+"""The transforms of the installed timm's create_transform are recognised and equal timm's."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def test_evaluation_is_timms(create: Any, name: str) -> None:
 
 def made(plan: Plan, image: Any, index: int) -> torch.Tensor:
     sizes = np.array([image.size], np.int32)
-    geometry, recipe = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
+    geometry, params = draw(plan, sizes, seed=1, epoch=2, indices=np.array([index]))
     out = np.zeros((1, 3, geometry.out_h, geometry.out_w), plan.stored)
-    fill(image, 0, geometry, plan, out, recipe)
+    fill(image, 0, geometry, plan, out, params)
     return torch.from_numpy(out[0])
 
 
@@ -119,4 +119,4 @@ def test_rand_augment_is_timms(
 
 def test_weights_of_operations_are_declined(create: Any) -> None:
     chain = create(32, is_training=True, interpolation="bicubic", auto_augment="rand-tweights")
-    assert "with weights of its operations" in recognise(chain).reason
+    assert "with weights for its operations" in recognise(chain).reason

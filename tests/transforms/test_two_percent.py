@@ -1,4 +1,4 @@
-"""What is drawn has its distribution to two parts in a hundred: samples large enough to tell.
+"""Random parameters have the right distribution to 2 %, tested on large samples.
 
 test_distributions.py asks torchvision itself, a few thousand times, which distribution that is.
 Here it is written down (torchvision draws nothing but uniform numbers, choices and signs), and a
@@ -19,35 +19,35 @@ from torchvision.transforms import v2
 
 import torchvision_oracle
 from fastload._transforms.geometry import draws
-from fastload._transforms.geometry.affine import Look
 from fastload._transforms.pixels import augmix, operations, policies, timm_policy
+from fastload._transforms.pixels.affine import Look
 from fastload._transforms.plan import Plan
 from fastload._transforms.recognise import recognise
-from fastload._transforms.sample_params import Recipe, draw
+from fastload._transforms.sample_params import SampleParams, draw
 
 N = 100_000
 W, H = 120, 90
 
 
-def drawn(*chain: Any, n: int = N) -> Recipe:
+def drawn(*chain: Any, n: int = N) -> SampleParams:
     plan = recognise(v1.Compose([*chain]))
     assert isinstance(plan, Plan), plan
     sizes = np.tile(np.array([[W, H]], np.int32), (n, 1))
-    recipe = draw(plan, sizes, seed=77, epoch=5, indices=np.arange(n))[1]
-    assert recipe is not None
-    return recipe
+    params = draw(plan, sizes, seed=77, epoch=5, indices=np.arange(n))[1]
+    assert params is not None
+    return params
 
 
-def ours(transform: Any, n: int = N) -> Recipe:
+def ours(transform: Any, n: int = N) -> SampleParams:
     return drawn(transform, v1.PILToTensor(), n=n)
 
 
-def values(recipe: Recipe, code: int, value: int = 0) -> np.ndarray:
-    return recipe.values[:, :, value][recipe.codes == code]
+def values(params: SampleParams, code: int, value: int = 0) -> np.ndarray:
+    return params.values[:, :, value][params.codes == code]
 
 
 def uniform(values: np.ndarray, low: float, high: float) -> None:
-    """Kolmogorov-Smirnov, one in a thousand; and nothing is missing at either end."""
+    """Kolmogorov-Smirnov, one in a thousand; and both ends are reached."""
     x = np.sort((values - low) / (high - low))
     n = len(x)
     assert n > N / 4
@@ -111,16 +111,16 @@ def test_flips(p: float) -> None:
 
 
 def test_factors_of_a_colour_jitter() -> None:
-    recipe = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
-    uniform(values(recipe, operations.BRIGHTNESS), 0.6, 1.4)
-    uniform(values(recipe, operations.CONTRAST), 0.3, 1.5)
-    uniform(values(recipe, operations.SATURATION), 0.1, 1.9)
-    shifts = values(recipe, operations.HUE).astype(int)
+    params = ours(v1.ColorJitter(0.4, (0.3, 1.5), 0.9, (-0.1, 0.3)))
+    uniform(values(params, operations.BRIGHTNESS), 0.6, 1.4)
+    uniform(values(params, operations.CONTRAST), 0.3, 1.5)
+    uniform(values(params, operations.SATURATION), 0.1, 1.9)
+    shifts = values(params, operations.HUE).astype(int)
     # torchvision's: the factor times 255, towards zero, as a byte
     edges = {s & 255: 1.0 for s in range(-24, 76)} | {231: 0.5, 76: 0.5, 0: 2.0}
     total = 0.4 * 255
     likely(collections.Counter(shifts.tolist()), {s: k / total for s, k in edges.items()})
-    orders = collections.Counter(map(tuple, recipe.codes.tolist()))
+    orders = collections.Counter(map(tuple, params.codes.tolist()))
     assert len(orders) == 24
     likely(orders, dict.fromkeys(orders, 1 / 24))
 
@@ -162,8 +162,8 @@ def test_angles_and_the_rest_of_a_map() -> None:
 
 
 def test_sigmas() -> None:
-    recipe = ours(v1.GaussianBlur(9, (0.3, 3.0)))
-    ratio = values(recipe, operations.BLUR, 3) / values(recipe, operations.BLUR, 2)
+    params = ours(v1.GaussianBlur(9, (0.3, 3.0)))
+    ratio = values(params, operations.BLUR, 3) / values(params, operations.BLUR, 2)
     sigmas = np.sqrt(-0.5 / np.log(ratio))
     uniform(np.clip(sigmas, 0.3, 3.0), 0.3, 3.0)
 
@@ -172,7 +172,7 @@ def test_sigmas() -> None:
 
 
 def noted(monkeypatch: pytest.MonkeyPatch) -> collections.Counter[tuple[str, float]]:
-    """Counts which operation is drawn, and how much, of all policies from now on."""
+    """Counts the operations and magnitudes that all policies draw from now on."""
     seen: collections.Counter[tuple[str, float]] = collections.Counter()
 
     def slots(self: Any, magnitude: np.ndarray, w: Any, h: Any, look: Look) -> Any:
@@ -212,16 +212,16 @@ def test_operations_of_policies(name: str, version: Any, monkeypatch: pytest.Mon
     space = torchvision_oracle.augmentation_space(policy, bins, (H, W))
     which = {"RandAugment": range(9, 10), "TrivialAugmentWide": range(31), "AugMix": range(3)}[name]
     seen = noted(monkeypatch)
-    recipe = ours(policy)
+    params = ours(policy)
     likely(seen, spread(space, dict.fromkeys(space, which)))
     if name == "AugMix":
-        depths = (recipe.codes == operations.INVERT)[:, 1:4].sum(axis=1)
+        depths = (params.codes == operations.INVERT)[:, 1:4].sum(axis=1)
         even(depths, 1, 3)
 
 
 def test_operations_of_a_sample_are_chosen_apart() -> None:
-    recipe = ours(v1.RandAugment(), N // 2)
-    first, second = (recipe.codes[:, k].tolist() for k in range(2))
+    params = ours(v1.RandAugment(), N // 2)
+    first, second = (params.codes[:, k].tolist() for k in range(2))
     for pair in (
         (operations.EQUALIZE, operations.EQUALIZE),
         (operations.EQUALIZE, operations.POSTERIZE),
@@ -262,7 +262,7 @@ def test_shares_of_a_mixture() -> None:
 
 
 def timm(**given: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Codes and values that an operation of timm's draws."""
+    """Codes and values that an operation of timm draws."""
     settings = {"p": 0.5, "magnitude": 5.0, "std": 0.5, "most": 10.0, "reach": 0.45}
     op = timm_policy.Operation(**{"look": Look(), **settings, **given})
     u = np.random.default_rng(4).uniform(size=(5, 2 * N))

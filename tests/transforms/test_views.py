@@ -1,4 +1,4 @@
-"""Several views of each image: each as from its own chain, from numbers of its own."""
+"""Several views of each image: each as its own chain gives it, with independent random numbers."""
 
 from __future__ import annotations
 
@@ -211,14 +211,15 @@ def test_a_sample_is_decoded_once_where_its_views_lie_close(store: Path) -> None
 @pytest.mark.native
 def test_jobs_that_are_no_views_of_a_batch_are_refused(store: Path) -> None:
     from fastload._base.slabs import SlabRing
-    from fastload._engine import make_decoder
-    from fastload._engine.decoder import Draws
+    from fastload._engine.base import Draws
+    from fastload._engine.image_engine import EngineOptions
+    from fastload._engine.registry import make_engine
     from fastload._transforms.recognise import Plan, recognise
 
     plan = recognise(SMALL)
     assert isinstance(plan, Plan)
-    decoder: Any = make_decoder(
-        "native", PackedDataset(store).store, plan, threads=1, ring=SlabRing(4)
+    decoder: Any = make_engine(
+        "native", PackedDataset(store).store, plan, EngineOptions(threads=1, ring=SlabRing(4))
     )
     records = np.arange(4)
     batch, _ = decoder.prepare(records, Draws(seed=1, epoch=0))

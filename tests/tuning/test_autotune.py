@@ -1,4 +1,4 @@
-"""autotune: the right choice and verdict where they are known beforehand, and its file."""
+"""autotune: the right choice and bound in cases where they are known, and its file."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHAIN = T.Compose([T.RandomResizedCrop(32), T.ToTensor()])
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Each sample takes its time."""
+    """Each sample takes a fixed time."""
 
     def __init__(self, spend: Callable[[float], None], seconds: float) -> None:
         self.spend, self.seconds = spend, seconds
@@ -204,7 +204,7 @@ def test_the_table_has_each_num_workers_and_batch_size_once_the_fastest_first(
 
 
 class Own(TensorDataset):
-    """A dataset of the user's, which runs through torch's machinery."""
+    """A user's own dataset, which torch's workers load."""
 
 
 def test_settings_that_would_not_fit_are_predicted_and_not_run() -> None:
@@ -213,7 +213,7 @@ def test_settings_that_would_not_fit_are_predicted_and_not_run() -> None:
     out = [tried for tried in found.tried if "not tried" in tried.reason]
     assert out
     assert all(tried.images_per_s == 0 for tried in out)
-    assert {tried.point.num_workers for tried in out} >= {1, 2}  # processes take more than that
+    assert {tried.point.num_workers for tried in out} >= {1, 2}  # processes need more than that
     assert found.best.num_workers == 0
 
 

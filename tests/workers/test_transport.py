@@ -53,7 +53,7 @@ PLAIN = [
 def test_a_plain_tensor_comes_back_with_its_strides_and_is_alone_in_its_storage(tensor):
     message, back = packed({"a": [tensor, "text"]})
     assert message.placed == 1
-    assert message.left == 0
+    assert message.unplaced == 0
     assert_same(back, {"a": [tensor, "text"]})
     assert back["a"][0].untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     assert not back["a"][0]._is_view()
@@ -73,7 +73,7 @@ OTHERS = [
 def test_other_tensors_travel_torchs_way(tensor):
     message, back = packed([tensor])
     assert message.placed == 0
-    assert message.left == 1
+    assert message.unplaced == 1
     assert torch.equal(back[0].detach().to_dense(), tensor.detach().to_dense())
     assert type(back[0]) is type(tensor)
 

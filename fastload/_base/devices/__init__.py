@@ -1,1 +1,1 @@
-"""Devices that batches are moved to."""
+"""The devices that batches are moved to."""

@@ -1,13 +1,14 @@
-"""What the transfer stage needs of a device, and the devices there are.
+"""``Accelerator``, what the transfer stage needs of a device, and its implementations.
 
-Everything that talks to a device's runtime is here, behind ``Accelerator``, so that the transfer
-stage's order of events is tested against a device that is made of nothing but queues.
+Only these modules call a device's runtime, so that the order of events in the transfer stage can be
+tested on a fake device made of queues.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,86 +18,85 @@ from ...errors import UsageError
 
 
 class Mark(Protocol):
-    """A point in the side stream: all that was put there before it."""
+    """A point in the side stream, reached when all work enqueued before it is done."""
 
     def done(self) -> bool:
-        """Whether the device has got there."""
+        """Whether the device has reached it."""
 
     def wait(self) -> None:
-        """Return when it has."""
+        """Block until the device has reached it."""
 
     def since(self, earlier: Mark) -> int:
-        """Nanoseconds from ``earlier`` to this mark; both were timed, and are done."""
+        """Nanoseconds from ``earlier`` to this mark; both must be timed and done."""
 
     def at_ns(self) -> int:
-        """When it was done, by perf_counter_ns; it was timed, and is done."""
+        """When the device reached it, by perf_counter_ns; it must be timed and done."""
 
 
 class Accelerator(Protocol):
-    """A device with a side stream of its own, in which copies run beside the caller's work.
+    """A device with a side stream, in which copies overlap with the caller's work.
 
     Attributes:
         device: with its index.
-        overlaps: whether copies run beside what the host does; else they are done when asked for.
+        overlaps: whether copies are asynchronous; if not, they are done when ``copy`` returns.
     """
 
     device: torch.device
     overlaps: bool
 
     def pin(self, memory: np.ndarray) -> bool:
-        """Let the device read ``memory`` by itself from now on; False where it cannot.
+        """Pin ``memory``; False if the device cannot. A second call costs nothing.
 
-        Asked again, it costs nothing. It ends by itself when the array goes.
+        The memory is unpinned when the array is freed.
         """
 
     def pinned(self, tensor: torch.Tensor) -> bool:
-        """Whether somebody else has pinned the tensor's memory."""
+        """Whether the tensor's memory was pinned elsewhere."""
 
     def capturing(self) -> bool:
-        """Whether a graph is being captured here: then the device must not be asked anything."""
+        """Whether this thread is capturing a graph: then the device must not be queried."""
 
     def follow(self) -> None:
-        """What comes into the side stream from now on starts after all that the caller has put
-        into his stream until now."""
+        """Order the side stream after all work that the caller's stream holds now."""
 
-    def side(self) -> contextlib.AbstractContextManager[Any]:
-        """Within it, operations and allocations on the device belong to the side stream."""
+    def side(self) -> contextlib.AbstractContextManager[object]:
+        """A context in which operations and allocations on the device use the side stream."""
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """Memory on the device for a tensor of this shape, dtype and order of dimensions."""
 
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        """Copy to the device, in the side stream. Both have to stay until a later mark is done."""
+        """Copy to the device, in the side stream. Keep both tensors until a later mark is done."""
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """A tensor that is on the device already goes to the caller: its memory is another's."""
+        """Prepare a tensor that is on the device already, in memory of another stream, for use."""
 
     def mark(self, *, timed: bool = False) -> Mark:
-        """A mark behind all that is in the side stream."""
+        """A mark after all work that the side stream holds now."""
 
-    def hand_over(self, mark: Mark, tensors: Any) -> None:
-        """What the caller puts into his stream from now on starts after ``mark``.
+    def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Order later work of the caller's stream after ``mark``.
 
-        ``tensors()`` gives the tensors that he gets.
+        ``tensors()`` returns the tensors that the caller receives.
         """
 
     def random_state(self) -> torch.Tensor:
-        """Of the device's global generator."""
+        """State of the device's global generator."""
 
     def set_random_state(self, state: torch.Tensor) -> None:
-        """Put it back."""
+        """Restore the state of the device's global generator."""
 
     def seed(self, seed: int) -> None:
         """Seed the device's global generator."""
 
     def memory(self) -> dict[str, float]:
-        """Counters for a timeline: MB in use on the device, and pinned here."""
+        """Counters for a timeline: MB in use on the device, and MB pinned here."""
 
 
 def make(device: torch.device) -> Accelerator | None:
     """The accelerator for ``device``; None for the CPU.
 
-    Raises UsageError where torch does not find the device.
+    Raises UsageError if torch does not find the device.
     """
     if device.type == "cpu":
         return None
@@ -109,12 +109,12 @@ def make(device: torch.device) -> Accelerator | None:
 
 
 def check(device: torch.device) -> None:
-    """Raise UsageError where torch does not find ``device``."""
+    """Raise UsageError if torch does not find ``device``."""
     if device.type == "cpu":
         return
     if device.type not in ("cuda", "mps", "xpu"):
         raise UsageError(f"device: expected cpu, cuda, mps or xpu, got {str(device)!r}")
-    # of torch.mps, only torch.backends knows whether it is there
+    # torch.mps has no is_available; torch.backends.mps has
     module = getattr(torch.backends if device.type == "mps" else torch, device.type, None)
     count = 0
     if module is not None and module.is_available():
@@ -122,23 +122,23 @@ def check(device: torch.device) -> None:
     if (device.index or 0) >= count:
         raise UsageError(
             f"device={str(device)!r}: torch {torch.__version__} finds "
-            f"{count or 'no'} {device.type} device{'s' * (count != 1)} here; take device=None to "
+            f"{count or 'no'} {device.type} device{'s' * (count != 1)} here; use device=None to "
             "get batches in host memory"
         )
 
 
 class Done:
-    """The mark of a device that has done everything when it was asked for."""
+    """The mark of a device without asynchronous work."""
 
     def __init__(self) -> None:
         self._at_ns = time.perf_counter_ns()
 
     def done(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Return at once."""
 
     def since(self, earlier: Mark) -> int:
         """As in the contract."""
@@ -150,34 +150,34 @@ class Done:
 
 
 class Plain:
-    """Apple's and Intel's devices: copies in the caller's own stream, ended when they return."""
+    """Apple's and Intel's devices: synchronous copies in the caller's stream."""
 
     overlaps = False
 
     def __init__(self, device: torch.device) -> None:
-        self._module: Any = getattr(torch, device.type)
-        index: Any = device.index
+        self._module: Any = getattr(torch, device.type)  # torch.mps or torch.xpu
+        index: int | None = device.index
         if index is None:
             index = 0 if device.type == "mps" else self._module.current_device()
         self.device = torch.device(device.type, index)
 
     def pin(self, memory: np.ndarray) -> bool:
-        """Not here."""
+        """Unsupported."""
         return False
 
     def pinned(self, tensor: torch.Tensor) -> bool:
-        """Not here."""
+        """Unsupported."""
         return False
 
     def capturing(self) -> bool:
-        """Not here."""
+        """Unsupported."""
         return False
 
     def follow(self) -> None:
-        """There is one stream."""
+        """Do nothing: there is one stream."""
 
-    def side(self) -> contextlib.AbstractContextManager[Any]:
-        """There is one stream."""
+    def side(self) -> contextlib.AbstractContextManager[object]:
+        """An empty context: there is one stream."""
         return contextlib.nullcontext()
 
     def empty_like(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -189,14 +189,14 @@ class Plain:
         target.copy_(source)
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """There is one stream."""
+        """Do nothing: there is one stream."""
 
     def mark(self, *, timed: bool = False) -> Mark:
         """As in the contract."""
         return Done()
 
-    def hand_over(self, mark: Mark, tensors: Any) -> None:
-        """There is one stream."""
+    def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        """Do nothing: there is one stream."""
 
     def random_state(self) -> torch.Tensor:
         """As in the contract."""
@@ -217,5 +217,5 @@ class Plain:
             self._module.default_generators[self.device.index].manual_seed(seed)
 
     def memory(self) -> dict[str, float]:
-        """Not counted here."""
+        """Unsupported: empty."""
         return {}

@@ -1,4 +1,4 @@
-"""CUDA for the transfer stage: a side stream, events both ways, memory that is registered once."""
+"""CUDA for the transfer stage: a side stream, events in both directions, memory registered once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,41 +18,41 @@ import torch
 from ...errors import UsageError
 from .accelerator import Mark
 
-# torch publishes no types of these.
+# Without types in torch: calling them is an error for mypy --strict.
 Event: Any = torch.cuda.Event
 Stream: Any = torch.cuda.Stream
 cudart: Any = torch.cuda.cudart
 
 
-# Registered memory whose ``Cuda`` went while a graph was captured: as in ``Cuda._gone``.
-_left = collections.deque[tuple[int, Any]]()
+# Registered memory whose ``Cuda`` was freed while a graph was being captured: as ``Cuda._gone``.
+_left = collections.deque[tuple[int, object]]()
 
 
 @contextlib.contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
-    """Within it, work and memory are ``stream``'s, in this thread.
+    """A context in which work and allocations of this thread use ``stream``.
 
-    Its device comes first: leaving torch's context of a stream alone puts the device from before
-    back in a way that makes a context there (half a gigabyte), though nothing else may use it. A
-    thread begins with GPU 0, also in the process of another GPU.
+    The device context must enclose the stream's. torch's stream context alone restores the previous
+    device in a way that creates a CUDA context there (half a gigabyte), even if nothing uses it: a
+    new thread starts with GPU 0, also in the process of another GPU.
     """
     with torch.cuda.device(stream.device), torch.cuda.stream(stream):
         yield
 
 
-# torch has 32 streams and gives them out in turn: who has which. What is free in a stream's memory
-# is safe to use for its owner alone, who knows which streams still read it.
-_owners = weakref.WeakValueDictionary[tuple[int, int], Any]()
+# The owner of each stream. torch hands out 32 streams in turn. Only the owner may reuse free memory
+# of a stream, because only it knows which other streams still read that memory.
+_owners = weakref.WeakValueDictionary[tuple[int, int], object]()
 _POOL = 32
 
 
-def stream_for(device: torch.device, owner: object) -> Any:
-    """A stream of ``device`` that nobody else has got here, as long as ``owner`` lives.
+def stream_for(device: torch.device, owner: object) -> torch.cuda.Stream:
+    """A stream of ``device`` that no other owner has while ``owner`` is alive.
 
-    With 32 of them alive, one is shared. Streams of the program's own may be the same ones.
+    If all 32 are taken, one is shared. The program itself may use the same streams.
     """
     for _ in range(_POOL):
-        stream = Stream(device)
+        stream: torch.cuda.Stream = Stream(device)
         if _owners.setdefault((stream.device.index, stream.cuda_stream), owner) is owner:
             break
     return stream
@@ -60,7 +60,7 @@ def stream_for(device: torch.device, owner: object) -> Any:
 
 class _CudaMark:
     def __init__(self, stream: torch.cuda.Stream, timed: bool, clock: _Clock) -> None:
-        # blocking: a host that waits leaves its core to the threads that decode
+        # blocking: a waiting host thread leaves its core to the threads that decode
         self.event = Event(enable_timing=timed, blocking=True)
         self.event.record(stream)
         self._clock = clock
@@ -80,9 +80,9 @@ class _CudaMark:
 
 
 class _Clock:
-    """The time of events on the host's clock, from an event whose time is known."""
+    """Converts events to the host's clock, relative to an event whose time is known."""
 
-    # Differences of events are float32 milliseconds: 4 us fine after a minute.
+    # CUDA reports differences as float32 milliseconds: a resolution of 4 us after a minute.
     _LASTS_NS = 60_000_000_000
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -96,19 +96,19 @@ class _Clock:
             self._zero.record(self._stream)
             self._zero.synchronize()
             self._zero_ns = time.perf_counter_ns()
-        # negative where the event came before
+        # negative if the event came before
         return self._zero_ns + int(self._zero.elapsed_time(event) * 1e6)
 
 
 class Cuda:
-    """A CUDA device: one side stream, made once.
+    """A CUDA device with one side stream, created once.
 
-    Memory of batches comes out of torch's caching allocator, as the side stream's. It may be let go
-    of at any time, since whatever is put into the side stream later starts after what the caller's
-    stream held (``follow``), and so after his last use of it. ``Tensor.record_stream`` would do
-    that too, but memory would come back only as the device gets there, and grow while the host runs
-    ahead; it is called where batches go to another stream than the first one, and with an allocator
-    whose memory is no stream's.
+    The memory of batches comes from torch's caching allocator and belongs to the side stream. The
+    caller may free it at any time: later work in the side stream starts after all work that the
+    caller's stream held (``follow``), so after its last use of the memory.
+    ``Tensor.record_stream`` would be safe too, but then memory is reused only after the device has
+    caught up, and grows while the host runs ahead. It is called only if batches go to another
+    stream than the first one, or if the allocator does not assign memory to streams.
     """
 
     overlaps = True
@@ -118,61 +118,62 @@ class Cuda:
         self.device = torch.device("cuda", index)
         self._side = stream_for(self.device, self)
         self._clock = _Clock(self._side)
-        # CUDA's own allocator gives memory that is free in one stream to any other.
+        # cudaMallocAsync gives memory that is free in one stream to any other.
         self._shared = torch.cuda.get_allocator_backend() != "native"
-        self._home: Any = None  # the caller's first stream, of those that last
-        self._caller: torch.cuda.Stream | None = None  # his stream now
+        self._home: torch.cuda.Stream | None = None  # the caller's first stream that lasts
+        self._caller: torch.cuda.Stream | None = None  # the caller's current stream
         self._events: dict[int, Event] = {}
-        self._pins: dict[int, bool] = {}  # by address, whether it could be pinned
+        self._pins: dict[int, bool] = {}  # address -> whether it could be pinned
         self._pinned_nbytes = 0
-        # To be unregistered: the address, and what keeps the memory mapped until then.
-        self._gone: collections.deque[tuple[int, Any]] = collections.deque()
+        # To be unregistered: the address, and the object that keeps the memory mapped until then.
+        self._gone: collections.deque[tuple[int, object]] = collections.deque()
         self._pid = os.getpid()
 
     def pin(self, memory: np.ndarray) -> bool:
-        """As in the contract: by ``cudaHostRegister``, which takes what it is given.
+        """As in the contract, by ``cudaHostRegister``, which pins memory of any size.
 
         torch's own pinned memory comes in powers of two: up to twice as much for a batch.
         """
         address = memory.ctypes.data
         if address not in self._pins:
-            # A fork would share these pages, and the first write after it would move them away
-            # from under a copy.
-            base: Any = memory.base
+            # After a fork the pages would be copied on the first write, which would move them
+            # while the device copies from them.
+            base: object = memory.base
             base = base.obj if isinstance(base, memoryview) else base
             if isinstance(base, mmap.mmap) and hasattr(mmap, "MADV_DONTFORK"):
                 base.madvise(mmap.MADV_DONTFORK)
             with torch.cuda.device(self.device):
-                status: Any = cudart().cudaHostRegister(address, memory.nbytes, 1)
+                status: int = cudart().cudaHostRegister(address, memory.nbytes, 1)
             self._pins[address] = int(status) == 0
             if not self._pins[address]:
                 self._forget_error()
             self._pinned_nbytes += memory.nbytes * self._pins[address]
             gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
-            gone.atexit = False  # the process's end is the end of it
+            gone.atexit = False  # the end of the process unregisters it
         return self._pins[address]
 
     def _forget_error(self) -> None:
-        """The runtime would report its last error again, for the caller's next kernel."""
+        """Clear the runtime's last error, which it would report for the caller's next kernel."""
         with contextlib.suppress(RuntimeError):
-            torch.empty(1, device=self.device).add_(1)  # a kernel of ours, which takes it along
+            torch.empty(1, device=self.device).add_(1)  # launching a kernel clears the error
 
-    def _unpin(self, address: int, nbytes: int, base: Any) -> None:
-        # In any thread, and CUDA is only called in the consumer's: ``follow`` does it.
+    def _unpin(self, address: int, nbytes: int, base: object) -> None:
+        # Runs in any thread, but only the consumer's may call CUDA: ``follow`` unregisters it.
         if self._pins.pop(address) and os.getpid() == self._pid:
             self._pinned_nbytes -= nbytes
             self._gone.append((address, base))
 
     def _unregister(self) -> None:
-        """Tell CUDA of the memory that is gone."""
+        """Unregister the memory that was freed."""
         for gone in (self._gone, _left):
             while gone:
                 address, base = gone.popleft()
                 with torch.cuda.device(self.device):
                     cudart().cudaHostUnregister(address)
-                del base  # not before
+                del base  # the memory must stay mapped until here
 
-    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    # A default argument, because at interpreter exit the module's globals may be cleared before
+    # this is called.
     def __del__(self, ending: Callable[[], bool] = sys.is_finalizing) -> None:
         if ending() or os.getpid() != self._pid:
             return
@@ -194,14 +195,14 @@ class Cuda:
         """As in the contract."""
         if self.capturing():
             raise UsageError(
-                "a batch was asked for while a CUDA graph is captured: take it before, and copy it "
-                "into the tensor that the graph reads"
+                "a batch was requested while a CUDA graph is being captured: get it before the "
+                "capture, and copy it into the tensor that the graph reads"
             )
         self._unregister()
         current = torch.cuda.current_stream(self.device)
         if self._home is None:
-            # A stream that the program has made by itself (its number is its address, and even) may
-            # be destroyed; torch's never are.
+            # A stream that the program created itself may be destroyed (its id is its address, an
+            # even number); torch's streams never are.
             lasts = current.stream_id == 0 or current.stream_id % 2
             self._home = current if lasts else torch.cuda.default_stream(self.device)
         self._caller = current
@@ -214,7 +215,7 @@ class Cuda:
             event.record(stream)
             self._side.wait_event(event)
 
-    def side(self) -> contextlib.AbstractContextManager[Any]:
+    def side(self) -> contextlib.AbstractContextManager[object]:
         """As in the contract."""
         return on_stream(self._side)
 
@@ -227,17 +228,17 @@ class Cuda:
         target.copy_(source, non_blocking=True)
 
     def adopt(self, tensor: torch.Tensor) -> None:
-        """As in the contract: what follows ``follow`` does not order its stream."""
+        """As in the contract. ``follow`` does not order the stream that the memory belongs to."""
         tensor.record_stream(self._side)
         if self._caller is not None:
-            self._side.wait_stream(self._caller)  # what made it may still be running there
+            self._side.wait_stream(self._caller)  # the work that fills it may still run there
             tensor.record_stream(self._caller)
 
     def mark(self, *, timed: bool = False) -> Mark:
         """As in the contract."""
         return _CudaMark(self._side, timed, self._clock)
 
-    def hand_over(self, mark: Mark, tensors: Any) -> None:
+    def hand_over(self, mark: Mark, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
         """As in the contract."""
         assert isinstance(mark, _CudaMark)
         current = torch.cuda.current_stream(self.device)

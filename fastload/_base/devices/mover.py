@@ -1,4 +1,4 @@
-"""Batches to a device: which memory they are copied from, and in which structure they arrive."""
+"""Mover: copies batches of any structure to a device, out of pinned memory."""
 
 from __future__ import annotations
 
@@ -14,34 +14,35 @@ from ..slabs import SlabRing
 from .accelerator import Accelerator
 
 PIN_FROM = 64 << 10
-"""Bytes of a batch from which on it is staged in pinned memory. CUDA copies up to 64 KiB out of
-pageable memory without letting the host wait (its manual, "API synchronization behavior"), so that
-a copy in between would gain nothing. Not measured on a GPU yet."""
+"""Batches of at least so many bytes are staged in pinned memory. CUDA copies up to 64 KiB out of
+pageable memory without blocking the host (its manual, "API synchronization behavior"), so that
+staging smaller batches would gain nothing. Not measured on a GPU yet."""
 
-_ALIGNED = 512  # where tensors begin in a staging slab, as torch's allocators have it
+_ALIGNED = 512  # bytes; alignment of tensors in a staging slab, as in torch's allocators
 
 
 class Slabs(Protocol):
-    """Where slabs come from.
+    """A ring of slabs.
 
     Attributes:
-        steady: whether free slabs stay, up to a number.
+        steady: whether free slabs are kept, up to a number.
     """
 
     steady: bool
 
     def memory_at(self, address: int) -> np.ndarray | None:
-        """The whole slab that ``address`` lies in; None where it is in none of these."""
+        """The whole slab that contains ``address``; None if none of these does."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Staged:
-    """A batch whose tensors can be copied from where they are.
+    """A batch that is ready to be copied to the device.
 
     Attributes:
-        batch: in whatever structure.
-        sources: its tensors as plain ones, by their ids; None: only its own ``to`` can move it.
-        staged: copies of those in pinned memory, by the ids of the plain ones.
+        batch: a tensor, or any structure of tensors.
+        sources: its tensors by id, as plain torch.Tensor; None for one that only its own ``to`` can
+            move.
+        staged: copies of plain tensors in pinned memory, by the ids of the plain tensors.
     """
 
     batch: Any
@@ -50,48 +51,48 @@ class Staged:
 
 
 class Mover:
-    """Moves batches to a device: what a loader keeps for its life.
+    """Moves batches to a device. A loader keeps one for its life.
 
     Args:
         accelerator: the device.
-        rings: of the slabs that batches may lie in.
-        ahead: batches ahead of the caller's, on the device.
+        ahead: batches to keep on the device ahead of the caller's.
+
+    Attributes:
+        rings: the slabs that batches may lie in.
     """
 
     def __init__(self, accelerator: Accelerator, ahead: int) -> None:
         self.accelerator = accelerator
         self.ahead = ahead if accelerator.overlaps else 0
         self.rings: tuple[Slabs, ...] = ()
-        # as many as there may be flights, and the one that is being moved
+        # as many as there can be transfers in flight, and one for the batch being moved
         self._staging = SlabRing(self.ahead + 2)
         self._staging.steady = True
         self._largest = 0
-        self.kept: Any = None
-        """What a loader keeps with it, such as its device stage."""
 
     @property
     def staged(self) -> int:
-        """Slabs allocated for batches that come in no slab; constant in the steady state."""
+        """Staging slabs allocated so far; constant in the steady state."""
         return self._staging.allocations
 
-    def move(self, batch: Any, held: list[Any]) -> Any:
-        """``batch`` on the device, within ``accelerator.side()``.
+    def move(self, batch: Any, held: list[object]) -> Any:
+        """``batch`` on the device. Call it within ``accelerator.side()``.
 
-        What has to stay until the copies are done is appended to ``held``.
+        Appends to ``held`` the objects that must live until the copies are done.
         """
         return self.copied(self.stage(batch, held))
 
-    def stage(self, batch: Any, held: list[Any]) -> Staged:
-        """The first half of ``move``: the host's copies. The device has nothing to do with it."""
+    def stage(self, batch: Any, held: list[object]) -> Staged:
+        """The first half of ``move``: copies to pinned host memory, without the device."""
         held.append(batch)
-        # Before anything is copied: it may be one of several parts that share their memory.
+        # All tensors are collected before anything is copied, as they may share memory.
         sources = {id(tensor): _plain(tensor) for tensor in nested.tensors(batch)}
         staged = self._staged([plain for plain in sources.values() if plain is not None], held)
         held.append((sources, staged))
         return Staged(batch, sources, staged)
 
     def copied(self, staging: Staged) -> Any:
-        """The other half: the copies to the device."""
+        """The second half of ``move``: copies to the device."""
         batch, sources, staged = staging.batch, staging.sources, staging.staged
 
         def moved(tensor: torch.Tensor) -> torch.Tensor:
@@ -108,15 +109,15 @@ class Mover:
 
         return nested.rebuilt(batch, moved, lambda other: other.to(self.accelerator.device))
 
-    def _staged(self, tensors: list[torch.Tensor], held: list[Any]) -> dict[int, torch.Tensor]:
-        """Copies in a pinned slab of those of ``tensors`` that are not pinned; by their ids."""
+    def _staged(self, tensors: list[torch.Tensor], held: list[object]) -> dict[int, torch.Tensor]:
+        """Copies, in a pinned slab, of the tensors that are not pinned; by their ids."""
         if sum(tensor.nbytes for tensor in tensors) < PIN_FROM:
             return {}
         pageable = [tensor for tensor in tensors if not self._pinned(tensor)]
         nbytes = sum(-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in pageable)
         if not nbytes or not self.accelerator.overlaps:
             return {}
-        # Never smaller than before, and with room: batches of text differ in size.
+        # Never smaller than before, and with some room, because batches of text differ in size.
         if nbytes > self._largest:
             self._largest = nbytes + nbytes // 8
         slab, view = self._staging.lease((self._largest,), torch.uint8, (1,))
@@ -137,13 +138,13 @@ class Mover:
         for ring in self.rings:
             memory = ring.memory_at(tensor.data_ptr())
             if memory is not None:
-                ring.steady = True  # what is pinned stays so
+                ring.steady = True  # keep pinned slabs, because pinning is expensive
                 return self.accelerator.pin(memory)
         return self.accelerator.pinned(tensor)
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor without the class of tv_tensors; None where only its own ``to`` can move it."""
+    """The tensor without a tv_tensors class; None if only its own ``to`` can move it."""
     kind = type(tensor)
     odd = tensor.is_nested or tensor.layout != torch.strided or tensor.requires_grad
     if tensor.device.type != "cpu" or odd:
@@ -163,6 +164,6 @@ def _like(moved: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_tv_tensor(tensor: torch.Tensor) -> bool:
-    # If the user's program never imported torchvision, this is none of its tensors.
+    # If the user's program has not imported torchvision, this cannot be one of its tensors.
     module = sys.modules.get("torchvision.tv_tensors")
     return module is not None and isinstance(tensor, module.TVTensor)

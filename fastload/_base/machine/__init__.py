@@ -1,1 +1,1 @@
-"""What this machine and its containers leave to this process."""
+"""The CPUs and the memory that this process may use."""

@@ -1,7 +1,7 @@
-"""The control groups of this process, whose limits bind it.
+"""The control groups whose limits apply to this process.
 
-A group is bound by the limits of those above it too. That of a Slurm job or a systemd unit is not
-at the root. Source: cgroups(7), ``/proc/self/cgroup``.
+The limits of all parent groups apply too. The group of a Slurm job or a systemd unit is not at the
+root. Source: cgroups(7), ``/proc/self/cgroup``.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def groups(root: Path, membership: Path, controller: str = "") -> list[Path]:
-    """Folders of this process's group and of all above it: of version 1's ``controller``, or of 2.
+    """Folders of this process's group and its parents, for ``controller`` of version 1, "" for 2.
 
-    Folders that a container does not see are among them.
+    Some may not exist: a container does not see the groups outside it.
     """
     inner = Path(_path(membership, controller).strip("/"))
     base = root / controller if controller else root
@@ -23,7 +23,7 @@ def groups(root: Path, membership: Path, controller: str = "") -> list[Path]:
 
 
 def _path(membership: Path, controller: str) -> str:
-    """This process's group under ``controller``, "" for version 2; "/" where it is unknown."""
+    """This process's group for ``controller`` ("": version 2); "/" if it is unknown."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""How many CPUs this process may use."""
+"""How many CPUs this process may use, and how much of a thread's time is waiting."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 
 from . import cgroup
 
-_WAITING_NS = 5_000_000  # between two readings of Waiting
+_WAITING_NS = 5_000_000  # between two measurements of Waiting
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 _MAPS = Path("/proc/self/maps")
 
-# Libraries of OpenMP: GCC's, Intel's, LLVM's. Wheels bring their own, with a hash in the name.
+# OpenMP libraries of GCC, Intel and LLVM. Wheels bundle their own, with a hash in the name.
 _OPENMP = re.compile(r"/.*/lib(?:gomp|iomp5|omp)[-.][^/\n]*$", re.MULTILINE)
 
-# What OpenCV and OpenMP look at when they are loaded.
+# Environment variables that OpenCV and OpenMP read when they are loaded.
 _COUNTS = ("OPENCV_FOR_THREADS_NUM", "OMP_NUM_THREADS")
 
 
 def quota(root: Path = cgroup.ROOT, membership: Path = cgroup.MEMBERSHIP) -> float | None:
-    """CPUs that the control groups grant, of version 1 or 2, or None without a limit.
+    """CPUs allowed by the control groups (version 1 or 2), or None without a limit.
 
     Source: the kernel's cgroup-v2 document (``cpu.max``) and its CFS bandwidth document
     (``cpu.cfs_quota_us``, ``cpu.cfs_period_us``).
@@ -40,7 +40,7 @@ def _limit_2(folder: Path) -> float | None:
         limit, period = (folder / "cpu.max").read_text().split()
         return None if limit == "max" else int(limit) / int(period)
     except (OSError, ValueError):
-        return None  # no file: not version 2, or a group that this container does not see
+        return None  # no file: not version 2, or a group outside this container
 
 
 def _limit_1(folder: Path) -> float | None:
@@ -53,10 +53,10 @@ def _limit_1(folder: Path) -> float | None:
 
 
 def wanted() -> float:
-    """Seconds that the calling thread has computed, or waited for a free CPU to compute on.
+    """Seconds that the calling thread has run, or was ready to run and waited for a free CPU.
 
-    What lies between it and the wall clock is waiting for a disk, a network, a lock. Where the
-    system does not tell how long a thread had to queue, only the computing counts.
+    The difference to wall time is waiting for a disk, a network or a lock. If the system does not
+    report how long a thread was queued, only running counts.
 
     Source: the kernel's scheduler statistics (``/proc/thread-self/schedstat``, second field).
     """
@@ -72,10 +72,10 @@ def wanted() -> float:
 
 
 class Waiting:
-    """What share of one thread's work is waiting for a disk, a network, a lock.
+    """The share of one thread's time that is waiting for a disk, a network or a lock.
 
-    Two readings of the system's statistics take 10 to 20 us, which is more than a batch of small
-    samples: so there is one at most every 5 ms, and what it found counts until the next.
+    Two readings of the system's statistics take 10 to 20 us, longer than a batch of small samples
+    may take. So there is at most one measurement every 5 ms, whose result is used until the next.
     """
 
     def __init__(self) -> None:
@@ -84,13 +84,13 @@ class Waiting:
         self._share = 0.0
 
     def begin(self, now_ns: int) -> None:
-        """The thread begins a piece of work now (perf_counter_ns)."""
+        """The thread starts a piece of work now (perf_counter_ns)."""
         self._wanted_s = wanted() if now_ns >= self._due_ns else None
 
     def end(self, begin_ns: int, now_ns: int) -> int:
-        """It has ended; the nanoseconds of it that were waiting."""
+        """The piece of work has ended. Returns how many of its nanoseconds were waiting."""
         took_ns = now_ns - begin_ns
-        wanted_s, self._wanted_s = self._wanted_s, None  # iterators of two threads may share it
+        wanted_s, self._wanted_s = self._wanted_s, None  # iterators in two threads may share this
         if wanted_s is not None:
             wanted_ns = 1e9 * (wanted() - wanted_s)
             self._share = min(1.0, max(0.0, 1.0 - wanted_ns / max(took_ns, 1)))
@@ -99,10 +99,9 @@ class Waiting:
 
 
 def available() -> int:
-    """CPUs for one loader: affinity and control-group quota, shared among the ranks of this node.
+    """CPUs for one loader: affinity and control-group quota, divided by the ranks of this node.
 
-    The ranks of a node are counted by ``LOCAL_WORLD_SIZE``, as torchrun sets it: a loader per rank
-    shares the page cache, not the CPU.
+    The number of ranks is ``LOCAL_WORLD_SIZE``, which torchrun sets.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cpus: float = len(affinity(0)) if affinity else os.cpu_count() or 1
@@ -116,19 +115,19 @@ def available() -> int:
 
 
 def one_thread() -> None:
-    """Let OpenCV and OpenMP use one thread in this process, as torch does in its workers.
+    """Limit OpenCV and OpenMP to one thread in this process, as torch does in its workers.
 
-    As many threads as CPUs in each of as many processes are waiting for one another.
+    With N processes of N threads each on N CPUs, the threads would mostly wait for one another.
     """
     for name in _COUNTS:
-        os.environ[name] = "1"  # of what is loaded from now on
+        os.environ[name] = "1"  # for libraries that are loaded later
     if "cv2" in sys.modules:
-        # Not 1: that would end the threads of its pool, and in a forked process, where there are
-        # none, wait for them. 0 leaves them alone and runs on the calling thread.
+        # 0 runs on the calling thread and keeps the pool. 1 would join the pool's threads, which a
+        # forked process does not have, and hang.
         sys.modules["cv2"].setNumThreads(0)
     try:
         loaded = set(_OPENMP.findall(_MAPS.read_text()))
     except OSError:
-        return  # another system: torch's own OpenMP is seen to by torch
+        return  # not Linux; torch limits its own OpenMP
     for path in loaded:
         ctypes.CDLL(path).omp_set_num_threads(1)

@@ -1,4 +1,4 @@
-"""How much of the CPUs other programs take meanwhile."""
+"""How much CPU time other programs take."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ STAT = Path("/proc/stat")
 
 
 def own_s() -> float:
-    """CPU seconds of this process and of its children that have ended."""
+    """CPU seconds of this process and its finished children."""
     return sum(os.times()[:4])
 
 
 class Others:
-    """Watches the machine from now on.
+    """Measures the CPU time of other programs from now on.
 
     Args:
-        stat: the system's counters.
-        own: CPU seconds of this program until now.
-        clock: seconds.
+        stat: file with the system's counters.
+        own: returns the CPU seconds of this program so far.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -36,13 +36,13 @@ class Others:
         self._begun = self._look()
 
     def share(self) -> float:
-        """What share of the CPUs that this process may use others took since the beginning.
+        """The share of the CPUs this process may use that others took since the start.
 
-        0.0 where the system does not tell. CPUs beyond those that this process may use are the
-        first that others are taken to run on.
+        0.0 if the system does not report it. Others are assumed to run first on the CPUs that this
+        process may not use.
 
-        Source: proc(5), ``/proc/stat``: all but idle and iowait are busy, also what a hypervisor
-        took (steal).
+        Source: proc(5), ``/proc/stat``: all but idle and iowait is busy, including the time that a
+        hypervisor took (steal).
         """
         if self._begun is None or (now := self._look()) is None:
             return 0.0
@@ -53,12 +53,12 @@ class Others:
         return min(1.0, max(0.0, others - max(0, now[3] - cpus)) / cpus)
 
     def _look(self) -> tuple[float, float, float, int] | None:
-        """CPU seconds of all, of this program, the time, and how many CPUs there are."""
+        """CPU seconds of all programs, of this one, the time, and the number of CPUs."""
         try:
             lines = self._stat.read_text(encoding="ascii").splitlines()
             fields = [int(field) for field in lines[0].split()[1:9]]
             busy = sum(fields) - fields[3] - fields[4]
         except (OSError, ValueError, IndexError):
-            return None  # another system
+            return None  # not Linux
         cpus = sum(line.startswith("cpu") for line in lines) - 1
         return busy / os.sysconf("SC_CLK_TCK"), self._own(), self._clock(), max(1, cpus)

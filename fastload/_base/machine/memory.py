@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""How much more memory this process may use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from . import cgroup
 
 _MEMINFO = Path("/proc/meminfo")
 
-# Version 1 writes this, rounded to pages, where there is no limit.
+# Version 1 reports this, rounded to pages, if there is no limit.
 _NO_LIMIT_1 = 1 << 62
 
 
@@ -17,10 +17,10 @@ def available(
     root: Path = cgroup.ROOT,
     membership: Path = cgroup.MEMBERSHIP,
 ) -> int:
-    """Bytes that can be taken without swapping: of the machine, and within the control groups.
+    """Bytes that can be allocated without swapping, on the machine and within the control groups.
 
-    Page cache counts as free, as the system gives it up when memory is wanted; memory files do not.
-    0 where nothing is known.
+    Page cache counts as free, because the system reclaims it under pressure; files in memory do
+    not. 0 if nothing is known.
 
     Source: proc(5) (``MemAvailable``), the kernel's cgroup-v2 document (``memory.max``,
     ``memory.current``, ``memory.stat``) and its cgroup-v1 memory document.
@@ -51,7 +51,7 @@ def _group_2(folder: Path) -> int | None:
         used = int((folder / "memory.current").read_text())
         return int(limit) - used + _page_cache(folder, "inactive_file", "active_file")
     except (OSError, ValueError):
-        return None  # no file: not version 2, or a group that this container does not see
+        return None  # no file: not version 2, or a group outside this container
 
 
 def _group_1(folder: Path) -> int | None:
@@ -66,7 +66,7 @@ def _group_1(folder: Path) -> int | None:
 
 
 def _page_cache(folder: Path, *names: str) -> int:
-    """Bytes of files in memory, without memory files, which count as swappable."""
+    """Bytes of page cache, without files in memory (tmpfs, memfd), which count as swappable."""
     lines = (folder / "memory.stat").read_text().splitlines()
     fields = dict(line.split() for line in lines)
     return sum(int(fields[name]) for name in names if name in fields)

@@ -1,1 +1,1 @@
-"""``cache=``: what a loader keeps in memory between epochs; begin in cache.py."""
+"""``cache=``: what a loader keeps in memory between epochs. Read cache.py first."""

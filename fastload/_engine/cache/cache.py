@@ -1,23 +1,22 @@
 """``FastLoader(..., cache=...)``: what a loader keeps in memory between epochs.
 
-``store.py`` is the cache itself. Records are kept in the order in which they come until the
-limit is reached, and never dropped: an epoch reads each record once, so the record that was used
-longest ago is the one that comes next.
+``store.py`` is the cache itself. Records are kept in the order in which they come until the limit
+is reached, and never evicted: an epoch reads each record once, so the record that was used longest
+ago is the next one to be needed.
 
-Loaders over one dataset share a cache, and so do threads and forked children, which fill and read
-it together (``_native/io/arena.h``); with "shm" all processes of the user do (``share.py``).
+Loaders over one dataset share a cache. Threads and forked children fill and read it together
+(``_native/io/arena.h``); with "shm" all processes of the user do (``share.py``).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
-import re
 import weakref
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
-from ... import _native
+from ..._base import byte_sizes
 from ..._base.machine import memory
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
@@ -25,18 +24,18 @@ from ...errors import UsageError
 from ...hints import CacheKind
 from ...storage.base import Store
 from ...storage.tensors import gathers
+from ..registry import EngineKind, is_torch
 from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 
 KINDS = get_args(CacheKind)
 
-_UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
-          "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}  # fmt: skip
-
-# Of the memory that is available when the cache begins: as much again is left for the training.
+# Of the memory that is available when the cache is made: the training gets the other half.
 _SHARE = 0.5
 
-_caches: weakref.WeakValueDictionary[tuple[Any, ...], CachedStore] = weakref.WeakValueDictionary()
+_caches: weakref.WeakValueDictionary[tuple[object, ...], CachedStore] = (
+    weakref.WeakValueDictionary()
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,9 +63,9 @@ class CacheOptions:
 
 
 class Cache:
-    """One loader's cache: made when it first iterates, gone with the loaders that use it.
+    """One loader's cache: made when it first iterates, deleted with the loaders that use it.
 
-    Not carried along when the loader is pickled.
+    A pickled loader does not take it along.
     """
 
     def __init__(self, options: CacheOptions) -> None:
@@ -77,9 +76,10 @@ class Cache:
     def of(
         cls, cache: CacheKind | None, cache_limit: int | str | None, engine: str
     ) -> Cache | None:
-        """What these arguments of FastLoader mean; None: no cache.
+        """The cache that these arguments of FastLoader ask for, or None.
 
-        Raises UsageError for arguments that cannot be.
+        Raises:
+            UsageError: arguments that contradict each other.
         """
         if cache is None:
             if cache_limit is not None:
@@ -88,10 +88,10 @@ class Cache:
         if cache not in KINDS:
             names = ", ".join(map(repr, KINDS))
             raise UsageError(f"cache: expected one of {names} or None, got {cache!r}")
-        if engine == "workers":
+        if is_torch(engine):
             raise UsageError(
-                f"cache={cache!r} is for fastload's own engines, and engine='workers' reads by the "
-                "dataset's code: leave one of them out"
+                f"cache={cache!r} is for fastload's own engines, and engine={engine!r} reads with "
+                "the dataset's code: leave one of them out"
             )
         limit = None if cache_limit is None else _nbytes(cache_limit)
         return cls(CacheOptions(kind=cache, limit=limit))
@@ -102,7 +102,7 @@ class Cache:
         return 0 if self._store is None else self._store.arena.used
 
     def serves(self, store: Store) -> bool:
-        """Whether there is anything to keep of ``store``: not of pixels that are in memory."""
+        """Whether there is anything to keep of ``store``: pixels in memory need no cache."""
         if gathers(store):
             return False
         pixels = [array for array in store.memory().values() if array.ndim > 1]
@@ -114,16 +114,16 @@ class Cache:
         parts: Sequence[Store],
         plan: Plan | Views,
         *,
-        engine: str,
+        engine: EngineKind,
         checked: bool,
     ) -> CachedStore:
-        """``store`` with the cache in front, which loaders over the same ``parts`` share.
+        """``store`` with the cache in front of it, which loaders over the same ``parts`` share.
 
         Args:
             store: to read.
             parts: the stores that it consists of.
             plan: what is made of each image.
-            engine: "native" or "python".
+            engine: that fills the cache.
             checked: whether checksums are verified before anything is kept.
         """
         form, prefix = _form(self._options.kind, engine), None
@@ -139,7 +139,7 @@ class Cache:
         self._store.announce()
         return self._store
 
-    def explain(self, engine: str | None, store: Store | None) -> str:
+    def explain(self, engine: EngineKind | None, store: Store | None) -> str:
         """What is kept and why, in words; ``engine`` None: torch's machinery runs."""
         kind, limit = self._options.kind, self._options.limit
         if engine is None or store is None:
@@ -151,35 +151,25 @@ class Cache:
         else:
             most = "half of the available memory" if limit is None else f"{limit:,} bytes"
             text = f"empty until the first epoch, at most {most}"
-        why = _why_no_dct(engine) if kind == "dct" else None
+        why = engine.no_dct_cache() if kind == "dct" else None
         return f"{kind}, {text}" + (f"; bytes instead of DCT records, as {why}" if why else "")
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_store": None}
 
 
-def _form(kind: str, engine: str) -> int:
+def _form(kind: CacheKind, engine: EngineKind) -> int:
     """What an engine keeps for a cache of this kind."""
     if kind == "decoded":
         return PIXELS
-    return DCT_RECORDS if kind == "dct" and _why_no_dct(engine) is None else BYTES
-
-
-def _why_no_dct(engine: str) -> str | None:
-    """Why an engine cannot keep DCT records, or None."""
-    core = _native.load()
-    if engine != "native" or core is None:
-        return "only the native engine makes these"
-    if not core.dct_usable():
-        return "the libjpeg that is linked here does not decode these faster than JPEGs"
-    return None
+    return DCT_RECORDS if kind == "dct" and engine.no_dct_cache() is None else BYTES
 
 
 def _nbytes(limit: int | str) -> int:
     """Bytes out of 8000000000, "8GB" or "7.5 GiB". Raises UsageError."""
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMGT]I?B|)", str(limit).strip().upper())
-    if isinstance(limit, (bool, float)) or not match or not float(match[1]):
+    nbytes = None if isinstance(limit, (bool, float)) else byte_sizes.parse(str(limit))
+    if nbytes is None:
         raise UsageError(
-            f"expected cache_limit in bytes or as a string such as '8GB' or '512MiB', got {limit!r}"
+            f"cache_limit: expected bytes or a size such as '8GB' or '512MiB', got {limit!r}"
         )
-    return int(float(match[1]) * _UNITS[match[2]])
+    return nbytes

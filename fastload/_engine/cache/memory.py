@@ -1,8 +1,8 @@
 """The memory file of a cache: a header, a table of the records kept, and their bytes.
 
-``_native/io/arena.h`` says who may write what and why no lock is needed there; this module makes
-the files, and has the same table for builds without the core, where a lock stands in for atomics.
-The two never share a file: ``flavour`` is part of its name.
+``_native/io/arena.h`` says who may write what, and why no lock is needed there. This module makes
+the files, and has the same table for builds without the core, with a lock instead of atomics. The
+two never share a file: ``flavour`` is part of its name.
 
 All numbers are little-endian. The header's, 8 bytes each: magic, number of records, where data
 begins, size of the file; at 64, 128 and 192: where free room begins, whether a record found none,
@@ -39,7 +39,7 @@ class Arena(Protocol):
 
     @property
     def full(self) -> bool:
-        """Whether a record found no room; nothing more is kept then."""
+        """Whether a record found no room. After that nothing more is kept."""
 
     @property
     def used(self) -> int:
@@ -51,7 +51,7 @@ class Arena(Protocol):
 
     @property
     def locked(self) -> int:
-        """Bytes that this process keeps from being swapped out."""
+        """Bytes that this process has locked in memory."""
 
     def find(
         self,
@@ -72,14 +72,14 @@ class Arena(Protocol):
     def put(
         self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
     ) -> bool:
-        """Keep a record, unless it is kept already or there is no room."""
+        """Keep a record if there is room and it is not kept yet. Returns whether it was stored."""
 
 
 def create(records: int, limit: int) -> int:
     """The descriptor of a new memory file of at most ``limit`` bytes for a store of ``records``.
 
-    Its pages take memory only when they are written, the table's included. It has no name in any
-    file system and is gone with the last process that holds it.
+    Its pages take memory only when they are written, those of the table too. It has no name in any
+    file system, and is freed when the last process that holds it ends.
     """
     if not hasattr(os, "memfd_create"):
         raise UsageError("cache= needs memory files (memfd_create), which Linux has; leave it out")
@@ -93,7 +93,7 @@ def create(records: int, limit: int) -> int:
         struct.pack_into("<Q", header, 8 * _USED, begin)
         struct.pack_into("<Q", header, 8 * _FULL, size == begin)
         os.pwrite(fd, header, 0)
-        # A mapped file that somebody cut short would kill whoever reads it.
+        # A process that reads a mapped file is killed if the file has been truncated.
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
     except BaseException:
         os.close(fd)
@@ -117,12 +117,12 @@ def fits(fd: int, records: int) -> bool:
 
 
 def flavour() -> str:
-    """What can share a memory file with this process: "native" or "python"."""
+    """Which processes can share a memory file with this one: "native" or "python"."""
     return "python" if _native.load() is None else "native"
 
 
 def open_arena(fd: int, *, lock: bool) -> Arena:
-    """The arena in a memory file. ``lock``: keep what is put there from being swapped out."""
+    """The arena in a memory file. ``lock``: lock what is put there in memory."""
     core = _native.load()
     if core is None:
         return PythonArena(fd)
@@ -164,7 +164,7 @@ class PythonArena:
         size: np.ndarray,
         converted: np.ndarray,
     ) -> int:
-        place = self._table["place"][records]  # first: what it tells of was written before it
+        place = self._table["place"][records]  # first: the writer writes it last
         kept = self._table[records]
         offset[:] = np.where(place > _CLAIMED, (place & _OFFSET).astype(np.int64), -1)
         nbytes[:] = kept["nbytes"]
@@ -177,7 +177,7 @@ class PythonArena:
         self, record: int, data: bytes, kind: int, width: int, height: int, converted: bool
     ) -> bool:
         with self._lock:
-            # Between processes; threads of one are not kept apart by it.
+            # Between processes; it does not exclude other threads of this one.
             fcntl.lockf(self._fd, fcntl.LOCK_EX)
             try:
                 return self._put(record, data, kind, width, height, converted)

@@ -1,8 +1,8 @@
-"""The beginning of a transform that is the same for an image in every epoch, and what comes after.
+"""The first operations of a transform, as far as they are the same in every epoch, and the rest.
 
-A chain that begins with operations without random numbers (Resize and CenterCrop at evaluation) can
-have their result kept: a later epoch goes on from there. Pillow's results are uint8, so stopping in
-between changes nothing.
+Where a chain starts with operations without random numbers (Resize and CenterCrop at evaluation), a
+cache can keep their result, and later epochs start from it. Pillow's results are uint8, so nothing
+is lost in between.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from ..._transforms.geometry.crop_geometry import Array, Frame
 from ..._transforms.geometry.draws import Geometry, Op
 from ..._transforms.plan import Plan
-from ..._transforms.sample_params import Recipe
+from ..._transforms.sample_params import SampleParams
 from ..._transforms.views import Views
 
 _NO_NUMBERS = np.empty((4, 0, 0))
@@ -24,10 +24,10 @@ _NO_NUMBERS = np.empty((4, 0, 0))
 
 @dataclasses.dataclass(frozen=True)
 class Done:
-    """Takes the place of an operation whose result is there already.
+    """Stands for an operation that has been applied already.
 
-    Random numbers belong to a position in the chain, so the others must keep theirs; and what the
-    operation promises of sizes must still hold for them.
+    Random numbers belong to a position in the chain, so the later operations must keep theirs; and
+    what this one promises about sizes must still hold for them.
 
     Attributes:
         least: every image is at least this wide and high.
@@ -39,7 +39,7 @@ class Done:
     blocks: ClassVar[int] = 0
 
     def apply(self, frame: Frame, u: Array) -> None:
-        """Only note what is known of the image."""
+        """Note what is known about the image."""
         frame.least = self.least
         if self.size is not None:
             frame.h = frame.box_h = frame.resized_h = self.size[0]
@@ -88,7 +88,7 @@ class Prefix:
     def of(cls, plan: Plan | Views) -> Prefix:
         """The prefix of a plan.
 
-        Nothing where several plans, or masks and boxes, go on from the whole image.
+        Empty where several views, or masks and boxes, need the whole image.
         """
         if isinstance(plan, Views) or plan.joint is not None:
             plan = Plan()
@@ -96,7 +96,7 @@ class Prefix:
         return cls(ops=ops, filter=plan.filter, fill=plan.fill)
 
     def rest(self, plan: Plan) -> Plan:
-        """The plan for images that the operations were done to."""
+        """The plan for images to which the operations have been applied."""
         frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64))
         done = []
         for op in self.ops:
@@ -105,7 +105,7 @@ class Prefix:
         return dataclasses.replace(plan, ops=(*done, *plan.ops[len(done) :]))
 
     def place(self, sizes: np.ndarray, records: np.ndarray) -> Placed:
-        """What is kept of images of ``sizes`` (int32 (n, 2)). Raises as ``_geometry.draw``."""
+        """What is kept of images of ``sizes`` (int32 (n, 2)). Raises what ``draws.draw`` raises."""
         frame = Frame(sizes, records)
         for op in self.ops:
             op.apply(frame, _NO_NUMBERS)
@@ -118,13 +118,13 @@ class Prefix:
         )
 
 
-_Drawn = tuple[Geometry, Recipe | None]
+_Drawn = tuple[Geometry, SampleParams | None]
 
 
 def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
-    """What was drawn for a batch in two parts: ``one`` where ``first`` (bool (n,)), else ``other``.
+    """Join two parts of a batch: ``one`` where ``first`` (bool (n,)), else ``other``.
 
-    Both of one plan and with outputs of one size.
+    Both are of one plan, and their outputs have one size.
     """
 
     def column(name: str, a: object, b: object) -> Array:
@@ -133,15 +133,15 @@ def merged(first: np.ndarray, one: _Drawn, other: _Drawn) -> _Drawn:
         both[first], both[~first] = mine, theirs
         return both
 
-    (geometry, recipe), (others, others_recipe) = one, other
+    (geometry, params), (others, others_params) = one, other
     box, resized, window, flip = (
         column(name, geometry, others) for name in ("box", "resized", "window", "flip")
     )
     whole = Geometry(box, resized, window, flip, geometry.out_h, geometry.out_w)
-    if recipe is None:
+    if params is None:
         return whole, None
     parts = {
-        name: column(name, recipe, others_recipe)
+        name: column(name, params, others_params)
         for name in ("first_size", "codes", "values", "frames", "boxes", "keys")
     }
-    return whole, dataclasses.replace(recipe, **parts)
+    return whole, dataclasses.replace(params, **parts)

@@ -1,24 +1,26 @@
 """One memory file for all processes of a user on a machine, found without leaving anything behind.
 
 Note [Finding the memory file]
-    A memory file has no name, but whoever may trace a process (the same user) can open its
-    descriptors under ``/proc/PID/fd``. So each user of a shared cache announces "process P holds it
-    as descriptor D" as the *name* of a bound Unix socket in the abstract namespace, which nobody
-    ever sends to: the kernel lists the names in ``/proc/net/unix``, and takes a name away with the
-    process that bound it, however that ends. No thread serves anything. What is opened that way
-    must belong to the same user, be sealed against truncation and begin with the right header, so
-    that neither a number that was used again nor another user's name does harm. Another such name,
-    bound while a process looks and announces, makes sure that processes that start together do not
-    each make a file: its turn. Names are everybody's, so a process that finds this one taken asks
-    the kernel who listens there, and where it is another user takes the next name instead of
-    waiting; all processes of a user come to the same one. Where another user holds all of them
-    there is no turn, and at worst two processes that start together do not share.
+    A memory file has no name, but a process that may trace another one (of the same user) can open
+    its descriptors under ``/proc/PID/fd``. So each process that uses a shared cache announces
+    "process P holds it as descriptor D" as the *name* of a bound Unix socket in the abstract
+    namespace. Nothing is ever sent to it: the kernel lists the names in ``/proc/net/unix``, and
+    removes a name when the process that bound it ends, however it ends. No thread serves anything.
+    A file that is opened in this way must belong to the same user, be sealed against truncation and
+    start with the right header, so a descriptor that was reused, or another user's name, does no
+    harm.
+
+    Processes that start together must not each make a file. So a process binds another such name,
+    its turn, while it looks and announces. Any user can bind any name: a process that finds this
+    one taken asks the kernel who listens there, and if it is another user, takes the next name
+    instead of waiting. All processes of a user arrive at the same name. If another user holds all
+    of them, there is no turn, and at worst two processes that start together do not share.
 
     Rejected: a file in /dev/shm with a lock on it stays there when the last user is killed, and
     /dev/shm is small in containers (64 MB in Docker); handing the descriptor over a socket needs a
     thread that listens in every process.
 
-Ends: the memory is freed when the last process that holds the file has ended or let go of it.
+The memory is freed when the last process that holds the file has ended or closed it.
 """
 
 from __future__ import annotations
@@ -39,13 +41,13 @@ from ...storage.base import Store
 _WAIT_S = 10.0
 _STEP_S = 0.005
 _NAMES = 16  # for the turn, in case another user holds some
-_ASK_S = 1.0  # between two questions whose a name is
-_UNKNOWN = 20  # answers that nobody listens, after which it is not waited for
+_ASK_S = 1.0  # between two questions who owns a name
+_UNKNOWN = 20  # answers that no process listens, after which the name is given up
 _CREDENTIALS = struct.Struct("iII")  # process, user, group: unix(7), SO_PEERCRED
 
 
 class Shared:
-    """A memory file that other processes of this user can find, or found first.
+    """A memory file that other processes of this user can find, or that they made first.
 
     Args:
         name: what is kept, the same in all processes that are to share it; hexadecimal.
@@ -53,7 +55,7 @@ class Shared:
         fits: whether a descriptor is of such a file.
 
     Attributes:
-        fd: the descriptor, this object's user has to close it.
+        fd: the descriptor; the caller closes it.
     """
 
     def __init__(self, name: str, create: Callable[[], int], fits: Callable[[int], bool]) -> None:
@@ -62,20 +64,20 @@ class Shared:
         turn = _turn(self._prefix)
         if turn is None:
             warnings.warn(
-                f"another process has been looking for a shared cache for {_WAIT_S:.0f} s; this "
-                "one keeps a cache of its own",
+                f"another process has been looking for a shared cache for {_WAIT_S:.0f} s: this "
+                "process keeps a cache of its own",
                 RuntimeWarning,
                 stacklevel=2,
             )
             self.fd = create()
             return
-        with turn:  # or none
+        with turn:
             found = _find(self._prefix, fits)
             self.fd = create() if found is None else found
             self.announce()
 
     def announce(self) -> None:
-        """Let other processes find the file in this one; once in a process, again after a fork."""
+        """Let other processes find the file in this one. Call it again after a fork."""
         if self._announced is not None and self._announced[0] == os.getpid():
             return
         name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -83,7 +85,7 @@ class Shared:
         self._announced = os.getpid(), name
 
     def close(self) -> None:
-        """Announce it no more."""
+        """Remove the announcement."""
         if self._announced is not None:
             self._announced[1].close()
 
@@ -91,7 +93,7 @@ class Shared:
 def fingerprint(stores: Sequence[Store], *details: object) -> str:
     """A name for the content of ``stores``: the same files, unchanged, in the same order.
 
-    A file counts by path, device, number, size and time of change: two microseconds for each.
+    Of each file: path, device, inode, size and time of change, in two microseconds.
     """
     digest = hashlib.blake2b(
         repr((details, [len(store) for store in stores])).encode(), digest_size=16
@@ -117,7 +119,7 @@ def _state(path: bytes) -> bytes:
 
 
 def _turn(prefix: str) -> contextlib.AbstractContextManager[object] | None:
-    """What one process of this user at a time can have; None if it took too long."""
+    """A lock that one process of this user at a time can hold; None if the wait took too long."""
     turn = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     deadline = time.monotonic() + _WAIT_S
     for name in [f"\0{prefix}", *(f"\0{prefix}/turn-{n}" for n in range(1, _NAMES))]:
@@ -135,7 +137,7 @@ def _turn(prefix: str) -> contextlib.AbstractContextManager[object] | None:
             if now > deadline:
                 turn.close()
                 return None
-            if now >= asked + _ASK_S or unknown:  # nobody takes these calls, and few can wait
+            if now >= asked + _ASK_S or unknown:  # calls are not accepted, and the queue is short
                 asked, owner = now, _listener(name)
                 unknown = unknown + 1 if owner is None else 0
                 if unknown > _UNKNOWN or (owner is not None and owner != os.geteuid()):
@@ -146,11 +148,11 @@ def _turn(prefix: str) -> contextlib.AbstractContextManager[object] | None:
 
 
 def _listener(name: str) -> int | None:
-    """The user whose process listens under the name; -1: cannot be asked; None: nobody does."""
+    """The user whose process listens on the name; -1: cannot be asked; None: no process does."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as call:
         try:
             call.connect(name)
-        except ConnectionRefusedError:  # it does not listen yet, or has let go of the name
+        except ConnectionRefusedError:  # it does not listen yet, or has closed the socket
             return None
         except OSError:
             return -1
@@ -160,12 +162,12 @@ def _listener(name: str) -> int | None:
 
 
 def _find(prefix: str, fits: Callable[[int], bool]) -> int | None:
-    """A descriptor of a memory file that somebody announced, or None."""
+    """A descriptor of a memory file that another process announced, or None."""
     for process, number in _announcements(prefix):
         try:
             fd = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
-            continue  # it ended meanwhile, or its numbers are of another namespace
+            continue  # it has ended, or its numbers belong to another namespace
         try:
             fitting = fits(fd)
         except OSError:

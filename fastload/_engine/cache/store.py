@@ -1,9 +1,9 @@
-"""A store in front of a store, with the records that were seen in memory.
+"""A store in front of a store, which keeps the records that were read in memory.
 
-A record's span leads into the store behind until the record is kept, and into the memory file from
-the next batch on; its kind says what was kept. Engines need no other path for it. They fill the
-cache while they decode: what they have read anyway is copied, or turned into DCT records or pixels,
-by the thread that decodes it.
+A record's span leads into the inner store until the record is kept, and into the memory file from
+the next batch on; its kind says what was kept. Engines need no other code path for it. They fill
+the cache while they decode: the thread that decodes a record copies its bytes, or turns them into a
+DCT record or pixels.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ _FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Keep:
-    """What of a batch is to be kept.
+class CacheFill:
+    """What of a batch goes into the cache.
 
     Attributes:
-        wanted: uint8 (n,), 1 where a sample is.
-        placed: with PIXELS, what is kept of each sample (where it is not wanted: anything).
+        wanted: uint8 (n,), 1 where a sample does.
+        placed: with PIXELS, what is stored of each sample (where it is not wanted: anything).
     """
 
     wanted: np.ndarray
     placed: Placed | None
 
-    def part(self, which: slice | np.ndarray) -> Keep:
+    def part(self, which: slice | np.ndarray) -> CacheFill:
         """Of some of the samples."""
         placed = None if self.placed is None else self.placed.part(which)
-        return Keep(wanted=self.wanted[which], placed=placed)
+        return CacheFill(wanted=self.wanted[which], placed=placed)
 
 
 class CachedStore(Store):
     """``inner`` with records in memory. See the module.
 
     Attributes:
-        inner: the store behind, which errors name.
+        inner: the store that is cached, which errors name.
         form: BYTES, DCT_RECORDS or PIXELS.
-        prefix: with PIXELS, what was done to them.
+        prefix: with PIXELS, the operations that were applied to them.
         arena: the records.
-        limit: bytes at most; with "shm" whoever was first has set it.
+        limit: bytes at most; with "shm" the first process has set it.
 
     Args:
-        asked: the limit that the user gave, if any: processes with another one do not share.
+        asked: the limit that the user gave, if any: processes share only with the same one.
     """
 
     format = "cache"
@@ -93,7 +93,7 @@ class CachedStore(Store):
         self._file = len(inner.files)
 
     def announce(self) -> None:
-        """Let other processes find what they may share, in this process too if it was forked."""
+        """Let other processes find what they may share; again after a fork."""
         if self._shared is not None:
             self._shared.announce()
 
@@ -102,14 +102,14 @@ class CachedStore(Store):
 
     @property
     def files(self) -> Sequence[str]:
-        """The store's, and the memory file as this process can open it."""
+        """Those of the inner store, and the memory file as this process can open it."""
         return _OneMore(self.inner.files, f"/proc/self/fd/{self._fd}")
 
     def memory(self) -> Mapping[int, np.ndarray]:
         return self.inner.memory()
 
     def locate(self, indices: np.ndarray) -> Located:
-        """As in the contract, at one moment: a record is kept for all of the answer or for none."""
+        """As in the contract, at one moment: the whole answer agrees on which records are kept."""
         n = len(indices)
         indices = np.ascontiguousarray(indices, np.int64)
         file = np.full(n, self._file, np.int32)
@@ -120,10 +120,10 @@ class CachedStore(Store):
         kept = offset >= 0
         if found < n:
             rest = np.flatnonzero(~kept)
-            behind = self.inner.locate(indices[rest])
-            file[rest], offset[rest] = behind.spans.file, behind.spans.offset
-            nbytes[rest], kinds[rest] = behind.spans.nbytes, behind.kinds
-            sizes[rest], converted[rest] = behind.sizes, 0
+            inner = self.inner.locate(indices[rest])
+            file[rest], offset[rest] = inner.spans.file, inner.spans.offset
+            nbytes[rest], kinds[rest] = inner.spans.nbytes, inner.kinds
+            sizes[rest], converted[rest] = inner.sizes, 0
         return Located(
             spans=Spans(file=file, offset=offset, nbytes=nbytes),
             kinds=kinds,
@@ -132,15 +132,15 @@ class CachedStore(Store):
             converted=converted.view(bool),
         )
 
-    def to_keep(self, records: np.ndarray, found: Located) -> Keep | None:
-        """What of a batch is to be kept, or None where there is nothing or no room."""
+    def to_fill(self, records: np.ndarray, found: Located) -> CacheFill | None:
+        """What of a batch goes into the cache, or None where there is nothing or no room."""
         if found.kept is None or found.kept.all() or self.arena.full:
             return None
         placed = None if self.prefix is None else self.prefix.place(found.sizes, records)
         wanted = ~found.kept
         if placed is not None:  # the table has 16 bits for a side
             wanted &= placed.window[:, 2:].max(axis=1, initial=0) <= 0xFFFF
-        return Keep(wanted=wanted.astype(np.uint8), placed=placed)
+        return CacheFill(wanted=wanted.astype(np.uint8), placed=placed)
 
     def describe(self) -> str:
         """How full it is, for ``explain()``."""
@@ -156,7 +156,7 @@ class CachedStore(Store):
                 else f", {_in_words(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
             )
         if self.arena.full:
-            text += "; the rest does not fit and is read as without a cache"
+            text += "; the rest does not fit and is read from the store"
         return text
 
     def spans(self, indices: np.ndarray) -> Spans:
@@ -166,7 +166,7 @@ class CachedStore(Store):
         return self.locate(indices).kinds
 
     def sizes(self, indices: np.ndarray) -> np.ndarray:
-        """Of what is kept, where it is."""
+        """Those of the kept image, where there is one."""
         return self.locate(indices).sizes
 
     @property
@@ -177,7 +177,7 @@ class CachedStore(Store):
         return self.inner.keys(indices)
 
     def checksums(self, indices: np.ndarray) -> np.ndarray | None:
-        """Of the store's own bytes."""
+        """Those of the inner store's bytes."""
         return self.inner.checksums(indices)
 
     def check_whole(self) -> None:
@@ -188,7 +188,7 @@ class CachedStore(Store):
 
 
 class _OneMore(Sequence[str]):
-    """A sequence and one item behind it, not copied."""
+    """A sequence with one more item at its end, not copied."""
 
     def __init__(self, items: Sequence[str], last: str) -> None:
         self._items, self._last = items, last

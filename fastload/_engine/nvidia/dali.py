@@ -1,14 +1,15 @@
 """The DALI engine: JPEGs through NVIDIA DALI, on a GPU or on DALI's CPU back end.
 
-Order, crops, sizes, windows and flips are fastload's own, so that each image shows what it shows in
-the other engines. Levels differ a little, as other decoders and resizes round differently. The
-table and what is erased come after, where the images are (``_engine/device_stage.py``).
+Order, crops, sizes, windows and flips are fastload's, so each image shows what it shows in the
+other engines. Levels differ a little, because other decoders and resizes round differently. The
+table and erasing follow where the images are (``_engine/device_stage.py``).
 
-Not given to DALI: records that are no whole JPEG file, or do not match their checksum. Not taken
-from it: files of another size than the store says, and CMYK. All of these, and what it fails on, go
-through the native engine (the Python engine where the core was not built), sample by sample, into
-their places in the batch: the same pixels and the same errors as there. A batch that DALI fails on
-is decoded again as a whole.
+Another engine (native, or Python where the core was not built) decodes some samples into their
+places in the batch, with the pixels and errors that it gives alone:
+
+- records that are no whole JPEG file or do not match their checksum, which DALI is not given;
+- files of another size than the store says, and CMYK;
+- what DALI fails on. A batch that DALI fails on is decoded again as a whole.
 """
 
 from __future__ import annotations
@@ -19,43 +20,55 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
 
 from ..._base.devices.cuda import on_stream, stream_for
 from ..._base.slabs import SlabRing
-from ..._transforms.geometry.crop_geometry import Geometry
-from ..._transforms.geometry.draws import CenterCrop, Pad, RandomCrop, RandomResizedCrop, Resize
+from ..._transforms.geometry.draws import (
+    CenterCrop,
+    Geometry,
+    Pad,
+    RandomCrop,
+    RandomResizedCrop,
+    Resize,
+)
 from ..._transforms.pixels.erasing import Drawn
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
 from ...errors import DataError, InternalError
-from ...storage.base import Spans, Store
+from ...storage.base import Store
+from ..base import Ticket, summed
 from ..cache.store import CachedStore
-from ..decoder import Batch, Decoder, Ticket
 from ..device_stage import DeviceStage
+from ..image_engine import BatchRequest, EngineOptions, ImageEngine
 from . import dali_graph
-from .dali_graph import FILTERS, Build, Graph, Work
+from .dali_graph import FILTERS, Build, Graph, Inputs, Work
 from .records import Records
 
 _log = logging.getLogger("fastload")
 
-# After so many batches in a row that DALI fails on though nothing is wrong with them, the cause
-# is not the data, and falling back for ever would only be slow.
+# After DALI has failed on so many batches in a row in which every image is sound, the data is not
+# the cause, and to fall back for ever would only be slow.
 _MOST_FAILURES = 8
 
 HW_DECODER_LOAD = 0.65
 """DALI's own default: share of the images for the GPU's JPEG engine."""
 
 
-def refusal(plan: Plan | Views, store: Store) -> str | None:
-    """Why DALI cannot make what ``plan`` says of ``store``, in words, or None."""
+Fallback = Callable[[Store, Plan, EngineOptions], ImageEngine]
+"""Makes the engine of the samples that DALI is not given."""
+
+
+def refusal(plan: Plan | Views | None, store: Store) -> str | None:
+    """Why DALI cannot read ``store``, or do what ``plan`` says, in words, or None."""
     if store.indirect is not None:
         return f"DALI cannot read this store: {store.indirect}"
     if isinstance(store, CachedStore):
         return "a cache is for the other engines"
+    if plan is None:
+        return None
     if isinstance(plan, Views):
         return "several views of an image are decoded once, on the CPU"
     if plan.channels != 3:
@@ -75,14 +88,14 @@ def _resizes(plan: Plan) -> bool:
     return any(isinstance(op, (Resize, RandomResizedCrop)) for op in plan.ops)
 
 
-class DaliDecoder(Decoder):
-    """Fills batches with DALI. See ``Decoder`` for the other arguments.
+class DaliEngine(ImageEngine):
+    """Fills batches with DALI. See ``ImageEngine`` for the other arguments.
+
+    ``options.device`` is where images are decoded and where the batch lies: a CUDA device, or the
+    CPU.
 
     Args:
-        device: where images are decoded and where the batch lies: a CUDA device, or the CPU.
-        fallback: makes the decoder of what DALI is not given, for a plan, a ring, and
-            ``channels_last=True``.
-        hw_decoder_load: share of the images for the GPU's JPEG engine, where it has one.
+        fallback: makes the engine of the samples that DALI is not given.
 
     Raises:
         MissingDependencyError: DALI is not installed.
@@ -91,58 +104,51 @@ class DaliDecoder(Decoder):
     name = "dali"
 
     def __init__(
-        self,
-        store: Store,
-        plan: Plan,
-        *,
-        device: torch.device,
-        fallback: Callable[..., Decoder],
-        hw_decoder_load: float = HW_DECODER_LOAD,
-        **options: Any,
+        self, store: Store, plan: Plan, options: EngineOptions, fallback: Fallback
     ) -> None:
         if dali_graph.absent():
             raise dali_graph.missing()
-        super().__init__(store, plan, **options)
-        self.device = device
+        super().__init__(store, plan, options)
+        self.device = options.device
         self.stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            self.stream = stream_for(device, self)
+        if self.device.type == "cuda":
+            self.stream = stream_for(self.device, self)
         self.records = Records(store)
-        # what DALI failed on: not given to it again
+        # bool (n,): records that DALI failed on, which it is not given again
         self.for_cpu = np.zeros(len(store), bool)
-        self.failures = 0  # batches in a row that it failed on without a reason in them
-        self._fallback: Decoder | None = None
+        self.failures = 0  # batches in a row that it failed on though every image was sound
+        self._fallback: ImageEngine | None = None
         self._stage: DeviceStage | None = None
         self._make_fallback = fallback
+        load = options.hw_decoder_load
         build = Build(
             device_id=None if self.stream is None else self.stream.device.index,
             threads=max(1, self.threads),
             filter=plan.filter if _resizes(plan) else None,
             windowed=any(isinstance(op, (Pad, RandomCrop, CenterCrop)) for op in plan.ops),
             fill=plan.fill,
-            hw_decoder_load=hw_decoder_load,
+            hw_decoder_load=HW_DECODER_LOAD if load is None else load,
             whole=not dali_graph.takes_boxes(self.device),
         )
         self.graph = Graph(build, self.stream)
 
-    def fallback(self) -> Decoder:
-        """The decoder of what DALI is not given: uint8, NHWC in memory."""
+    def fallback(self) -> ImageEngine:
+        """The engine of the samples that DALI is not given: uint8, NHWC in memory."""
         if self._fallback is None:
-            self._fallback = self._make_fallback(
-                self.store,
-                self.plan.levels(),
+            options = EngineOptions(
                 threads=self.threads,
                 ring=SlabRing(3),
                 channels_last=True,
-                check_crc=self._check_crc,
+                check_crc=self.options.check_crc,
             )
-        self._fallback.threads = self.threads
+            self._fallback = self._make_fallback(self.store, self.plan.levels(), options)
+        self._fallback.use_threads(self.threads)
         return self._fallback
 
     def failed(self, reason: str, cause: BaseException | None = None) -> None:
-        """Note that nothing of a batch was decoded though nothing is wrong with it.
+        """Note that DALI decoded nothing of a batch in which every image is sound.
 
-        Raises InternalError where that goes on.
+        Raises InternalError when it happens again and again.
         """
         self.failures += 1
         if self.failures >= _MOST_FAILURES:
@@ -153,7 +159,7 @@ class DaliDecoder(Decoder):
         _log.warning("DALI failed on a batch, which the CPU has decoded: %s", reason)
 
     def on_stream(self) -> contextlib.AbstractContextManager[object]:
-        """Where this decoder's work on a GPU is queued; on the CPU nothing."""
+        """Within it, work on the GPU is queued in this engine's stream. On the CPU: nothing."""
         return contextlib.nullcontext() if self.stream is None else on_stream(self.stream)
 
     def release(self, user: object) -> None:
@@ -162,18 +168,26 @@ class DaliDecoder(Decoder):
         if not self._users and self._fallback is not None:
             self._fallback.release(user)
 
-    def _start(self, batch: Batch) -> Ticket:
+    def start(self, batch: BatchRequest) -> Ticket:
+        """As in the contract."""
         return _DaliTicket(self, batch)
 
-    def _allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
+    def allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
+        """As in the contract; on a GPU nothing, because the batch is made there."""
         if self.stream is None:
-            return super()._allocate(n, height, width)
-        return torch.empty(0), np.empty(0, np.uint8)  # the batch is made on the device
+            return super().allocate(n, height, width)
+        return torch.empty(0), np.empty(0, np.uint8)
 
-    def finished(self, pixels: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def __reduce__(self) -> tuple[object, ...]:
+        make, arguments = super().__reduce__()
+        assert isinstance(arguments, tuple)
+        return make, (*arguments, self._make_fallback)
+
+    def finished(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
         """The batch, made of its uint8 pixels (n, h, w, 3): table, erasing, layout.
 
-        In memory of torch's that nothing else refers to, and complete when this returns.
+        It is complete when this returns. On a GPU it lies in memory of torch's allocator that
+        nothing else refers to.
         """
         if self.stream is None:
             return batch.images.copy_(self._made(pixels, batch))
@@ -184,103 +198,89 @@ class DaliDecoder(Decoder):
             # blocking: a host that spins takes a core from the threads that decode
             done = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
             done.record(self.stream)
-        # Waiting here costs nothing: the next batch is in flight already. Afterwards DALI's memory
-        # may go, and whoever gets the batch need not know this stream.
+        # Waiting here costs nothing: the next batch is in flight already. Afterwards DALI may reuse
+        # its memory, and the caller need not know this stream.
         done.synchronize()
-        # Of this stream's memory, which it may write to again as soon as the caller lets go of it:
-        # not before what the caller has put into the stream of the training is done.
+        # The memory belongs to this stream, which may write to it again when the caller drops the
+        # batch: not before the work that the caller has put into the training's stream is done.
         made.record_stream(torch.cuda.default_stream(self.device))
         return made
 
-    def _made(self, pixels: torch.Tensor, batch: Batch) -> torch.Tensor:
+    def _made(self, pixels: torch.Tensor, batch: BatchRequest) -> torch.Tensor:
         levels = pixels.permute(0, 3, 1, 2)
         if self._stage is None:
-            order = torch.channels_last if self.channels_last else torch.contiguous_format
+            order = torch.channels_last if self.options.channels_last else torch.contiguous_format
             self._stage = DeviceStage(self.plan, self.device, order)
-        recipe = batch.recipe
-        drawn = None if recipe is None else Drawn(recipe.boxes, recipe.keys)
+        params = batch.params
+        drawn = None if params is None else Drawn(params.boxes, params.keys)
         return self._stage(levels, drawn)
 
 
 class _DaliTicket(Ticket):
-    """A batch that DALI is filling, beside the decoder of what it is not given.
+    """A batch that DALI fills, beside the engine of the samples that it is not given.
 
     Attributes:
         given: int64, positions in the batch of the samples that DALI gets.
     """
 
-    def __init__(self, decoder: DaliDecoder, batch: Batch) -> None:
+    def __init__(self, engine: DaliEngine, batch: BatchRequest) -> None:
         begin = time.perf_counter_ns()
-        self.times = None  # DALI does not tell those of its samples
         self.batch = batch
-        self._decoder = decoder
+        self._engine = engine
         self._cancelled = False
         self._parts: list[_Part] = []
         self._work: Work | None = None
-        wanted = ~decoder.for_cpu[batch.records]
-        data = decoder.records.read(batch, wanted, decoder.pool, decoder.threads)
+        wanted = ~engine.for_cpu[batch.records]
+        data = engine.records.read(batch, wanted, engine.pool, engine.threads)
         self._read_ns = time.perf_counter_ns() - begin
         self._wait_ns = 0
         self.given = np.array([i for i, found in enumerate(data) if found is not None], np.int64)
         if len(self.given):
             self._work = Work(_inputs(self.batch.geometry, self.given, data))
-            decoder.graph.put(self._work)
+            engine.graph.put(self._work)
         left = np.setdiff1d(np.arange(len(batch.records)), self.given)
         if len(left):
-            self._parts.append(_Part(decoder, batch, left))
+            self._parts.append(_Part(engine, batch, left))
 
     def wait(self) -> tuple[torch.Tensor | None, np.ndarray]:
         """Wait for DALI: the images that are good, (m, h, w, 3), and their places in ``given``.
 
-        None where there are none. What is not good is decoded by the other decoder.
+        None where there are none. What is not good is decoded by the other engine.
         """
         work = self._work
         assert work is not None
-        self._decoder.graph.take(work)
+        self._engine.graph.take(work)
         if work.failure is not None or work.found is None:
             return None, np.empty(0, np.int64)
-        self._decoder.failures = 0
+        self._engine.failures = 0
         good, images = _as_promised(self.batch, self.given, work.found), work.images
         if images is not None and len(good) < len(self.given):
-            with self._decoder.on_stream():
+            with self._engine.on_stream():
                 images = images[torch.from_numpy(good).to(images.device)]
         return images, good
-
-    def result(self) -> torch.Tensor:
-        """As in the contract."""
-        pixels, errors = self._pixels()
-        if errors:
-            raise errors[min(errors)]
-        return self._finished(pixels, errors)
 
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         """As in the contract."""
         pixels, errors = self._pixels()
-        return self._finished(pixels, errors), errors
+        if not errors:
+            self._engine.verified(self.batch)
+        return self._engine.finished(pixels, self.batch), errors
 
     def cancel(self) -> None:
         """As in the contract."""
         self._cancelled = True
         if self._work is not None:
-            self._decoder.graph.drop(self._work)
+            self._engine.graph.drop(self._work)
         for part in list(self._parts):
             part.ticket.cancel()
 
     def stages_ns(self) -> Mapping[str, int]:
         """As in the contract."""
-        stages = {"read": self._read_ns, "dali": self._wait_ns}
-        for part in self._parts:
-            for name, nanoseconds in part.ticket.stages_ns().items():
-                stages[name] = stages.get(name, 0) + nanoseconds
-        return stages
-
-    def _finished(self, pixels: torch.Tensor, errors: Mapping[int, DataError]) -> torch.Tensor:
-        if not errors:
-            self._decoder.checked(self.batch)
-        return self._decoder.finished(pixels, self.batch)
+        own = {"read": self._read_ns, "dali": self._wait_ns}
+        return summed([own, *(part.ticket.stages_ns() for part in self._parts)])
 
     def _pixels(self) -> tuple[torch.Tensor, dict[int, DataError]]:
-        """Uint8 pixels (n, h, w, 3) on the decoder's device, and what failed, by position."""
+        """Uint8 pixels (n, h, w, 3) on the engine's device, and the errors, by position."""
         images, good = None, np.empty(0, np.int64)
         if len(self.given):
             begin = time.perf_counter_ns()
@@ -289,7 +289,7 @@ class _DaliTicket(Ticket):
             self._refuse_cancelled()
             left = np.setdiff1d(self.given, self.given[good])
             if len(left):
-                self._parts.append(_Part(self._decoder, self.batch, left))
+                self._parts.append(_Part(self._engine, self.batch, left))
         errors: dict[int, DataError] = {}
         for part in self._parts:
             part.settle()
@@ -301,31 +301,31 @@ class _DaliTicket(Ticket):
         return self._joined(images, good), errors
 
     def _remember(self, errors: Mapping[int, DataError]) -> None:
-        """Remember what DALI failed on, so that it fails once; ``errors``: what failed twice."""
+        """Remember what DALI failed on, so that it fails once. ``errors``: of both engines."""
         if self._work is None or self._work.failure is None:
             return
-        decoder, batch, failure = self._decoder, self.batch, self._work.failure
+        engine, batch, failure = self._engine, self.batch, self._work.failure
         bad = [i for i in errors if i in set(self.given.tolist())]
-        decoder.for_cpu[batch.records[bad if bad else self.given]] = True
+        engine.for_cpu[batch.records[bad if bad else self.given]] = True
         reason = " ".join(str(failure).split())[:300]
         if bad:
-            decoder.failures = 0
+            engine.failures = 0
             _log.info("a broken image ended DALI's batch, which the CPU has decoded: %s", reason)
             return
-        decoder.failed(reason, failure)
+        engine.failed(reason, failure)
 
     def _joined(self, images: torch.Tensor | None, good: np.ndarray) -> torch.Tensor:
-        """The pixels of DALI and of the other decoder, each in its place."""
-        decoder, geometry = self._decoder, self.batch.geometry
+        """The pixels of DALI and of the other engine, each in its place."""
+        engine, geometry = self._engine, self.batch.geometry
         shape = len(self.batch.records), geometry.out_h, geometry.out_w, 3
-        with decoder.on_stream():
-            pixels = torch.empty(shape, dtype=torch.uint8, device=decoder.device)
+        with engine.on_stream():
+            pixels = torch.empty(shape, dtype=torch.uint8, device=engine.device)
             if images is not None:
-                theirs = torch.from_numpy(self.given[good]).to(decoder.device)
+                theirs = torch.from_numpy(self.given[good]).to(engine.device)
                 pixels[theirs] = images
             for part in self._parts:
-                at = torch.from_numpy(part.which).to(decoder.device)
-                pixels[at] = part.pixels().to(decoder.device)
+                at = torch.from_numpy(part.which).to(engine.device)
+                pixels[at] = part.pixels().to(engine.device)
         return pixels
 
     def _refuse_cancelled(self) -> None:
@@ -334,15 +334,18 @@ class _DaliTicket(Ticket):
 
 
 class _Part:
-    """Samples ``which`` of a batch, through the decoder beside DALI."""
+    """Samples ``which`` of a batch, through the engine beside DALI."""
 
-    def __init__(self, decoder: DaliDecoder, batch: Batch, which: np.ndarray) -> None:
+    def __init__(self, engine: DaliEngine, batch: BatchRequest, which: np.ndarray) -> None:
         self.which = which
         self.errors: dict[int, DataError] = {}
-        other = decoder.fallback()
+        other = engine.fallback()
         geometry = batch.geometry
-        images, memory = other._allocate(len(which), geometry.out_h, geometry.out_w)
-        self.ticket = other._start(_part_of(batch, which, images, memory))
+        images, memory = other.allocate(len(which), geometry.out_h, geometry.out_w)
+        part = dataclasses.replace(
+            batch.part(which, memory), params=None, images=images, times=None
+        )
+        self.ticket = other.start(part)
 
     def settle(self) -> None:
         """Wait; ``errors`` are by position in the batch then."""
@@ -356,46 +359,20 @@ class _Part:
         return self._images.permute(0, 2, 3, 1)
 
 
-def _part_of(batch: Batch, which: np.ndarray, images: torch.Tensor, memory: np.ndarray) -> Batch:
-    spans, geometry = batch.spans, batch.geometry
-    return dataclasses.replace(
-        batch,
-        records=batch.records[which],
-        spans=Spans(file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]),
-        kinds=batch.kinds[which],
-        sizes=batch.sizes[which],
-        checksums=None if batch.checksums is None else batch.checksums[which],
-        check=None if batch.check is None else batch.check[which],
-        geometry=Geometry(
-            geometry.box[which],
-            geometry.resized[which],
-            geometry.window[which],
-            geometry.flip[which],
-            geometry.out_h,
-            geometry.out_w,
-        ),
-        recipe=None,
-        images=images,
-        memory=memory,
-        times=None,
-    )
-
-
-def _as_promised(batch: Batch, given: np.ndarray, found: np.ndarray | None) -> np.ndarray:
+def _as_promised(batch: BatchRequest, given: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Which of ``given`` have the size that the store says, and one or three channels."""
-    assert found is not None
     promised = batch.sizes[given]
     right = (found[:, 0] == promised[:, 1]) & (found[:, 1] == promised[:, 0])
     return np.flatnonzero(right & np.isin(found[:, 2], (1, 3)))
 
 
-def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]) -> Any:
+def _inputs(geometry: Geometry, which: np.ndarray, data: list[np.ndarray | None]) -> Inputs:
     """``Work.inputs`` of the samples ``which``."""
     n = len(which)
     size = np.empty((n, 2), np.int32)
     size[:] = geometry.out_w, geometry.out_h
     return {
-        "encoded": [data[i] for i in which.tolist()],
+        "encoded": [file for i in which.tolist() if (file := data[i]) is not None],
         "corner": np.ascontiguousarray(geometry.box[which, :2]),
         "sides": np.ascontiguousarray(geometry.box[which, 2:]),
         "size": geometry.resized[which, ::-1].astype(np.float32, order="C"),

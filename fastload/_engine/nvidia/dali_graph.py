@@ -1,19 +1,19 @@
 """DALI's pipeline: JPEG files and the geometry of each in, uint8 images out.
 
-The graph has no randomness of its own: crop, size, window and flip of each image are inputs, drawn
-by fastload, so that the crops are those of the other engines.
+The graph draws no random numbers: crop, size, window and flip of each image are inputs, drawn by
+fastload, so that the crops are those of the other engines.
 
 Note [A spoiled pipeline]
-    DALI fails a batch as a whole: one broken image, and the outputs of its batch are lost and the
-    pipeline is of no use any more. Then it is closed, another one is built, and the batches that
-    were behind the broken one go in again. Their inputs are kept until their outputs are there,
-    which they must be anyway, since DALI reads them in place (``no_copy``).
+    DALI fails a batch as a whole: one broken image loses the outputs of its batch and makes the
+    pipeline unusable. Then it is closed, another one is built, and the batches after the broken one
+    go in again. Their inputs are kept until their outputs are complete, as they must be anyway,
+    because DALI reads them in place (``no_copy``).
 
 Note [Boxes that a GPU's decoder refuses]
-    With libjpeg's upsampling, nvImageCodec has nvJPEG before 13.2 decode no boxes of images whose
-    colours are subsampled (``enable_roi_fancy_upsampling``, which DALI does not pass on).
-    DALI then decodes them on the CPU without a word. All of CUDA 12 has such an nvJPEG: there whole
-    images are decoded, and cut on the GPU. For CUDA 13 our extra asks for one that is new enough.
+    With libjpeg's upsampling, nvImageCodec does not let nvJPEG before 13.2 decode boxes of images
+    with subsampled colours (``enable_roi_fancy_upsampling``, which DALI does not pass on): DALI
+    decodes them on the CPU without a message. All of CUDA 12 has such an nvJPEG: there whole images
+    are decoded, and cut on the GPU. For CUDA 13 our extra requires a version that is new enough.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import dataclasses
 import importlib
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -40,13 +40,33 @@ the other is finished on the device."""
 # By resample/resample.h's numbers; Pillow's box and Hamming filters are not among DALI's.
 FILTERS = {2: "INTERP_LINEAR", 4: "INTERP_CUBIC", 5: "INTERP_LANCZOS3"}
 
-# What DALI makes of the errors of its operators. Out of memory is one of them.
+# What DALI raises for errors of its operators, out of memory included.
 _FAILURES = (RuntimeError, ValueError, TypeError, IndexError, MemoryError)
 
-# The process in which DALI runs: a fork has none of its threads, and DALI waits for them for ever,
-# when a pipeline is built there as when one of the parent's is closed.
+# The process in which DALI runs. A forked child has none of its threads, and DALI waits for them
+# for ever: when a pipeline is built there, and when one of the parent's is closed. So a child keeps
+# those of its parent.
 _process: int | None = None
-_of_the_parent: list[Any] = []
+_of_the_parent: list[object] = []
+
+
+class _Outputs(Protocol):
+    """DALI's list of tensors, one per image."""
+
+    def as_tensor(self) -> object:
+        """All of them as one tensor, where they have one shape."""
+
+    def as_array(self) -> np.ndarray:
+        """The same in host memory."""
+
+
+class _Pipeline(Protocol):
+    """What is used of ``nvidia.dali.Pipeline``."""
+
+    def schedule_run(self) -> None: ...
+    def reset(self) -> None: ...
+    def share_outputs(self, *, cuda_stream: object) -> tuple[_Outputs, _Outputs]: ...
+    def release_outputs(self) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,9 +78,9 @@ class Build:
         threads: of the host, at least 1.
         filter: of the resize, one of ``FILTERS``; None: nothing is resized.
         windowed: a window is cut out of what was resized.
-        fill: level of each channel where the window reaches outside.
+        fill: level of each channel outside the resized image.
         hw_decoder_load: share of the images that the GPU's JPEG engine decodes, where it has one.
-        whole: images are decoded as a whole, then cut.
+        whole: decode whole images and cut them afterwards.
     """
 
     device_id: int | None
@@ -73,7 +93,7 @@ class Build:
 
     @property
     def inputs(self) -> tuple[str, ...]:
-        """What of ``Work.inputs`` goes in: DALI warns of what it does not use."""
+        """Which of ``Work.inputs`` go in: DALI warns about inputs that it does not use."""
         resize, window = ("size",), ("window", "out")
         return (
             "encoded",
@@ -85,6 +105,10 @@ class Build:
         )
 
 
+Inputs = dict[str, np.ndarray | list[np.ndarray]]
+"""What goes into the pipeline, by name; see ``Work.inputs``."""
+
+
 @dataclasses.dataclass(eq=False)
 class Work:
     """One batch on its way through the pipeline.
@@ -94,14 +118,14 @@ class Work:
             and w, h of the box; "size", h, w that it is resized to; "window" and "out", x, y and
             w, h of the window; "flip". int32, "size" float32. DALI reads them in place until the
             images are complete.
-        images: uint8 (n, h, w, 3) in memory of DALI's, which is valid as long as the tensor lives.
-        found: int64 (n, 3), height, width and channels that each file has.
+        images: uint8 (n, h, w, 3) in DALI's memory, which is valid as long as the tensor lives.
+        found: int64 (n, 3), height, width and channels of each file.
         failure: why there are no images.
-        wanted: False lets the outputs go when they come.
-        done: nothing more will happen to it.
+        wanted: False drops the outputs when they come.
+        done: the work is finished, failed or dropped.
     """
 
-    inputs: Mapping[str, Any]
+    inputs: Inputs
     images: torch.Tensor | None = None
     found: np.ndarray | None = None
     failure: BaseException | None = None
@@ -110,9 +134,9 @@ class Work:
 
 
 class Graph:
-    """The pipeline, built when it is needed and built again when it is spoiled.
+    """The pipeline, built when it is needed and built again when a batch has spoiled it.
 
-    Safe to use from several threads; works come out in the order in which they were put in.
+    Safe to use from several threads. Batches come out in the order in which they were put in.
 
     Args:
         build: see ``Build``.
@@ -126,13 +150,13 @@ class Graph:
         self._lock = threading.Lock()
         self._waiting: collections.deque[Work] = collections.deque()
         self._running: collections.deque[Work] = collections.deque()
-        self._pipe: Any = None
-        self._most = 0  # images of a batch that the pipeline takes
+        self._pipe: _Pipeline | None = None
+        self._most = 0  # images that the pipeline takes in a batch
         self.builds = 0
         """Pipelines built so far. Constant unless one was spoiled or a batch was larger."""
 
     def put(self, work: Work) -> None:
-        """Begin ``work``, or let it wait for a place in the pipeline."""
+        """Start ``work``, or queue it until the pipeline has a free place."""
         with self._lock:
             self._waiting.append(work)
             self._schedule()
@@ -145,19 +169,19 @@ class Graph:
                 self._schedule()
 
     def drop(self, work: Work) -> None:
-        """Nobody will take ``work``. From any thread, without waiting."""
+        """``work`` will not be taken. From any thread, without waiting."""
         work.wanted = False
 
     def close(self) -> None:
-        """End the pipeline's threads and give back its memory; it is built again when needed."""
+        """End the pipeline's threads and free its memory; it is built again when needed."""
         with self._lock:
             self._waiting.clear()
             self._running.clear()
             self._shut()
 
-    # Bound here: where the interpreter ends, the module's names may be gone before this is called.
+    # Default arguments: when the interpreter ends, the module's names may be gone before this runs.
     def __del__(
-        self, getpid: Callable[[], int] = os.getpid, kept: list[Any] = _of_the_parent
+        self, getpid: Callable[[], int] = os.getpid, kept: list[object] = _of_the_parent
     ) -> None:
         if self._pipe is not None and getpid() != self._pid:
             kept.append(self._pipe)
@@ -167,7 +191,7 @@ class Graph:
         del pipe  # its finalizer ends its threads
 
     def _schedule(self) -> None:
-        """Let the pipeline begin what waits, as far as it has places."""
+        """Start the queued batches for which the pipeline has a place."""
         while self._waiting and len(self._running) < DEPTH:
             if not self._waiting[0].wanted:
                 _settle(self._waiting.popleft())
@@ -181,12 +205,12 @@ class Graph:
                 self._most = max(n, self._most)
                 self._pipe = _pipeline(self._build, self._most, self._next)
                 self.builds += 1
-            # Takes from _next as many as it has places, then ends its "epoch"; reset begins another
+            # Takes as many from _next as it has places for. That ends its "epoch": reset.
             self._pipe.schedule_run()
             self._pipe.reset()
 
-    def _next(self) -> tuple[Any, ...]:
-        """The inputs of the next batch, when DALI asks for them."""
+    def _next(self) -> tuple[object, ...]:
+        """The inputs of the next batch; DALI calls it."""
         if not self._waiting or len(self._running) >= DEPTH:
             raise StopIteration
         work = self._waiting[0]
@@ -196,14 +220,15 @@ class Graph:
         return tuple([work.inputs[name] for name in self._build.inputs])
 
     def _finish_first(self) -> None:
-        """Wait for the batch that was begun first."""
-        work = self._running.popleft()
+        """Wait for the batch that was started first."""
+        work, pipe = self._running.popleft(), self._pipe
+        assert pipe is not None, "a batch is running"
         try:
-            images, found = self._pipe.share_outputs(cuda_stream=self._stream)
+            images, found = pipe.share_outputs(cuda_stream=self._stream)
             if work.wanted:
                 work.images = self._as_tensor(images)
                 work.found = np.array(found.as_array())
-            self._pipe.release_outputs()
+            pipe.release_outputs()
         except _FAILURES as error:
             work.failure = error
             self._waiting.extendleft(reversed(self._running))
@@ -211,7 +236,7 @@ class Graph:
             self._shut()
         _settle(work)
 
-    def _as_tensor(self, images: Any) -> torch.Tensor:
+    def _as_tensor(self, images: _Outputs) -> torch.Tensor:
         if self._stream is None:
             return from_dlpack(images.as_tensor())
         with on_stream(self._stream):
@@ -219,8 +244,10 @@ class Graph:
 
 
 def _settle(work: Work) -> None:
-    """Nothing more will happen to ``work`` on the host. On a GPU its images may still be made of
-    its files, so those stay as long as it does."""
+    """Mark ``work`` as done on the host.
+
+    On a GPU its images may still be made from its files: these stay as long as the work does.
+    """
     if work.images is None:
         work.inputs = {}
     work.done = True
@@ -236,7 +263,7 @@ def absent() -> str | None:
 
 
 def missing() -> MissingDependencyError:
-    """The error for what cannot be done without DALI."""
+    """The error where DALI is needed and missing."""
     return MissingDependencyError(
         f"engine='dali' needs NVIDIA DALI: {absent()}; {install('dali')} (CUDA 12) or "
         f"{install('dali-cuda13')}"
@@ -244,36 +271,37 @@ def missing() -> MissingDependencyError:
 
 
 def version() -> str:
-    """Of the DALI that is installed."""
+    """The version of DALI that is installed."""
     return str(importlib.import_module("nvidia.dali").__version__)
 
 
 def takes_boxes(device: torch.device) -> bool:
-    """Whether JPEG decoders of ``device`` take boxes. See Note [Boxes that a GPU's ...]."""
+    """Whether JPEG decoders of ``device`` take boxes: Note [Boxes that a GPU's decoder refuses]."""
     if device.type == "cpu":
         return True
     return int(str(importlib.import_module("nvidia.dali").__cuda_version__)[:2]) >= 13
 
 
-def _pipeline(build: Build, batch: int, source: Any) -> Any:
-    """A pipeline that asks ``source`` for its inputs.
+def _pipeline(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:
+    """A pipeline that calls ``source`` for its inputs.
 
-    Raises UsageError in a child of the process that uses DALI, and where none can be made here.
+    Raises:
+        UsageError: in a forked child of a process that uses DALI, and where DALI makes none.
     """
     global _process
     if _process not in (None, os.getpid()):
         raise UsageError(
-            "DALI does not survive a fork: this process is a child of one that has used it; start "
-            "the child by 'spawn', or decode on the CPU there (engine='native')"
+            "DALI does not survive a fork, and the parent of this process has used it: start the "
+            "child by 'spawn', or decode on the CPU there (engine='native')"
         )
     _process = os.getpid()
     try:
         return _built(build, batch, source)
     except _FAILURES as error:
         raise UsageError(
-            f"DALI {version()} makes no pipeline on {_place(build)} ({' '.join(str(error).split())}"
-            "): a GPU needs a driver that is new enough and free memory; or take "
-            "decode_device='cpu'"
+            f"DALI {version()} cannot make a pipeline on {_place(build)} "
+            f"({' '.join(str(error).split())}): a GPU needs a driver that is new enough and free "
+            "memory; or use decode_device='cpu'"
         ) from error
 
 
@@ -281,8 +309,8 @@ def _place(build: Build) -> str:
     return "the CPU" if build.device_id is None else f"cuda:{build.device_id}"
 
 
-def _built(build: Build, batch: int, source: Any) -> Any:
-    dali = importlib.import_module("nvidia.dali")
+def _built(build: Build, batch: int, source: Callable[[], tuple[object, ...]]) -> _Pipeline:
+    dali: Any = importlib.import_module("nvidia.dali")
     fn, types = dali.fn, dali.types
     pipe = dali.Pipeline(
         batch_size=batch,
@@ -338,4 +366,5 @@ def _built(build: Build, batch: int, source: Any) -> Any:
         images = fn.flip(images, horizontal=inputs["flip"])
         pipe.set_outputs(images, found)
     pipe.build()
-    return pipe
+    built: _Pipeline = pipe
+    return built

@@ -1,7 +1,7 @@
 """The bytes of a batch's records in memory, for decoders that take buffers instead of files.
 
-What lies in a packed local file is mapped and not copied; loose and network files are read. The
-core does the same for itself (``_native/io/files.h``).
+Packed local files are mapped and not copied; loose and network files are read. The core does the
+same (``_native/io/files.h``).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from ...storage._crc import crc32c
 from ...storage._read import open_regular
 from ...storage.base import ENCODED, Store
-from ..decoder import Batch
+from ..image_engine import BatchRequest
 
-# A JPEG file from its first byte to its last. What ends otherwise is cut short, or has something
-# behind it: a GPU's decoder may take that for an image, where Pillow raises.
+# First and last bytes of a whole JPEG file. One that ends otherwise is truncated, or has other data
+# after it: a GPU's decoder may decode it, where Pillow raises.
 _BEGIN, _END = b"\xff\xd8\xff", b"\xff\xd9"
 
 
@@ -37,7 +37,7 @@ class Records:
 
     def read(
         self,
-        batch: Batch,
+        batch: BatchRequest,
         wanted: np.ndarray,
         pool: Callable[[], concurrent.futures.Executor],
         threads: int,
@@ -45,10 +45,11 @@ class Records:
         """The bytes of each sample, uint8 (nbytes,), read-only.
 
         None where the sample is not ``wanted`` (bool (n,)), is no whole JPEG file, cannot be read,
-        or does not match its checksum: whoever decodes it otherwise says what is wrong.
+        or does not match its checksum: the engine that gets it next raises the error.
 
         Args:
-            pool: gives the threads that read; ``threads`` says how many, 0: the caller's.
+            pool: makes the threads that read.
+            threads: how many; 0: the caller reads.
         """
         n = len(batch.records)
         slow = (batch.check is not None and batch.check.any()) or not self._mapped.all()
@@ -64,17 +65,19 @@ class Records:
             found[first::parts] = task.result()
         return found
 
-    def _part(self, batch: Batch, wanted: np.ndarray, which: range) -> list[np.ndarray | None]:
+    def _part(
+        self, batch: BatchRequest, wanted: np.ndarray, which: range
+    ) -> list[np.ndarray | None]:
         return [self._one(batch, i) if wanted[i] else None for i in which]
 
-    def _one(self, batch: Batch, i: int) -> np.ndarray | None:
+    def _one(self, batch: BatchRequest, i: int) -> np.ndarray | None:
         if batch.kinds[i] != ENCODED:
             return None
         spans = batch.spans
         try:
             data = self._bytes(int(spans.file[i]), int(spans.offset[i]), int(spans.nbytes[i]))
         except OSError:
-            return None  # the engine that gets it next raises it, with path, record and offset
+            return None
         if data is None or bytes(data[:3]) != _BEGIN or bytes(data[-2:]) != _END:
             return None
         if batch.checksums is not None and batch.check is not None and batch.check[i]:

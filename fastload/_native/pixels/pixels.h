@@ -61,7 +61,7 @@ enum class PixelOp : int {
   kTorchSharpness = 25,     // factor, fused
   kTorchAutocontrast = 26,  // 1: v2's arithmetic
   kTorchAffine = 27,  // a to f (output to source, from the centre), filter (0 or 2), fill (0: none, 1: as in
-                      // v1, 2: as in v2), r, g, b
+                      // v1, 2: as in v2), r, g, b, fused grid (0 or 1)
   kSolarizeAdd = 28,  // the amount added to levels below 128, 0 to 255
 };
 constexpr int kPixelOps = 29;

@@ -156,12 +156,15 @@ void torch_autocontrast(Canvas* canvas, const double* values) {
   look_up(tables, canvas);
 }
 
-// grid_sample over the grid of _gen_affine_grid, with zeros outside.
+// grid_sample over the grid of _gen_affine_grid, with zeros outside. torch computes the grid by a matrix
+// multiplication, which fuses its sums or not, depending on the processor (augmix.py, Note [Grid]).
 struct Grid {
   float a[6];  // to coordinates from -1 to 1
   int width, height;
+  bool is_fused;
 
-  Grid(const double* values, const Canvas& canvas) : width(canvas.width()), height(canvas.height()) {
+  Grid(const double* values, const Canvas& canvas)
+      : width(canvas.width()), height(canvas.height()), is_fused(values[11] != 0) {
     const float half[2] = {static_cast<float>(0.5 * width), static_cast<float>(0.5 * height)};
     for (int k = 0; k < 6; ++k) a[k] = static_cast<float>(values[k]) / half[k / 3];
   }
@@ -171,7 +174,9 @@ struct Grid {
     const float from_x = static_cast<float>(x) - 0.5f * static_cast<float>(width - 1);
     const float from_y = static_cast<float>(y) - 0.5f * static_cast<float>(height - 1);
     const float* row = a + 3 * axis;
-    const float place = (from_x * row[0] + from_y * row[1]) + row[2];
+    const float across = from_x * row[0];
+    const float sum = is_fused ? fused(from_y, row[1], across) : across + from_y * row[1];
+    const float place = sum + row[2];
     return fused(place + 1.0f, 0.5f * static_cast<float>(axis == 0 ? width : height), -0.5f);
   }
 };
@@ -335,14 +340,14 @@ int torch_op_values(PixelOp op, const double* values, int count) {
     case PixelOp::kTorchSharpness:
       return count >= 2 && is_flag(values[1]) ? 2 : -1;
     case PixelOp::kTorchAffine: {
-      if (count < 11 || (values[6] != 0 && values[6] != 2)) return -1;
+      if (count < 12 || (values[6] != 0 && values[6] != 2) || !is_flag(values[11])) return -1;
       for (int i = 0; i < 6; ++i) {
         if (!(std::fabs(values[i]) <= 1e9)) return -1;
       }
       for (int i = 8; i < 11; ++i) {
         if (!(values[i] >= 0 && values[i] <= 255)) return -1;
       }
-      return is_flag(values[7]) || values[7] == 2 ? 11 : -1;
+      return is_flag(values[7]) || values[7] == 2 ? 12 : -1;
     }
     default:
       return -1;

@@ -1,18 +1,18 @@
-"""What ``on_error`` makes of an engine's batches in which some samples could not be read."""
+"""Fills the batches of an epoch, and applies ``on_error`` where samples cannot be read."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 import torch
 
-from ..._engine.decoder import Decoder, Images, Ticket
+from ..._engine.base import BatchEngine, Images, Ticket
 from ..._sources.source import Source
 from ..._transforms import sample_params
 from ..._transforms.geometry.crop_geometry import Refused
 from ..._transforms.pixels.erasing import Drawn
+from ..._transforms.plan import Plan
 from ...errors import DataError, DecodeError
 from ...hints import OnError, OnErrorName
 from ...storage.base import UNSIZED
@@ -23,17 +23,20 @@ from .refill import Refill
 
 _NONE = np.empty(0, np.int64)
 
+Moved = dict[str, torch.Tensor | list[torch.Tensor]]
+"""The fields that moved along with the images: a tensor (n, ...), or a tensor per image."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Filling:
     """A batch that an engine fills.
 
     Attributes:
-        indices: int64 (n,), what the sampler gave.
+        indices: int64 (n,), from the sampler.
         records: int64 (n,), their records.
         tried: positions of those that the engine was given.
         refused: why it was not given the others, by position.
-        ticket: of those; None where there are none.
+        ticket: of those that it was given; None where there are none.
         repeats: int64 (n,), how often each came before; None: nothing is random.
     """
 
@@ -47,13 +50,13 @@ class Filling:
 
 @dataclasses.dataclass(frozen=True)
 class _Made:
-    """What an engine made of the records of a batch, bad ones included."""
+    """What an engine made of the records of a batch, including those that failed."""
 
     images: Images
-    moved: dict[str, Any]
+    moved: Moved
 
-    def of(self, rows: Any) -> _Made:
-        """Of these records only: a slice, or an int64 tensor."""
+    def of(self, rows: slice | torch.Tensor) -> _Made:
+        """These records only: a slice, or positions (int64)."""
         images, at = self.images, range(len(next(iter(self.moved.values()), ())))
         chosen = at[rows] if isinstance(rows, slice) else rows.tolist()
         return _Made(
@@ -75,9 +78,9 @@ class Filled:
         records: int64 (n,), one for each image; fewer than were asked for where some were skipped.
         images: (n, 3, h, w), or a list of the views.
         bad: the samples that could not be read.
-        empty: there is no batch, since no sample is left for it.
-        refilled: samples taken from the order's end so far.
-        moved: the fields that moved along with the images, by name.
+        empty: there is no batch, because no sample is left.
+        refilled: samples taken from the end of the order so far.
+        moved: the fields that moved along with the images.
         repeats: int64 (n,), how often each came before; None: nothing is random.
         drawn: rectangles of these images for the device stage, or None.
     """
@@ -87,26 +90,27 @@ class Filled:
     bad: tuple[BadSample, ...] = ()
     empty: bool = False
     refilled: int = 0
-    moved: dict[str, Any] = dataclasses.field(default_factory=dict)
+    moved: Moved = dataclasses.field(default_factory=dict)
     repeats: np.ndarray | None = None
     drawn: Drawn | None = None
 
 
 class Filler:
-    """Fills the batches of one epoch, and makes of what fails what ``on_error`` says.
+    """Fills the batches of one epoch, and applies ``on_error`` to samples that fail.
 
     Args:
-        decoder: the engine.
+        engine: fills them.
         source: what it reads.
         seed, epoch: of the augmentation.
         on_error: see ``policy.py``.
-        refill: where batches are filled up from, with ``on_error="refill"``.
+        refill: fills batches up, with ``on_error="refill"``.
         left_out: indices of this epoch that came before its first batch, or None.
+        rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
     def __init__(
         self,
-        decoder: Decoder,
+        engine: BatchEngine,
         source: Source,
         *,
         seed: int,
@@ -114,24 +118,26 @@ class Filler:
         on_error: OnError,
         refill: Refill | None,
         left_out: np.ndarray | None,
+        rest: Plan | None = None,
     ) -> None:
-        self._decoder = decoder
+        self._engine = engine
         self._source = source
         self._seed = seed
         self._epoch = epoch
         self._on_error = on_error
         self._refill = refill
+        self._rest = rest
         self._number = 0  # of the batch that is finished next
         self._left_out = _NONE if left_out is None else left_out
         self._repeats = Repeats(len(source.store)) if source.plan.random else None
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 
-    def begin(self, indices: np.ndarray, *, timed: bool, early: bool = False) -> Filling:
-        """Begin to fill the next batch, with ``indices``; ``timed``, ``early``: see ``Draws``."""
+    def begin(self, indices: np.ndarray, *, timed: bool) -> Filling:
+        """Start to fill the next batch, of ``indices``; ``timed``: see ``Draws``."""
         records = self._source.lookup(indices)
         repeats = None if self._repeats is None else self._repeats.count(records)
-        return self._begin(indices, records, repeats, timed, early)
+        return self._begin(indices, records, repeats, timed)
 
     def _begin(
         self,
@@ -139,25 +145,23 @@ class Filler:
         records: np.ndarray,
         repeats: np.ndarray | None,
         timed: bool,
-        early: bool = False,
     ) -> Filling:
         tried, refused = np.arange(len(records)), dict[int, DataError]()
         if self._on_error != "raise":
-            sized = self._decoder.store.sizes(records).min(axis=1, initial=1) > 0
+            sized = self._engine.store.sizes(records).min(axis=1, initial=1) > 0
             for i in np.flatnonzero(~sized).tolist():
-                refused[i] = self._decoder.error(DecodeError, UNSIZED, records, i)
+                refused[i] = self._engine.error(DecodeError, UNSIZED, int(records[i]))
             tried = np.flatnonzero(sized)
         ticket = None
         while ticket is None and (len(tried) or not len(records)):
             whole = len(tried) == len(records)
             try:
-                ticket = self._decoder.submit(
+                ticket = self._engine.submit(
                     records if whole else records[tried],
                     seed=self._seed,
                     epoch=self._epoch,
                     repeats=repeats if whole or repeats is None else repeats[tried],
                     timed=timed,
-                    **({"early": True} if early else {}),
                 )
             except Refused as error:
                 if self._on_error == "raise":
@@ -167,13 +171,13 @@ class Filler:
         return Filling(indices, records, tried, ticket, repeats, refused)
 
     def finish(self, filling: Filling) -> Filled:
-        """Wait for ``filling``, the oldest one, and make a batch of what came of it.
+        """Wait for ``filling``, the oldest one, and make a batch of the samples that are good.
 
         Raises:
             DataError: a sample failed that is not to be skipped or replaced.
             concurrent.futures.CancelledError: it was cancelled.
         """
-        filled, rest = self._finished(filling), self._decoder.rest
+        filled, rest = self._finished(filling), self._rest
         if rest is None or not rest.erasing or filled.empty or isinstance(filled.images, list):
             return filled
         height, width = filled.images.shape[2:]
@@ -212,7 +216,7 @@ class Filler:
             bad.append(policy.bad_sample(index, error, actions[i]))
         kept = policy.kept([i for i in range(n) if i not in failed], n, actions)
         rows = {int(position): row for row, position in enumerate(filling.tried)}
-        # A copy: these batches are few.
+        # A copy, because such batches are few.
         made = made.of(torch.tensor([rows[i] for i in kept], dtype=torch.int64, device="cpu"))
         which = np.array(kept, np.int64)
         return Filled(
@@ -225,7 +229,7 @@ class Filler:
         )
 
     def _settled(self, filling: Filling) -> tuple[_Made, dict[int, DataError]]:
-        """What was made of those that were tried, and what failed, by position in the batch."""
+        """What the engine made, and the errors, by position in the batch."""
         failed = dict(filling.refused)
         made = _Made(torch.empty(0), {})
         ticket = filling.ticket
@@ -237,12 +241,12 @@ class Filler:
         return made, failed
 
     def _fill_up(self, filling: Filling, refill: Refill, number: int) -> Filled:
-        """Batch ``number`` of the order, made anew until none of its samples is bad."""
+        """Batch ``number`` of the order, made again until none of its samples is bad."""
         positions = refill.own(number)
         repeats = dict(zip(positions, [] if filling.repeats is None else filling.repeats.tolist()))
         bad: list[BadSample] = []
         made, failed = self._settled(filling)
-        # What was taken from the end meanwhile is no longer this batch's to have or to lose.
+        # Positions that others have taken from the end meanwhile no longer belong to this batch.
         lost = [i for i in sorted(failed) if i < len(positions)]
         while lost:
             for i in lost:
@@ -250,7 +254,7 @@ class Filler:
             positions = refill.instead(number, positions, lost)
             if refill.hopeless(len(bad)) or not refill.complete(positions):
                 break
-            del made  # its slab is free for the batch made anew
+            del made  # frees its slab for the next attempt
             filling = self._again(positions, repeats)
             made, failed = self._settled(filling)
             lost = sorted(failed)
@@ -268,8 +272,8 @@ class Filler:
         )
 
     def _again(self, positions: list[int], repeats: dict[int, int]) -> Filling:
-        """Begin to fill a batch with these positions of the order."""
-        assert self._refill is not None, "only a batch that is filled up is made anew"
+        """Start to fill a batch with these positions of the order."""
+        assert self._refill is not None, "only batches that are filled up are made again"
         indices = np.array([self._refill.index(at) for at in positions], np.int64)
         before = None
         if self._repeats is not None:

@@ -1,4 +1,4 @@
-"""What becomes of samples that cannot be made: counted, bounded, reported."""
+"""Samples that cannot be read: counted, limited, reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 3  # samples that the line at the end of an epoch names
 
 @dataclasses.dataclass(frozen=True)
 class BadSample:
-    """One sample that could not be made.
+    """One sample that could not be read.
 
     Attributes:
         index: what the sampler asked for; of an IterableDataset, how many samples came before it
@@ -34,8 +34,8 @@ class BadSample:
     action: OnErrorName
 
 
-def check(on_error: Any, max_errors: Any) -> None:
-    """Raise UsageError for arguments that cannot work."""
+def check(on_error: object, max_errors: object) -> None:
+    """Raise UsageError for arguments that are not valid."""
     if not callable(on_error) and on_error not in get_args(OnErrorName):
         raise UsageError(
             "on_error: expected 'raise', 'skip', 'replace', 'refill' or a callable, got "
@@ -50,7 +50,7 @@ def check(on_error: Any, max_errors: Any) -> None:
 
 
 def action_for(on_error: OnError, index: Any, error: Exception) -> OnErrorName:
-    """What to do about ``error``: a callable is asked."""
+    """What to do about ``error``; asks ``on_error`` where it is a callable."""
     if isinstance(on_error, str):
         return on_error
     action = on_error(index, error)
@@ -63,7 +63,7 @@ def action_for(on_error: OnError, index: Any, error: Exception) -> OnErrorName:
 
 
 def bad_sample(index: Any, error: Exception, action: OnErrorName) -> BadSample:
-    """The entry for the log. ``file``: a DataError's path, or what an OSError names."""
+    """The entry for the log; its file is the path of a DataError or an OSError."""
     file = error.path if isinstance(error, DataError) else getattr(error, "filename", None)
     return BadSample(
         index=index,
@@ -74,16 +74,16 @@ def bad_sample(index: Any, error: Exception, action: OnErrorName) -> BadSample:
 
 
 def kept(good: Sequence[int], n: int, actions: Mapping[int, OnErrorName]) -> list[int]:
-    """Which of ``n`` samples make the batch, one entry a sample of it.
+    """Which of ``n`` samples make the batch, one entry per sample of it.
 
     Args:
-        good: positions that could be made, ascending.
-        n: positions in all.
-        actions: of each position that could not.
+        good: positions that could be read, ascending.
+        n: how many positions there are.
+        actions: what to do about each position that could not.
 
     Returns:
-        Positions out of ``good``. In the place of one to be replaced stands the next good one of
-        the same batch (around its end): a sample from elsewhere might be of another split.
+        Positions from ``good``. A sample to be replaced becomes the next good one of the same batch
+        (after the last comes the first): a sample from elsewhere might belong to another split.
     """
     if not good:
         return []
@@ -102,10 +102,10 @@ class BadSamples:
     """The bad samples of one epoch.
 
     Args:
-        limit: a number of samples, or a share of the epoch as a float; at least one is let pass
-            where the share is not 0.
-        length: samples in the epoch, or None where it is not known: then the share is of those
-            that came so far.
+        limit: how many may fail: a number of samples, or a share of the epoch as a float, which
+            is at least one sample unless it is 0.
+        length: samples in the epoch; None where it is not known: then the share is of the samples
+            so far.
     """
 
     def __init__(self, limit: float, length: int | None) -> None:
@@ -114,7 +114,7 @@ class BadSamples:
         self._length = length
 
     def add(self, entries: Sequence[BadSample], samples: int) -> None:
-        """Count ``entries``; ``samples`` came so far, these among them.
+        """Count ``entries``; ``samples``: how many came so far, including these.
 
         Raises TooManyErrors beyond the limit.
         """
@@ -128,13 +128,13 @@ class BadSamples:
             last = self.entries[-1]
             raise TooManyErrors(
                 f"{len(self.entries)} samples of this epoch could not be read and max_errors="
-                f"{self._limit} lets {allowed} pass; the last one, sample {last.index!r}: "
-                f"{last.error}; stats()['errors'] lists them, a larger max_errors lets more pass",
+                f"{self._limit} allows {allowed}; the last one, sample {last.index!r}: "
+                f"{last.error}; stats()['errors'] lists them, a larger max_errors allows more",
                 path=last.file,
             )
 
     def report(self, epoch: int, samples: int) -> None:
-        """The line at the end of an epoch, where there was anything; ``samples`` as in ``add``."""
+        """Log a line at the end of an epoch with errors; ``samples`` as in ``add``."""
         if not self.entries:
             return
         first = "; ".join(

@@ -1,37 +1,37 @@
-"""``on_error="refill"``: batches are filled up out of the end of the epoch's order.
+"""``on_error="refill"``: batches are filled up from the end of the epoch's order.
 
-A sample that cannot be made gives its place to the last one of the order that nobody has had yet.
-So every batch before the end keeps the samples that it would have had and its size, and the epoch
-gets shorter at its end. Which samples fill up depends on nothing but the order and on which samples
-are bad: batches are settled one after the other, however many are under way.
+A sample that cannot be read is replaced by the last one of the order that has not been used yet. So
+every batch before the end keeps its other samples and its size, and the epoch gets shorter at its
+end. Which samples fill up depends only on the order and on which samples are bad, because batches
+are settled one after the other, however many are in flight.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 
 class Refill:
-    """What is left of an epoch's order, seen from its end.
+    """What is left of an epoch's order, from its end.
 
     Args:
         size: of a batch.
-        drop_last: a last batch that is smaller is left out.
+        drop_last: drop a last batch that is smaller.
         limit: ``max_errors``.
         spent: samples that were taken from the end before this iteration.
 
     Attributes:
-        order: gives the whole order, once its first batch has been drawn; set by who draws it.
+        order: returns the whole order, once its first batch has been drawn; the iterator sets it.
         spent: samples taken from the end so far.
     """
 
     def __init__(self, size: int, *, drop_last: bool, limit: float, spent: int) -> None:
-        self.order: Callable[[], Any] = tuple
+        self.order: Callable[[], Sequence[Any] | np.ndarray] = tuple
         self.spent = spent
         self._size = size
         self._drop_last = drop_last
@@ -43,9 +43,9 @@ class Refill:
         return list(range(number * self._size, end))
 
     def instead(self, number: int, positions: list[int], lost: list[int]) -> list[int]:
-        """The positions to make batch ``number`` of, after ``positions[i]`` failed for i in lost.
+        """New positions for batch ``number``, after ``positions[i]`` failed for i in ``lost``.
 
-        Where the order has too few left, the batch is smaller.
+        The batch is smaller where the order has too few left.
         """
         end = len(self.order()) - self.spent
         count = max(0, min(len(lost), end - (number + 1) * self._size))
@@ -56,23 +56,23 @@ class Refill:
         return [position for position in new if position is not None]
 
     def complete(self, positions: list[int]) -> bool:
-        """Whether these make a batch: not where there are none, or too few for ``drop_last``."""
+        """Whether these make a batch: there are some, and with ``drop_last`` enough."""
         return len(positions) >= (self._size if self._drop_last else 1)
 
     def hopeless(self, errors: int) -> bool:
-        """Whether one batch has more errors than ``max_errors`` lets the epoch have."""
+        """Whether one batch has more errors than ``max_errors`` allows for the epoch."""
         allowed = self._limit
         if isinstance(allowed, float):
             allowed = math.ceil(allowed * len(self.order()))
         return errors > allowed
 
     def index(self, position: int) -> Any:
-        """What the order has at ``position``."""
+        """The index at ``position`` of the order."""
         order = self.order()
         return int(order[position]) if isinstance(order, np.ndarray) else order[position]
 
     def repeats(self, position: int) -> int:
-        """How often that stands before ``position`` too."""
+        """How often the same index comes before ``position``."""
         before, index = self.order()[:position], self.index(position)
         if isinstance(before, np.ndarray):
             return int(np.count_nonzero(before == index))

@@ -1,4 +1,4 @@
-"""How a loader's batches reach the caller: the device, what is done there, ``batch_transform``."""
+"""How batches reach the caller: move them to the device, finish them there, ``batch_transform``."""
 
 from __future__ import annotations
 
@@ -16,43 +16,43 @@ from ..._transforms.plan import Plan
 from .. import decode_device
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import Progress
 from ..resources import Resources, mover_of
 from ..route import EngineRoute, Route
 from ..stream import BatchStream
 from ..workers import randomness
 
-if TYPE_CHECKING:  # what batches in host memory do not need
+if TYPE_CHECKING:  # batches in host memory do not need these
     from ..._base.devices.mover import Mover
     from ..._engine.device_stage import DeviceStage
     from ..decode_device import Choice
 
 
 @dataclasses.dataclass(frozen=True)
-class Levels:
-    """A batch of an engine whose images the device stage has yet to finish.
+class UnfinishedBatch:
+    """A batch of an engine with uint8 images, which the device stage finishes.
 
     Attributes:
         batch: as ``collate`` makes it, with images in uint8.
-        drawn: the rectangles of these images, or None.
+        drawn: the rectangles to erase in these images, or None.
     """
 
     batch: Any
     drawn: Drawn | None
 
 
-def rest(config: LoaderConfig, choice: Choice | None, source: Source) -> Plan | None:
-    """The plan of which an engine leaves the end to the device; None where it does all.
+def device_plan(config: LoaderConfig, choice: Choice | None, source: Source) -> Plan | None:
+    """The plan whose last steps run on the device; None if the engine does all of them.
 
-    A ``collate_fn`` of the user's is given finished images, and DALI's are on the device already.
+    A ``collate_fn`` of the user's must get finished images, and DALI's are on the device already.
     """
     plan = source.plan
-    if not config.accelerated or config.collates or source.tensors:
+    if not config.accelerated or config.custom_collate or source.tensors:
         return None
     if not isinstance(plan, Plan) or plan.channels != 3:
         return None
-    if decode_device.decoding(config, choice, source).engine == "dali":
+    if decode_device.decoding(config, choice, source).engine.on_device:
         return None
     return plan if plan.lut is not None or plan.erasing else None
 
@@ -64,7 +64,7 @@ def deliver(
     plan: EpochPlan,
     inner: BatchStream,
 ) -> BatchStream:
-    """``inner``, with its batches moved to the device and transformed as ``config`` says."""
+    """The batches of ``inner``, moved to the device and transformed as ``config`` says."""
     mover = mover_of(config, resources)
     if mover is None and config.batch_transform is None:
         return inner
@@ -72,26 +72,27 @@ def deliver(
 
     stage = None
     source = plan.route.source if isinstance(plan.route, EngineRoute) else None
-    left = None if source is None else rest(config, resources.choice, source)
+    left = None if source is None else device_plan(config, resources.choice, source)
     if mover is not None and left is not None:
-        stage = _stage(config, left, mover)
+        stage = _stage(config, resources, left, mover)
     if mover is not None:
         made = () if resources.engine is None else resources.engine[1].rings
         rings = (*made, resources.ring, resources.warm)
         mover.rings = tuple(ring for ring in rings if ring is not None)
     transform = _in_place(config, plan.route) or config.batch_transform
-    finisher = _Finisher(config, cursor, plan.progress, inner, mover, stage, transform)
+    finisher = _EpochFinisher(config, cursor, plan.progress, inner, mover, stage, transform)
     return Delivery(inner, mover, finisher, plan.stamps)
 
 
 def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None:
-    """``batch_transform`` in the memory of batches that nobody else has; None: it makes new ones.
+    """``batch_transform`` as a function that works in place; None if that is not possible.
 
-    Rows of a TensorDataset and what a ``collate_fn`` of the user's returns may be kept by others.
+    Only for batches that nothing else can refer to: the user may have kept the rows of a
+    TensorDataset, or what a ``collate_fn`` returned.
     """
     if config.accelerated or not isinstance(route, EngineRoute) or not route.decodes:
         return None
-    if config.batch_transform is None or config.collates:
+    if config.batch_transform is None or config.custom_collate:
         return None
     from ..._transforms.pixels import mixing
 
@@ -99,20 +100,20 @@ def _in_place(config: LoaderConfig, route: Route) -> Callable[[Any], Any] | None
     return changed
 
 
-def _stage(config: LoaderConfig, plan: Plan, mover: Mover) -> DeviceStage:
+def _stage(config: LoaderConfig, resources: Resources, plan: Plan, mover: Mover) -> DeviceStage:
     """The device stage of ``plan``, kept from epoch to epoch."""
     from ..._engine.device_stage import DeviceStage
 
-    known: tuple[Plan, DeviceStage] | None = mover.kept
-    if known is None or not known[0].same_as(plan):
-        with mover.accelerator.side():  # where its table is made and used
-            known = plan, DeviceStage(plan, mover.accelerator.device, config.memory_format)
-        mover.kept = known
-    return known[1]
+    known = resources.stage
+    if known is None or known[0] is not mover or not known[1].same_as(plan):
+        with mover.accelerator.side():  # its table is made in the stream that uses it
+            made = DeviceStage(plan, mover.accelerator.device, config.memory_format)
+        known = resources.stage = mover, plan, made
+    return known[2]
 
 
-class _Finisher:
-    """What is done with each batch of one epoch; see ``Finisher``."""
+class _EpochFinisher:
+    """Finishes each batch of one epoch; see ``Finisher``."""
 
     def __init__(
         self,
@@ -126,28 +127,28 @@ class _Finisher:
     ) -> None:
         self._cursor = cursor
         self._progress = progress
-        self._shown: Progress | None = progress
+        self._current: Progress = progress
         self._accelerator = None if mover is None else mover.accelerator
         self._stage = stage
         self._transform = transform
         self._left_out = config.left_out
         self._seed = config.seed
         if self._seed is None and self._transform is not None:
-            # Drawn once an epoch, as torch draws what its workers are seeded with.
+            # The seed that was drawn for the workers or the augmentation, as torch does each epoch.
             drawn = getattr(inner, "_base_seed", None)
             self._seed = cursor.base_seed if drawn is None else drawn
-        # DataPipes and batches out of order are counted by nobody else.
-        self._counts, self._uncounted = isinstance(inner, Observed), 0
+        # Progress does not count the batches of DataPipes and of in_order=False.
+        self._counts, self._taken = isinstance(inner, Observed), 0
 
     def to_move(self, item: Any) -> Any:
-        if not isinstance(item, Levels):
+        if not isinstance(item, UnfinishedBatch):
             return item
         columns = None if item.drawn is None else item.drawn.columns()
         return item.batch, columns
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
         batch = moved
-        if isinstance(item, Levels):
+        if isinstance(item, UnfinishedBatch):
             assert self._stage is not None
             batch, columns = moved
             batch = with_images(batch, self._stage(images_of(batch), item.drawn, columns))
@@ -158,20 +159,20 @@ class _Finisher:
             return self._transform(batch)
 
     def note(self) -> tuple[int, Progress]:
-        self._uncounted += 1
-        number = self._uncounted if self._counts else self._progress.batches
+        self._taken += 1
+        number = self._taken if self._counts else self._progress.batches
         note = dataclasses.replace(self._progress, workers=list(self._progress.workers))
         return self._left_out + number - 1, note
 
     def returned(self, note: Progress) -> None:
-        # Unless another epoch has begun meanwhile.
-        if self._cursor.progress is self._shown:
-            self._cursor.progress = self._shown = note
+        # Otherwise another epoch has begun meanwhile.
+        if self._cursor.progress is self._current:
+            self._cursor.progress = self._current = note
 
 
 def split(config: LoaderConfig, choice: Choice | None, source: Source, plan: Plan) -> str:
     """Where the parts of ``plan`` run, in words."""
-    if rest(config, choice, source) is None:
+    if device_plan(config, choice, source) is None:
         return plan.split
     whole, engine = plan.split.split(", "), plan.levels().split.split(", ")
     device = ", ".join(part for part in whole if part not in engine)
@@ -206,6 +207,6 @@ def _how(config: LoaderConfig, route: Route) -> str:
     else:
         origin = "each batch is copied into"
     return (
-        f"copied on a stream of its own, {config.prefetch_device} batches ahead, out of slabs that "
-        f"{origin} and that are pinned once; pin_memory has nothing to do here"
+        f"copied on a side stream, {config.prefetch_device} batches ahead, from pinned slabs that "
+        f"{origin}; pin_memory has no effect"
     )

@@ -1,34 +1,36 @@
-"""The transfer stage: batches on the device, copied beside the caller's work.
+"""The transfer stage: moves batches to the device while the caller computes.
 
 How it runs
-    Everything happens on the consumer's thread, within ``next``; the device works by itself. There
-    is one side stream for the loader's life. ``next`` takes batches from the iterator behind until
-    ``ahead`` of them are on the device or on their way there besides the one it returns; but it
-    does not wait for a batch that is not ready while it has one to return.
-    For each batch, in the side stream: first, an event says that whatever the caller has put into
-    his stream so far is done (``follow``), as memory that he has let go of may be written to; then
+    Everything happens on the consumer's thread, inside ``next``; the device works asynchronously.
+    There is one side stream for the loader's life. ``next`` takes batches from the inner stream
+    until ``ahead`` of them are on the device or in flight, in addition to the one it returns. But
+    if it has a batch to return, it does not wait for one that is not ready.
+    For each batch, the side stream first waits for an event that marks everything the caller has
+    queued so far (``follow``): memory that the caller has freed may be reused for the copies. Then
     come the copies, the device stage, ``batch_transform``, and a mark. When the batch is returned,
-    the caller's stream waits for its mark (``hand_over``): he sees it only when it is whole.
-    Host memory belongs to a *flight* until the mark behind its copies is done: the batch itself,
-    and the slab that it was staged in. Only then may an engine fill its slab again.
-    At most ``ahead + 1`` flights are under way when ``next`` begins; beyond that the host waits for
-    the oldest. A copy waits for the caller's earlier steps, so the host is at most ``ahead + 3``
-    steps ahead of the device, and neither host nor device memory grows.
+    the caller's stream waits for the mark (``hand_over``), so the caller only sees complete ones.
+    Until the mark after its copies is done, a *transfer in flight* owns the host memory: the batch
+    itself, and the slab that it was staged in. Only then may an engine fill its slab again.
+    At most ``ahead + 1`` transfers are in flight when ``next`` starts; if there are more, the host
+    waits for the oldest. A copy waits for the caller's earlier steps, so the host is at most
+    ``ahead + 3`` steps ahead of the device, and neither host nor device memory grows.
 What is pinned
-    Slabs, once, when a batch first comes in one: those of the engine, those of shared memory that
-    workers collate into, and for any other batch our own, into which it is copied first. None of
-    them leaves this stage: the caller gets device memory. Small batches are not staged.
+    Slabs, when a batch first arrives in one: the engine's, and the shared memory that workers
+    collate into. Any other batch is first copied into a pinned slab of this stage. No slab is
+    handed out: the caller gets device memory. Small batches are not staged.
 How it ends
-    success    the iterator behind is exhausted: what is under way is returned, then StopIteration.
-    failure    an error behind, or in ``batch_transform``, travels in the place of its batch; those
-               after it can still be had. Copies of it that had begun are a flight like others.
+    success    the inner stream is exhausted: batches in flight are returned, then StopIteration.
+    failure    an error of the inner stream or of ``batch_transform`` takes the place of its batch;
+               the batches after it can still be taken. Copies that had started are a transfer in
+               flight like any other.
     cancel     an exception from outside (Ctrl-C) while a batch is being moved loses that batch; its
-               copies are a flight like others.
-    early exit ``close``, or dropping the iterator, waits until every flight has ended; then its
-               host memory may go.
-    capture    of a CUDA graph: nobody may ask CUDA anything then, so ``next`` raises, and flights
-               of an iterator that is let go of are waited for by the next one that is used.
-    fork       a child has no device: there ``next`` raises, and letting go does nothing.
+               copies are a transfer in flight like any other.
+    early exit ``close``, or dropping the iterator, waits for all transfers in flight; then their
+               host memory is freed.
+    capture    while a CUDA graph is captured, CUDA must not be queried: ``next`` raises, and the
+               transfers of an iterator that is dropped are waited for by the next ``next`` of any
+               iterator.
+    fork       a child has no device: ``next`` raises there, and dropping the iterator does nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ import functools
 import os
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
@@ -52,82 +54,84 @@ from ...errors import UsageError
 from ..producer import below
 from ..stream import BatchStream
 
-_SAMPLED = 16  # without a timeline, the copies of one batch in so many are timed
+_Note = TypeVar("_Note")
+
+_SAMPLED = 16  # without a timeline, only one in so many batches is timed
 
 
-# What went while a graph was captured, with copies under way.
-_left = list["_Flights"]()
+# Transfers in flight whose iterator was dropped while a CUDA graph was captured.
+_orphaned = list["_InFlight"]()
 
 
-class _Flights:
-    """Host memory that copies read from, until they are done. Its end waits for all of them."""
+class _InFlight:
+    """Owns host memory until the copies from it are done. Deleting it waits for all of them."""
 
     def __init__(self, accelerator: Accelerator | None) -> None:
         self._accelerator = accelerator
         self._pid = os.getpid()
-        self._flying = collections.deque[tuple[Mark, list[Any], Callable[[], None] | None]]()
+        self._transfers = collections.deque[tuple[Mark, list[object], Callable[[], None] | None]]()
 
     def __len__(self) -> int:
-        return len(self._flying)
+        return len(self._transfers)
 
-    def add(self, mark: Mark, held: list[Any], landed: Callable[[], None] | None) -> None:
-        """Keep ``held`` until ``mark`` is done, and call ``landed`` then."""
-        self._flying.append((mark, held, landed))
+    def add(self, mark: Mark, held: list[object], done: Callable[[], None] | None) -> None:
+        """Keep ``held`` until ``mark`` is done, and call ``done`` then."""
+        self._transfers.append((mark, held, done))
 
     def settle(self, most: int = 0) -> None:
-        """Let go of what is done; wait until at most ``most`` flights are left."""
-        if not self._flying or os.getpid() != self._pid:
+        """Free what is done, and wait until at most ``most`` transfers are left."""
+        if not self._transfers or os.getpid() != self._pid:
             return
         if self._accelerator is not None and self._accelerator.capturing():
             return
-        while self._flying:
-            mark, _, landed = self._flying[0]
+        while self._transfers:
+            mark, _, done = self._transfers[0]
             if not mark.done():
-                if len(self._flying) <= most:
+                if len(self._transfers) <= most:
                     return
                 mark.wait()
-            self._flying.popleft()
-            if landed is not None:
-                landed()
+            self._transfers.popleft()
+            if done is not None:
+                done()
 
     def __del__(self) -> None:
         self.settle()
-        if self._flying and os.getpid() == self._pid:
-            _left.append(self)
+        if self._transfers and os.getpid() == self._pid:
+            _orphaned.append(self)
 
 
 @dataclasses.dataclass
-class _Landing:
-    """A batch on the device or on its way there, or the error in its place."""
+class _Pending(Generic[_Note]):
+    """A batch on the device or in flight, or the error in its place."""
 
-    note: Any
+    note: _Note
     samples: int = 0
     batch: Any = None
     mark: Mark | None = None
     error: Exception | None = None
 
 
-class Finisher(Protocol):
-    """What a loader makes of what the iterator behind gave, and what it wants to know."""
+class Finisher(Protocol[_Note]):
+    """What to do with each item of the inner stream; a loader implements it."""
 
     def to_move(self, item: Any) -> Any:
-        """What of it goes to the device."""
+        """The part of ``item`` to move to the device."""
 
     def finish(self, item: Any, moved: Any, number: int) -> Any:
-        """The caller's batch; ``number`` counts batches within the epoch. In the side stream."""
+        """The caller's batch, made in the side stream; ``number`` counts the epoch's batches."""
 
-    def note(self) -> tuple[int, Any]:
-        """The number of the batch that was just taken, and how far the iterator behind has come."""
+    def note(self) -> tuple[int, _Note]:
+        """The number of the batch that was just taken, and the inner stream's progress."""
 
-    def returned(self, note: Any) -> None:
-        """The batch that ``note`` was made behind, or its error, goes to the caller now."""
+    def returned(self, note: _Note) -> None:
+        """The caller gets the batch, or the error, after which ``note`` was taken."""
 
 
 @contextlib.contextmanager
-def _ordinary() -> Iterator[None]:
-    """Within it, tensors are made that gradients can be taken with.
+def _no_inference_mode() -> Iterator[None]:
+    """Within it, new tensors support autograd.
 
-    A batch that is moved while the caller is in inference mode may reach him when he trains.
+    A batch that is moved while the caller is in inference mode may be used for training later.
     """
     if not torch.is_inference_mode_enabled():
         yield
@@ -136,18 +140,18 @@ def _ordinary() -> Iterator[None]:
         yield
 
 
-class Delivery(Iterator[Any]):
-    """The batches of ``inner`` as the caller gets them: on the device, finished.
+class Delivery(Iterator[Any], Generic[_Note]):
+    """The batches of ``inner``, moved to the device and finished for the caller.
 
     Args:
         inner: gives batches in host memory.
-        mover: to the device; None leaves batches in host memory.
-        finisher: what else is done with them.
-        stamps: where times are added up.
+        mover: moves them to the device; None leaves them in host memory.
+        finisher: finishes each batch.
+        stamps: collects times.
     """
 
     def __init__(
-        self, inner: BatchStream, mover: Mover | None, finisher: Finisher, stamps: Stamps
+        self, inner: BatchStream, mover: Mover | None, finisher: Finisher[_Note], stamps: Stamps
     ) -> None:
         self._inner = inner
         self._mover = mover
@@ -155,10 +159,10 @@ class Delivery(Iterator[Any]):
         self._stamps = stamps
         self._taken = stamps.held = []
         self._ahead = 0 if mover is None else mover.ahead
-        self._ready = collections.deque[_Landing]()
-        self._flights = _Flights(None if mover is None else mover.accelerator)
+        self._ready = collections.deque[_Pending[_Note]]()
+        self._in_flight = _InFlight(None if mover is None else mover.accelerator)
         self._ended = False
-        self._moved = self._timed = 0  # batches so far; how many there were when one was timed
+        self._moved = self._timed = 0  # batches moved; the value of that when one was last timed
         self._pid = os.getpid()
 
     def __len__(self) -> int:
@@ -171,14 +175,12 @@ class Delivery(Iterator[Any]):
     def __next__(self) -> Any:
         if self._mover is not None:
             if os.getpid() != self._pid:
-                raise UsageError(
-                    "the iterator is of the process before the fork; make one in this one"
-                )
-            self._mover.accelerator.follow()  # first: it refuses where a graph is captured
-            while _left:
-                _left.pop().settle()
-            # The loop's own time: what is waited for is its earlier steps.
-            self._flights.settle(self._ahead + 1)
+                raise UsageError("this iterator was made before the fork: make one in this process")
+            self._mover.accelerator.follow()  # first, because it raises while a graph is captured
+            while _orphaned:
+                _orphaned.pop().settle()
+            # Not counted as waiting for data: the device is busy with the loop's earlier steps.
+            self._in_flight.settle(self._ahead + 1)
         begin = time.perf_counter_ns()
         while self._wants():
             self._pull()
@@ -186,25 +188,25 @@ class Delivery(Iterator[Any]):
             self._finisher.returned(self._finisher.note()[1])
             self._stamps.exhausted(begin)
             raise StopIteration
-        landing = self._ready.popleft()
-        self._finisher.returned(landing.note)
-        if landing.error is not None:
+        pending = self._ready.popleft()
+        self._finisher.returned(pending.note)
+        if pending.error is not None:
             try:
-                raise landing.error
+                raise pending.error
             finally:
-                del landing  # its traceback holds this frame: the cycle would keep what is behind
-        batch, mark = landing.batch, landing.mark
+                del pending  # its traceback refers to this frame: a cycle that keeps inner alive
+        batch, mark = pending.batch, pending.mark
         if self._mover is not None and mark is not None:
             self._mover.accelerator.hand_over(mark, lambda: nested.tensors(batch))
-        self._stamps.handed(landing.samples, begin)
+        self._stamps.handed(pending.samples, begin)
         return batch
 
     def close(self) -> None:
-        """End this epoch now; afterwards no copy is under way (but while a graph is captured)."""
+        """End this epoch now; then no copy is in flight (unless a graph is being captured)."""
         self._ended = True
         self._ready.clear()
         self._inner.close()
-        self._flights.settle()
+        self._in_flight.settle()
 
     def _wants(self) -> bool:
         """Whether to take one more batch now."""
@@ -213,33 +215,33 @@ class Delivery(Iterator[Any]):
         if not self._ready:
             return True
         if self._ready[-1].error is not None:
-            return False  # raised first: it may be the last thing that the iterator behind does
+            return False  # raise it first: the inner stream may end after it
         return self._inner.ready()
 
     def _pull(self) -> None:
-        """Take one more batch, and begin to move it."""
+        """Take one more batch, and start to move it."""
         try:
             item = next(self._inner)
         except StopIteration:
             self._ended = True
             return
-        except Exception as error:  # noqa: BLE001 - raised at its batch; those before it come first
-            self._ready.append(_Landing(self._finisher.note()[1], error=below(error)))
+        except Exception as error:  # noqa: BLE001 - raised in place of its batch, after the batches before it
+            self._ready.append(_Pending(self._finisher.note()[1], error=below(error)))
             return
         samples = self._taken.pop()
         number, note = self._finisher.note()
-        landing = _Landing(note, samples)
+        pending = _Pending(note, samples)
         try:
             if self._mover is None:
-                landing.batch = self._finisher.finish(item, self._finisher.to_move(item), number)
+                pending.batch = self._finisher.finish(item, self._finisher.to_move(item), number)
             else:
-                landing.mark, landing.batch = self._move(self._mover, item, number)
+                pending.mark, pending.batch = self._move(self._mover, item, number)
         except Exception as error:  # noqa: BLE001 - as above
-            landing.error = below(error)
-        self._ready.append(landing)
+            pending.error = below(error)
+        self._ready.append(pending)
 
     def _move(self, mover: Mover, item: Any, number: int) -> tuple[Mark, Any]:
-        accelerator, stamps, held = mover.accelerator, self._stamps, list[Any]()
+        accelerator, stamps, held = mover.accelerator, self._stamps, list[object]()
         self._moved += 1
         weight = self._moved - self._timed
         timed = (
@@ -248,9 +250,9 @@ class Delivery(Iterator[Any]):
             or self._moved == 1
             or weight >= _SAMPLED
         )
-        landed: Callable[[Mark], None] | None = None
+        record: Callable[[Mark], None] | None = None
         try:
-            with _ordinary(), accelerator.side():
+            with _no_inference_mode(), accelerator.side():
                 begin = time.perf_counter_ns()
                 staged = mover.stage(self._finisher.to_move(item), held)
                 stamps.stage("staging", begin)
@@ -262,25 +264,27 @@ class Delivery(Iterator[Any]):
                 batch = self._finisher.finish(item, moved, number)
             if timed:
                 self._timed = self._moved
-                landed = functools.partial(_landed, accelerator, stamps, weight, began, copied)
+                record = functools.partial(
+                    _record_times, accelerator, stamps, weight, began, copied
+                )
         finally:
             mark = accelerator.mark(timed=timed)
-            self._flights.add(mark, held, landed and functools.partial(landed, mark))
+            self._in_flight.add(mark, held, record and functools.partial(record, mark))
         return mark, batch
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_inner":  # a copy that is being made has none yet
+        if name == "_inner":  # asked for by copy and pickle before __init__ has run
             raise AttributeError(name)
         return getattr(self._inner, name)
 
-    def __reduce__(self) -> Any:
-        return self._inner.__reduce__()  # torch's says that it cannot be pickled
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._inner.__reduce__()  # torch's iterators raise that they cannot be pickled
 
 
-def _landed(
+def _record_times(
     accelerator: Accelerator, stamps: Stamps, weight: int, began: Mark, copied: Mark, mark: Mark
 ) -> None:
-    """Add up what a batch took on the device, and what ``weight - 1`` others like it took."""
+    """Add the device times of a batch, as an estimate for ``weight`` batches."""
     copy_ns, device_ns = copied.since(began), mark.since(copied)
     stamps.work({"copy": weight * copy_ns, "device": weight * device_ns})
     if stamps.timeline is None:

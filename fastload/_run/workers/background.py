@@ -1,15 +1,17 @@
-"""Batches of a user's Dataset made ahead by one thread of this process: ``prefetch_thread=True``.
+"""Background: batches of a user's Dataset made ahead by one thread (``prefetch_thread=True``).
 
 How it runs
-    The consumer draws the tasks, since samplers are the user's code, and puts ``ahead`` of them
-    into a queue; the thread turns them into outcomes, in order. Each ``next`` adds and takes one.
+    The consumer draws the tasks, because samplers are the user's code, and keeps ``ahead`` of them
+    in a queue. The thread turns them into outcomes, in order. Each ``next`` adds one task and takes
+    one outcome.
 How it ends
     success    the tasks are exhausted: the thread ends after the last one.
-    failure    an error travels in the place of its batch.
-    early exit dropping the iterator puts its weak reference among the tasks, which ends the thread
-               after the batch that it makes. The exit of the interpreter does so too, and waits.
-After the last task there may be another one, as long as outcomes are taken (``completed.py``).
-The queue of results has no bound, as the number of tasks bounds it: a thread that never blocks on a
+    failure    an error takes the place of its batch.
+    early exit dropping the iterator puts its dead weak reference into the queue, which ends the
+               thread after the batch that it is making. The exit of the interpreter also ends the
+               thread, and waits for it.
+After the last task, tasks may be inserted as long as outcomes are taken (``refilled.py``).
+The queue of results is unbounded, as the number of tasks bounds it: a thread that never blocks on a
 full queue can always be ended.
 """
 
@@ -21,18 +23,18 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from ...errors import UsageError
-from .tasks import Outcome, Task
+from .tasks import Outcome, OutcomeIterator, Task
 
 # How long the exit of the interpreter waits for a thread.
 _EXIT_S = 5.0
 
-# A task; None after the last one; the weak reference to an iterator that is gone.
+# A task; None after the last one; or the weak reference to an iterator that was dropped.
 _Item = Task | weakref.ref[Any] | None
 
-_running: set[_Producer] = set()
+_running: set[_Thread] = set()
 
 
 class Background(Iterator[Outcome]):
@@ -41,8 +43,11 @@ class Background(Iterator[Outcome]):
     Args:
         tasks: drawn on the consumer's thread.
         make: called on the thread.
-        ahead: tasks that are under way beside the one that is waited for.
-        wrapped: torch's iterator, which is asked for what else one may want to know.
+        ahead: tasks in flight in addition to the one that is waited for.
+        wrapped: torch's iterator, which answers for the length and all other attributes.
+
+    Attributes:
+        received: outcomes and errors taken so far.
     """
 
     def __init__(
@@ -50,68 +55,77 @@ class Background(Iterator[Outcome]):
         tasks: Iterator[Task],
         make: Callable[[Task], Outcome],
         ahead: int,
-        wrapped: Any,
+        wrapped: OutcomeIterator,
     ) -> None:
         self._wrapped = wrapped
-        self._drawn = tasks
+        self._tasks = tasks
         self._ahead = ahead
         self._pid = os.getpid()
-        self._under_way = 0
-        self.came = 0
-        """Tasks that something became of, if only an error."""
-        self._producer = _Producer(make)
-        # A C function as callback: see _iterator.
-        self._owned = weakref.ref(self, self._producer.items.put)
-        self._producer.start()
+        self._in_flight = 0
+        self.received = 0
+        self._thread = _Thread(make)
+        # The callback is a C function: one in Python could be interrupted by Ctrl-C, and what a
+        # finalizer raises is swallowed.
+        self._owned = weakref.ref(self, self._thread.items.put)
+        self._thread.start()
         for _ in range(ahead):
-            self._draw()
+            self._submit()
 
     def __next__(self) -> Outcome:
         if os.getpid() != self._pid:
-            raise UsageError("the iterator is of the process before the fork; make one in this one")
-        if self._under_way <= self._ahead:
-            self._draw()
-        if not self._under_way:
-            self._producer.items.put(None)
+            raise UsageError("this iterator was made before the fork: make one in this process")
+        if self._in_flight <= self._ahead:
+            self._submit()
+        if not self._in_flight:
+            self._thread.items.put(None)
             raise StopIteration
-        outcome = self._producer.next()
-        self._under_way -= 1  # not before: where Ctrl-C ends the wait, it is still to come
-        self.came += 1
+        outcome = self._thread.next()
+        self._in_flight -= 1  # not earlier: if Ctrl-C ends the wait, the outcome is still to come
+        self.received += 1
         if isinstance(outcome, BaseException):
             try:
                 raise outcome
             finally:
-                del outcome  # its traceback holds this frame: the cycle would keep the thread
+                del outcome  # its traceback refers to this frame: a cycle that keeps the thread
         if outcome is None:
             raise StopIteration
         return outcome
 
     def ready(self) -> bool:
         """Whether ``next`` would not wait."""
-        return self._producer.ready()
+        return self._thread.ready()
 
     def __len__(self) -> int:
         return len(self._wrapped)
 
-    def _draw(self) -> None:
-        task = next(self._drawn, None)
+    def _submit(self) -> None:
+        """Draw the next task, if there is one, and give it to the thread."""
+        task = next(self._tasks, None)
         if task is not None:
-            self._producer.items.put(task)
-            self._under_way += 1
+            self._thread.items.put(task)
+            self._in_flight += 1
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_wrapped":  # a copy that is being made has none yet
+        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
 
-class _Producer:
-    """The thread's side: no reference to the iterator, so that dropping the iterator ends it."""
+class _BackgroundGenerator(Protocol):
+    """``prefetch_generator.BackgroundGenerator``, a thread, as far as it is used here."""
+
+    queue: queue.Queue[tuple[bool, object]]
+
+    def join(self, timeout: float) -> None: ...
+
+
+class _Thread:
+    """The thread's side. It has no reference to the iterator, so dropping the iterator ends it."""
 
     def __init__(self, make: Callable[[Task], Outcome]) -> None:
-        self.items: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._make = make
-        self._thread: Any = None
+        self._generator: _BackgroundGenerator
         self._ended = False
         self._closing = threading.Event()
 
@@ -119,32 +133,33 @@ class _Producer:
         from prefetch_generator import BackgroundGenerator
 
         _running.add(self)
-        self._thread = BackgroundGenerator(self._produce(), max_prefetch=0)
+        self._generator = BackgroundGenerator(self._produce(), max_prefetch=0)
 
     def next(self) -> Outcome | BaseException | None:
-        """The next outcome; None after the last one."""
+        """The next outcome, or the error in its place; None after the last one."""
         if self._ended:
             return None
-        made, outcome = self._thread.queue.get()
-        if made:
-            return outcome  # type: ignore[no-any-return]
-        self._ended = True
-        return outcome if isinstance(outcome, BaseException) else None  # it ends with a type
+        more, outcome = self._generator.queue.get()
+        if more:
+            assert isinstance(outcome, (Outcome, Exception))
+            return outcome
+        self._ended = True  # the last item is StopIteration, the type, or an error
+        return outcome if isinstance(outcome, BaseException) else None
 
     def ready(self) -> bool:
         """Whether ``next`` would not wait."""
-        return self._ended or not self._thread.queue.empty()
+        return self._ended or not self._generator.queue.empty()
 
     def close(self) -> None:
         """End the thread, and wait for it."""
         self._closing.set()
         self.items.put(None)
-        self._thread.join(_EXIT_S)
+        self._generator.join(_EXIT_S)
 
-    def _produce(self) -> Iterator[Outcome | BaseException]:
+    def _produce(self) -> Iterator[Outcome | Exception]:
         try:
             while not self._closing.is_set():
-                item: _Item = self.items.get()
+                item = self.items.get()
                 if not isinstance(item, Task):
                     return
                 try:
@@ -156,8 +171,8 @@ class _Producer:
 
 
 def _close_all() -> None:
-    for producer in list(_running):
-        producer.close()
+    for thread in list(_running):
+        thread.close()
 
 
 atexit.register(_close_all)

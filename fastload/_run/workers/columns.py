@@ -1,23 +1,23 @@
-"""torch's default_collate in fewer steps, for samples of the types that most datasets give.
+"""Columns: torch's default_collate in fewer steps, for the types that most datasets give.
 
-A batch is made column by column. What torch does for each column by way of several checks and, for
-numbers, an element-wise conversion (30 us for 128 ints) is one step here where all samples are
-plainly of the same type. Whatever is not, torch's own function collates: the results, and the
-errors, are its own.
+A batch is collated column by column. For each column, torch makes several checks, and converts
+numbers one by one (30 us for 128 ints). If all samples of a column have the same common type, it is
+one step here. All other columns are collated by torch's function, so results and errors are the
+same as torch's.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch.utils.data._utils import collate as torchs
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-# Types of which torch makes one tensor of numbers, if all samples of a column have that type.
+# If all samples of a column have one of these types, torch makes a tensor of this dtype.
 _NUMBERS: Mapping[type, torch.dtype] = {
     int: torch.int64,
     float: torch.float64,
@@ -35,17 +35,20 @@ _DTYPES: Mapping[np.dtype[Any], torch.dtype] = {
 _NUMPYS = {dtype: kind for kind, dtype in _DTYPES.items()}
 
 SMALL_NBYTES = 1 << 20
-"""Columns of fewer bytes than this are made at once; malloc has warm memory for them."""
+"""Smaller columns are made by NumPy; malloc has warm memory for them."""
 
-# Fewer numbers than this torch converts as fast.
+# For fewer numbers, torch is as fast.
 _MANY = 8
 
 _shape = operator.attrgetter("shape")
 _strides = operator.attrgetter("strides")
 
-# torch's table unless somebody has put in something of his own, torch's functions for other types
-# among it (collate_str_fn leaves what it gets as it is).
-_TORCHS: Mapping[Any, Callable[..., Any]] = {
+CollateTable: TypeAlias = Mapping[type | tuple[type, ...], Callable[..., Any]]
+"""Functions that collate a column, by type: torch's ``default_collate_fn_map``."""
+
+# torch's table as it is if no user has changed it. A user may also register torch's own functions
+# for other types (collate_str_fn returns its argument unchanged).
+_TORCHS: CollateTable = {
     torch.Tensor: torchs.collate_tensor_fn,
     np.ndarray: torchs.collate_numpy_array_fn,
     (np.bool_, np.number, np.object_): torchs.collate_numpy_scalar_fn,
@@ -56,26 +59,35 @@ _TORCHS: Mapping[Any, Callable[..., Any]] = {
 }
 
 
+def torch_stack(
+    samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
+) -> torch.Tensor:
+    """torch's own way of stacking the tensors of a column."""
+    table: CollateTable = default_collate_fn_map
+    stacked: torch.Tensor = table[torch.Tensor](samples, collate_fn_map=collate_fn_map)
+    return stacked
+
+
 class Columns:
-    """Collates like default_collate, with the tensors stacked by ``stack``.
+    """Collates like default_collate, with tensors stacked by ``stack``.
 
     Args:
-        stack: called as the functions of torch's table are; None: torch's own. What somebody has
-            put into torch's table comes before it.
+        stack: called like the functions of torch's table; None: torch's own. It is not used if a
+            user has changed torch's table.
     """
 
-    def __init__(self, stack: Callable[..., Any] | None = None) -> None:
+    def __init__(self, stack: Callable[..., torch.Tensor] | None = None) -> None:
         self._stack = stack or torchs.collate_tensor_fn
         self._table = {**_TORCHS, torch.Tensor: self._stack}
 
     def __call__(self, samples: Any) -> Any:
         """The batch of ``samples``."""
-        own = default_collate_fn_map != _TORCHS
-        if own or type(samples) not in (list, tuple) or not samples:
+        changed = default_collate_fn_map != _TORCHS
+        if changed or type(samples) not in (list, tuple) or not samples:
             return torchs.default_collate(samples)  # type: ignore[no-untyped-call]
         return self._column(samples)
 
-    def _column(self, samples: Any) -> Any:
+    def _column(self, samples: Sequence[Any]) -> Any:
         kind = type(samples[0])
         if kind is torch.Tensor:
             return self._stack(samples, collate_fn_map=self._table)
@@ -92,34 +104,35 @@ class Columns:
             made = _arrays(samples)
             if made is not None:
                 return made
-        elif (kind is tuple or kind is list) and _as_long(samples):
-            # a list of columns for either, as in torch
+        elif (kind is tuple or kind is list) and _same_length(samples):
+            # a list of columns for both, as in torch
             return [self._column(column) for column in zip(*samples)]
         return torchs.collate(samples, collate_fn_map=self._table)
 
 
-def _numbers(samples: Any, kind: type) -> torch.Tensor | None:
-    """One tensor of numbers that all are of the type ``kind``; None where they are not."""
+def _numbers(samples: Sequence[Any], kind: type) -> torch.Tensor | None:
+    """One tensor of numbers; None if they are not all of the type ``kind``."""
     if set(map(type, samples)) != {kind}:
         return None
     dtype = _NUMBERS[kind]
     try:
         values = np.array(samples, _NUMPYS[dtype])
     except OverflowError:
-        return None  # torch has words of its own for it
+        return None  # torch raises its own error
     return _owned(values, dtype)
 
 
-def _arrays(samples: Any) -> torch.Tensor | None:
-    """One tensor of small arrays that plainly fit together; None where they may not."""
+def _arrays(samples: Sequence[Any]) -> torch.Tensor | None:
+    """One tensor of small arrays of one shape and dtype; None for all others."""
     first = samples[0]
-    # Large ones are better stacked by torch, on several threads, and into memory that is warm.
+    # Large arrays are better stacked by torch, with several threads and into warm memory.
     if not 0 < first.nbytes * len(samples) < SMALL_NBYTES or not first.ndim:
         return None
     dtype = _DTYPES.get(first.dtype)
     if dtype is None or not first.flags.writeable or set(map(type, samples)) != {np.ndarray}:
         return None
-    # torch refuses arrays that differ in shape, run backwards, or are fields of packed records
+    # torch refuses arrays that differ in shape, have negative strides, or are fields of packed
+    # records.
     if len(set(map(_shape, samples))) > 1:
         return None
     strides = {stride for each in set(map(_strides, samples)) for stride in each}
@@ -128,17 +141,17 @@ def _arrays(samples: Any) -> torch.Tensor | None:
     try:
         values = np.concatenate(samples, dtype=first.dtype, casting="no")
     except TypeError:
-        return None  # of several dtypes
+        return None  # they differ in dtype
     return _owned(values.reshape(len(samples), *first.shape), dtype)
 
 
 def _owned(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
-    """A copy in memory of torch's own, which can be resized, on its default device."""
+    """A copy on torch's default device, in memory that torch owns and can resize."""
     return torch.empty(values.shape, dtype=dtype).copy_(torch.from_numpy(values))
 
 
-def _as_long(samples: Any) -> bool:
-    """Whether all samples are of one length."""
+def _same_length(samples: Sequence[Any]) -> bool:
+    """Whether all samples have the same length."""
     try:
         return len(set(map(len, samples))) == 1
     except TypeError:

@@ -1,9 +1,9 @@
-"""Python objects that a dataset holds by the million, which worker processes come to copy.
+"""ObjectMemory: Python objects of a dataset that every forked worker ends up copying.
 
-A forked worker shares the memory of its parent until one of them writes to it. Using a Python
-object writes its reference count, and with that the page it lies in is copied: in the course of an
-epoch every worker comes to own a copy of every list of strings, tuples or numbers that the dataset
-looks into. Arrays have one reference count for all that is in them.
+A forked worker shares memory with its parent until one of them writes to a page. Using a Python
+object writes its reference count, so its page is copied. In the course of an epoch, every worker
+gets its own copy of each list of strings, tuples or numbers that the dataset uses. An array has one
+reference count for all of its elements.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from torch.utils.data import Dataset
 
-# Fewer are not worth a word, nor is less memory in all processes together.
+# Fewer objects, or less memory in all processes together, are not reported.
 _MANY = 100_000
 _LARGE_NBYTES = 64 << 20
 
-_LOOKED_AT = 200  # objects that the average size is taken of
-_DEPTH = 4  # of datasets within datasets
+_LOOKED_AT = 200  # number of objects whose average size is taken
+_DEPTH = 4  # how deeply nested datasets are searched
 
 REMEDY = (
     "keep text in one array (np.array(paths, dtype=bytes), or pyarrow) and numbers in NumPy "
@@ -31,13 +31,13 @@ REMEDY = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Held:
-    """The objects of one attribute.
+class ObjectMemory:
+    """The Python objects in one attribute of a dataset.
 
     Attributes:
         name: class of the dataset and name of the attribute.
-        count: objects.
-        nbytes: what they take together, extrapolated from some of them.
+        count: number of objects.
+        nbytes: their size in total, extrapolated from some of them.
     """
 
     name: str
@@ -45,21 +45,26 @@ class Held:
     nbytes: int
 
     def words(self, workers: int) -> str:
-        """What comes of them in ``workers`` processes."""
+        """Their effect in ``workers`` processes, as a sentence."""
         return (
             f"{self.name} holds {self.count:,} Python objects, about {self.nbytes / 1e6:,.0f} MB; "
-            f"using one writes its reference count, so each of {workers} worker processes comes to "
-            f"own a copy, {workers * self.nbytes / 1e6:,.0f} MB in all"
+            f"using one writes its reference count, so each of {workers} worker processes ends up "
+            f"with a copy, {workers * self.nbytes / 1e6:,.0f} MB in total"
         )
 
 
-def held(dataset: Any, workers: int) -> Held | None:
-    """What of ``dataset`` takes most memory in ``workers`` processes; None where that is little."""
+def object_memory(dataset: object, workers: int) -> ObjectMemory | None:
+    """The attribute of ``dataset`` whose copies take most memory; None if that is little.
+
+    Args:
+        dataset: any dataset.
+        workers: number of processes.
+    """
     found = max(_attributes(dataset, 0), key=lambda one: one.nbytes, default=None)
     return found if found is not None and found.nbytes * workers >= _LARGE_NBYTES else None
 
 
-def _attributes(dataset: Any, depth: int) -> Iterator[Held]:
+def _attributes(dataset: object, depth: int) -> Iterator[ObjectMemory]:
     for name, value in getattr(dataset, "__dict__", {}).items():
         values = value if isinstance(value, (list, tuple)) and len(value) < _MANY else [value]
         for inner in values if depth < _DEPTH else []:
@@ -68,16 +73,18 @@ def _attributes(dataset: Any, depth: int) -> Iterator[Held]:
         count = _count(value)
         if count >= _MANY:
             nbytes = round(count * _average(value))
-            yield Held(f"{type(dataset).__name__}.{name}", count, nbytes)
+            yield ObjectMemory(f"{type(dataset).__name__}.{name}", count, nbytes)
 
 
-def _count(value: Any) -> int:
+def _count(value: object) -> int:
+    if isinstance(value, (list, tuple, dict, set)):
+        return len(value)
     objects = isinstance(value, np.ndarray) and value.dtype == object and value.ndim > 0
-    return len(value) if isinstance(value, (list, tuple, dict, set)) or objects else 0
+    return len(value) if isinstance(value, np.ndarray) and objects else 0
 
 
 def _average(value: Any) -> float:
-    """Bytes of an object of ``value``: of those spread over it, or the first ones of a dict."""
+    """Average bytes of an object in ``value``; of a dict or set, of its first objects."""
     if isinstance(value, (dict, set)):
         few = list(islice(value.items() if isinstance(value, dict) else value, _LOOKED_AT))
     else:
@@ -85,14 +92,14 @@ def _average(value: Any) -> float:
     return sum(map(_nbytes, few)) / len(few)
 
 
-def _nbytes(value: Any) -> int:
-    """Bytes of an object and of what it holds, as far as it is its own."""
+def _nbytes(value: object) -> int:
+    """Bytes of an object and of the objects in it that are not shared."""
     if value is None or isinstance(value, bool) or (type(value) is int and -6 < value < 257):
-        return 0  # one for the whole interpreter
+        return 0  # these exist once in the interpreter
     nbytes = sys.getsizeof(value)
     if isinstance(value, (list, tuple, set)):
         return nbytes + sum(map(_nbytes, islice(value, _LOOKED_AT)))
     if isinstance(value, dict):
-        # Keys are mostly the same objects in all of them.
+        # Only values: dicts mostly share their keys.
         return nbytes + sum(map(_nbytes, islice(value.values(), _LOOKED_AT)))
     return nbytes

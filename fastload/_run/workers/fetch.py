@@ -1,8 +1,8 @@
-"""Making the batches of a user's Dataset: in a worker process, or in the one that trains.
+"""Fetcher: makes the batches of a user's Dataset, in a worker process or in this one.
 
-The same as torch's own fetching, sample for sample, and besides: the bad samples of ``_on_error``,
-random numbers that are a function of (seed, epoch, index), the states of iterable datasets, and
-batches that are collated straight into the slab that the task brings.
+It does what torch's fetching does, sample for sample. In addition it handles bad samples
+(``bad_samples/policy.py``), seeds random numbers by (seed, epoch, index), keeps the states of
+iterable and stateful datasets, and collates batches straight into the slab of their task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import copy
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch._utils import ExceptionWrapper
@@ -23,21 +23,22 @@ from ..._base.shared_slabs import Mapped
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
 from ..._sources import huggingface
-from ..._sources.collate import ReadyBatch, collate
+from ..._sources.collate import Collate, ReadyBatch, collate
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..progress import Position, Positions
+from ..stateful import is_stateful
 from . import randomness
 from .hybrid_samples import HybridSamples
 from .tasks import Outcome, Task
 from .transport import Packer, sweep, warm_collate
 
-# Bad samples of an iterable dataset after which one batch is not filled up any more, where
-# max_errors is a share: the stream may be endless, and all of it bad.
-_HOPELESS = 10_000
+# If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
+# samples: the stream may be endless, with every sample bad.
+_MOST_BAD = 10_000
 
-_NOTHING = object()  # of an iterator that has ended
+_ENDED = object()  # what ``next`` gives of an iterator that has ended
 
 
 class Fetcher(Dataset[Outcome]):
@@ -45,25 +46,28 @@ class Fetcher(Dataset[Outcome]):
 
     Args:
         dataset: the user's.
-        collate_fn: applied to a list of samples, or to each where there are no batches.
+        collate_fn: applied to a list of samples, or to each sample if there are no batches.
         size: samples in a batch of an IterableDataset; None for single samples.
-        batched: whether a task's indices are those of a batch.
-        drop_last: of an IterableDataset, a last batch that is smaller.
-        on_error: see ``_on_error``; with "refill" a batch that lacks a sample is not made.
-        limit: ``max_errors``, at which an iterable dataset is read on no further.
-        seed: with an int, random numbers of a map-style dataset's samples are a function of (seed,
-            epoch, index), those of an iterable one's batches of (seed, epoch, worker, batch).
-        resume: where a dataset that is iterable or has a state of its own resumes.
-        every: after how many batches the state of an iterable dataset is taken; 0: at its end.
-        hybrid: what makes the samples instead of the dataset, where an engine can begin them.
-        warm: in this process, slabs that large batches are collated into. They outlive an epoch.
-        waiting: tells how much of its time the dataset's code waits.
+        batched: whether a task's indices are a list that makes a batch.
+        drop_last: drop an incomplete last batch of an IterableDataset.
+        on_error: as FastLoader's; with "refill", a batch that lacks a sample is not made.
+        limit: ``max_errors``; after so many bad samples a batch of an iterable dataset is not
+            refilled any more.
+        seed: an int makes the random numbers a function of (seed, epoch, index) for each sample of
+            a map-style dataset, and of (seed, epoch, worker, batch) for a batch of an iterable one.
+        resume: where a dataset that is iterable or stateful resumes.
+        every: the state of an iterable dataset is taken after every so many batches; 0: at its end.
+        hybrid: makes the samples instead of the dataset, with an engine for the first part; or
+            None.
+        warm: for batches made in this process: slabs that large ones are collated into; they
+            outlive the epoch. None in a worker.
+        waiting: measures how long the dataset's code waits.
     """
 
     def __init__(
         self,
         dataset: Any,
-        collate_fn: Callable[[Any], Any],
+        collate_fn: Collate,
         *,
         size: int | None,
         batched: bool,
@@ -82,40 +86,40 @@ class Fetcher(Dataset[Outcome]):
         self._size = size
         self.batched = batched
         self.iterable = isinstance(dataset, IterableDataset)
-        self.stateful = not self.iterable and _stateful(dataset)
+        self.stateful = not self.iterable and is_stateful(dataset)
         self.seeds = seed is not None
         self._drop_last = drop_last
         self._on_error = on_error
         self._refill = on_error == "refill"
-        self._limit = limit if isinstance(limit, int) else _HOPELESS
+        self._limit = limit if isinstance(limit, int) else _MOST_BAD
         self._seed = seed
-        self._resume = resume  # until an epoch was begun
+        self._resume = resume  # None once an epoch has begun
         self._every = every
         self._hybrid = hybrid
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
-        # of a dataset that is iterable or has a state of its own
+        # For a dataset that is iterable or stateful:
         self._epoch: int | None = None
         self._position = Position()
         self._begun = False
-        # of an iterable one
+        # For an iterable one:
         self._iterator: Iterator[Any] = iter(())
-        self._drawn = 0  # samples, good and bad
-        self._early: list[tuple[list[Any], list[BadSample]]] = []
-        self._again = False  # what is drawn was drawn before
-        self._resumed = False  # and nothing has been drawn since
+        self._drawn = 0  # samples read in this epoch, good and bad
+        self._replayed_early: list[tuple[list[Any], list[BadSample]]] = []
+        self._replaying = False  # reading batches that an earlier run consumed
+        self._resumed = False  # a state was loaded, and no batch read since
 
     def __getitem__(self, task: Task) -> Outcome:
         info = get_worker_info()
         if task.idle:
             return Outcome(task.number, 0 if info is None else info.id, empty=True, idle=True)
         if info is None and (self._refill or self.iterable):
-            # An error waits for its turn behind a batch that is being filled up.
+            # The error must wait for its turn: an earlier batch may be being refilled.
             try:
                 return self._outcome(task, 0, None)
             except Exception as error:  # noqa: BLE001 - raised at this batch
-                return Outcome(task.number, error=error, position=self.stands())
+                return Outcome(task.number, error=error, position=self.position())
         if info is None:
             return self._outcome(task, 0, None)
         try:
@@ -127,23 +131,24 @@ class Fetcher(Dataset[Outcome]):
             sweep()
             where = f"in DataLoader worker process {info.id}"
             wrapped = ExceptionWrapper(where=where)  # type: ignore[no-untyped-call]
-            return Outcome(task.number, info.id, error=wrapped, position=self.stands())
+            return Outcome(task.number, info.id, error=wrapped, position=self.position())
 
     def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
-        # Random numbers of the training process are the user's own.
+        # The generators of the training process are the user's: their states are restored.
         state = randomness.get() if self.seeds and packer is None else None
         waiting, begin_ns = self.waiting, time.perf_counter_ns()
         waiting.begin(begin_ns)
         try:
             position: Position | None = None
             missing: list[int] = []
+            samples: Sequence[Any]
             if self.iterable:
                 samples, bad, position = self.next_samples(task.epoch, worker)
             else:
                 samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats, worker)
-                position = self.stands() if self.stateful else None
+                position = self.position() if self.stateful else None
             if position is not None:
-                position = position.news()
+                position = position.delta()
             if missing or (not len(samples) and (bad or self.iterable)):
                 return Outcome(
                     task.number,
@@ -173,26 +178,26 @@ class Fetcher(Dataset[Outcome]):
             clock=Clock(os.getpid(), begin_ns, fetched_ns, end_ns, blocked_ns),
         )
 
-    def collate(self, samples: Any, packer: Packer | None = None) -> Any:
-        """The batch of ``samples``, or where there are no batches, what is made of the one."""
-        if not self.batched:
-            samples = samples[0]
-        if self._collate_fn is not collate or type(samples) is ReadyBatch:
-            return self._collate_fn(samples)
+    def collate(self, samples: Sequence[Any], packer: Packer | None = None) -> Any:
+        """The batch of ``samples``; without batches, the collated single sample."""
+        collated: Any = samples if self.batched else samples[0]
+        if self._collate_fn is not collate or type(collated) is ReadyBatch:
+            return self._collate_fn(collated)
         if packer is not None:
-            return packer.collate(samples)
-        return self._collate_warm(samples)
+            return packer.collate(collated)
+        return self._collate_warm(collated)
 
     # --- map-style ------------------------------------------------------------------------------
 
     def samples(
         self, wanted: Any, epoch: int, repeats: list[int] | None, worker: int = 0
-    ) -> tuple[Any, list[BadSample], list[int]]:
-        """The samples of a task, those that could not be made, and places to be filled up.
+    ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
+        """The samples of a task, the bad ones, and the places to refill.
 
         Args:
-            wanted, epoch, repeats: as ``Task`` has them.
-            worker: who makes them.
+            wanted: ``indices`` of the task.
+            epoch, repeats: of the task.
+            worker: id of this worker.
         """
         if not self.stateful:
             return self._samples(wanted, epoch, repeats)
@@ -204,32 +209,32 @@ class Fetcher(Dataset[Outcome]):
 
     def _samples(
         self, wanted: Any, epoch: int, repeats: list[int] | None
-    ) -> tuple[Any, list[BadSample], list[int]]:
+    ) -> tuple[Sequence[Any], list[BadSample], list[int]]:
         indices = wanted if self.batched else [wanted]
         seeds: list[int] | None = None
         if self._seed is not None:
             seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
-        # As torch asks for it: a dataset may have __getitems__ = None.
+        # Checked as in torch: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
         if many or self._hybrid is not None:
             if self._on_error == "raise":
-                return self._many(indices, epoch, repeats, seeds), [], []
+                return self._make_samples(indices, epoch, repeats, seeds), [], []
             try:
-                return self._many(indices, epoch, repeats, seeds), [], []
-            except Exception:  # noqa: BLE001, S110 - each sample by itself shows which it is
+                return self._make_samples(indices, epoch, repeats, seeds), [], []
+            except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
         elif seeds is None and self._on_error == "raise":
-            dataset = self.dataset  # the plain case, in as few steps as torch's
+            dataset = self.dataset  # the common case, in as few steps as in torch
             return [dataset[index] for index in indices], [], []
         good: dict[int, Any] = {}
         bad: list[BadSample] = []
         actions: dict[int, OnErrorName] = {}
         for i, index in enumerate(indices):
             if self._on_error == "raise":
-                good[i] = self._one_of(i, index, epoch, repeats, seeds)
+                good[i] = self._make_sample(i, index, epoch, repeats, seeds)
                 continue
             try:
-                good[i] = self._one_of(i, index, epoch, repeats, seeds)
+                good[i] = self._make_sample(i, index, epoch, repeats, seeds)
             except Exception as error:
                 actions[i] = policy.action_for(self._on_error, index, error)
                 if actions[i] == "raise":
@@ -240,17 +245,18 @@ class Fetcher(Dataset[Outcome]):
             return list(good.values()), bad, missing
         return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []
 
-    def _many(
+    def _make_samples(
         self, indices: list[Any], epoch: int, repeats: list[int] | None, seeds: list[int] | None
-    ) -> Any:
-        """The samples ``indices``, all that a task has or a part of them, made together."""
+    ) -> Sequence[Any]:
+        """The samples ``indices``, made together."""
         if self._hybrid is not None:
             return self._hybrid(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
         if seeds:
             randomness.seed_all(seeds[0])
-        return self.dataset.__getitems__(indices)
+        samples: Sequence[Any] = self.dataset.__getitems__(indices)
+        return samples
 
-    def _one_of(
+    def _make_sample(
         self,
         i: int,
         index: Any,
@@ -258,11 +264,11 @@ class Fetcher(Dataset[Outcome]):
         repeats: list[int] | None,
         seeds: list[int] | None,
     ) -> Any:
-        """The sample ``index``, at place ``i`` of a task, made by itself."""
+        """The sample ``index``, at place ``i`` of a task, made alone."""
         seed = None if seeds is None else seeds[i : i + 1]
         if self._hybrid is not None:
             before = None if repeats is None else repeats[i : i + 1]
-            return self._many([index], epoch, before, seed)[0]
+            return self._make_samples([index], epoch, before, seed)[0]
         if seed is not None:
             randomness.seed_all(seed[0])
         return self.dataset[index]
@@ -270,53 +276,55 @@ class Fetcher(Dataset[Outcome]):
     # --- iterable -------------------------------------------------------------------------------
 
     def next_samples(self, epoch: int, worker: int) -> tuple[list[Any], list[BadSample], Position]:
-        """The next samples of this worker's iterator, none when it has ended; where it stands."""
+        """The next samples of this worker's iterator (none at its end), bad ones, the position."""
         if self._epoch != epoch:
             self.begin(epoch, worker)
-        return *(self._early.pop() if self._early else self._draw(worker)), self._position
+        return *(
+            self._replayed_early.pop() if self._replayed_early else self._next_batch(worker)
+        ), self._position
 
     def begin(self, epoch: int, worker: int) -> None:
-        """Bring the dataset and its iterator to where ``epoch`` begins, or resumes."""
+        """Bring the dataset and its iterator to the start of ``epoch``, or to where it resumes."""
         self._epoch = epoch
         self._drawn = 0
         self._begun = False
-        self._early.clear()
-        self._begin(worker)
+        self._replayed_early.clear()
+        self._bring_to_start(worker)
         self._begun = True
 
-    def settle(self, epoch: int) -> None:
-        """``epoch`` has ended: a dataset that made nothing of it is to come to its end, too."""
+    def finish_epoch(self, epoch: int) -> None:
+        """End ``epoch``: a stateful dataset that made nothing in it is brought to its end too."""
         if self.stateful and self._epoch != epoch:
             self.begin(epoch, 0)
 
-    def stands(self) -> Position | None:
-        """Where this worker's dataset stands; None where it never got there."""
+    def position(self) -> Position | None:
+        """Position of this worker's dataset; None if the epoch could not begin."""
         return self._position if self._begun else None
 
-    def _begin(self, worker: int) -> None:
+    def _bring_to_start(self, worker: int) -> None:
         resume, self._resume = self._resume, None
         now, before = Position(), Position()
         if resume is not None:
             now, before = resume.of(worker)
-            if resume.epoch != self._epoch:  # of that one no batch was left for this worker
+            if resume.epoch != self._epoch:  # that epoch had no more batches for this worker
                 now, before = Position(), before if now.state is None else now
         self._position = now
         if self._seed is not None and self.iterable and not now.ended:
             randomness.seed_all(randomness.batch_seed(self._seed, self._epoch or 0, worker, 0))
         if now.ended:
-            self._end(now)
+            self._load_end(now)
             self._iterator = iter(())
             return
         if now.state is None and before.state is not None:
-            self._end(before)
-        self._start(now.state or {})
+            self._load_end(before)
+        self._load(now.state or {})
         if self.iterable:
-            self._draw_again(worker, now)
+            self._replay(worker, now)
         else:
             self._position = Position(state=self._state())
 
-    def _start(self, state: Mapping[str, Any]) -> None:
-        """Bring the dataset, and its new iterator, to where ``state`` was taken."""
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Load ``state`` into the dataset and a new iterator over it."""
         self._resumed = bool(state)
         if "dataset" in state:
             self.dataset.load_state_dict(state["dataset"])
@@ -325,70 +333,72 @@ class Fetcher(Dataset[Outcome]):
         if "iterator" in state:
             self._iterator.load_state_dict(state["iterator"])  # type: ignore[attr-defined]
 
-    def _end(self, position: Position) -> None:
-        """Bring the dataset to where an epoch of it ended, at ``position``."""
-        if position.state is None or huggingface.forgets(self.dataset):
+    def _load_end(self, position: Position) -> None:
+        """Bring the dataset to the end of an epoch, which was at ``position``."""
+        if position.state is None or huggingface.keeps_loaded_state(self.dataset):
             return
-        self._start(position.state)
-        if not (self.iterable and position.batches) or _stateful(self._iterator):
+        self._load(position.state)
+        if not (self.iterable and position.batches) or is_stateful(self._iterator):
             return
-        # There one generator has nothing more to give before the next begins anew; another begins
-        # anew at once, and must not have given anything yet.
+        # Loading an end state has one of two effects. Some datasets give an empty iterator, and the
+        # next ``iter`` starts the new epoch: that iterator must be exhausted here. Others start the
+        # new epoch at once: then nothing may be taken from it, so the state is loaded again.
         drawn = randomness.get()
         try:
-            more = next(self._iterator, _NOTHING)
+            more = next(self._iterator, _ENDED)
         except Exception:  # noqa: BLE001 - raised again when the sample is asked for
             more = None
         finally:
             randomness.put(drawn)
-        if more is not _NOTHING:
-            self._iterator = iter(())  # what a generator does when it is closed comes first
-            self._start(position.state)
+        if more is not _ENDED:
+            self._iterator = iter(())  # closes a generator before the state is loaded again
+            self._load(position.state)
 
-    def _draw_again(self, worker: int, now: Position) -> None:
-        """Come to ``now``: by drawing what lies before it, or behind its state.
+    def _replay(self, worker: int, now: Position) -> None:
+        """Get to ``now`` by reading the batches before it, or those after its state.
 
-        What raised on the way raises again, and was dealt with by whoever went on. What raised
-        right behind a state is asked for again.
+        Errors on the way are ignored, as they were raised and handled in the run before. A batch
+        that raised right after the state is read again.
         """
         batches, failed = now.batches, now.failed if now.state is None else 0
         self._position = Position()
         if now.state is not None:
-            self._position = Position(batches - now.since, now.state)
-        self._again = True
+            self._position = Position(batches - now.since_state, now.state)
+        self._replaying = True
         try:
             while not self._position.ended and (
                 self._position.batches < batches or self._position.failed < failed
             ):
                 try:
-                    drawn = self._draw(worker)
+                    drawn = self._next_batch(worker)
                 except Exception:
                     if self._position.failed > now.failed:
-                        raise  # it did not the first time
+                        raise  # this error is new
                     continue
-                if self._position.batches > batches:  # what raised before did not now
-                    self._early.append(drawn)
+                if self._position.batches > batches:  # a batch that raised before is good now
+                    self._replayed_early.append(drawn)
                     return
         finally:
-            self._again = False
+            self._replaying = False
         if now.state is not None:
             self._position = now
-        elif not batches and not failed and _stateful(self._iterator):
-            # A generator has not begun yet, and its dataset's state may be of the epoch before.
+        elif not batches and not failed and is_stateful(self._iterator):
+            # A generator has not run yet, so the dataset may still have its state of the epoch
+            # before.
             self._position = Position(state=self._state())
 
-    def _draw(self, worker: int) -> tuple[list[Any], list[BadSample]]:
+    def _next_batch(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         try:
-            return self._drawn_now(worker)
+            return self._read_batch(worker)
         except Exception:
             self._position = self._position._replace(failed=self._position.failed + 1)
             raise
         finally:
-            if self._resumed and huggingface.forgets(self.dataset):
-                self.dataset.load_state_dict(None)  # or every later epoch would begin there too
+            if self._resumed and huggingface.keeps_loaded_state(self.dataset):
+                self.dataset.load_state_dict(None)  # otherwise all later epochs would start there
             self._resumed = False
 
-    def _drawn_now(self, worker: int) -> tuple[list[Any], list[BadSample]]:
+    def _read_batch(self, worker: int) -> tuple[list[Any], list[BadSample]]:
         position = self._position
         if position.ended:
             return [], []
@@ -397,7 +407,7 @@ class Fetcher(Dataset[Outcome]):
                 randomness.batch_seed(self._seed, self._epoch or 0, worker, position.batches)
             )
         if self._on_error == "raise":
-            return self._draw_all(), []
+            return self._read_batch_or_raise(), []
         samples: list[Any] = []
         bad: list[BadSample] = []
         actions: dict[int, OnErrorName] = {}
@@ -408,7 +418,7 @@ class Fetcher(Dataset[Outcome]):
             if done >= wanted:
                 break
             try:
-                sample = self._one(bad, actions, i)
+                sample = self._read_sample(bad, actions, i)
             except StopIteration:
                 ended = True
                 break
@@ -422,14 +432,14 @@ class Fetcher(Dataset[Outcome]):
         if actions and samples:
             place = {i: n for n, i in enumerate(good)}
             samples = [samples[place[i]] for i in policy.kept(good, count, actions)]
-        self._drew(count > 0, ended)
+        self._advance(count > 0, ended)
         return samples, bad
 
-    def _draw_all(self) -> list[Any]:
-        """The samples of a batch where any that is bad raises."""
+    def _read_batch_or_raise(self) -> list[Any]:
+        """The samples of the next batch; any bad sample raises."""
         size = self._size
         samples: list[Any] = []
-        iterator = self._iterator  # not islice: that asks it for its iterator again
+        iterator = self._iterator  # not islice, which calls iter(iterator)
         with contextlib.suppress(StopIteration):
             for _ in range(1 if size is None else size):
                 samples.append(next(iterator))
@@ -437,20 +447,20 @@ class Fetcher(Dataset[Outcome]):
         ended = count < (1 if size is None else size)
         if ended and self._drop_last and size is not None:
             samples = []
-        self._drew(count > 0, ended)
+        self._advance(count > 0, ended)
         return samples
 
-    def _drew(self, some: bool, ended: bool) -> None:
-        """Note where the iterator stands after ``some`` samples were drawn."""
+    def _advance(self, some: bool, ended: bool) -> None:
+        """Update the position after a batch was read; ``some``: it had at least one sample."""
         last = self._position
         batches = last.batches + some
-        due = self._every and not self._again and batches % self._every == 0
+        due = self._every and not self._replaying and batches % self._every == 0
         if ended or due:
             self._position = Position(batches, self._state(), ended, last.failed)
         else:
-            self._position = last._replace(batches=batches, since=last.since + some)
+            self._position = last._replace(batches=batches, since_state=last.since_state + some)
 
-    def _one(self, bad: list[BadSample], actions: dict[int, OnErrorName], i: int) -> Any:
+    def _read_sample(self, bad: list[BadSample], actions: dict[int, OnErrorName], i: int) -> Any:
         self._drawn += 1
         try:
             return next(self._iterator)
@@ -459,27 +469,23 @@ class Fetcher(Dataset[Outcome]):
         except Exception as error:
             index = self._drawn - 1
             actions[i] = policy.action_for(self._on_error, index, error)
-            # A generator that raised has ended: to skip would be to lose all that follows.
+            # A generator that raised has ended: skipping would lose all samples after this one.
             if actions[i] == "raise" or getattr(self._iterator, "gi_frame", self) is None:
                 raise
             bad.append(policy.bad_sample(index, error, actions[i]))
             return None
 
     def _state(self) -> dict[str, Any] | None:
-        """What the dataset and its iterator are to resume from; None where neither has a state."""
-        parts = {"dataset": self.dataset}
+        """The states of the dataset and its iterator; None if neither has one."""
+        parts: dict[str, object] = {"dataset": self.dataset}
         if self.iterable:
             parts["iterator"] = self._iterator
             if self._iterator is self.dataset:
                 del parts["dataset"]
-        # A copy: it leaves this process later, and what it is made of may be the dataset's own.
+        # Copied, because it is sent later and may refer to objects that the dataset changes.
         states = {
             name: copy.deepcopy(part.state_dict())
             for name, part in parts.items()
-            if _stateful(part)
+            if is_stateful(part)
         }
         return states or None
-
-
-def _stateful(part: Any) -> bool:
-    return hasattr(part, "state_dict") and hasattr(part, "load_state_dict")

@@ -1,8 +1,8 @@
-"""The random numbers that a user's Dataset draws: Python's, NumPy's and torch's global generators.
+"""Seeding of Python's, NumPy's and torch's global generators, which a user's Dataset draws from.
 
-With an int ``seed`` they are seeded for each sample with a function of (seed, epoch, index), so
-that a sample is the same in any worker, at any place of its epoch, and after resuming. That costs
-some 6 us a sample, most of it Python's own generator.
+With an int ``seed`` they are seeded before each sample by a function of (seed, epoch, index). A
+sample is then the same in any worker, at any place in its epoch, and after resuming. This costs
+about 6 us per sample, most of it for Python's generator.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from ..._base import philox
 if TYPE_CHECKING:
     from ..._base.devices.accelerator import Accelerator
 
-_SAMPLE = 0x7361_6D70  # stream of samples, apart from the order's and every transform's
-_BATCH = 0x6261_7463  # stream of an iterable dataset's batches
+# Random streams; the order and each transform have others.
+_SAMPLE = 0x7361_6D70  # samples
+_BATCH = 0x6261_7463  # batches of an iterable dataset
+_TRANSFORM = 0x7472_616E  # ``batch_transform``
 
-_TRANSFORM = 0x7472_616E  # stream of transforms of whole batches
+# A counter has the index in the bits below and the repetition in those above, as everywhere.
+_REPEAT_BITS = 40
 
-_REPEAT_BITS = 40  # as in _geometry: indices take the bits below, repeats those above
-
-_State = tuple[Any, Any, torch.Tensor]
+# States of Python's, NumPy's and torch's global generators.
+_State = tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], torch.Tensor]
 
 
 def sample_seeds(
@@ -39,8 +41,8 @@ def sample_seeds(
 
     Args:
         seed, epoch: any ints.
-        indices: what the sampler gave; what is no int counts by its ``repr``.
-        repeats: how often each came before in this epoch; None: never.
+        indices: what the sampler gave; anything but an int is identified by its ``repr``.
+        repeats: how often each occurred before in this epoch; None: never.
     """
     counters = np.fromiter(map(_counter, indices), np.int64, len(indices))
     if repeats is not None:
@@ -61,9 +63,9 @@ def transform_seed(seed: int, epoch: int, batch: int) -> int:
 
 @contextlib.contextmanager
 def seeded(seed: int, accelerator: Accelerator | None) -> Iterator[None]:
-    """Within it, the global generators are seeded; afterwards they stand where they stood.
+    """Within it, the global generators are seeded; afterwards their states are restored.
 
-    Python's, NumPy's, torch's of the CPU, and that of ``accelerator``.
+    They are Python's, NumPy's, torch's for the CPU, and that of ``accelerator``.
     """
     before = get()
     state = None if accelerator is None else accelerator.random_state()
@@ -79,27 +81,27 @@ def seeded(seed: int, accelerator: Accelerator | None) -> Iterator[None]:
 
 
 def seed_all(seed: int) -> None:
-    """Seed the three global generators of this process (torch's of the CPU)."""
+    """Seed Python's, NumPy's and torch's (CPU) global generators of this process."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
 
 
 def get() -> _State:
-    """Where the three generators stand."""
+    """The states of the three generators."""
     return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
 
 
 def put(state: _State) -> None:
-    """Let the three generators go on from ``state``."""
+    """Restore the states of the three generators."""
     random.setstate(state[0])
     np.random.set_state(state[1])
     torch.default_generator.set_state(state[2])
 
 
-def _counter(index: Any) -> int:
+def _counter(index: object) -> int:
     try:
-        return operator.index(index)
+        return operator.index(index)  # type: ignore[arg-type]
     except TypeError:
         return zlib.crc32(repr(index).encode())
 

@@ -1,7 +1,7 @@
-"""Tasks and their outcomes: what travels between the training process and its workers.
+"""Tasks and their outcomes: what the training process and its workers exchange.
 
-A sampler's indices become tasks here, on the consumer's thread, with a slab for each batch; a
-``Fetcher`` turns tasks into outcomes, and ``TaskIterator.open`` turns those into batches.
+A sampler's indices become tasks on the consumer's thread, with a slab for each batch. A ``Fetcher``
+turns tasks into outcomes, and ``TaskIterator.open`` turns outcomes into batches.
 """
 
 from __future__ import annotations
@@ -10,37 +10,41 @@ import collections
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from ..._base.shared_slabs import SharedRing, Slot
+from ..._base.torch_loader import DataLoader
 from ..._base.trace import Clock
 from ...errors import InternalError
 from ..bad_samples.policy import BadSample
 from ..progress import Position
 from .transport import Message, unpack
 
+_Item = TypeVar("_Item")
+
 _numbers = itertools.count()
 
-# Whose task has which number: the pinning thread is given nothing but outcomes.
-_under_way: weakref.WeakValueDictionary[int, TaskIterator] = weakref.WeakValueDictionary()
+# Task number -> its iterator: torch's pinning thread gets nothing but outcomes.
+_open_tasks: weakref.WeakValueDictionary[int, TaskIterator] = weakref.WeakValueDictionary()
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One batch to be made.
+    """One batch to make.
 
     Attributes:
-        number: tells the tasks of a process apart.
-        indices: what the sampler gave: a list of indices, or one where there are no batches; None
-            for an IterableDataset.
-        epoch: that it belongs to.
-        repeats: how often each index came before in the epoch, or None: never.
+        number: unique in this process.
+        indices: what the sampler gave: a list of indices, or one index where there are no batches;
+            None for an IterableDataset.
+        epoch: its epoch.
+        repeats: how often each index occurred before in the epoch; None: never.
         slot: shared memory for the batch, or None.
-        idle: nothing is to be done, so that the next worker has its turn.
+        idle: there is nothing to do; the task only passes the turn to the next worker.
     """
 
     number: int
@@ -53,21 +57,21 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a task. One of ``batch``, ``message`` and ``error``, or nothing.
+    """The result of a task: one of ``batch``, ``message`` and ``error``, or none of them.
 
     Attributes:
-        task: its number.
-        worker: who did it; 0 in this process.
-        samples: in the batch.
-        batch: made in this process.
-        message: with a batch from another process.
-        error: what was raised in another process; or in this one, where a later batch must wait.
+        task: number of the task.
+        worker: id of the worker; 0 in this process.
+        samples: number of samples in the batch.
+        batch: a batch that was made in this process.
+        message: carries a batch from another process.
+        error: what was raised in another process, or in this one where it has to wait for its turn.
         bad: samples that could not be made.
-        missing: with ``on_error="refill"``, their places in the batch, which then is not made.
-        position: of an iterable dataset, after this batch.
-        empty: there is no batch: all its samples were skipped, or there are no more.
-        idle: nothing was done, so that the next worker has its turn.
-        clock: when the batch was made; None where there is none.
+        missing: with ``on_error="refill"``, their places in the batch, which is then not made.
+        position: of a dataset that is iterable or stateful, after this batch.
+        empty: there is no batch: all samples were skipped, or there are no more.
+        idle: the task was idle.
+        clock: when the batch was made; None without a batch.
     """
 
     task: int
@@ -84,26 +88,36 @@ class Outcome:
     clock: Clock | None = None
 
     def pin_memory(self) -> Outcome:
-        """The same with its batch in pinned memory. Called by torch, on its pinning thread."""
-        tasks = _under_way.get(self.task)
+        """The outcome with its batch in pinned memory. torch calls this on its pinning thread."""
+        tasks = _open_tasks.get(self.task)
         if self.error is not None or self.empty or tasks is None:
             return self
         batch = pin_memory(tasks.open(self))  # type: ignore[no-untyped-call]
         return dataclasses.replace(self, message=None, batch=batch)
 
 
+class OutcomeIterator(Protocol):
+    """An iterator over outcomes with a length, such as torch's."""
+
+    def __iter__(self) -> Iterator[Outcome]: ...
+
+    def __next__(self) -> Outcome: ...
+
+    def __len__(self) -> int: ...
+
+
 class Tasks:
-    """What torch's machinery takes for a sampler: the tasks of one epoch after the other.
+    """The sampler that torch's machinery is given: the tasks of one epoch after the other.
 
     Args:
-        sized: what the length is taken of.
+        sized: has the length.
         ring: slabs for the batches, or None.
-        repeats: whether the order may repeat an index and that matters.
-        keep: tasks are kept until somebody takes them out of ``TaskIterator.kept``.
+        repeats: whether to count how often each index occurs in an epoch.
+        keep: keep the tasks in ``TaskIterator.kept`` until they are taken out.
     """
 
     def __init__(
-        self, sized: Any, ring: SharedRing | None, *, repeats: bool, keep: bool = False
+        self, sized: object, ring: SharedRing | None, *, repeats: bool, keep: bool = False
     ) -> None:
         self._sized = sized
         self._ring = ring
@@ -116,16 +130,16 @@ class Tasks:
     def begin(
         self, epoch: int, order: Callable[[], Iterable[Any]], skip: int, idle: int = 0
     ) -> None:
-        """The next iteration is of ``epoch``: ``order()`` without its first ``skip``.
+        """Prepare the next iteration: ``order()`` of ``epoch``, without its first ``skip`` items.
 
-        The first ``idle`` workers have had their turn.
+        The first ``idle`` workers get an idle task first, because it is another worker's turn.
         """
         self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
         self.current = None
 
     def __iter__(self) -> TaskIterator:
-        # Torch asks twice where it has workers. The order is asked for its iterator when torch
-        # would ask the sampler for it.
+        # With workers, torch calls iter twice. iter(order) is called when torch would call iter of
+        # the sampler.
         self.current = TaskIterator(
             iter(self._order()),
             self._epoch,
@@ -138,11 +152,20 @@ class Tasks:
         return self.current
 
     def __len__(self) -> int:
-        return len(self._sized)
+        sized: Sized = self._sized  # type: ignore[assignment] # TypeError without a length, as in torch
+        return len(sized)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutcomeLoader:
+    """torch's loader of outcomes, and its sampler."""
+
+    loader: DataLoader[Outcome]
+    tasks: Tasks
 
 
 class TaskIterator(Iterator[Task]):
-    """The tasks of one epoch, and the slabs that were reserved for them."""
+    """The tasks of one epoch, and the slabs that are reserved for them."""
 
     def __init__(
         self,
@@ -159,25 +182,25 @@ class TaskIterator(Iterator[Task]):
         self._skip = skip
         self._idle = idle
         self._ring = ring
-        self._given: dict[int, Any] = {}
-        self._repeats = Repeats() if repeats else None
+        self._reserved: dict[int, np.ndarray] = {}  # slabs by task number
+        self._repeats = IndexCounter() if repeats else None
         self._stopped = False
         self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
         self.kept: dict[int, Task] = {}
-        """Tasks by their numbers, if they are to be kept."""
+        """Tasks by number, if they are to be kept."""
 
     @property
     def counts(self) -> bool:
-        """Whether tasks say how often their indices came before."""
+        """Whether tasks say how often their indices occurred before."""
         return self._repeats is not None
 
     def start(self) -> None:
-        """Draw the beginning of the order now, rather than with the first task."""
-        self._leave_out()
+        """Draw the start of the order now, rather than with the first task."""
+        self._skip_items()
         self._order = drawn(self._order)
 
-    def _leave_out(self) -> None:
+    def _skip_items(self) -> None:
         for _ in range(self._skip):
             self._count(next(self._order, []))
         self._skip = 0
@@ -187,7 +210,7 @@ class TaskIterator(Iterator[Task]):
         self._stopped = True
 
     def __next__(self) -> Task:
-        self._leave_out()
+        self._skip_items()
         if self._stopped:
             raise StopIteration
         if self._idle:
@@ -199,57 +222,57 @@ class TaskIterator(Iterator[Task]):
         return self._task(indices, self._count(indices))
 
     def insert(self, indices: list[Any], repeats: list[int] | None) -> int:
-        """Let the next task be this one; its number."""
+        """Make this the next task; return its number."""
         task = self._task(indices, repeats)
         self._inserted.append(task)
         return task.number
 
-    def forget(self, outcome: Outcome) -> None:
-        """Nobody wants the batch of ``outcome``: its slab is free."""
-        _under_way.pop(outcome.task, None)
-        self._given.pop(outcome.task, None)
+    def discard(self, outcome: Outcome) -> None:
+        """Free the slab of ``outcome``, whose batch is not wanted."""
+        _open_tasks.pop(outcome.task, None)
+        self._reserved.pop(outcome.task, None)
 
     def _task(self, indices: Any, repeats: list[int] | None) -> Task:
         number = next(_numbers)
         lease = None if self._ring is None else self._ring.lease()
         slot = None
         if lease is not None:
-            slot, self._given[number] = lease
-        _under_way[number] = self
+            slot, self._reserved[number] = lease
+        _open_tasks[number] = self
         task = Task(number, indices, self._epoch, repeats, slot)
         if self._keep:
             self.kept[number] = task
         return task
 
     def open(self, outcome: Outcome) -> Any:
-        """The batch of ``outcome``; its slab is free when nobody refers to the batch any more."""
-        _under_way.pop(outcome.task, None)
-        memory = self._given.pop(outcome.task, None)
+        """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more."""
+        _open_tasks.pop(outcome.task, None)
+        memory = self._reserved.pop(outcome.task, None)
         if outcome.error is not None:
             error = _raised(outcome.error)
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame
+                del error  # its traceback refers to this frame
         if outcome.message is None:
             return outcome.batch
-        assert self._ring is not None, "messages are of worker processes, for which there is a ring"
+        assert self._ring is not None, "only worker processes send messages, and they have a ring"
         self._ring.wanted(outcome.message.nbytes)
-        self._ring.left |= outcome.message.left > 0
+        self._ring.left |= outcome.message.unplaced > 0
         return unpack(outcome.message, memory, copy=self._ring.crowded)
 
     def _count(self, indices: Any) -> list[int] | None:
-        return None if self._repeats is None else self._repeats.of(indices)
+        return None if self._repeats is None else self._repeats.count(indices)
 
 
-class Repeats:
-    """How often the indices of an epoch came before."""
+class IndexCounter:
+    """Counts how often each index occurs in an epoch."""
 
     def __init__(self) -> None:
         self._times: collections.Counter[Hashable] = collections.Counter()
 
-    def of(self, indices: Any) -> list[int] | None:
-        """Count ``indices``, a list or one; how often each came before, None where none did."""
+    def count(self, indices: Any) -> list[int] | None:
+        """Count ``indices`` (a list or one); how often each occurred before, None if none did."""
         before = []
         for index in indices if isinstance(indices, list) else [indices]:
             key = index if isinstance(index, Hashable) else repr(index)
@@ -258,16 +281,16 @@ class Repeats:
         return before if any(before) else None
 
 
-def same(outcome: Outcome) -> Outcome:
-    """What torch's machinery is given for a collate_fn: the batch is made already."""
+def identity(outcome: Outcome) -> Outcome:
+    """The ``collate_fn`` that torch's machinery is given, because the batch is already made."""
     return outcome
 
 
 def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
-    """What the wrapper raises, without the frames of raising it.
+    """The exception that the wrapper raises, without the frames of raising it.
 
-    They refer to the exception and to the iterator: a cycle, and an iterator of torch's that is
-    garbage in a cycle has lost the threads that tell its workers to end, and waits 5 s for each.
+    Those frames refer to the exception and to the iterator. In such a cycle, torch's iterator would
+    be collected after the threads that tell its workers to end, and wait 5 s for each worker.
     """
     if isinstance(wrapper, Exception):
         return wrapper
@@ -278,17 +301,20 @@ def _raised(wrapper: ExceptionWrapper | Exception) -> BaseException:
     raise InternalError("an exception from a worker could not be raised again")
 
 
-def drawn(order: Iterator[Any]) -> Iterator[Any]:
-    """The same, whose first item has been asked for."""
+def drawn(order: Iterator[_Item]) -> Iterator[_Item]:
+    """The same items; the first one is drawn now."""
     try:
         first = next(order)
     except StopIteration:
         return iter(())
-    return _behind(first, order)
+    return _prepended(first, order)
 
 
-def _behind(first: Any, order: Iterator[Any]) -> Iterator[Any]:
-    """Not by itertools: a user's iterator may begin anew when it is asked for its iterator."""
+def _prepended(first: _Item, order: Iterator[_Item]) -> Iterator[_Item]:
+    """``first``, then ``order``.
+
+    Not itertools.chain, which calls ``iter(order)``: a user's iterator may start again then.
+    """
     yield first
     while True:
         try:

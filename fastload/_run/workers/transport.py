@@ -1,12 +1,13 @@
-"""How a batch travels from a worker process: its structure pickled, its tensors in a slab.
+"""Message: how a worker process sends a batch. The structure is pickled, tensors are in a slab.
 
-Torch's way makes a file in shared memory for every tensor of every batch, copies into it, sends its
-descriptor through a socket, and maps it on the other side: fresh pages each time, on both sides. A
-slab stays mapped, so a batch costs the writing of warm memory and a short message.
+torch makes a file of shared memory for every tensor of every batch, copies into it, sends its
+descriptor through a socket, and maps it in the other process: new pages each time, in both. A slab
+stays mapped, so sending a batch costs a write to warm memory and a short message.
 
-Tensors that a slab cannot hold as they are (on a device, sparse, of a subclass, with gradients,
-strided in odd ways, or larger than what is left) travel torch's way inside the same message, and so
-does everything where the worker cannot reach the slab. Whatever pickle can carry is a batch.
+Some tensors cannot be placed in a slab: those on a device, sparse ones, subclasses, those that
+require gradients, those with gaps in memory, or larger than the room left. They are sent in torch's
+way inside the same message, as is everything if the worker has no access to the slab. A batch may
+be anything that can be pickled.
 """
 
 from __future__ import annotations
@@ -25,66 +26,65 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import default_collate_fn_map
 
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
-from .columns import SMALL_NBYTES, Columns
+from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
 
-_ALIGNMENT = 64  # bytes; a cache line, and any dtype's
+_ALIGNMENT = 64  # bytes; a cache line, enough for any dtype
 
-# A tensor that is in shared memory already is sent as it is from this size on: copying it would
-# take longer than passing its descriptor.
+# A tensor of at least this size that is in shared memory already is sent as it is: copying it would
+# take longer than sending its descriptor.
 _SHARED_NBYTES = 1 << 20
 
-# As long as there is no slab, up to so much of a batch is sent with the message: a pipe takes it
-# faster than a file of shared memory is made, and it arrives even if its worker dies.
+# While there is no slab, up to so many bytes of a batch are sent inside the message. A pipe is
+# faster than making a file of shared memory, and the batch arrives even if the worker dies.
 _INLINE_NBYTES = 1 << 18
 
-# Where torch's files of shared memory lie. With less than so much room there, as in a container
-# with Docker's 64 MB, batches go with their messages until there are slabs: slower, but a full file
-# system would end the epoch.
+# Where torch makes its files of shared memory. If less than so many bytes are free there, as in a
+# container with Docker's 64 MB, whole batches are sent inside messages until there are slabs. That
+# is slower, but a full file system would end the epoch.
 _SHARED_FILES = "/dev/shm"
 _SHORT_NBYTES = 1 << 30
 
 _PLAIN = {torch.Tensor}
 _dtype = operator.attrgetter("dtype")
 
-# Where a tensor lies: byte offset, shape, strides in elements, dtype.
+# A tensor in a slab: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-    """A batch on its way.
+    """A batch in transit.
 
     Attributes:
-        data: pickled; tensors in the slab, or in ``inline``, are named by their places.
-        inline: stands for the slab where there was none.
-        nbytes: what its tensors take in a slab that holds all of them.
-        placed: how many of its tensors are in the slab.
-        left: how many can be in none.
+        data: the pickled batch; tensors in the slab or in ``inline`` are replaced by their places.
+        nbytes: size of a slab that holds all tensors that can be placed.
+        placed: number of tensors in the slab.
+        unplaced: number of tensors that cannot be placed in any slab.
+        inline: takes the place of the slab if there was none.
     """
 
     data: bytes
     nbytes: int
     placed: int
-    left: int
+    unplaced: int
     inline: bytes | None = None
 
 
 class Packer:
-    """Puts one batch into ``memory`` (uint8, 1-D), or into its message where that is None."""
+    """Packs one batch into ``memory`` (uint8, 1-D), or into its message if that is None."""
 
     def __init__(self, memory: np.ndarray | None) -> None:
         self._slab = memory is not None
         self._memory = _inline() if memory is None else memory
         self._end = 0
         self._nbytes = 0
-        self._left = 0
+        self._unplaced = 0
         self._places: dict[int, tuple[torch.Tensor, _Place]] = {}
 
-    def collate(self, samples: Any) -> Any:
+    def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
         return Columns(self._stack)(samples)
 
@@ -94,11 +94,13 @@ class Packer:
         _BatchPickler(stream, self._place).dump(batch)
         inline = None if self._slab else self._memory[: self._end].tobytes()
         placed = len(self._places)
-        return Message(stream.getvalue(), self._nbytes, placed, self._left, inline)
+        return Message(stream.getvalue(), self._nbytes, placed, self._unplaced, inline)
 
-    def _stack(self, samples: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    def _stack(
+        self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
+    ) -> torch.Tensor:
         first = samples[0]
-        # Samples that do not fit together are left to torch: the error is to be its own.
+        # torch stacks samples that do not fit together, so that its own error is raised.
         if plain(first) and all(
             isinstance(sample, torch.Tensor)
             and sample.shape == first.shape
@@ -109,13 +111,13 @@ class Packer:
             out = self._reserve(shape, _contiguous(shape), first.dtype)
             if out is not None:
                 return torch.stack(list(samples), 0, out=out)
-        return default_collate_fn_map[torch.Tensor](samples, collate_fn_map=collate_fn_map)
+        return torch_stack(samples, collate_fn_map=collate_fn_map)
 
     def _place(self, tensor: torch.Tensor) -> _Place | None:
-        """Where ``tensor`` lies in the slab, copied if need be; None: it travels torch's way."""
+        """The place of ``tensor``, copied to the slab if needed; None: it is sent as by torch."""
         strides = _dense_strides(tensor) if plain(tensor) else None
         if strides is None:
-            self._left += 1
+            self._unplaced += 1
             return None
         known = self._places.get(id(tensor))
         nbytes = tensor.numel() * tensor.element_size()
@@ -123,7 +125,7 @@ class Packer:
         if known is not None:
             return known[1]
         if nbytes >= _SHARED_NBYTES and tensor.is_shared():  # type: ignore[no-untyped-call]
-            self._left += self._slab
+            self._unplaced += self._slab
             return None
         copy = self._reserve(tuple(tensor.shape), strides, tensor.dtype)
         if copy is None:
@@ -135,7 +137,7 @@ class Packer:
     def _reserve(
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor | None:
-        """An uninitialised tensor in the slab, or None where there is no room left."""
+        """An uninitialised tensor in the slab; None if there is no room left."""
         nbytes = math.prod(shape) * dtype.itemsize
         offset = self._end
         if not nbytes or offset + nbytes > len(self._memory):
@@ -147,21 +149,21 @@ class Packer:
 
 
 def _inline() -> np.ndarray:
-    """Memory for a batch that goes with its message; pages that are not written do not exist."""
+    """Memory for a batch that is sent inside its message; only pages written take memory."""
     try:
         found = os.statvfs(_SHARED_FILES)
         if found.f_bavail * found.f_frsize < _SHORT_NBYTES:
             return np.empty(_SHORT_NBYTES, np.uint8)
     except (OSError, MemoryError):
-        return np.empty(_INLINE_NBYTES, np.uint8)  # no such files here, or a limit on addresses
+        return np.empty(_INLINE_NBYTES, np.uint8)  # no such files here, or a limit on address space
     return np.empty(_INLINE_NBYTES, np.uint8)
 
 
 def sweep() -> None:
-    """Remove what torch left behind where it could not share a tensor of this process.
+    """Remove the files that torch left when it could not share a tensor of this process.
 
-    A file whose space cannot be had keeps its name. With descriptors for handles no other has one:
-    torch removes the name before it writes.
+    If there is no space for such a file, torch leaves it under its name. With the sharing strategy
+    "file_descriptor" no other file has a name, because torch removes it before it writes.
     """
     strategy = torch.multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
     if strategy != "file_descriptor":
@@ -172,16 +174,18 @@ def sweep() -> None:
 
 
 def unpack(message: Message, memory: np.ndarray | None, *, copy: bool = False) -> Any:
-    """The batch that ``message`` carries; its tensors keep ``memory`` alive, or are copies."""
+    """The batch in ``message``; its tensors keep ``memory`` alive, or are copies with ``copy``."""
     if message.inline is not None:
         memory, copy = np.frombuffer(bytearray(message.inline), np.uint8), False
     return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy).load()
 
 
-def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
-    """torch's default_collate for this process: large tensors are stacked in slabs of ``ring``."""
+def warm_collate(ring: SlabRing) -> Columns:
+    """torch's default_collate for this process, with large tensors stacked in slabs of ``ring``."""
 
-    def stack(samples: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> Any:
+    def stack(
+        samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
+    ) -> torch.Tensor:
         first = samples[0]
         if (
             type(first) is torch.Tensor
@@ -192,27 +196,29 @@ def warm_collate(ring: SlabRing) -> Callable[[Any], Any]:
         ):
             shape = (len(samples), *first.shape)
             out, _ = ring.lease(shape, first.dtype, _contiguous(shape))
-            with contextlib.suppress(RuntimeError):  # one needs gradients, or has another shape
+            with contextlib.suppress(
+                RuntimeError
+            ):  # a sample requires gradients or differs in shape
                 return torch.stack(samples, 0, out=out)  # type: ignore[arg-type]
-        return default_collate_fn_map[torch.Tensor](samples, collate_fn_map=collate_fn_map)
+        return torch_stack(samples, collate_fn_map=collate_fn_map)
 
     return Columns(stack)
 
 
 class _BatchPickler(ForkingPickler):
-    """Names the tensors that ``place`` finds a place for; torch's reductions carry the others."""
+    """Replaces tensors by the places that ``place`` returns; torch pickles the others."""
 
     def __init__(self, stream: io.BytesIO, place: Callable[[torch.Tensor], _Place | None]) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self._place = place
 
-    def persistent_id(self, value: Any) -> _Place | None:
-        """The place of a tensor in the slab; None for what is pickled."""
+    def persistent_id(self, value: object) -> _Place | None:
+        """The place of a tensor in the slab; None for a value that is pickled."""
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
 
 class _BatchUnpickler(pickle.Unpickler):
-    """Makes tensors over the slab. What it reads was pickled by a worker of this process."""
+    """Makes tensors over the slab. It reads only what a worker of this process has pickled."""
 
     def __init__(self, stream: io.BytesIO, memory: np.ndarray | None, *, copy: bool) -> None:
         super().__init__(stream)
@@ -221,7 +227,7 @@ class _BatchUnpickler(pickle.Unpickler):
         self._made: dict[_Place, torch.Tensor] = {}
 
     def persistent_load(self, place: _Place) -> torch.Tensor:
-        """The tensor at ``place``; one place is one tensor."""
+        """The tensor at ``place``; the same place gives the same tensor object."""
         if place not in self._made:
             assert self._memory is not None, "a worker wrote into a slab that it was not given"
             tensor = _tensor(self._memory, place)
@@ -230,10 +236,10 @@ class _BatchUnpickler(pickle.Unpickler):
 
 
 def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:
-    """The tensor at ``place``: a storage of just its bytes, which keeps ``memory`` alive."""
+    """The tensor at ``place``. Its storage is exactly its bytes, and keeps ``memory`` alive."""
     offset, shape, strides, dtype = place
     nbytes = math.prod(shape) * dtype.itemsize
-    # By way of a memoryview: NumPy would let a slice refer to the mapped file, not to ``memory``.
+    # Through a memoryview, because the base of a NumPy slice is the mapped file, not ``memory``.
     part = np.frombuffer(memory.data[offset : offset + nbytes], np.uint8)
     storage = torch.from_numpy(part).untyped_storage()
     return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape, strides)
@@ -244,7 +250,7 @@ def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _dense_strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
-    """Its strides where it fills a block of memory; None where it has gaps or overlaps itself."""
+    """The strides of a tensor that fills a block of memory; None if it has gaps or overlaps."""
     if tensor.is_contiguous():
         return _contiguous(tuple(tensor.shape))
     expected = 1

@@ -1,11 +1,11 @@
-"""Doctor: runs somebody's training script for some steps, and says what holds it up.
+"""Doctor: run a training script for some steps and report what slows it down.
 
-``child.py`` runs the script in a process of its own, ``watch.py`` observes its loaders and model
-there, ``counters.py`` what its datasets do, also in worker processes, and ``profiler.py`` in which
-functions; ``sampler.py`` threads and memory; ``trial.py`` tries FastLoader on its dataset;
-``places.py`` tells the user's code, ``sources.py`` reads it. ``observation.py`` is what comes back,
-``rules.py`` turns it into findings, ``examine.py`` is the whole of it, ``comparison.py`` the same
-script with FastLoader in place.
+``examine.py`` starts the script in a separate process (``child.py``). There ``watch.py`` observes
+its loaders and its model, ``counters.py`` and ``profiler.py`` the work and the functions of its
+datasets, also in worker processes, ``sampler.py`` threads and memory, and ``trial.py`` tries
+FastLoader on its dataset. ``places.py`` finds lines in the user's code, ``sources.py`` reads it.
+The result is an ``observation.py``, from which ``rules.py`` derives findings. ``comparison.py``
+compares the script with and without FastLoader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the script in this process, watched: ``python -m fastload._tools.doctor.child``."""
+"""Runs and watches the script in this process: ``python -m fastload._tools.doctor.child``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .watch import Enough, Watch
 
 
 def main(output: str, steps: int, replace: bool, script: str, arguments: list[str]) -> None:
-    """Run ``script`` for ``steps`` steps of training, and write what was seen to ``output``."""
+    """Run ``script`` for ``steps`` training steps, and write the observation to ``output``."""
     import torch
 
     from fastload._tools.replacement import patched
@@ -47,7 +47,7 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
             pass
         except SystemExit as left:
             error = "" if left.code in (0, None) else f"the script exited with {left.code}"
-        except BaseException as raised:  # noqa: BLE001 - the script's; reported
+        except BaseException as raised:  # noqa: BLE001 - any error of the script is reported
             error = traceback.format_exc(limit=-4)
             seen.error_where = places.raising(raised)
     seen.running = sampler.stop()
@@ -69,17 +69,17 @@ def main(output: str, steps: int, replace: bool, script: str, arguments: list[st
     _write(seen, output)
     loop = None if error or replace else watch.training()
     if loop is not None and loop[0].waiting >= PART:
-        # The examination is written already: it stands, whatever comes of this.
+        # The observation is written already, in case the trial fails.
         watch.end()
         training, given = loop
         training.fast = trial(given)
         _write(seen, output)
     sys.stdout.flush()
-    os._exit(0)  # not by way of the script's exit handlers: it was ended in its midst
+    os._exit(0)  # skips the script's exit handlers, because it was interrupted
 
 
 def _write(seen: Observation, output: str) -> None:
-    """Whole or not at all."""
+    """Write the observation, completely or not at all."""
     partial = f"{output}.partial"
     Path(partial).write_text(json.dumps(dataclasses.asdict(seen)), encoding="utf-8")
     os.replace(partial, output)

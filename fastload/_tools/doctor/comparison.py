@@ -1,4 +1,4 @@
-"""DataLoader and FastLoader in the same script: is one faster, or is that noise?"""
+"""Compares DataLoader and FastLoader in the same script, with the noise of the measurements."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from collections.abc import Sequence
 
 from .observation import LoaderSeen
 
-_BLOCKS = 8  # of a run
+_BLOCKS = 8  # per run
 _SURE = 2.0  # standard errors
-_NOTHING = 0.03  # a smaller difference is none, however sure
+_NEGLIGIBLE = 0.03  # smaller differences are ignored even if significant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Runs of a script with FastLoader against runs as it is.
+    """Runs of a script with FastLoader against unchanged runs.
 
     Attributes:
-        before, after: images/s as it is, and with FastLoader.
-        ratio: of these.
-        low, high: what the ratio lies between, by the spread within and between the runs.
-        kind: class of the loader that the loop ran over.
+        before, after: images/s unchanged, and with FastLoader.
+        ratio: ``after`` / ``before``.
+        low, high: bounds of the ratio, from the spread within and between the runs.
+        kind: class of the loader over which the loop ran.
     """
 
     before: float
@@ -34,11 +34,11 @@ class Comparison:
 
     @property
     def differs(self) -> bool:
-        """Whether it is more than noise."""
-        return not self.low <= 1.0 <= self.high and abs(self.ratio - 1.0) >= _NOTHING
+        """Whether the difference is more than noise."""
+        return not self.low <= 1.0 <= self.high and abs(self.ratio - 1.0) >= _NEGLIGIBLE
 
     def words(self) -> str:
-        """One sentence."""
+        """The comparison in one sentence."""
         figures = f"{self.after:,.0f} images/s against {self.before:,.0f}"
         spread = f"{self.low:.2f} to {self.high:.2f}"
         text = f"{self.ratio:.2f} x ({spread}): {figures}"
@@ -50,7 +50,7 @@ class Comparison:
 
 
 def compare(before: Sequence[LoaderSeen], after: Sequence[LoaderSeen]) -> Comparison:
-    """Compare the training loops of runs as the script is, and with FastLoader in place."""
+    """Compare the training loops of unchanged runs and of runs with FastLoader."""
     rates = [[loader.rates(_BLOCKS) for loader in runs] for runs in (before, after)]
     middle = [statistics.median(rate for run in side for rate in run) for side in rates]
     ratio = middle[1] / middle[0]
@@ -66,8 +66,10 @@ def compare(before: Sequence[LoaderSeen], after: Sequence[LoaderSeen]) -> Compar
 
 
 def _error(runs: Sequence[Sequence[float]]) -> float:
-    """Standard error of the logarithm of the rate: of the blocks, or of the runs where that is
-    more, as something may disturb a whole run."""
+    """Standard error of the logarithm of the rate.
+
+    The larger of those over blocks and over runs, because a whole run may be disturbed.
+    """
     found = 0.0
     logarithms = [[math.log(rate) for rate in run] for run in runs]
     for values in (

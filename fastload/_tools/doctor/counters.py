@@ -1,6 +1,6 @@
-"""Counts what datasets do: in the script's process and in the workers it forks.
+"""Counts what datasets do, in the script's process and in the workers it forks.
 
-The counters lie in shared memory, one row for each process, so that nobody has to lock.
+The counters are in shared memory, one row per process, so no locks are needed.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from ..._base.machine import cpu
 from .profiler import Profiler
+
+if TYPE_CHECKING:
+    from PIL import Image, ImageFile
+
+_Loaded = TypeVar("_Loaded")
 
 _ROWS = 256
 _NAMES = (
@@ -26,10 +31,10 @@ _NAMES = (
 
 
 class Counters:
-    """Patches torch, Pillow and ``open`` to count within datasets' code.
+    """Patches torch, Pillow and ``open`` to count calls in the code of datasets.
 
     Args:
-        profiler: told when the code of a dataset runs.
+        profiler: notified when the code of a dataset runs.
     """
 
     def __init__(self, profiler: Profiler) -> None:
@@ -38,12 +43,12 @@ class Counters:
         self._table = np.frombuffer(memory, np.float64).reshape(_ROWS, len(_NAMES))
         self._row = 0
         self._pid = os.getpid()
-        self._inside = 0  # depth in a dataset's code
-        self._whole = (0, 0)  # size of the image that was decoded last
+        self._inside = 0  # depth of calls into a dataset
+        self._whole = (0, 0)  # size of the last decoded image
 
     def add(self, name: str, value: float = 1.0) -> None:
         """Add to a counter of this process."""
-        if os.getpid() != self._pid:  # a worker was forked: it has a row of its own
+        if os.getpid() != self._pid:  # a forked worker uses another row
             from torch.utils.data import get_worker_info
 
             self._pid = os.getpid()
@@ -52,7 +57,7 @@ class Counters:
         self._table[self._row, _NAMES.index(name)] += value
 
     def total(self, name: str) -> float:
-        """A counter, added up over processes."""
+        """The sum of a counter over all processes."""
         return float(self._table[:, _NAMES.index(name)].sum())
 
     def most(self, name: str) -> float:
@@ -60,7 +65,7 @@ class Counters:
         return float(self._table[1:, _NAMES.index(name)].max())
 
     def install(self) -> None:
-        """Begin to count."""
+        """Start counting."""
         from torch.utils.data._utils import fetch
 
         for kind in (fetch._MapDatasetFetcher, fetch._IterableDatasetFetcher):
@@ -70,12 +75,12 @@ class Counters:
             from PIL import Image, ImageFile
         except ImportError:
             return
-        ImageFile.ImageFile.load = self._loading(ImageFile.ImageFile.load)  # type: ignore[method-assign]
+        ImageFile.ImageFile.load = self._loading(ImageFile.ImageFile.load)  # type: ignore[assignment, method-assign]
         Image.Image.resize = self._resizing(Image.Image.resize)  # type: ignore[method-assign]
 
     def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(fetch)
-        def counted(fetcher: Any, indices: Any) -> Any:
+        def counted(fetcher: object, indices: object) -> Any:
             import torch
 
             begin, begin_cpu = time.perf_counter(), cpu.wanted()
@@ -90,15 +95,17 @@ class Counters:
                 self.add("fetch_s", time.perf_counter() - begin)
                 self.add("fetch_cpu_s", cpu.wanted() - begin_cpu)
                 self.add("fetched", len(indices) if hasattr(indices, "__len__") else 1)
-                # Not a sum: the number that the process has now.
+                # Not a sum, but the current number of the process.
                 self._table[self._row, _NAMES.index("threads")] = torch.get_num_threads()
 
         return counted
 
-    def _loading(self, load: Callable[..., Any]) -> Callable[..., Any]:
+    def _loading(
+        self, load: Callable[[ImageFile.ImageFile], _Loaded]
+    ) -> Callable[[ImageFile.ImageFile], _Loaded]:
         @functools.wraps(load)
-        def counted(image: Any) -> Any:
-            if not self._inside or not image.tile:  # decoded before
+        def counted(image: ImageFile.ImageFile) -> _Loaded:
+            if not self._inside or not image.tile:  # decoded already
                 return load(image)
             begin = time.perf_counter()
             loaded = load(image)
@@ -110,14 +117,16 @@ class Counters:
 
         return counted
 
-    def _resizing(self, resize: Callable[..., Any]) -> Callable[..., Any]:
+    def _resizing(self, resize: Callable[..., Image.Image]) -> Callable[..., Image.Image]:
         @functools.wraps(resize)
-        def counted(image: Any, size: Any, *arguments: Any, **named: Any) -> Any:
+        def counted(
+            image: Image.Image, size: object, *arguments: object, **named: object
+        ) -> Image.Image:
             if not self._inside or named.get("box") is not None or len(arguments) > 1:
                 return resize(image, size, *arguments, **named)
             begin = time.perf_counter()
             resized = resize(image, size, *arguments, **named)
-            # A crop that is resized is another one in every epoch; a whole image is the same one.
+            # Only whole images: they give the same result in every epoch, random crops do not.
             if image.size == self._whole and resized.width * resized.height < (
                 image.width * image.height
             ):
@@ -127,8 +136,8 @@ class Counters:
 
         return counted
 
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Python calls this for every ``open``."""
+    def _audit(self, event: str, arguments: tuple[object, ...]) -> None:
+        """Called by Python for every audit event, ``open`` among them."""
         if event != "open" or not self._inside:
             return
         path, mode, _ = arguments

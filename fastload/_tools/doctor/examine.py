@@ -1,4 +1,4 @@
-"""The examination: run the script, observe, judge; with FastLoader in place too, if asked."""
+"""``examine``: run a script, observe it and derive findings; ``apply``: also try FastLoader."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .rules import Finding, findings
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """What was found.
+    """The result of an examination.
 
     Attributes:
-        seen: of the script as it is.
-        findings: what to change, the most worthwhile first.
-        applied: of the same script with FastLoader in place of DataLoader; None where that was not
-            asked for, or failed, which is a finding.
+        seen: observation of the unchanged script.
+        findings: what to change, the largest gain first.
+        applied: comparison with FastLoader in place of DataLoader; None if it was not requested, or
+            if it failed, which is a finding.
     """
 
     seen: Observation
@@ -36,12 +36,12 @@ class Diagnosis:
 
     @property
     def images_per_s(self) -> float:
-        """Of the training loop as it is."""
+        """Rate of the unchanged training loop."""
         loader = self.seen.training
         return statistics.fmean(loader.rates() or [0.0]) if loader else 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For machines."""
+        """The diagnosis as JSON values."""
         applied = self.applied
         return {
             "images_per_s": self.images_per_s,
@@ -59,20 +59,20 @@ def examine(
     steps: int = 100,
     timeout_s: float = 600.0,
 ) -> Diagnosis:
-    """Run a training script for some steps, unchanged, and find what holds it up.
+    """Run an unchanged training script for some steps, and find what slows it down.
 
     Args:
-        script: path of the script; it runs in a process of its own, with ``arguments``.
-        steps: of training (calls of ``backward``) after which it is ended.
-        timeout_s: for the run.
+        script: path of the script; it runs in a separate process, with ``arguments``.
+        steps: number of training steps (calls of ``backward``) after which it is stopped.
+        timeout_s: time limit of the run.
 
     Raises:
-        UsageError: no such script.
-        ScriptError: it failed, or no loop over a DataLoader was seen in it.
+        UsageError: there is no such script.
+        ScriptError: the script failed, or it has no training loop over a DataLoader.
     """
     script = os.path.abspath(os.fspath(script))
     if not os.path.isfile(script):
-        raise UsageError(f"{script!r}: expected a Python script, found none")
+        raise UsageError(f"{script!r}: expected a Python script, found no such file")
     seen = _run(script, arguments, steps, timeout_s, replace=False)
     return Diagnosis(seen=seen, findings=tuple(findings(seen)))
 
@@ -85,12 +85,12 @@ def apply(
     steps: int = 100,
     timeout_s: float = 600.0,
 ) -> Diagnosis:
-    """The diagnosis with a comparison: the script with FastLoader in place, and as it is.
+    """The diagnosis with a comparison of the script with FastLoader and unchanged.
 
-    Both run twice, in turn. Whatever becomes of that, the findings stay: a failure is one more.
+    Both run twice, in turn. A failure is added to the findings.
 
     Args:
-        diagnosis: of ``examine``; the other arguments are as there.
+        diagnosis: result of ``examine``; the other arguments are as there.
     """
     runs: dict[bool, list[LoaderSeen]] = {True: [], False: []}
     script = os.path.abspath(os.fspath(script))
@@ -112,8 +112,8 @@ def _failed(error: Exception, *, replace: bool) -> Finding:
     if not replace:
         return Finding(
             name="failed-again",
-            what=f"as it is, the script ran once, and failed when it ran again: {what}",
-            change="let it run several times (files that it leaves behind?), then compare",
+            what=f"the unchanged script ran once, and failed when it ran again: {what}",
+            change="make it run repeatedly (does it leave files behind?), then compare",
             where=where,
         )
     return Finding(
@@ -132,16 +132,16 @@ def _run(
         command = [sys.executable, "-m", "fastload._tools.doctor.child", output, str(steps)]
         command += ["replace" if replace else "keep", script, *arguments]
         why = (
-            f"the script did not reach {steps} training steps within {timeout_s:.0f} s: ask for "
-            "fewer (--steps), or give it longer (--timeout)"
+            f"the script did not reach {steps} training steps within {timeout_s:.0f} s: use fewer "
+            "steps (--steps) or a longer timeout (--timeout)"
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
-            # The script's own words go to stderr: stdout is for ours.
+            # The script's output goes to stderr: stdout is for the report.
             done = subprocess.run(
                 command, stdout=sys.stderr.fileno(), timeout=timeout_s, check=False
             )
-            why = f"the script ended its process by itself (status {done.returncode})"
-        if not os.path.exists(output):  # what was seen is written before FastLoader is tried
+            why = f"the script ended its process itself (status {done.returncode})"
+        if not os.path.exists(output):  # a timeout during the trial does no harm
             raise ScriptError(why)
         with open(output, encoding="utf-8") as file:
             seen = Observation.from_json(json.load(file))
@@ -149,6 +149,6 @@ def _run(
         raise ScriptError(f"the script failed:\n{seen.error}", where=seen.error_where)
     if seen.training is None:
         raise ScriptError(
-            "no training loop over a DataLoader was seen: nothing called backward() between batches"
+            "found no training loop over a DataLoader: nothing called backward() between batches"
         )
     return seen

@@ -1,4 +1,4 @@
-"""What was seen of a training script: plain figures, which travel from its process as JSON."""
+"""What was observed in a training script: plain figures, sent from its process as JSON."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import dataclasses
 import statistics
 from typing import Any
 
-_WARM_UP = 2  # batches of a run: memory is taken and kernels are chosen for the first time
+_WARM_UP = 2  # first batches of a run, in which memory is allocated and kernels are chosen
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FastSeen:
-    """What FastLoader would do in a loader's place.
+    """The trial of FastLoader in a loader's place.
 
     Attributes:
-        native: whether it reads the dataset by itself.
+        native: whether an engine reads the dataset.
         reason: why not.
-        batch_s: how long it needs for a batch, with nothing else to do.
-        error: standard error of that, relative to it.
-        ahead: whether it makes batches while the step runs.
+        batch_s: time for a batch, without a training step.
+        error: standard error of ``batch_s``, relative to it.
+        ahead: whether it prefetches batches while the step runs.
     """
 
     native: bool
@@ -33,13 +33,13 @@ class FunctionSeen:
     """A function in which the dataset's code spends time.
 
     Attributes:
-        name: of the function, with its class; or of the torchvision transform.
-        where: ``file:line`` of its definition, of a torchvision transform of the call.
-        torchvision: whether it is a transform of torchvision's.
-        line: of the line in it that ran most often.
-        looks: how often the profiler looked at the dataset's code.
-        share: of these looks, in this function.
-        line_share: of these looks in the function, at that line.
+        name: name of the function, with its class; or of the torchvision transform.
+        where: ``file:line`` of its definition; for a torchvision transform, of the call.
+        torchvision: whether it is a torchvision transform.
+        line: ``file:line`` of the line in it that was sampled most often.
+        looks: number of the profiler's samples of the dataset's code.
+        share: share of these samples in this function.
+        line_share: share of the function's samples at ``line``.
     """
 
     name: str
@@ -57,31 +57,32 @@ class LoaderSeen:
 
     Attributes:
         kind: class name of the loader.
-        made: ``file:line`` in the user's code where it was made; "" unknown; of the loop over it
-        looped: where it begins, called: where the model is called.
+        made: ``file:line`` in the user's code where the loader was created; "" if unknown.
+        looped: ``file:line`` of the loop over it.
+        called: ``file:line`` of the call of the model in the loop.
         dataset: class name of its dataset.
-        batches: of an epoch; 0 where it is not known.
-        epochs: the epoch that its sampler was told, at the start of each epoch of the loop; empty
-            for a sampler that need not be told, or does not shuffle.
-        samples: length of the dataset; 0 where it has none.
-        num_workers, batch_size, pin_memory, persistent_workers: as the loader has them.
+        batches: batches per epoch; 0 if unknown.
+        epochs: the sampler's epoch at the start of each epoch of the loop; empty for a sampler
+            without ``set_epoch``, or one that does not shuffle.
+        samples: length of the dataset; 0 if it has none.
+        num_workers, batch_size, pin_memory, persistent_workers: attributes of the loader.
         shuffled: whether the order is random.
-        waits_s: how long the loop waited for each batch.
-        steps_s: how long it took between two batches.
-        starts_s: how long it waited for the first batch of each epoch; these are not in waits_s.
-        laps_s: wait and step together, for each batch but the first of an epoch.
-        images: samples in all batches together.
-        batch_nbytes: of the tensors in a batch.
+        waits_s: waiting time for each batch except the first of an epoch.
+        steps_s: time between two batches, for each.
+        starts_s: waiting time for the first batch of each epoch.
+        laps_s: wait and step together, for each batch except the first of an epoch.
+        images: number of samples in all batches.
+        batch_nbytes: size of the tensors in a batch.
         image_shape, image_dtype: of the first tensor with four dimensions; empty without one.
-        image_shapes: how many different ones there were, the last batch of an epoch left out.
-        backwards: calls of ``backward`` in the loop.
-        forwards: calls of the outermost module in the loop; of these
-        grad, train_mode, autocast, channels_last: with gradients, in training mode, under autocast,
-            with channels_last images.
-        items: calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the loop, by
-            place; not those of torch itself, such as an optimiser's.
-        held: Python objects of the dataset that workers come to copy, in words; or "".
-        fast: FastLoader in its place; None where that was not tried.
+        image_shapes: number of different shapes, without the last batch of an epoch.
+        backwards: number of calls of ``backward`` in the loop.
+        forwards: number of calls of the outermost module in the loop.
+        grad, train_mode, autocast, channels_last: how many of these calls were with gradients, in
+            training mode, under autocast, with channels_last images.
+        items: number of calls of ``item``, ``tolist``, ``cpu`` and ``numpy`` on tensors in the
+            loop, by place; without those of torch itself, for instance of an optimiser.
+        held: Python objects of the dataset whose pages workers copy, in words; or "".
+        fast: trial of FastLoader in its place; None if it was not tried.
     """
 
     kind: str = ""
@@ -118,7 +119,7 @@ class LoaderSeen:
 
     @property
     def wait_s(self) -> float:
-        """Mean wait for a batch in the midst of an epoch."""
+        """Mean wait for a batch, without the first of an epoch."""
         return statistics.fmean(self.waits_s) if self.waits_s else 0.0
 
     @property
@@ -128,29 +129,29 @@ class LoaderSeen:
 
     @property
     def waiting(self) -> float:
-        """Share of the loop's time that it waits for data."""
+        """Share of the loop's time spent waiting for data."""
         total = self.wait_s + self.step_s
         return self.wait_s / total if total else 0.0
 
     @property
     def trains(self) -> bool:
-        """Whether this is a training loop: most of its steps go backward."""
+        """Whether this is a training loop: most of its steps call ``backward``."""
         return self.backwards * 2 > len(self.steps_s)
 
     @property
     def start_s(self) -> float:
-        """How much longer than any other the first batch of an epoch lets the loop wait.
+        """How much longer than for other batches the loop waits for the first one of an epoch.
 
-        Of the later epochs where there were some: loading libraries is not part of an epoch.
+        If there are several epochs, without the first, in which libraries are loaded.
         """
         starts = self.starts_s[1:] or self.starts_s
         return max(0.0, statistics.median(starts) - self.wait_s) if starts else 0.0
 
     def rates(self, blocks: int = 1) -> list[float]:
-        """Images/s of a whole epoch, once from each of some blocks of the batches that were seen.
+        """Images/s of a whole epoch, estimated from each of ``blocks`` parts of the batches.
 
-        The start of an epoch counts for as much of it as it has in a whole one: a run that is ended
-        after some steps has seen a start, but only few of the steps that follow it.
+        The start of an epoch is weighted as in a whole epoch, because a run that is stopped early
+        has observed a start but only few of the following steps.
         """
         laps = self.laps_s[_WARM_UP:] or self.laps_s
         if not laps:  # epochs of one batch
@@ -165,28 +166,28 @@ class LoaderSeen:
 
 @dataclasses.dataclass(kw_only=True)
 class Observation:
-    """What was seen of the whole script.
+    """What was observed in the whole script.
 
     Attributes:
         loaders: in the order of their first use.
-        cpus: that the script may use.
+        cpus: number of CPUs that the script may use.
         cuda: whether there is a CUDA device.
-        memory_nbytes: available.
+        memory_nbytes: available memory.
         benchmark: ``torch.backends.cudnn.benchmark``.
-        convolutions: whether the model has some.
-        running: threads of the script that were running at a time, on average.
-        process_threads: torch's threads within an operation, in the worker processes.
-        growth_nbytes: by which the worker processes together grew with each batch, once they ran
-            for long enough to tell.
-        fetch_s: time in the dataset's code, added up over processes; of that
-        fetch_cpu_s: computing, or waiting for a free CPU.
-        fetched: samples.
-        loads, load_s, load_pixels: images that Pillow decoded, its time, their pixels.
-        resizes, resize_s: images that were resized whole to one and the same size, and the time.
+        convolutions: whether the model has any.
+        running: mean number of running threads of the script.
+        process_threads: torch's threads per operation, in the worker processes.
+        growth_nbytes: growth of all worker processes together per batch; 0 if the run is too short.
+        fetch_s: time in the dataset's code, summed over processes.
+        fetch_cpu_s: part of ``fetch_s`` spent computing or waiting for a free CPU.
+        fetched: number of samples.
+        loads, load_s, load_pixels: images decoded by Pillow, the time, and their pixels.
+        resizes, resize_s: whole images that were resized to a smaller size, and the time.
         opens, open_nbytes: files the dataset opened for reading, and their size.
-        functions: in which the dataset's code spends its time, longest first.
-        cuda_only: settings that the script's text makes where there is CUDA, see ``sources.py``.
-        error: how the script failed, or ""; error_where: at which ``file:line`` of its own code.
+        functions: the functions of the dataset's code by their time, longest first.
+        cuda_only: settings that the script makes only with CUDA, see ``sources.py``.
+        error: how the script failed, or "".
+        error_where: ``file:line`` of the script's code at which it failed, or "".
     """
 
     loaders: list[LoaderSeen] = dataclasses.field(default_factory=list)
@@ -221,12 +222,12 @@ class Observation:
 
     @property
     def evaluations(self) -> list[LoaderSeen]:
-        """Loaders of loops that never go backward, but run the model."""
+        """Loaders of loops that run the model, but never call ``backward``."""
         return [one for one in self.loaders if one.forwards and not one.backwards]
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Observation:
-        """What ``dataclasses.asdict`` gave."""
+        """The inverse of ``dataclasses.asdict``."""
         loaders = []
         for loader in content.pop("loaders"):
             fast = loader.pop("fast")

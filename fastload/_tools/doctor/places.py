@@ -1,4 +1,4 @@
-"""Where in the user's own code something is done: file and line."""
+"""Finds the file and line in the user's own code at which something happens."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _OTHERS = tuple(
 
 
 class Places:
-    """Tells the user's code from that of libraries.
+    """Distinguishes the user's code from libraries.
 
     Args:
-        script: path of the script; what lies in its folder is the user's, wherever that is.
+        script: path of the script; all code in its folder is the user's, wherever that is.
     """
 
     def __init__(self, script: str) -> None:
@@ -49,8 +49,7 @@ class Places:
         return not any(name in Path(filename).parts for name in _INSTALLED)
 
     def of(self, frame: FrameType | None) -> str:
-        """``file:line`` of the innermost frame that is the user's, ``frame`` or one that called it;
-        "" without one."""
+        """``file:line`` of the innermost frame of the user's code, from ``frame`` outwards."""
         while frame is not None:
             if self.mine(frame.f_code.co_filename):
                 return place(frame.f_code.co_filename, frame.f_lineno)
@@ -58,11 +57,11 @@ class Places:
         return ""
 
     def calling(self) -> str:
-        """The same of the code that called the caller."""
+        """The same for the code that called the caller."""
         return self.of(sys._getframe(2))
 
     def raising(self, error: BaseException) -> str:
-        """``file:line`` of the user's innermost code that an exception came through; or ""."""
+        """``file:line`` of the innermost line of the user's code in a traceback, or ""."""
         found = [
             place(frame.f_code.co_filename, line)
             for frame, line in traceback.walk_tb(error.__traceback__)
@@ -71,12 +70,12 @@ class Places:
         return found[-1] if found else ""
 
     def files(self) -> list[str]:
-        """The user's modules that have been imported, their files; without the script."""
+        """The files of the user's imported modules, without the script."""
         names = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
         return [name for name in names if isinstance(name, str) and self.mine(name)]
 
 
 def place(filename: str, line: int) -> str:
-    """``file:line``, the file as it is called from the working directory where it lies below."""
+    """``file:line``, with the file relative to the working directory if it is inside."""
     below = os.path.relpath(filename)
     return f"{filename if below.startswith(os.pardir) else below}:{line}"

@@ -1,7 +1,8 @@
-"""Samples what a dataset's code is doing: in the script's process and in the workers it forks.
+"""A sampling profiler for a dataset's code, in the script's process and in the workers it forks.
 
-A thread of each process looks a hundred times a second at the thread that makes samples. Each look
-counts for one function: the user's innermost one, or the torchvision transform that it called.
+A thread in each process samples the stack of the fetching thread a hundred times a second. Each
+sample is attributed to one function: the user's innermost one, or the torchvision transform that it
+called.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from .observation import FunctionSeen
 from .places import Places, place
 
 _EVERY_S = 0.01
-_WRITTEN_EVERY = 20  # looks; a worker is ended without a word
+_WRITTEN_EVERY = 20  # samples, because a worker may be killed without notice
 
 _Key = tuple[str, str, bool]  # place and name of a function; whether it is torchvision's
 
 
 @dataclasses.dataclass
 class Profiler:
-    """Looks at one thread of this process at a time, and of each process forked later.
+    """Samples one thread of this process at a time, and of each process forked later.
 
     Args:
-        places: tells which code is the user's.
-        folder: where each process writes what it saw.
+        places: distinguishes the user's code.
+        folder: folder in which each process writes its samples.
     """
 
     places: Places
@@ -45,17 +46,15 @@ class Profiler:
     _lines: dict[_Key, Counter[str]] = dataclasses.field(default_factory=dict)
 
     def enter(self) -> None:
-        """The calling thread begins to make samples."""
-        if (
-            self._pid != os.getpid()
-        ):  # threads do not survive a fork, and the counts are the parent's
+        """The calling thread starts to fetch samples."""
+        if self._pid != os.getpid():  # after a fork: no thread, and the parent's counts
             self._pid, self._looks, self._lines, self._depth = os.getpid(), 0, {}, 0
             threading.Thread(target=self._run, name="fastload-profiler", daemon=True).start()
         self._thread = threading.get_ident()
         self._depth += 1
 
     def leave(self) -> None:
-        """It has made them."""
+        """The calling thread has fetched its samples."""
         self._depth -= 1
 
     def _run(self) -> None:
@@ -75,7 +74,7 @@ class Profiler:
             self._lines.setdefault(key, Counter())[line] += 1
 
     def write(self) -> None:
-        """Write what this process saw until now."""
+        """Write the samples of this process so far."""
         if self._pid != os.getpid():
             return
         partial = self.folder / f"{self._pid}.partial"
@@ -85,16 +84,17 @@ class Profiler:
 
 
 def attributed(frame: FrameType | None, places: Places) -> tuple[_Key, str] | None:
-    """The function that a stack is charged to, and the line that runs in it.
+    """The function to which a stack is attributed, and the line that runs in it.
 
-    A torchvision transform is charged with what it calls, a function of the user's with what is not
-    in one. None where no such function runs, or Pillow decodes an image, which is counted apart.
+    Code called by a torchvision transform is attributed to the transform, other code to the user's
+    function that called it. None if there is neither, or if Pillow decodes an image, which is
+    counted separately.
     """
     transform = ""
     while frame is not None:
         code = frame.f_code
         if code.co_filename == fetch.__file__:
-            break  # what is above are torch's loader and the user's training loop
+            break  # the callers are torch's loader and the user's training loop
         if places.mine(code.co_filename):
             line = place(code.co_filename, frame.f_lineno)
             if transform:
@@ -109,7 +109,7 @@ def attributed(frame: FrameType | None, places: Places) -> tuple[_Key, str] | No
 
 
 def _transform(frame: FrameType, code: CodeType) -> str:
-    """The class of the torchvision transform that a frame is of, or ""."""
+    """The class of the torchvision transform whose method a frame runs, or ""."""
     if "torchvision/transforms" not in code.co_filename.replace(os.sep, "/"):
         return ""
     own = frame.f_locals.get("self")
@@ -126,7 +126,7 @@ def _name(frame: FrameType) -> str:
 
 
 def functions(folder: Path) -> Iterator[FunctionSeen]:
-    """The functions that all processes saw, each with its share of the time; longest first."""
+    """The functions sampled in all processes, each with its share of the time; longest first."""
     looks = 0
     lines: dict[_Key, Counter[str]] = {}
     for path in sorted(folder.glob("*.profile")):

@@ -1,7 +1,7 @@
-"""The rules: what in an observation is worth changing, and what it would bring.
+"""The rules: what in an observation is worth changing, and the predicted gain.
 
-Each rule looks at what the run did and returns a finding or None. A gain is a prediction for the
-whole loop from measured times: what is left when the part at fault is taken away.
+Each rule examines an observation and returns a finding or None. A gain is predicted for the whole
+loop from measured times, by removing the part at fault.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from ..._run.workers.copy_on_write import REMEDY
 from .observation import LoaderSeen, Observation
 
 PART = 0.1
-"""Of the loop's time: waiting for less is not worth a word."""
+"""Share of the loop's time; less waiting than this is not reported."""
 
-_LARGE = 4.0  # times more pixels decoded than used
+_LARGE = 4.0  # decoded pixels / used pixels
 _SMALL_FILE = 64 << 10
 _MANY_FILES = 1000
-_GROWTH = 512 << 10  # bytes a batch
-_SLOW = 0.3  # of the dataset's time, in one function
-_LOOKS = 30  # of the profiler: from fewer no share is told
+_GROWTH = 512 << 10  # bytes per batch
+_SLOW = 0.3  # share of the dataset's time in one function
+_LOOKS = 30  # the profiler's samples needed to report a share
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,13 +28,12 @@ class Finding:
     """One thing to change.
 
     Attributes:
-        name: short and fixed, for machines.
-        what: what was seen, with its figures.
+        name: short fixed identifier.
+        what: what was observed, with figures.
         change: what to do.
-        where: ``file:line`` of the script's code; "" where it has no place.
-        gain: how many times faster the loop is predicted to run; 1.0 where that cannot be said, or
-            it is not about speed.
-        verified: False where only a GPU could show that it matters, and there is none.
+        where: ``file:line`` of the script's code; "" if it has no place.
+        gain: predicted speed-up of the loop; 1.0 if unknown, or if the finding is not about speed.
+        verified: False if only a GPU could show that it matters, and there is none.
     """
 
     name: str
@@ -46,29 +45,29 @@ class Finding:
 
 
 def findings(seen: Observation) -> list[Finding]:
-    """What to change, the most worthwhile first; what could not be verified comes last."""
+    """What to change, the largest gain first; unverified findings come last."""
     found = [finding for rule in _RULES if (finding := rule(seen)) is not None]
     return sorted(found, key=lambda finding: (not finding.verified, -finding.gain))
 
 
 def _without(loader: LoaderSeen, wait_s: float) -> float:
-    """Gain for the loop if it waited ``wait_s`` for each batch."""
+    """Speed-up of the loop if it waited ``wait_s`` for each batch."""
     after = max(wait_s, 0.0) + loader.step_s
     return (loader.wait_s + loader.step_s) / after if after else 1.0
 
 
 def _waits(seen: Observation) -> bool:
-    """Whether the dataset's code waits more than it computes, as for a disk."""
+    """Whether the dataset's code waits (for a disk, a network) more than it computes."""
     return seen.fetch_s > 0 and seen.fetch_cpu_s < 0.5 * seen.fetch_s
 
 
 def _hidden(seen: Observation) -> list[str]:
-    """Settings that the script makes on CUDA, which a run without CUDA has not seen."""
+    """Settings that the script makes only with CUDA, which a run without CUDA cannot observe."""
     return [] if seen.cuda else seen.cuda_only
 
 
 def _native(loader: LoaderSeen) -> bool:
-    """Whether FastLoader would read the loader's dataset by itself."""
+    """Whether an engine of FastLoader would read the loader's dataset."""
     return loader.fast is not None and loader.fast.native
 
 
@@ -77,7 +76,7 @@ def _import(seen: Observation) -> Finding | None:
     if loader is None or loader.waiting < PART or loader.fast is None or not loader.fast.native:
         return None
     fast = loader.fast
-    # Slower by its error, so that what is promised is not by luck.
+    # Two standard errors slower, so that the prediction does not rest on luck.
     batch_s = fast.batch_s * (1 + 2 * fast.error)
     gain = _without(loader, batch_s - (loader.step_s if fast.ahead else 0.0))
     if gain < 1 + PART / 2:
@@ -86,8 +85,8 @@ def _import(seen: Observation) -> Finding | None:
     return Finding(
         name="import-fastload",
         what=f"the loop waits {loader.waiting:.0%} of its time; FastLoader reads this "
-        f"{loader.dataset} natively, {rate:,.0f} images/s (± {fast.error:.0%}) with nothing else "
-        "to do",
+        f"{loader.dataset} natively, {rate:,.0f} images/s (± {fast.error:.0%}) without a "
+        "training step",
         change="change the import: from fastload import FastLoader as DataLoader",
         where=loader.made,
         gain=gain,
@@ -98,7 +97,7 @@ def _workers_0(seen: Observation) -> Finding | None:
     loader = seen.training
     if loader is None or loader.num_workers or loader.waiting < PART:
         return None
-    # Workers load while the step runs, and each other's batches too.
+    # Workers load in parallel, and while the step runs.
     workers = max(1, seen.cpus if not _waits(seen) else 4 * seen.cpus)
     return Finding(
         name="workers-0",
@@ -119,7 +118,7 @@ def _too_many_workers(seen: Observation) -> Finding | None:
         name="workers-too-many",
         what=f"num_workers={loader.num_workers} on {seen.cpus} CPUs, {seen.running:.1f} threads "
         f"running at a time; the first batch took {start:.1f} s",
-        change=f"num_workers={seen.cpus}: more only take turns, and memory",
+        change=f"num_workers={seen.cpus}: more only compete for CPUs and memory",
         where=loader.made,
         gain=1.05,
     )
@@ -140,7 +139,7 @@ def _not_persistent(seen: Observation) -> Finding | None:
         return None
     return Finding(
         name="workers-not-persistent",
-        what=f"each epoch begins with {start:.2f} s of starting workers, of {epoch:.2f} s",
+        what=f"each epoch of {epoch:.2f} s begins with {start:.2f} s of starting workers",
         change="persistent_workers=True",
         where=loader.made,
         gain=epoch / (epoch - start),
@@ -159,8 +158,8 @@ def _pageable(seen: Observation) -> Finding | None:
         return None
     return Finding(
         name="pin-memory-off",
-        what=f"batches of {loader.batch_nbytes / 2**20:.0f} MiB lie in pageable memory: from there "
-        "a copy to the GPU blocks and is slower",
+        what=f"batches of {loader.batch_nbytes / 2**20:.0f} MiB are in pageable memory, from which "
+        "a copy to the GPU is slower and blocks",
         change="pin_memory=True, and x.to(device, non_blocking=True)",
         where=loader.made,
         verified=seen.cuda,
@@ -170,11 +169,12 @@ def _pageable(seen: Observation) -> Finding | None:
 def _float32(seen: Observation) -> Finding | None:
     loader = seen.training
     if loader is None or loader.image_dtype != "float32" or loader.image_shape[1] not in (1, 3):
-        return None  # of several channels, it may be anything
+        return None  # with other numbers of channels, it may not be an image
     return Finding(
         name="float32-over-the-bus",
-        what=f"images of {loader.image_shape} cross the bus as float32, four times uint8's bytes",
-        change="give uint8 batches (leave ToTensor and Normalize out) and normalise on the device",
+        what=f"images of {loader.image_shape} cross the bus as float32, four times the bytes of "
+        "uint8",
+        change="use uint8 batches (leave out ToTensor and Normalize) and normalise on the device",
         where=loader.made,
         verified=seen.cuda,
     )
@@ -187,9 +187,9 @@ def _items(seen: Observation) -> Finding | None:
         return None
     return Finding(
         name="item-every-step",
-        what=f"{items / len(loader.steps_s):.1f} calls of item(), cpu() or the like a "
-        "step: each waits until the GPU has caught up",
-        change="add up on the device, and read the sum once in a while",
+        what=f"{items / len(loader.steps_s):.1f} calls of item(), cpu() or similar per step: each "
+        "waits until the GPU has caught up",
+        change="sum on the device, and read the sum only now and then",
         where=max(loader.items, key=lambda place: loader.items[place]),
         verified=seen.cuda,
     )
@@ -226,7 +226,7 @@ def _pillow(seen: Observation) -> Finding | None:
     return Finding(
         name="pillow-decode",
         what=f"Pillow's decoding is {share:.0%} of the dataset's time, and the loop waits "
-        f"{loader.waiting:.0%} of its own",
+        f"{loader.waiting:.0%} of its time",
         change=f"FastLoader decodes in native threads; {pack} makes it faster still"
         if _native(loader)
         else f"{pack} makes a store of it, which FastLoader decodes in native threads",
@@ -244,7 +244,7 @@ def _resized_again(seen: Observation) -> Finding | None:
         return None
     return Finding(
         name="resize-every-epoch",
-        what=f"each image is decoded whole and made smaller in every epoch: {share:.0%} of the "
+        what=f"each image is decoded completely and scaled down in every epoch: {share:.0%} of the "
         "dataset's time",
         change="do it once: fastload pack --resize",
         where=loader.made,
@@ -260,11 +260,11 @@ def _small_files(seen: Observation) -> Finding | None:
     if seen.opens < 0.9 * seen.fetched or mean > _SMALL_FILE or loader.waiting < PART:
         return None
     if seen.loads and seen.load_s > 0.5 * seen.fetch_s:
-        return None  # opening them is not what takes the time
+        return None  # most of the time is spent on decoding, not on opening files
     return Finding(
         name="many-small-files",
         what=f"{loader.samples:,} files of {mean / 1024:.0f} KiB, one opened for each sample",
-        change="fastload pack makes one file of them",
+        change="fastload pack writes them into one file",
         where=loader.made,
         gain=_without(loader, loader.wait_s * 0.5),
     )
@@ -278,12 +278,12 @@ def _cacheable(seen: Observation) -> Finding | None:
     if not nbytes or _small_files(seen) is not None:
         return None
     busy = seen.fetch_cpu_s / seen.fetch_s
-    what = f"the dataset's code computes only {busy:.0%} of its time: it waits for its files"
+    what = f"the dataset's code waits {1 - busy:.0%} of its time for its files"
     if nbytes < seen.memory_nbytes / 2:
         return Finding(
             name="fits-in-memory",
-            what=f"{what}, which are about {nbytes / 2**20:,.0f} MiB together",
-            change='keep them: FastLoader(cache="ram")'
+            what=f"{what}, which are about {nbytes / 2**20:,.0f} MiB in total",
+            change='cache them: FastLoader(cache="ram")'
             + ", after fastload pack" * (not _native(loader)),
             where=loader.made,
             gain=_without(loader, loader.wait_s * busy),
@@ -302,8 +302,8 @@ def _shuffled_evaluation(seen: Observation) -> Finding | None:
         if loader.shuffled:
             return Finding(
                 name="shuffle-at-evaluation",
-                what=f"the evaluation over {loader.dataset} is shuffled, and gains nothing from it",
-                change="shuffle=False: read in the order of the disk, and comparable",
+                what=f"the evaluation over {loader.dataset} is shuffled without benefit",
+                change="shuffle=False: sequential reads, and comparable results",
                 where=loader.made,
                 gain=1.01,
             )
@@ -315,8 +315,8 @@ def _gradients_at_evaluation(seen: Observation) -> Finding | None:
         if loader.grad > 0.5 * loader.forwards:
             return Finding(
                 name="gradients-at-evaluation",
-                what=f"{loader.grad} of {loader.forwards} forward passes of the evaluation keep "
-                "what only gradients need",
+                what=f"{loader.grad} of {loader.forwards} forward passes of the evaluation store "
+                "activations for gradients",
                 change="torch.inference_mode() around the evaluation",
                 where=loader.looped,
                 gain=1.03,
@@ -446,8 +446,8 @@ def _epoch_not_set(seen: Observation) -> Finding | None:
         return None
     return Finding(
         name="epoch-not-set",
-        what=f"the sampler was never told its epoch: it is {loader.epochs[0]} in each of "
-        f"{len(loader.epochs)}, which come in the same order",
+        what=f"set_epoch was not called: the sampler's epoch is {loader.epochs[0]} in each of "
+        f"{len(loader.epochs)} epochs, so all have the same order",
         change="sampler.set_epoch(epoch) before each epoch",
         where=loader.looped or loader.made,
     )

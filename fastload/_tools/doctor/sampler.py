@@ -1,4 +1,4 @@
-"""Looks at the script's threads and its workers' memory some times a second."""
+"""Samples the script's running threads and its workers' memory, 20 times a second."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _EVERY_S = 0.05
-_STARTING = 0.25  # of the batches, in which a worker imports, opens and copies what it needs
-_TELLING = 32  # batches after that: in fewer nothing can be told from the noise
-_STEADY = 0.5  # growth that goes on is at the end at least this much of what it was
+_STARTING = 0.25  # share of the batches during which a worker still imports, opens and copies
+_ENOUGH = 32  # batches after that; with fewer, growth cannot be told from noise
+_STEADY = 0.5  # steady growth is at the end at least this share of its maximum
 
 
 class Sampler(threading.Thread):
-    """Counts running threads of this process and its children, and what the children hold.
+    """Samples running threads of this process and its children, and the children's memory.
 
     Args:
-        batches: how many batches all children together have made.
+        batches: returns the number of batches that all children have made.
     """
 
     def __init__(self, batches: Callable[[], float]) -> None:
@@ -27,10 +27,10 @@ class Sampler(threading.Thread):
         self._running: list[int] = []
         self._batches = batches
         self.held: dict[str, list[tuple[float, int]]] = {}
-        """Of each child, at each look: batches of all children until then, its private bytes."""
+        """For each child, its samples: (batches of all children so far, its private bytes)."""
 
     def run(self) -> None:
-        """Look until ``stop``."""
+        """Sample until ``stop``."""
         while not self._stopped.wait(_EVERY_S):
             children = _children()
             self._running.append(sum(map(_running, [str(os.getpid()), *children])))
@@ -39,33 +39,33 @@ class Sampler(threading.Thread):
                     self.held.setdefault(child, []).append((self._batches(), _private(child)))
 
     def stop(self) -> float:
-        """End; returns the threads that were running on average."""
+        """Stop; returns the mean number of running threads."""
         self._stopped.set()
         self.join()
-        # One of them is this thread, which runs whenever it looks.
+        # One of them is this thread, which always runs when it samples.
         return max(0.0, sum(self._running) / len(self._running) - 1) if self._running else 0.0
 
     def growth(self) -> float:
-        """Bytes by which the children together grew with each batch, their start left out."""
+        """Growth of all children per batch in bytes, without their start."""
         return sum(map(growth, self.held.values()))
 
 
 def growth(looks: Sequence[tuple[float, int]]) -> float:
-    """Bytes by which one process grew with each batch of all; 0.0 where that cannot be told.
+    """Growth of one process per batch of all, in bytes; 0.0 if there is no steady growth.
 
-    A process that begins grows, too: it imports, allocates, and comes to own pages that it shared.
-    That ebbs away. What is counted goes on: over each third of the run that follows the start, at
-    the end about as fast as at first.
+    A starting process grows too: it imports, allocates, and copies pages that it shared. That ends
+    soon. Growth counts only if it is positive in each third of the run after the start, and at the
+    end about as fast as before.
 
     Args:
-        looks: (batches of all processes until then, private bytes of this one).
+        looks: (batches of all processes so far, private bytes of this one).
     """
     if not looks:
         return 0.0
     first = looks[0][0] + _STARTING * (looks[-1][0] - looks[0][0])
     later = [look for look in looks if look[0] >= first]
     batches = later[-1][0] - later[0][0]
-    if batches < _TELLING or len(later) < 4:
+    if batches < _ENOUGH or len(later) < 4:
         return 0.0
     at = [later[round(part * (len(later) - 1) / 3)] for part in range(4)]
     rates = [
@@ -93,7 +93,7 @@ def _running(pid: str) -> int:
         for task in (Path("/proc") / pid / "task").iterdir():
             count += (task / "stat").read_text().rpartition(")")[2].split()[0] == "R"
     except OSError:
-        pass  # it has ended meanwhile
+        pass  # the process has ended
     return count
 
 

@@ -1,4 +1,4 @@
-"""What a script's text says it does on CUDA only, which a run without CUDA cannot show."""
+"""Finds settings that a script makes only with CUDA, which a run without CUDA cannot observe."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SETTINGS = frozenset({"benchmark", "autocast", "channels_last", "pin_memory"})
 
 
 def cuda_only(files: Iterable[str]) -> list[str]:
-    """The names of ``SETTINGS`` that stand under a condition, or in a call, that speaks of CUDA."""
+    """The names of ``SETTINGS`` used under a condition, or in a call, that mentions CUDA."""
     found: set[str] = set()
     for file in files:
         try:
             tree = ast.parse(Path(file).read_bytes())
         except (OSError, SyntaxError, ValueError):
-            continue  # compiled, or made while the script ran
+            continue  # not source code, or removed since
         for node in ast.walk(tree):
             if isinstance(node, (ast.If, ast.IfExp)):
                 conditional = _words(node.test)
@@ -30,7 +30,7 @@ def cuda_only(files: Iterable[str]) -> list[str]:
 
 
 def _words(tree: ast.AST) -> Iterator[str]:
-    """Names, attributes, keywords and texts in ``tree``."""
+    """Names, attributes, keywords and strings in ``tree``."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             yield node.id

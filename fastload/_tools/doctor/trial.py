@@ -1,4 +1,4 @@
-"""Tries FastLoader in the place of a loader: is it native there, and how fast is it alone?"""
+"""Tries FastLoader in a loader's place: is an engine used, and how fast is it alone?"""
 
 from __future__ import annotations
 
@@ -21,13 +21,12 @@ def trial(
     seconds: float = _SECONDS,
     clock: Callable[[], float] = time.perf_counter,
 ) -> FastSeen:
-    """FastLoader with the arguments of a DataLoader, as it is after a change of the import.
+    """FastLoader with the arguments of a DataLoader, as after a change of the import.
 
     Args:
-        arguments: that were given.
-        seconds: how long batches are made, if it is native; at least two of them, one after the
-            other epoch.
-        clock: seconds.
+        arguments: the arguments given to DataLoader.
+        seconds: duration of the measurement, if an engine is used; at least two batches.
+        clock: returns the time in seconds.
     """
     try:
         loader: FastLoader[Any] = FastLoader(**arguments)
@@ -38,7 +37,7 @@ def trial(
             reason = because[0].removeprefix("because: ") if because else "it runs in workers"
             return FastSeen(native=False, reason=reason)
         batches_s = _measured(loader, seconds, clock)
-    except Exception as error:  # noqa: BLE001 - the user's dataset may do anything; said
+    except Exception as error:  # noqa: BLE001 - any error of the user's dataset is reported
         return FastSeen(native=False, reason=f"{type(error).__name__}: {error}")
     size = -(-len(batches_s) // _BLOCKS)
     blocks = [
@@ -56,7 +55,7 @@ def trial(
 
 
 def _measured(loader: FastLoader[Any], seconds: float, clock: Callable[[], float]) -> list[float]:
-    """How long each batch took; those that were made ahead, while nobody looked, left out."""
+    """The time for each batch, without those that were prefetched before the clock started."""
     ahead = 1 + (loader.prefetch_factor or 0) * (loader.num_workers > 0)
     found: list[float] = []
     end = clock() + seconds
@@ -70,7 +69,7 @@ def _measured(loader: FastLoader[Any], seconds: float, clock: Callable[[], float
             begin = now
             if now >= end:
                 break
-        # An epoch's first batches wait for nothing but each other: together, they are in line.
+        # In an epoch with only prefetched batches, the mean of all is representative.
         found += whole[ahead:] or [statistics.fmean(whole)] if whole else []
         if len(found) == before or (clock() >= end and len(found) > 1):
             return found

@@ -9,51 +9,57 @@ import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 from torch.utils.data import RandomSampler
 
+from ..._base.nested import tensors
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import batch_length
 from ..._loader import FastLoader
-from ..._run.workers.copy_on_write import held
+from ..._run.workers.copy_on_write import object_memory
 from .observation import LoaderSeen, Observation
 from .places import Places
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+_Loader: TypeAlias = DataLoader[Any]
 
 _READS = ("item", "tolist", "cpu", "numpy")
 _TORCH = "torch."
 
 
 class Enough(BaseException):
-    """Ends the script: enough was seen. No Exception, which the script may catch."""
+    """Ends the script after enough steps. Not an Exception, which the script may catch."""
 
 
 class Watch:
-    """Patches torch so that loops over loaders are seen, torch's and FastLoaders.
+    """Patches torch to observe loops over DataLoaders and FastLoaders.
 
     Args:
-        steps: of training after which the script is ended.
-        places: tells which code is the user's.
+        steps: number of training steps after which the script is ended.
+        places: distinguishes the user's code.
     """
 
     def __init__(self, steps: int, places: Places) -> None:
         self.seen = Observation()
         self._steps = steps
         self._places = places
-        self._made: weakref.WeakKeyDictionary[Any, Made] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakKeyDictionary[_Loader, Made] = weakref.WeakKeyDictionary()
         self._loaders: dict[int, LoaderSeen] = {}
-        self._kept: list[Any] = []  # loaders: another one must not get the number of one that died
+        self._kept: list[_Loader] = []  # kept alive, so that no other loader gets the same id
         self._now: LoaderSeen | None = None
         self._depth = 0
         self._over = False
 
     def install(self) -> None:
-        """Begin to watch."""
+        """Start watching."""
         DataLoader.__init__ = self._making(DataLoader.__init__)  # type: ignore[method-assign]
-        for kind in (DataLoader, FastLoader):
-            kind.__iter__ = self._iterating(kind, kind.__iter__)  # type: ignore[method-assign]
+        kinds: tuple[type[_Loader], ...] = (DataLoader, FastLoader)
+        for kind in kinds:
+            kind.__iter__ = self._iterating(kind, kind.__iter__)  # type: ignore[assignment, method-assign]
         torch.Tensor.backward = self._going_backward(torch.Tensor.backward)  # type: ignore[method-assign]
         for name in _READS:
             setattr(torch.Tensor, name, self._reading(getattr(torch.Tensor, name)))
@@ -61,7 +67,7 @@ class Watch:
         nn.modules.module.register_module_forward_hook(self._forwarded, always_call=True)
 
     def training(self) -> tuple[LoaderSeen, dict[str, Any]] | None:
-        """What was seen of the training loop's loader, one of torch's, and its arguments."""
+        """The observation of the training loop's DataLoader, and its arguments; or None."""
         seen = self.seen.training
         for loader in self._kept:
             if self._loaders[id(loader)] is seen and not isinstance(loader, FastLoader):
@@ -69,7 +75,7 @@ class Watch:
         return None
 
     def end(self) -> None:
-        """Watch no longer, and end the worker processes that loaders keep between epochs."""
+        """Stop watching, and end the worker processes that loaders keep between epochs."""
         self._over = True
         for loader in self._kept:
             iterator: Any = getattr(loader, "_iterator", None)
@@ -79,7 +85,7 @@ class Watch:
 
     def _making(self, make: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(make)
-        def watched(loader: Any, *arguments: Any, **named: Any) -> None:
+        def watched(loader: _Loader, *arguments: object, **named: object) -> None:
             make(loader, *arguments, **named)
             given = inspect.signature(make).bind(loader, *arguments, **named).arguments
             given.pop(next(iter(given)))
@@ -88,18 +94,18 @@ class Watch:
         return watched
 
     def _iterating(
-        self, kind: type[DataLoader[Any]], iterate: Callable[..., Any]
-    ) -> Callable[..., Any]:
+        self, kind: type[_Loader], iterate: Callable[[_Loader], Iterator[Any]]
+    ) -> Callable[[_Loader], Iterator[Any]]:
         @functools.wraps(iterate)
-        def watched(loader: Any) -> Iterator[Any]:
-            inner = kind is DataLoader and isinstance(loader, FastLoader)  # of its own iteration
+        def watched(loader: _Loader) -> Iterator[Any]:
+            inner = kind is DataLoader and isinstance(loader, FastLoader)  # called by FastLoader
             if inner or self._over:
-                return iterate(loader)  # type: ignore[no-any-return]
+                return iterate(loader)
             return self._batches(loader, iterate(loader), self._places.calling())
 
         return watched
 
-    def _batches(self, loader: Any, iterator: Any, looped: str) -> Iterator[Any]:
+    def _batches(self, loader: _Loader, iterator: Iterator[Any], looped: str) -> Iterator[Any]:
         seen = self._of(loader)
         seen.looped = seen.looped or looped
         try:
@@ -130,12 +136,12 @@ class Watch:
         finally:
             del iterator
 
-    def _of(self, loader: Any) -> LoaderSeen:
+    def _of(self, loader: _Loader) -> LoaderSeen:
         if id(loader) not in self._loaders:
             self._kept.append(loader)
             native = isinstance(loader, FastLoader) and loader.stats()["engine"] != "workers"
             workers = 0 if native else loader.num_workers
-            objects = held(loader.dataset, workers) if workers else None
+            objects = object_memory(loader.dataset, workers) if workers else None
             seen = LoaderSeen(
                 kind="FastLoader" if isinstance(loader, FastLoader) else type(loader).__name__,
                 made=self._made[loader].where if loader in self._made else "",
@@ -143,7 +149,7 @@ class Watch:
                 batches=_length(loader),
                 samples=_length(loader.dataset),
                 num_workers=loader.num_workers,
-                batch_size=loader.batch_size or getattr(loader.batch_sampler, "batch_size", 1),
+                batch_size=loader.batch_size or int(getattr(loader.batch_sampler, "batch_size", 1)),
                 pin_memory=bool(loader.pin_memory),
                 persistent_workers=bool(loader.persistent_workers),
                 shuffled=isinstance(_sampler(loader), RandomSampler),
@@ -153,44 +159,44 @@ class Watch:
             self.seen.loaders.append(seen)
         return self._loaders[id(loader)]
 
-    def _epoch(self, seen: LoaderSeen, loader: Any) -> None:
+    def _epoch(self, seen: LoaderSeen, loader: _Loader) -> None:
         sampler = _sampler(loader)
-        told = getattr(sampler, "epoch", None)
+        epoch = getattr(sampler, "epoch", None)
         if (
             hasattr(sampler, "set_epoch")
-            and type(told) is int
+            and type(epoch) is int
             and getattr(sampler, "shuffle", True)
         ):
-            seen.epochs.append(told)
+            seen.epochs.append(epoch)
 
-    def _look(self, seen: LoaderSeen, batch: Any) -> None:
-        tensors = list(_tensors(batch))
+    def _look(self, seen: LoaderSeen, batch: object) -> None:
+        found = tensors(batch)
         seen.images += batch_length(batch)
-        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in tensors))
-        images = next((tensor for tensor in tensors if tensor.dim() == 4), None)
+        seen.batch_nbytes = max(seen.batch_nbytes, sum(tensor.nbytes for tensor in found))
+        images = next((tensor for tensor in found if tensor.dim() == 4), None)
         if images is None:
             return
         shape, last = list(images.shape), seen.image_shape
-        # A smaller batch of the same images is an epoch's last one.
+        # A smaller batch with images of the same shape is the last one of an epoch.
         if shape != last and not (last and shape[0] < last[0] and shape[1:] == last[1:]):
             seen.image_shapes += 1
             seen.image_shape = shape
         seen.image_dtype = str(images.dtype).removeprefix("torch.")
 
-    def _going_backward(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+    def _going_backward(self, backward: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(backward)
-        def watched(*arguments: Any, **named: Any) -> Any:
+        def watched(*arguments: _P.args, **named: _P.kwargs) -> _R:
             if self._now is not None:
                 self._now.backwards += 1
             return backward(*arguments, **named)
 
         return watched
 
-    def _reading(self, read: Callable[..., Any]) -> Callable[..., Any]:
+    def _reading(self, read: Callable[_P, _R]) -> Callable[_P, _R]:
         @functools.wraps(read)
-        def watched(*arguments: Any, **named: Any) -> Any:
+        def watched(*arguments: _P.args, **named: _P.kwargs) -> _R:
             caller = sys._getframe(1)
-            # Optimisers read their numbers of steps, which lie in host memory.
+            # Calls by torch are skipped: optimisers read their step counts, which are on the host.
             if self._now is not None and not caller.f_globals.get("__name__", "").startswith(
                 _TORCH
             ):
@@ -200,7 +206,7 @@ class Watch:
 
         return watched
 
-    def _forward(self, module: nn.Module, inputs: Any) -> None:
+    def _forward(self, module: nn.Module, inputs: object) -> None:
         self._depth += 1
         seen = self._now
         if isinstance(module, (nn.Conv2d, nn.ConvTranspose2d)):
@@ -212,49 +218,38 @@ class Watch:
         seen.grad += torch.is_grad_enabled()
         seen.train_mode += module.training
         seen.autocast += _autocast()
-        images = next((tensor for tensor in _tensors(inputs) if tensor.dim() == 4), None)
+        images = next((tensor for tensor in tensors(inputs) if tensor.dim() == 4), None)
         if images is not None:
             seen.channels_last += images.is_contiguous(memory_format=torch.channels_last)
 
-    def _forwarded(self, module: nn.Module, inputs: Any, output: Any) -> None:
+    def _forwarded(self, module: nn.Module, inputs: object, output: object) -> None:
         self._depth -= 1
 
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    """How a loader was made.
+    """How a loader was created.
 
     Attributes:
         where: ``file:line`` in the user's code.
-        arguments: of torch's DataLoader that were given, by name.
+        arguments: the given arguments of torch's DataLoader, by name.
     """
 
     where: str
     arguments: dict[str, Any]
 
 
-def _sampler(loader: Any) -> Any:
+def _sampler(loader: _Loader) -> object:
     return getattr(loader.batch_sampler, "sampler", loader.sampler)
 
 
-def _length(sized: Any) -> int:
-    """``len``; 0 where there is none."""
+def _length(sized: object) -> int:
+    """``len``; 0 if there is none."""
     try:
-        return len(sized)
+        return len(sized)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError):
         return 0
 
 
 def _autocast() -> bool:
     return torch.is_autocast_enabled() or torch.is_autocast_enabled("cpu")
-
-
-def _tensors(batch: Any) -> Iterator[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        yield batch
-    elif isinstance(batch, dict):
-        for value in batch.values():
-            yield from _tensors(value)
-    elif isinstance(batch, (list, tuple)):
-        for value in batch:
-            yield from _tensors(value)

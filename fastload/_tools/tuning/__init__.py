@@ -1,8 +1,8 @@
-"""Autotune: the fastest workers, batch size and prefetch for a dataset, found by experiment.
+"""Autotune: find the fastest workers, batch size, prefetch and cache for a dataset by measuring.
 
-``point.py`` is one setting, ``target.py`` what is loaded with it, ``meter.py`` measures,
-``search.py`` decides what to measure next, ``result.py`` is what comes out and its file,
-``page.py`` shows it.
+``_run/point.py`` is one setting, ``target.py`` the dataset, ``meter.py`` measures settings,
+``grid.py`` lists the settings to try, ``search.py`` decides what to measure next, ``result.py`` is
+the outcome and its file, and ``page.py`` shows it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings that a search may try, and those next to each."""
+"""The settings that a search may try, and the neighbours of each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ..._run.point import Point
 
 BATCH_SIZE = 64
-"""What is taken for the batch size in use where nobody says it: the middle of those tried."""
+"""The batch size in use, if none is given: the middle of those tried."""
 
-_MOST_PREFETCH = 8
+_MAX_PREFETCH = 8
 _CACHES = (None, "dct", "decoded")
 
 
@@ -20,11 +20,11 @@ class Grid:
 
     Attributes:
         workers, batches: values of the coarse grid, ascending.
-        most_workers: upper end for refinement.
-        fixed_batch: whether the batch size stays.
+        most_workers: upper limit for refinement.
+        fixed_batch: whether only one batch size is tried.
         caches: whether caches are tried.
         pinning: whether pinned memory is tried.
-        scaling: whether decoding at a fraction of the size is tried.
+        scaling: whether decode="scaled" is tried.
     """
 
     workers: tuple[int, ...]
@@ -49,12 +49,12 @@ class Grid:
     ) -> Grid:
         """The coarse grid for a machine: few values, a factor of two to four apart.
 
-        More than twice as many workers as CPUs are tried: samples that wait for a disk or a network
-        gain from them.
+        More than twice as many workers as CPUs are tried too, because they help if samples wait for
+        a disk or a network.
         """
         workers = sorted({0, 1, max(1, cpus // 2), cpus, 2 * cpus, 4 * cpus})
         sizes = {batch_size} if fixed else {batch_size, 16, BATCH_SIZE, 256}
-        # A batch beyond the whole dataset says nothing about training on it.
+        # A batch larger than the dataset says nothing about training on it.
         fitting = {min(size, max(1, samples)) for size in sizes}
         return cls(
             workers=tuple(workers),
@@ -67,11 +67,11 @@ class Grid:
         )
 
     def coarse(self) -> list[Point]:
-        """The points to begin with."""
+        """The points of the coarse grid."""
         return [Point(num_workers=w, batch_size=b) for w in self.workers for b in self.batches]
 
     def near(self, point: Point) -> Iterator[Point]:
-        """The points next to ``point``, one value changed."""
+        """The neighbours of ``point``, with one value changed."""
         for workers in {point.num_workers - 1, point.num_workers + 1, point.num_workers * 2}:
             if 0 <= workers <= self.most_workers:
                 yield dataclasses.replace(point, num_workers=workers)
@@ -80,7 +80,7 @@ class Grid:
                 if self.batches[0] <= size <= 2 * self.batches[-1]:
                     yield dataclasses.replace(point, batch_size=size)
         for prefetch in {point.prefetch_factor // 2, point.prefetch_factor * 2}:
-            if point.num_workers and 1 <= prefetch <= _MOST_PREFETCH:
+            if point.num_workers and 1 <= prefetch <= _MAX_PREFETCH:
                 yield dataclasses.replace(point, prefetch_factor=prefetch)
         for cache in _CACHES if self.caches else ():
             if cache != "decoded" or point.decode == "exact":

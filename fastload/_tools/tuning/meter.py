@@ -1,4 +1,4 @@
-"""Measures settings: batches per second of a loader, or of a training loop, in short visits."""
+"""Measures settings: images/s of a loader or of a training loop, in short visits."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,20 +18,20 @@ from ..._run.governor import WORKER_NBYTES
 from ..._run.point import Point
 from .target import Target, nbytes_of
 
-_BLOCKS = 4  # parts of a visit, each of which gives a rate
+_BLOCKS = 4  # parts of a visit, each with its own rate
 
 
 @dataclasses.dataclass
 class Trial:
-    """What was measured of one setting.
+    """The measurements of one setting.
 
     Attributes:
         point: the setting.
         rates: images/s, one value per block of some batches.
-        filling: images/s of an epoch in which its cache was filled, once a visit; without a cache
-            there are none.
+        filling: images/s of an epoch that fills the cache, one value per visit; empty without a
+            cache.
         visits: how often it was measured.
-        reason: why it was not measured, or failed; "" where it was.
+        reason: why it was not measured, or how it failed; "" if it was measured.
     """
 
     point: Point
@@ -42,12 +42,12 @@ class Trial:
 
     @property
     def rate(self) -> float:
-        """Images/s; 0 where nothing was measured. The median, as other programs disturb blocks."""
+        """Images/s; 0 if not measured. The median, because other programs disturb single blocks."""
         return statistics.median(self.rates) if self.rates else 0.0
 
     @property
     def error(self) -> float:
-        """Standard error of the rate, relative to it; infinite below two blocks."""
+        """Standard error of the rate, relative to it; infinite with fewer than two blocks."""
         if len(self.rates) < 2 or not self.rate:
             return math.inf
         return statistics.stdev(self.rates) / math.sqrt(len(self.rates)) / self.rate
@@ -57,13 +57,13 @@ class Meter:
     """Measures settings of one target.
 
     Args:
-        target: what is loaded.
-        step: called with each batch, as a training loop would; None measures the loader alone.
-        memory_limit: bytes that a setting may take; None: half of what is available.
+        target: the dataset.
+        step: called with each batch, as in a training loop; None: measure the loader alone.
+        memory_limit: bytes that a setting may use; None: half of the available memory.
     """
 
     def __init__(
-        self, target: Target, step: Callable[[Any], Any] | None, memory_limit: int | None
+        self, target: Target, step: Callable[[Any], object] | None, memory_limit: int | None
     ) -> None:
         self.target = target
         self.step = step
@@ -73,19 +73,19 @@ class Meter:
         self._sample_nbytes = 0
 
     def fits(self, point: Point) -> bool:
-        """Whether the setting is predicted to fit into the memory; a trial says so if not."""
+        """Whether the setting is predicted to fit into memory; if not, its trial gets a reason."""
         wanted = self.nbytes(point)
         if wanted <= self.memory_limit:
             return True
         trial = self.trials.setdefault(point, Trial(point))
         trial.reason = (
-            f"not tried: it would take {wanted / 2**20:,.0f} MiB, of "
-            f"{self.memory_limit / 2**20:,.0f} MiB that may be taken"
+            f"not tried: it would need {wanted / 2**20:,.0f} MiB of memory, the limit is "
+            f"{self.memory_limit / 2**20:,.0f} MiB"
         )
         return False
 
     def nbytes(self, point: Point) -> int:
-        """Bytes of batches and processes that the setting keeps in memory, as predicted."""
+        """Predicted bytes of the batches and processes that the setting keeps in memory."""
         if not self._sample_nbytes:
             loader = self.target.loader(Point(num_workers=0, batch_size=1))
             self._sample_nbytes = max(1, nbytes_of(next(iter(loader))))
@@ -95,16 +95,16 @@ class Meter:
         return point.num_workers * (batch * (point.prefetch_factor + 1) + WORKER_NBYTES)
 
     def visit(self, point: Point, seconds: float) -> Trial:
-        """Measure a setting for about ``seconds``, its start and warm-up not counted."""
+        """Measure a setting for about ``seconds``, without its start and warm-up."""
         trial = self.trials.setdefault(point, Trial(point))
         loader = self.target.loader(point)
         try:
-            if point.cache:  # it is worth what it brings once it is full
+            if point.cache:  # its rate is that with a full cache
                 batches = -(-len(self.target) // point.batch_size)
                 trial.filling.append(rate_of_filling(loader, self.step, batches))
             trial.rates += rates_of(loader, self.step, point, seconds)
         except (RuntimeError, MemoryError, OSError) as error:
-            # Too many processes, too little shared memory: a fact about this setting.
+            # Too many processes or too little shared memory: a property of this setting.
             trial.reason = f"failed: {type(error).__name__}: {str(error).splitlines()[0][:200]}"
         trial.visits += 1
         return trial
@@ -114,13 +114,13 @@ class Meter:
     ) -> tuple[float, float]:
         """Images/s of a setting, and of torch's DataLoader with its defaults, one after the other.
 
-        The batch size, the step and the order are the same for both, and what they read was read
-        before: both are measured as in an epoch that is not the first one.
+        The batch size, the step and the order are the same for both. The data was read before, so
+        both are measured as in a later epoch.
         """
         rates: dict[bool, float] = {}
         for torchs in (torch_first, not torch_first):
             if torchs:
-                loader: Any = self.target.torch_loader(point.batch_size)
+                loader = self.target.torch_loader(point.batch_size)
                 defaults = Point(num_workers=0, batch_size=point.batch_size)
                 found = rates_of(loader, self.step, defaults, seconds, most_warm=1)
             else:
@@ -129,7 +129,7 @@ class Meter:
         return rates[False], rates[True]
 
     def step_rate(self, batch_size: int, seconds: float) -> float:
-        """Images/s of the step alone, on one batch again and again: the ceiling of the loop."""
+        """Images/s of the step alone, repeated on one batch: the upper limit of the loop."""
         assert self.step is not None
         point = Point(num_workers=0, batch_size=batch_size)
         batch = next(iter(self.target.loader(point)))
@@ -141,7 +141,7 @@ class Meter:
 
 
 class _Same:
-    """One batch, without end."""
+    """One batch, repeated without end."""
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
@@ -152,18 +152,18 @@ class _Same:
 
 
 def rates_of(
-    loader: Any,
-    step: Callable[[Any], Any] | None,
+    loader: Iterable[Any],
+    step: Callable[[Any], object] | None,
     point: Point,
     seconds: float,
     most_warm: int | None = None,
 ) -> list[float]:
     """Images/s of some blocks that last about ``seconds`` together, after the warm-up.
 
-    That is what is ahead when the clock starts, or ``most_warm`` batches.
+    The warm-up is the number of prefetched batches, at most ``most_warm``.
     """
     batches = _again_and_again(loader)
-    # What is ahead was made before the clock ran: it must be used up first.
+    # Prefetched batches were made before the clock started: they must be used up first.
     ahead = point.prefetch_factor * max(1, point.num_workers) if point.num_workers else 0
     warm = min(ahead + 2, most_warm or ahead + 2)
     rates: list[float] = []
@@ -194,8 +194,10 @@ def rates_of(
     return rates
 
 
-def rate_of_filling(loader: Any, step: Callable[[Any], Any] | None, batches: int) -> float:
-    """Images/s of a loader's first ``batches``, with its start: an epoch that fills a cache."""
+def rate_of_filling(
+    loader: Iterable[Any], step: Callable[[Any], object] | None, batches: int
+) -> float:
+    """Images/s of a loader's first ``batches`` including its start: an epoch that fills a cache."""
     images, begin = 0, time.perf_counter()
     running = _again_and_again(loader)
     for batch in itertools.islice(running, batches):
@@ -208,8 +210,8 @@ def rate_of_filling(loader: Any, step: Callable[[Any], Any] | None, batches: int
     return images / seconds
 
 
-def _again_and_again(loader: Any) -> Generator[Any, None, None]:
-    """Batches of epoch after epoch; ``close`` ends the epoch that runs."""
+def _again_and_again(loader: Iterable[Any]) -> Generator[Any, None, None]:
+    """The batches of one epoch after another; ``close`` ends the current epoch."""
     while True:
         iterator = iter(loader)
         try:
@@ -227,6 +229,6 @@ def _again_and_again(loader: Any) -> Generator[Any, None, None]:
 
 
 def _synchronise() -> None:
-    """Wait for the devices: what was only begun must not count as done."""
+    """Wait for the devices, so that only finished work is counted."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()

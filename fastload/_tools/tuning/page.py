@@ -1,4 +1,4 @@
-"""Shows what autotune found: a heat map as a self-contained HTML page, or as PNG."""
+"""Shows the result of autotune: a heat map as a self-contained HTML page, or as PNG."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import html
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from ...errors import MissingDependencyError, install
 from .result import TIED, Tried, Tuning
 
-EPOCH = "in an epoch that is not the first: what is read was read before"
-"""Of which kind of epoch the figures are, all of them."""
+EPOCH = "in a later epoch, when the data has been read before"
+"""The kind of epoch for which all figures hold."""
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 60em; margin: 2em auto; padding: 0 1em;
@@ -25,9 +24,9 @@ th { background: #f4f4f4 } .best { outline: 3px solid #d62728 } .left { text-ali
 
 
 def places(tuning: Tuning) -> list[Tried]:
-    """The fastest that was measured for each num_workers and batch_size, the fastest first."""
+    """The fastest setting measured for each num_workers and batch_size, the fastest first."""
     found: dict[tuple[int, int], Tried] = {}
-    # Of two alike, the one that is known better comes first.
+    # Of two similar settings, the one with the smaller error comes first.
     for tried in sorted(
         tuning.tried, key=lambda tried: -tried.images_per_s * (1 - (tried.error or 0.5))
     ):
@@ -37,7 +36,7 @@ def places(tuning: Tuning) -> list[Tried]:
 
 
 def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
-    """(num_workers, batch_size) -> images/s: the fastest of what was measured there."""
+    """(num_workers, batch_size) -> images/s of the fastest setting measured there."""
     return {
         (tried.point.num_workers, tried.point.batch_size): tried.images_per_s
         for tried in places(tuning)
@@ -45,7 +44,7 @@ def cells(tuning: Tuning) -> Mapping[tuple[int, int], float]:
 
 
 def summary(tuning: Tuning) -> list[tuple[str, str]]:
-    """What was found, as (name, words)."""
+    """The result as rows of (name, words)."""
     best = f"best for batch_size={tuning.batch_size}, the one in use"
     rows = [
         (best, f"{tuning.best}: {tuning.images_per_s:,.0f} images/s{_filling(tuning)}"),
@@ -63,17 +62,17 @@ def summary(tuning: Tuning) -> list[tuple[str, str]]:
     if tuning.busy:
         rows.insert(0, ("the machine was busy", busy(tuning)))
     if tuning.step_images_per_s is not None and tuning.loader_images_per_s is not None:
-        rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the ceiling"))
+        rows.append(("the step alone", f"{tuning.step_images_per_s:,.0f} images/s: the limit"))
         rows.append(("the loader alone", f"{tuning.loader_images_per_s:,.0f} images/s"))
     rows.append(("bound by", f"{tuning.bound}: {tuning.why}"))
     return rows
 
 
 def busy(tuning: Tuning) -> str:
-    """What the figures are worth on a machine that others used meanwhile."""
+    """A warning about figures measured while other programs used the machine."""
     return (
         f"other programs took {tuning.others:.0%} of its CPUs: images/s are too low and ratios "
-        "not reliable; measure again when it is quiet"
+        "are unreliable; measure again when it is idle"
     )
 
 
@@ -85,7 +84,7 @@ def _filling(tuning: Tuning) -> str:
 
 
 def _fastest(tuning: Tuning) -> str:
-    """The fastest setting, and what another batch size means for training."""
+    """The fastest setting, and how its batch size affects training."""
     gain = tuning.fastest_images_per_s / tuning.images_per_s
     if tuning.fastest.batch_size == tuning.batch_size or gain < 1 + TIED:
         return "the same: no other batch size is clearly faster"
@@ -94,14 +93,14 @@ def _fastest(tuning: Tuning) -> str:
     return (
         f"{tuning.fastest}: {tuning.fastest_images_per_s:,.0f} images/s, "
         f"{gain:.2f} x; but it trains differently: "
-        f"{steps} steps in an epoch, gradients averaged over {tuning.fastest.batch_size} samples; "
-        f"the learning rate has to follow (times {ratio:.3g} by the linear rule), and what is "
-        "counted in steps, such as its schedule"
+        f"{steps} steps per epoch, gradients averaged over {tuning.fastest.batch_size} samples; "
+        f"adapt the learning rate (times {ratio:.3g} by the linear rule) and everything counted in "
+        "steps, such as its schedule"
     )
 
 
 def write_html(tuning: Tuning, path: str | os.PathLike[str]) -> None:
-    """A page without anything outside of it: the summary, a heat map, every setting measured."""
+    """Write a self-contained page: the summary, a heat map, and every setting measured."""
     title = html.escape(f"fastload autotune: {tuning.source}")
     body = [f"<h1>{title}</h1>", "<table>"]
     for name, words in summary(tuning):
@@ -156,15 +155,15 @@ def _colour(share: float) -> str:
     return f"hsl(140, 60%, {100 - 45 * share:.0f}%)"
 
 
-def _machine(fields: Mapping[str, Any]) -> str:
+def _machine(fields: Mapping[str, object]) -> str:
     return ", ".join(f"{name.replace('_', ' ')}: {value}" for name, value in fields.items())
 
 
 def write_png(tuning: Tuning, path: str | os.PathLike[str]) -> None:
-    """The heat map as a picture.
+    """Write the heat map as a picture.
 
     Raises:
-        MissingDependencyError: matplotlib is absent.
+        MissingDependencyError: matplotlib is not installed.
     """
     try:
         from matplotlib.figure import Figure

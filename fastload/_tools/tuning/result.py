@@ -1,4 +1,4 @@
-"""The outcome of a search, and the file it is kept in."""
+"""``Tuning``, the outcome of a search, and its file."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..._run.point import Point
 from ..._run.tuned_file import FORMAT, VERSION, write
 
 TIED = 0.03
-"""Within this share of the best, another setting does as well."""
+"""Settings within this share of the best count as equally fast."""
 
-_BUSY = 0.15  # of the CPUs
+_BUSY = 0.15  # share of the CPUs
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tried:
-    """One setting that was measured, or why it was not.
+    """One setting that was measured, or the reason why not.
 
     Attributes:
         point: the setting.
-        images_per_s: median; 0 where it was not measured. With a cache, once that is full.
-        filling_images_per_s: of the epoch that fills the cache; None without one.
-        error: standard error relative to it; None where there were too few blocks.
+        images_per_s: median; 0 if it was not measured. With a cache: once it is full.
+        filling_images_per_s: rate of the epoch that fills the cache; None without one.
+        error: standard error relative to the median; None with too few blocks.
         reason: why it was not measured, or how it failed; else "".
     """
 
@@ -38,30 +38,32 @@ class Tried:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Tuning:
-    """What autotune found.
+    """The result of autotune. Rates are in images/s.
 
     Attributes:
-        source: name of what was tuned.
-        batch_size: the one in use, which the file keeps: ``best``, ``smallest``, ``chosen`` and
-            ``uncached`` have it.
-        best: the fastest setting, and ``images_per_s`` with it.
-        fastest: the fastest setting of all batch sizes, and ``fastest_images_per_s`` with it.
-        smallest: the setting that takes least of the machine within 3 % of the best.
-        chosen: what ``FastLoader(tuned=)`` applies: ``smallest`` where the step is what the loop
-            waits for, else ``best``.
-        images_per_s: of ``best``.
-        uncached: the fastest setting with DataLoader's pixels and without a cache, which it has
-            not either, and ``uncached_images_per_s`` with it, beside
-        torch_images_per_s: of torch's DataLoader with its defaults, at the same batch size.
-        ratios: of these two, one for each time that they were measured one after the other.
-        step_images_per_s: of the training step on a batch that is already there; None without step.
-        loader_images_per_s: of the loader without the step; None without step.
-        bound: "compute" (the step), "decoding", "reading" or "python" (the dataset's own code).
+        source: name of the dataset.
+        batch_size: the batch size in use, which ``best``, ``smallest``, ``chosen`` and ``uncached``
+            have.
+        best: the fastest setting.
+        fastest: the fastest setting of all batch sizes.
+        fastest_images_per_s: rate of ``fastest``.
+        smallest: the setting with the fewest resources within 3 % of the best.
+        chosen: the setting that ``FastLoader(tuned=)`` applies: ``smallest`` if the loop waits for
+            the step, else ``best``.
+        images_per_s: rate of ``best``.
+        uncached: the fastest setting that is comparable with DataLoader: exact pixels, no cache.
+        uncached_images_per_s: rate of ``uncached``.
+        torch_images_per_s: rate of torch's DataLoader with its defaults, at the same batch size.
+        ratios: ``uncached`` against torch, one ratio for each time both were measured in turn.
+        step_images_per_s: rate of the training step alone, on one batch; None without a step.
+        loader_images_per_s: rate of the loader alone; None without a step.
+        bound: what limits the loop: "compute" (the step), "decoding", "reading" or "python" (the
+            dataset's own code).
         why: the figures behind ``bound``, in words.
         tried: every setting that was measured or left out.
         machine, dataset: fingerprints.
-        others: share of the CPUs that other programs took meanwhile.
-        seconds: how long the search took.
+        others: share of the CPUs that other programs took during the search.
+        seconds: duration of the search.
     """
 
     source: str
@@ -88,19 +90,19 @@ class Tuning:
 
     @property
     def gain(self) -> float:
-        """How many times faster than torch's defaults, both without a cache."""
+        """How many times faster ``uncached`` is than torch's defaults."""
         return statistics.median(self.ratios)
 
     @property
     def busy(self) -> bool:
-        """Whether other programs took so much of the machine that the figures are theirs too."""
+        """Whether other programs took so much CPU time that the figures are unreliable."""
         return self.others > _BUSY
 
     def as_json(self) -> dict[str, Any]:
-        """What the file holds."""
+        """The content of the file."""
         content = dataclasses.asdict(self)
         return {"format": FORMAT, "version": VERSION, **content, "gain": self.gain}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file, completely or not at all."""
         write(path, self.as_json())

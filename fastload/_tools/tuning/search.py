@@ -1,8 +1,9 @@
-"""The search: a coarse grid, then successive halving with the neighbours of the best.
+"""The search: a coarse grid, then successive halving with the neighbours of the best settings.
 
-Every round visits the settings that are left in random order, so that a change of the machine's
-mood does not favour one of them; a visit is short, and its median counts. After each round those
-that are clearly behind are dropped. What takes too much memory is predicted and left out.
+Each round visits the remaining settings in random order, so that changes of the machine's speed do
+not favour one of them. A visit is short, and the median over all blocks counts. After each round
+the clearly slower settings are dropped. Settings that are predicted to need too much memory are
+left out.
 """
 
 from __future__ import annotations
@@ -27,18 +28,18 @@ from .result import TIED, Tried, Tuning
 from .target import Target, cpus, target_of
 
 _SHARES = {"grid": 0.3, "refine": 0.25, "final": 0.2, "context": 0.25}  # of the budget
-_ROUNDS = 5  # of the comparison with torch, in turn; two where time is short
-_SHORTEST_S = 0.1  # a visit
+_ROUNDS = 5  # of the comparison with torch, in turn; two if time is short
+_SHORTEST_S = 0.1  # duration of a visit
 _FINALISTS = 4
-_FILLING = 0.03  # of the budget: a dataset that is read in this time may be cached
-_COMPUTE = 0.95  # of the step's own rate: then the loop waits for nothing else
+_FILLING = 0.03  # share of the budget: a dataset that can be read in this time may be cached
+_COMPUTE = 0.95  # share of the step's own rate from which the loop is bound by the step
 
 
 def autotune(
-    source: Any,
+    source: object,
     *,
     transform: Callable[[Any], Any] | None = None,
-    step: Callable[[Any], Any] | None = None,
+    step: Callable[[Any], object] | None = None,
     batch_size: int | None = None,
     fix_batch_size: int | None = None,
     budget_s: float = 60.0,
@@ -56,23 +57,23 @@ def autotune(
     Args:
         source: path of a store or of a folder of class folders; a Dataset; a DataLoader; or a
             function without arguments that returns one of them.
-        transform: for a path; None takes the usual augmentation (ImageNet's, or CIFAR's where the
-            images are small).
-        step: called with each batch; the loop over batches and steps is what is measured then.
-        batch_size: the one in use, for which the result is; None takes that of a DataLoader, else
-            64. Others are tried too, to show what they would bring; but another batch size trains
-            differently, and the learning rate usually has to follow it.
-        fix_batch_size: the same, and no other is tried.
+        transform: for a path; None: the usual augmentation (ImageNet's, or CIFAR's if the images
+            are small).
+        step: called with each batch; then the loop over batches and steps is measured.
+        batch_size: the batch size in use, for which settings are chosen; None: that of a
+            DataLoader, else 64. Others are tried too, to show their speed; but another batch size
+            trains differently, and the learning rate usually must be adapted.
+        fix_batch_size: as ``batch_size``, and no other batch size is tried.
         budget_s: seconds that the search may take.
-        memory_limit: bytes a setting may take; None: half of what is available.
-        approximate: also try decode="scaled", whose pixels differ a little (docs/transforms.md).
-        progress: called with (seconds spent, budget, what is being measured).
+        memory_limit: bytes that a setting may use; None: half of the available memory.
+        approximate: also try decode="scaled", whose pixels differ slightly (docs/transforms.md).
+        progress: called with (seconds spent, budget, the setting being measured).
 
     Raises:
-        UsageError: nothing to load, or no setting that fits into the memory.
+        UsageError: there is nothing to load, or no setting fits into memory.
     """
     if batch_size is not None and fix_batch_size is not None:
-        raise UsageError("batch_size and fix_batch_size: one of them is enough")
+        raise UsageError("batch_size and fix_batch_size: expected at most one of them, got both")
     target = target_of(source, transform)
     meter = Meter(target, step, memory_limit)
     search = _Search(meter, budget_s, progress or (lambda spent, budget, what: None))
@@ -118,9 +119,9 @@ class _Search:
         return self._outcome(left)
 
     def _round(self, points: list[Point], share: str, *, rounds: int, keep: int) -> list[Point]:
-        """Visit ``points`` ``rounds`` times; return those worth going on with, best first.
+        """Visit ``points`` ``rounds`` times; return the best ``keep``, best first.
 
-        At least half of them have the batch size in use, as long as there are so many.
+        At least half of them have the batch size in use, if there are enough.
         """
         end = time.perf_counter() + _SHARES[share] * self._budget_s
         for number in range(rounds):
@@ -129,7 +130,7 @@ class _Search:
             for place, point in enumerate(order):
                 visits = (rounds - number) * len(order) - place
                 seconds = (end - time.perf_counter()) / visits
-                # Half of a visit goes into starting the workers and filling what is ahead.
+                # Half of a visit is spent on starting the workers and on the first prefetch.
                 if seconds < _SHORTEST_S and self._meter.trials.get(point, Trial(point)).rates:
                     continue
                 self._progress(self._spent(), self._budget_s, str(point))
@@ -138,7 +139,7 @@ class _Search:
         if not self._own(measured):
             first = self._own(points)[0]
             raise UsageError(
-                f"no setting worked; the first: {first}: {self._meter.trials[first].reason}"
+                f"no setting worked; the first one, {first}: {self._meter.trials[first].reason}"
             )
         measured.sort(key=lambda point: -self._meter.trials[point].rate)
         own = self._own(measured)[: -(-keep // 2)]
@@ -146,11 +147,11 @@ class _Search:
         return [point for point in measured if point in own or point in rest]
 
     def _own(self, points: list[Point]) -> list[Point]:
-        """Those with the batch size in use."""
+        """The points with the batch size in use."""
         return [point for point in points if point.batch_size == self._batch_size]
 
     def _worth_caching(self, left: list[Point]) -> bool:
-        """Whether a cache could be filled in the time there is, and an engine of ours fills it."""
+        """Whether an engine reads the dataset and fills a cache within its share of the budget."""
         rate = self._meter.trials[self._own(left)[0]].rate
         return self._meter.native and len(self._meter.target) / rate < _FILLING * self._budget_s
 
@@ -207,17 +208,17 @@ class _Search:
         )
 
     def _beside_torch(self, point: Point, seconds: float) -> list[tuple[float, float]]:
-        """Images/s of a setting and of torch's defaults, several times, in turn."""
+        """Images/s of a setting and of torch's defaults, measured several times in turn."""
         end = time.perf_counter() + _SHARES["context"] * self._budget_s
         pairs: list[tuple[float, float]] = []
         while len(pairs) < _ROUNDS and (len(pairs) < 2 or time.perf_counter() < end):
-            self._progress(self._spent(), self._budget_s, "beside torch's defaults")
+            self._progress(self._spent(), self._budget_s, "comparing with torch's defaults")
             first = len(pairs) % 2 == 0
             pairs.append(self._meter.beside_torch(point, seconds, torch_first=first))
         return pairs
 
     def _bound(self, best: Point, rate: float, step_rate: float | None) -> tuple[str, str]:
-        """What the loop waits for, and the figures that say so."""
+        """What limits the loop, and the figures that show it."""
         if step_rate is not None and rate >= _COMPUTE * step_rate:
             return "compute", (
                 f"the loop runs at {rate:,.0f} images/s, {rate / step_rate:.0%} of the step alone"
@@ -228,7 +229,7 @@ class _Search:
 
 
 def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
-    """Which stage takes most of the engine's time at this setting."""
+    """Whether reading or decoding takes most of the engine's time at this setting."""
     loader = target.loader(point)
     iterator = iter(loader)
     for _ in range(3 + point.prefetch_factor):
@@ -238,8 +239,8 @@ def _engine_bound(target: Target, point: Point) -> tuple[str, str]:
     reading = stages.get("read", 0.0) + stages.get("check", 0.0)
     share = reading / (sum(stages.values()) or 1.0)
     if share > 0.5:
-        return "reading", f"{share:.0%} of the engine's time goes into reading"
-    return "decoding", f"{1 - share:.0%} of the engine's time goes into decoding and transforms"
+        return "reading", f"the engine spends {share:.0%} of its time on reading"
+    return "decoding", f"the engine spends {1 - share:.0%} of its time on decoding and transforms"
 
 
 def _dataset_bound(target: Target) -> tuple[str, str]:
@@ -250,12 +251,12 @@ def _dataset_bound(target: Target) -> tuple[str, str]:
         next(iterator, None)
     busy = (cpu.wanted() - begin_cpu) / max(time.perf_counter() - begin, 1e-9)
     if busy < 0.5:
-        return "reading", f"the dataset's code computes only {busy:.0%} of its time: it waits"
+        return "reading", f"the dataset's code waits {1 - busy:.0%} of its time"
     return "python", f"the dataset's code computes {busy:.0%} of its time"
 
 
 def _as_torch(point: Point) -> bool:
-    """Whether a setting keeps nothing between epochs and gives the pixels of torch's loader."""
+    """Whether a setting has no cache and gives the pixels of torch's loader."""
     return not point.cache and point.decode == "exact"
 
 

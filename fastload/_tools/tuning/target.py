@@ -1,4 +1,4 @@
-"""What is tuned: a store, a folder of images, or a user's dataset, and the loaders over it."""
+"""``Target``: the dataset to tune (a store, a folder or a user's dataset) and loaders over it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from ..._run.tuned_file import ENDLESS
 from ..._sources.packed import PackedDataset
 from ...errors import UsageError
 
-_SMALL = 64  # images up to this size, all alike, are loaded as they are, like CIFAR's
-_LOOKED_AT = 1000  # records whose size decides about that
+_SMALL = 64  # images of one size up to this are not resized, like CIFAR's
+_CHECKED = 1000  # records whose size is checked for that
 _KEPT = ("collate_fn", "worker_init_fn", "multiprocessing_context", "pin_memory", "drop_last")
 
 
 class Endless(Sampler[int]):
-    """Random permutations of ``count`` indices, one after the other without end.
+    """Random permutations of ``count`` indices, one after another without end.
 
-    Batches are always full and no epoch has to be begun anew, so that a small dataset is measured
-    as a large one.
+    All batches are full and no epoch has to be started, so a small dataset is measured like a large
+    one.
     """
 
     def __init__(self, count: int) -> None:
@@ -46,15 +46,15 @@ class Endless(Sampler[int]):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Target:
-    """A dataset to be loaded, and how.
+    """A dataset and the arguments for loading it.
 
     Attributes:
-        name: what the user called it.
-        dataset: what FastLoader gets.
-        plain: what torch's DataLoader gets, for comparison: no code of fastload.
+        name: the user's name for it.
+        dataset: dataset for FastLoader.
+        plain: dataset for torch's DataLoader, for comparison; it does not use fastload's engines.
         options: further arguments of both loaders.
         shuffled: whether the order is random.
-        batch_size: of the loader that was given; None without one.
+        batch_size: batch size of the given loader; None without one.
     """
 
     name: str
@@ -70,24 +70,24 @@ class Target:
         return isinstance(self.dataset, IterableDataset)
 
     def __len__(self) -> int:
-        """Samples; of an IterableDataset without a length, a large number."""
+        """Number of samples; a large number for an IterableDataset without a length."""
         try:
             return len(self.dataset)  # type: ignore[arg-type]
         except TypeError:
             return ENDLESS
 
-    def _order(self) -> dict[str, Any]:
+    def _order(self) -> dict[str, Sampler[int]]:
         if self.iterable:
             return {}
         count = len(self)
         return {"sampler": Endless(count) if self.shuffled else _Repeating(count)}
 
     def loader(self, point: Point) -> FastLoader[Any]:
-        """A loader with this setting, whose batches do not end (an IterableDataset's do)."""
+        """A loader with this setting and an endless sampler (except for an IterableDataset)."""
         return FastLoader(self.dataset, **{**self.options, **self._order(), **point.arguments()})
 
     def torch_loader(self, batch_size: int) -> DataLoader[Any]:
-        """torch's DataLoader with its defaults over the same samples."""
+        """torch's DataLoader with its defaults, over the same samples."""
         return DataLoader(self.plain, batch_size, **{**self.options, **self._order()})
 
     def native(self) -> bool:
@@ -100,7 +100,7 @@ class Target:
 
 
 class _Repeating(Sampler[int]):
-    """0, 1 ... count - 1, again and again."""
+    """0, 1 ... count - 1, repeated without end."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -113,7 +113,7 @@ class _Repeating(Sampler[int]):
 
 
 class _Decoded(Dataset[Any]):
-    """The records of a store through Pillow, one by one: what a Dataset of one's own would do."""
+    """The records of a store decoded by Pillow one by one, as in a typical Dataset."""
 
     def __init__(self, packed: PackedDataset) -> None:
         self._packed = packed
@@ -130,28 +130,29 @@ class _Decoded(Dataset[Any]):
         return image if labels is None else (image, labels[index])
 
 
-def target_of(source: Any, transform: Callable[[Any], Any] | None = None) -> Target:
-    """The target that ``source`` stands for.
+def target_of(source: object, transform: Callable[[Any], Any] | None = None) -> Target:
+    """The target for ``source``.
 
     Args:
         source: path of a store or of a folder of class folders; a Dataset; a DataLoader, whose
-            dataset, collate_fn and the like are taken over; or a function that returns such.
-        transform: for a path; None takes random crops of 224 x 224, flipped and normalised, or the
-            images as they are where they are small and all alike.
+            dataset, collate_fn and similar arguments are used; or a function that returns one of
+            them.
+        transform: for a path; None: random crops of 224 x 224, flipped and normalised, or no crops
+            if the images are small and of one size.
 
     Raises:
-        UsageError: nothing of the kind, or an empty dataset.
+        UsageError: ``source`` is something else, or the dataset is empty.
     """
     if isinstance(source, (str, os.PathLike)):
         target = _of_path(os.fspath(source), transform)
     else:
         if transform is not None:
-            raise UsageError("transform is for a path: a dataset has its own")
+            raise UsageError("transform: expected only with a path; a dataset has its own")
         if not isinstance(source, (Dataset, DataLoader)) and callable(source):
             source = source()
         target = _of_object(source)
     if len(target) == 0:
-        raise UsageError(f"expected a dataset with samples, {target.name} has none")
+        raise UsageError(f"{target.name}: expected a dataset with samples, got an empty one")
     return target
 
 
@@ -169,11 +170,11 @@ def _of_path(path: str, transform: Callable[[Any], Any] | None) -> Target:
 
 
 def _usual(packed: PackedDataset | None) -> Callable[[Any], Any]:
-    """What people train with: ImageNet's augmentation, or CIFAR's for small images."""
+    """The usual augmentation: ImageNet's, or CIFAR's for small images."""
     from torchvision import transforms
 
     if packed is not None:
-        sizes = packed.store.sizes(np.arange(min(len(packed), _LOOKED_AT)))
+        sizes = packed.store.sizes(np.arange(min(len(packed), _CHECKED)))
         if len(np.unique(sizes, axis=0)) == 1 and 0 < sizes.max() <= _SMALL:
             steps = [transforms.RandomHorizontalFlip(), transforms.ToTensor()]
             return cast(Callable[[Any], Any], transforms.Compose(steps))
@@ -210,8 +211,8 @@ def _of_object(source: Any) -> Target:
     )
 
 
-def nbytes_of(batch: Any) -> int:
-    """Bytes of the tensors in a batch, however nested."""
+def nbytes_of(batch: object) -> int:
+    """Bytes of the tensors in a batch, nested or not."""
     if isinstance(batch, torch.Tensor):
         return batch.nbytes
     if isinstance(batch, Mapping):

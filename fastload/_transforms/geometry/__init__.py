@@ -1,1 +1,1 @@
-"""Which pixels a sample is made of."""
+"""Geometry: which pixels of the source image make up a sample (crops, resizes, pads, flips)."""

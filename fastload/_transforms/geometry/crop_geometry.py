@@ -1,13 +1,13 @@
 """The normal form of geometry: one box, one resize, one window, one flip for each sample.
 
 Note [Composing]
-    ``Frame`` is the image as it stands after some operations, in that normal form. A crop moves the
-    window. A resize first makes the window the box, so it must come before any other resize, and
-    the window must lie inside: resampling an image that is partly padding is not in the form. Nor
-    is a flip before a resize: Pillow's weights are mirrored only up to rounding. A crop that may
-    reach outside needs the window to be all that is left of the image, or pixels that were already
-    cut off would come back where torchvision has padding. What does not fit raises ``Unfit``.
-    Whether a chain fits depends on the operations only, so a batch of no samples finds it out.
+    ``Frame`` is the state of the images after some operations, in that normal form. A crop moves
+    the window. A resize first turns the window into the box, so there can be only one resize, and
+    the window must lie inside the image: resampling padding is not in the form. Nor is a flip
+    before a resize, because Pillow's weights are symmetric only up to rounding. A crop that may
+    reach outside requires that nothing was cropped since the resize: otherwise pixels that were
+    already cut off would reappear where torchvision has padding. Operations that do not fit raise
+    ``Unfit``. Whether they fit does not depend on the images, so an empty batch is enough to check.
 """
 
 from __future__ import annotations
@@ -22,34 +22,41 @@ from ...errors import DataError, UsageError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from .geometry_log import Moves
+    from .geometry_log import GeometryLog
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]  # NDArray, whose import takes 20 ms
 MAX_PIXELS = 1 << 28
-"""Of an image whose size depends on its source: what a thin strip becomes is a memory bomb."""
+"""Limit for an image whose size depends on its source: a resized thin strip could be enormous."""
 
 Length = int | Array
 """A width or height: one int for all samples, or an int64 array (n,)."""
 
 
 class Refused(DataError):
-    """A sample of which the operations make nothing, as torchvision makes nothing of it.
+    """A sample for which the operations have no result, as in torchvision.
 
     Attributes:
-        position: of the sample among those that were drawn for.
+        position: position of the sample in the batch that was drawn.
     """
 
     position: int = 0
 
-    def of(self, position: int, **where: Any) -> Refused:
-        """The same of the sample at ``position``; ``where``: path, record and offset."""
-        found = Refused(self.message, **where)
+    def of(
+        self,
+        position: int,
+        *,
+        path: str | None = None,
+        record: int | None = None,
+        offset: int | None = None,
+    ) -> Refused:
+        """The same error for the sample at ``position``, with its place."""
+        found = Refused(self.message, path=path, record=record, offset=offset)
         found.position = position
         return found
 
 
 class Unfit(UsageError):
-    """These operations, in this order, are not one box, one resize, one window and one flip."""
+    """Operations that cannot be expressed as one box, one resize, one window and one flip."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +64,11 @@ class Geometry:
     """The normal form of n samples, in pixels, x before y.
 
     Attributes:
-        box: int32 (n, 4): x, y, width, height of the source box; inside the source image.
-        resized: int32 (n, 2): width and height that the box is resized to.
-        window: int32 (n, 2): x and y of the window in the resized box; may reach outside.
-        flip: uint8 (n,): 1 where the window is mirrored left to right.
-        out_h, out_w: size of the window, one for the batch.
+        box: int32 (n, 4): x, y, width, height of the box, which lies inside the source image.
+        resized: int32 (n, 2): width and height to which the box is resized.
+        window: int32 (n, 2): x and y of the window in the resized box; it may reach outside.
+        flip: uint8 (n,): 1 if the window is mirrored left to right.
+        out_h, out_w: size of the window, the same for the whole batch.
     """
 
     box: npt.NDArray[np.int32]
@@ -73,17 +80,17 @@ class Geometry:
 
 
 class Frame:
-    """The images of a batch as they stand, in normal form. See Note [Composing]."""
+    """The state of a batch's images in normal form. See Note [Composing]."""
 
     def __init__(
         self,
         sizes: Array,
         indices: Array,
         fixed: tuple[int, int] | None = None,
-        moves: Moves | None = None,
+        log: GeometryLog | None = None,
     ) -> None:
         size = np.asarray(sizes, np.int64)
-        self.moves = moves  # where each step is written down, for masks and boxes
+        self.log = log  # records each step, for masks and boxes
         self.indices = indices
         self.x: Length = 0  # the box in the source
         self.y: Length = 0
@@ -95,10 +102,10 @@ class Frame:
         self.resized_h: Length = self.box_h
         self.left: Length = 0  # the window in the resized box
         self.top: Length = 0
-        self.w: Length = self.box_w  # of the window: the image's size as it stands
+        self.w: Length = self.box_w  # size of the window: the image's current size
         self.h: Length = self.box_h
         self.flipped: Array | None = None  # bool (n,)
-        # the image is at least this wide and high, whatever the source
+        # lower bounds of width and height for any source
         self.least = (1, 1) if fixed is None else (fixed[1], fixed[0])
         self.resampled = self.cut = self.outside = False
 
@@ -112,12 +119,12 @@ class Frame:
         inside: bool,
         centred: bool = False,
     ) -> None:
-        """Keep w x h pixels from (x, y); ``inside`` promises that they are all there.
+        """Keep w x h pixels from (x, y).
 
-        ``centred``: they are those in the middle.
+        ``inside``: they are known to lie inside the image. ``centred``: it is a central crop.
         """
-        if self.moves is not None:
-            self.moves.crop(x, y, w, h, (self.w, self.h), centred=centred)
+        if self.log is not None:
+            self.log.crop(x, y, w, h, (self.w, self.h), centred=centred)
         if not inside:
             self._settle("pads")
             self.outside = True
@@ -129,30 +136,30 @@ class Frame:
         self.cut = True
 
     def resize(self, w: Length, h: Length, *, least: int = 1) -> None:
-        """Resize to w x h; both are at least ``least`` for any source."""
+        """Resize to w x h, which are at least ``least`` for any source."""
         if self.flipped is not None:
-            raise Unfit("resizes after a flip; put the flip last, the distribution is the same")
+            raise Unfit("resizes after a flip; put the flip last, which has the same distribution")
         self._settle("resizes")
         w, h = (side if np.ndim(side) else int(side) for side in (w, h))
-        if self.moves is not None:
-            self.moves.resize(w, h, (self.w, self.h))
+        if self.log is not None:
+            self.log.resize(w, h, (self.w, self.h))
         self.resized_w = self.w = w
         self.resized_h = self.h = h
         self.least = (w if isinstance(w, int) else least, h if isinstance(h, int) else least)
         self.resampled = True
 
     def flip(self, which: Array) -> None:
-        """Mirror the samples where ``which`` is true."""
-        if self.moves is not None:
-            self.moves.mirror(which, self.w, self.h)
+        """Flip the samples where ``which`` is true, left to right."""
+        if self.log is not None:
+            self.log.mirror(which, self.w, self.h)
         self.flipped = which if self.flipped is None else self.flipped ^ which
 
     def _settle(self, what: str) -> None:
-        """Make the window the box, so that the image is all of the resized box again."""
+        """Turn the window into the box, so that the resized box is the whole image again."""
         if self.resampled and (self.cut or what == "resizes"):
             raise Unfit(f"{what} an image that was already resized" + " and cropped" * self.cut)
         if self.outside:
-            raise Unfit(f"{what} an image that may already be padded")
+            raise Unfit(f"{what} an image that may be padded already")
         if self.cut:
             self.x, self.y = self.x + self.left, self.y + self.top
             self.box_w = self.resized_w = self.w
@@ -160,8 +167,8 @@ class Frame:
             self.left = self.top = 0
             self.cut = False
 
-    def refuse(self, wrong: Any, message: str) -> None:
-        """Raise Refused for the first sample where ``wrong``. {w} and {h} are its size then."""
+    def refuse(self, wrong: Array | np.bool_ | bool, message: str) -> None:
+        """Raise Refused for the first sample where ``wrong``; {w} and {h} give its current size."""
         if not np.any(wrong):
             return
         n = len(self.indices)
@@ -173,7 +180,7 @@ class Frame:
         raise Refused(message).of(at, record=int(self.indices[at]))
 
     def refuse_large(self) -> None:
-        """Raise Refused for an image with too many pixels to be made as it stands."""
+        """Raise Refused for an image whose current size has too many pixels."""
         if self.size() is None:
             w, h = self.sides()
             self.refuse(
@@ -183,11 +190,11 @@ class Frame:
             )
 
     def size(self) -> tuple[int, int] | None:
-        """(h, w) of the image where it is the same for any source, else None."""
+        """(h, w) of the images if it is the same for any source, else None."""
         return (self.h, self.w) if isinstance(self.h, int) and isinstance(self.w, int) else None
 
     def finish(self) -> Geometry:
-        """The normal form as int32 arrays. Raises DataError where the sizes of samples differ."""
+        """The normal form as int32 arrays. Raises DataError if the sizes of the samples differ."""
         n = len(self.indices)
         size = self.size()
         self.refuse_large()
@@ -197,12 +204,12 @@ class Frame:
                 raise UsageError("expected at least one sample, got none: no output size is known")
             size = int(h[0]), int(w[0])
             others = (w != w[0]) | (h != h[0])
-            if others.any():  # nothing is wrong with any of them, so none is to be skipped
+            if others.any():  # not Refused: no single sample is at fault, so none may be skipped
                 at = int(others.argmax())
                 raise DataError(
                     f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
                     f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
-                    "with a crop or a resize to a fixed (h, w), or give engine='workers' and a "
+                    "with a crop or a resize to a fixed (h, w), or use engine='workers' and a "
                     "collate_fn for images of several sizes",
                     record=int(self.indices[at]),
                 )
@@ -210,7 +217,7 @@ class Frame:
         return Geometry(box, resized, window, np.ascontiguousarray(flip[:, 0], np.uint8), *size)
 
     def columns(self) -> tuple[npt.NDArray[np.int32], ...]:
-        """int32 (n, ...): box (4), resized (2), window (2), flip (1), and the image's size (2)."""
+        """int32 (n, ...): box (4), resized (2), window (2), flip (1), and current size (2)."""
         box, resized, window, flip, size = (
             np.zeros((len(self.indices), width), np.int32) for width in (4, 2, 2, 1, 2)
         )
@@ -223,7 +230,7 @@ class Frame:
         return box, resized, window, flip, size
 
     def sides(self) -> tuple[Array, Array]:
-        """Width and height of the image as it stands, int64 (n,)."""
+        """Current width and height of the images, int64 (n,)."""
         n = len(self.indices)
         w, h = (np.broadcast_to(np.asarray(side, np.int64), (n,)) for side in (self.w, self.h))
         return w, h

@@ -1,39 +1,38 @@
-"""Operations of geometry out of torchvision's transforms: crops, resizes, pads, mirrors."""
+"""Reads torchvision's crops, resizes, pads and flips as geometry operations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
-from ..pixels.augmentations import Stop, is_of, probability
+from ..transform_class import V2, Stop, Transform, is_of, probability
 from . import draws
 from .draws import Op
 
 
-def _pair(size: Any) -> tuple[int, int]:
-    """(h, w) of an int or a sequence of one or two."""
+def _pair(size: int | Sequence[int]) -> tuple[int, int]:
+    """(h, w) from an int or a sequence of one or two."""
     sides = [size] if isinstance(size, int) else list(size)
     if len(sides) not in (1, 2) or not all(isinstance(side, int) and side > 0 for side in sides):
         raise Stop(f"size {size} is not one or two positive integers")
     return sides[0], sides[-1]
 
 
-def _two(transform: Any) -> tuple[int, int]:
-    """(h, w) where torchvision's class makes a pair of whatever its ``size`` is given as."""
+def _two(transform: Transform) -> tuple[int, int]:
+    """(h, w) of a class whose ``__init__`` turns ``size`` into a pair."""
     size = transform.size
-    if not isinstance(size, (list, tuple)) or len(size) != 2:  # set later: fails, or is no pair
+    if not isinstance(size, (list, tuple)) or len(size) != 2:  # changed after construction
         raise Stop(f"{type(transform).__name__} with size={size}; a pair is recognised")
     return _pair(size)
 
 
-def _range(name: str, value: Any) -> tuple[float, float]:
+def _range(name: str, value: Iterable[float]) -> tuple[float, float]:
     low, high = (float(end) for end in value)
     if not 0 < low <= high:
         raise Stop(f"RandomResizedCrop with {name}={tuple(value)}: expected 0 < least <= most")
     return low, high
 
 
-def _random_resized_crop(transform: Any) -> Op:
+def _random_resized_crop(transform: Transform) -> Op:
     return draws.RandomResizedCrop(
         _two(transform),
         _range("scale", transform.scale),
@@ -41,7 +40,7 @@ def _random_resized_crop(transform: Any) -> Op:
     )
 
 
-def _resize(transform: Any) -> Op:
+def _resize(transform: Transform) -> Op:
     size, max_size = transform.size, transform.max_size
     if isinstance(size, (list, tuple)) and len(size) == 1:
         size = size[0]
@@ -58,33 +57,33 @@ def _resize(transform: Any) -> Op:
     return draws.Resize(_pair(size))
 
 
-def _center_crop(transform: Any) -> Op:
+def _center_crop(transform: Transform) -> Op:
     return draws.CenterCrop(_pair(transform.size))
 
 
-def _random_crop(transform: Any) -> Op:
+def _random_crop(transform: Transform) -> Op:
     return draws.RandomCrop(_two(transform), _padding(transform), bool(transform.pad_if_needed))
 
 
-def _pad(transform: Any) -> Op:
+def _pad(transform: Transform) -> Op:
     padding = transform.padding
     sides = [padding] if isinstance(padding, int) else list(padding)
     return draws.Pad(_four("Pad", sides, padding))
 
 
-def _padding(transform: Any) -> tuple[int, int, int, int]:
+def _padding(transform: Transform) -> tuple[int, int, int, int]:
     """(left, top, right, bottom) of a RandomCrop."""
     padding = transform.padding
     if padding is None:
         return (0, 0, 0, 0)
     sides = [padding] if isinstance(padding, int) else list(padding)
-    if is_of(transform, "torchvision.transforms.v2", "RandomCrop"):
-        left, right, top, bottom = sides  # v2 keeps four, in torch's order
+    if is_of(transform, V2, "RandomCrop"):
+        left, right, top, bottom = sides  # v2 stores all four, in torch's order
         sides = [left, top, right, bottom]
     return _four("RandomCrop", sides, padding)
 
 
-def _four(kind: str, sides: list[Any], padding: Any) -> tuple[int, int, int, int]:
+def _four(kind: str, sides: list[int], padding: object) -> tuple[int, int, int, int]:
     if not all(isinstance(side, int) and side >= 0 for side in sides):
         raise Stop(f"{kind} with padding={padding}; integers from zero up are recognised")
     if len(sides) not in (1, 2, 4):
@@ -93,11 +92,11 @@ def _four(kind: str, sides: list[Any], padding: Any) -> tuple[int, int, int, int
     return left, top, right, bottom
 
 
-def _flip(transform: Any) -> Op:
+def _flip(transform: Transform) -> Op:
     return draws.RandomHorizontalFlip(probability(transform))
 
 
-GEOMETRY: dict[str, Callable[[Any], Op]] = {
+GEOMETRY: dict[str, Callable[[Transform], Op]] = {
     "RandomResizedCrop": _random_resized_crop,
     "timm.RandomResizedCropAndInterpolation": _random_resized_crop,
     "Resize": _resize,
@@ -106,4 +105,4 @@ GEOMETRY: dict[str, Callable[[Any], Op]] = {
     "RandomHorizontalFlip": _flip,
     "Pad": _pad,
 }
-"""By the name of the transform. They raise Stop for what is not the engines'."""
+"""Readers by the name of the transform. They raise Stop for settings the engines do not have."""

@@ -1,9 +1,9 @@
-"""Which pixels each sample is made of: crops, resizes and flips, drawn for a whole batch at once.
+"""The geometry operations (crops, resizes, pads, flips), drawn for a whole batch at once.
 
-A chain of operations comes down to one *normal form* per sample (``crop_geometry``): cut a box out
+A chain of operations is reduced to one *normal form* per sample (``crop_geometry``): cut a box out
 of the source, resize it, cut a window out of that (pixels outside get the fill colour), flip.
-``draw`` computes it, a pure function of (seed, epoch, index, position in the chain), in array
-operations: no Python per sample.
+``draw`` computes it as a pure function of (seed, epoch, index, position in the chain), in array
+operations, without Python code per sample.
 
 The distributions and the rounding are torchvision's (transforms/transforms.py, each class's
 ``get_params``; transforms/functional.py, ``_compute_resized_output_size`` and ``center_crop``).
@@ -21,7 +21,7 @@ import numpy as np
 
 from ..._base import philox
 from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
-from .geometry_log import Moves
+from .geometry_log import GeometryLog
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,17 +46,17 @@ __all__ = [
     "fit",
 ]
 
-_REPEAT_BITS = 40  # of a 64-bit counter: indices take those below, repeats those above
-MAX_SIDE = 1 << 24  # pixels, of a resized image; the shorter side of a thin strip makes it long
+_REPEAT_BITS = 40  # of the 64-bit counter, indices use the bits below, repeats those above
+MAX_SIDE = 1 << 24  # pixels of a resized side: fixing the shorter side makes a thin strip long
 
 
 class Op(Protocol):
-    """One operation. Frozen, hashable; every random number it uses comes in ``u``."""
+    """One operation. Frozen and hashable; all its random numbers are passed as ``u``."""
 
-    blocks: ClassVar[int]  # Philox blocks of four numbers that it needs for each sample
+    blocks: ClassVar[int]  # Philox blocks of four numbers needed for each sample
 
     def apply(self, frame: Frame, u: Array) -> None:
-        """Change the frame. ``u`` is float64 (4, blocks, n), uniform in [0, 1)."""
+        """Apply the operation to ``frame``. ``u`` is float64 (4, blocks, n), uniform in [0, 1)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,18 +100,18 @@ class RandomResizedCrop:
         frame.resize(self.size[1], self.size[0])
 
     def _central(self, width: Array, height: Array) -> tuple[Array, Array, Array, Array]:
-        """The box that is taken when ten tries did not fit, as (x, y, w, h)."""
+        """The box (x, y, w, h) that is used if none of the ten tries fits."""
         aspect, low, high = width / height, min(self.ratio), max(self.ratio)
         w = np.where(aspect > high, np.rint(height * high), width).astype(np.int64)
         h = np.where(aspect < low, np.rint(width / low), height).astype(np.int64)
-        # torchvision can round a side to nothing here; Pillow makes black of that, or fails
+        # torchvision may round a side to 0 here, and Pillow then gives black pixels or fails
         w, h = np.maximum(w, 1), np.maximum(h, 1)
         return (width - w) // 2, (height - h) // 2, w, h
 
 
 @dataclasses.dataclass(frozen=True)
 class Resize:
-    """To (h, w), or the shorter side to an int, the longer in proportion, rounded down.
+    """A resize to (h, w), or of the shorter side to an int, the longer in proportion, rounded down.
 
     ``max_size`` bounds the longer side; with ``size`` None the longer side becomes ``max_size``.
     torchvision's ``_compute_resized_output_size``.
@@ -145,7 +145,7 @@ class Resize:
         h = np.where(portrait, new_longer, new_shorter)
         frame.refuse(
             (w < 1) | (h < 1) | (w > MAX_SIDE) | (h > MAX_SIDE),
-            f"{self} makes nothing, or a side above {MAX_SIDE}, of this {{w}}x{{h}} image; "
+            f"{self} gives an empty image, or a side above {MAX_SIDE}, for this {{w}}x{{h}} image; "
             "leave the image out or crop before the resize",
         )
         frame.resize(w, h, least=self.size if self.size and self.max_size is None else 1)
@@ -153,10 +153,10 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True)
 class CenterCrop:
-    """The central (h, w); a smaller image is padded first. torchvision's ``center_crop``.
+    """A central crop to (h, w); a smaller image is padded first. torchvision's ``center_crop``.
 
-    A side that is d pixels too long loses round(d / 2) at its start, halves to even; one that is d
-    pixels too short gains d // 2 there.
+    A side that is d pixels too long loses round(d / 2) pixels at its start, halves to even. A side
+    that is d pixels too short gains d // 2 there.
     """
 
     size: tuple[int, int]
@@ -177,9 +177,9 @@ def _centre(length: Length, cut: int) -> Length:
 
 @dataclasses.dataclass(frozen=True)
 class RandomCrop:
-    """(h, w) at a place uniform over whole pixels, after padding by (left, top, right, bottom).
+    """A crop to (h, w) at a uniform position, after padding by (left, top, right, bottom).
 
-    ``pad_if_needed`` then adds to *both* ends of a side what is still missing, as torchvision does.
+    ``pad_if_needed`` then adds the missing pixels at *both* ends of a side, as torchvision does.
     torchvision's ``RandomCrop.get_params`` and ``forward``.
     """
 
@@ -211,7 +211,7 @@ class RandomCrop:
 
 @dataclasses.dataclass(frozen=True)
 class Pad:
-    """``padding`` more pixels on each side: (left, top, right, bottom)."""
+    """Padding by (left, top, right, bottom) pixels."""
 
     padding: tuple[int, int, int, int]
     blocks: ClassVar[int] = 0
@@ -224,7 +224,7 @@ class Pad:
 
 @dataclasses.dataclass(frozen=True)
 class RandomHorizontalFlip:
-    """Mirrored left to right with probability ``p``."""
+    """A flip left to right with probability ``p``."""
 
     p: float = 0.5
     blocks: ClassVar[int] = 1
@@ -235,12 +235,12 @@ class RandomHorizontalFlip:
 
 @dataclasses.dataclass(frozen=True)
 class Fit:
-    """What is known of a chain before any image is seen.
+    """The properties of a chain that do not depend on the images.
 
     Attributes:
-        size: (h, w) of the result, or None where it depends on the source image.
-        padding: position of the operation that may reach outside, so needs a fill colour. There
-            is at most one.
+        size: (h, w) of the result, or None if it depends on the source image.
+        padding: position of the operation that may reach outside the image and so needs a fill
+            colour, or None. There is at most one.
     """
 
     size: tuple[int, int] | None
@@ -248,9 +248,9 @@ class Fit:
 
 
 def fit(ops: Sequence[Op], start: tuple[int, int] | None = None) -> Fit:
-    """Check that the operations come down to the normal form. Raises Unfit with the reason.
+    """Check that the operations have a normal form. Raises Unfit with the reason if not.
 
-    ``start`` is the (h, w) of every image before them, where it is known.
+    ``start`` is the (h, w) of every image before them, if known.
     """
     frame = Frame(np.empty((0, 2), np.int64), np.empty(0, np.int64), start)
     padding = None
@@ -280,24 +280,24 @@ def draw(
     epoch: int,
     indices: npt.NDArray[np.int64],
     repeats: npt.NDArray[np.int64] | None = None,
-    moves: Moves | None = None,
+    log: GeometryLog | None = None,
 ) -> Geometry:
-    """The geometry of a batch, from nothing but the arguments.
+    """The geometry of a batch, a pure function of the arguments.
 
     Args:
-        ops: in the order in which they apply; a position's numbers do not depend on the others.
+        ops: in order; the random numbers of a position do not depend on the other operations.
         sizes: int32 (n, 2): width and height of each source image in pixels, at least 1.
         seed, epoch: any integers (modulo 2**64 and 2**32).
         indices: int64 (n,): the samples' indices in the dataset, below 2**40.
         repeats: int64 (n,): how often each was drawn before in this epoch; None: never.
-        moves: where each step is written down; None: nowhere.
+        log: records each step; None: no recording.
 
     Raises:
-        DataError: an image has no size, is too small for a RandomCrop, or the results of the batch
-            differ in size. Names the record.
-        Unfit: the operations are not of the normal form (``fit`` says so beforehand).
+        DataError: an image has no size or is too small for a RandomCrop, or the results differ in
+            size. Names the record.
+        Unfit: the operations have no normal form (``fit`` checks this beforehand).
     """
-    frame = Frame(sizes, indices, moves=moves)
+    frame = Frame(sizes, indices, log=log)
     check_sizes(frame)
     apply(ops, frame, seed, epoch, counters(indices, repeats), position=0)
     return frame.finish()
@@ -307,14 +307,14 @@ def check_sizes(frame: Frame) -> None:
     """Raise DataError for an image without a size."""
     frame.refuse(
         np.less(frame.w, 1) | np.less(frame.h, 1),
-        "the size of this image is not known or not positive: got {w}x{h} pixels",
+        "the size of this image is unknown or not positive: got {w}x{h} pixels",
     )
 
 
 def counters(
     indices: npt.NDArray[np.int64], repeats: npt.NDArray[np.int64] | None
 ) -> npt.NDArray[np.int64]:
-    """What the random numbers of each sample are drawn for: its index, and how often it came."""
+    """The Philox counter of each sample, from its index and how often it was drawn before."""
     return indices if repeats is None else indices + (repeats << _REPEAT_BITS)
 
 
@@ -327,7 +327,7 @@ def apply(
     *,
     position: int,
 ) -> None:
-    """Change the frame by the operations; the first of them has ``position`` in the chain."""
+    """Apply the operations to ``frame``; the first has ``position`` in the chain."""
     ops = tuple(ops)
     streams = _streams(ops, position)
     if len(streams):

@@ -1,16 +1,16 @@
-"""What happens to the geometry of a batch, step by step: for what moves along with its images.
+"""The log of geometry operations on a batch, step by step, to apply them to masks and boxes.
 
-The normal form of ``frame.py`` says where the pixels of an image come from. Boxes and masks follow
-each transform by itself (boxes are clamped after every crop), so the steps are written down as the
-operations are applied, all samples at once, and then done to the masks and boxes.
+The normal form (``crop_geometry.py``) is enough for pixels. Masks and boxes need every step (boxes
+are clamped after each crop). So the steps are logged while the operations are applied, for all
+samples at once, and then applied to the masks and boxes.
 
 The arithmetic is torchvision's (transforms/v2/functional/_geometry.py and _meta.py, the kernels of
 ``Mask``, ``BoundingBoxes`` and ``KeyPoints``), in float32.
 
 Note [Masks]
-    A mask is resized to the nearest pixel, and every step treats rows and columns apart. So it is
-    enough to know, for each row and column of the result, which of the source it is or that it is
-    padding: computed backwards from the result, for all samples together.
+    A mask is resized by nearest neighbour, and every step treats rows and columns separately. So it
+    is enough to know, for each row and column of the result, which source row or column it is, or
+    that it is padding. This is computed backwards from the result, for all samples at once.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _PADDING = -1
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crop:
-    """w x h pixels from (x, y); pixels that are not there are ``fill`` in a mask.
+    """A crop to w x h pixels from (x, y); pixels outside the image get ``fill`` in a mask.
 
     Attributes:
         x, y, w, h: int64 (n,).
-        before_w, before_h: int64 (n,), the image's size before it.
-        anchor_x, anchor_y: where torchvision says that the crop begins when it moves boxes: for a
-            CenterCrop that pads an odd number of pixels it is not where the image's crop begins.
-        fill: level of a mask.
+        before_w, before_h: int64 (n,), the image's size before the crop.
+        anchor_x, anchor_y: the start of the crop that torchvision uses for boxes. It differs from x
+            and y for a CenterCrop that pads an odd number of pixels.
+        fill: level of padding in a mask.
     """
 
     x: Array
@@ -53,7 +53,7 @@ class Crop:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resize:
-    """To w x h. All int64 (n,)."""
+    """A resize from before_w x before_h to w x h. All are int64 (n,)."""
 
     w: Array
     h: Array
@@ -63,7 +63,7 @@ class Resize:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mirror:
-    """Left to right, or upside down if ``vertical``, of samples where ``which`` (bool, (n,))."""
+    """A flip, left to right or ``vertical``, of the samples where ``which`` (bool, (n,))."""
 
     which: Array
     w: Array
@@ -73,7 +73,7 @@ class Mirror:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Clean:
-    """Boxes that are smaller than this, or not inside the image, are left out; see the op."""
+    """Removes boxes that are too small or not inside the image (``Sanitize``)."""
 
     min_size: float
     min_area: float
@@ -81,23 +81,23 @@ class Clean:
     h: Array
 
 
-Move = Crop | Resize | Mirror | Clean
+LogEntry = Crop | Resize | Mirror | Clean
 
 
-class Moves:
-    """The steps of a batch of n samples.
+class GeometryLog:
+    """The steps that were applied to a batch of n samples.
 
     Args:
-        n: how many samples.
+        n: number of samples.
 
     Attributes:
         steps: in order.
-        fill: level of a mask where the next crop pads.
+        fill: level of a mask's padding in the next crop.
     """
 
     def __init__(self, n: int) -> None:
         self._n = n
-        self.steps: list[Move] = []
+        self.steps: list[LogEntry] = []
         self.fill = 0
 
     def crop(
@@ -110,7 +110,7 @@ class Moves:
         *,
         centred: bool,
     ) -> None:
-        """Note a crop of an image that was ``before`` = (w, h)."""
+        """Log a crop of images of size ``before`` = (w, h)."""
         x, y, w, h, before_w, before_h = map(self._each, (x, y, w, h, *before))
         anchor_x, anchor_y = x, y
         if centred:
@@ -133,18 +133,18 @@ class Moves:
         )
 
     def resize(self, w: Length, h: Length, before: tuple[Length, Length]) -> None:
-        """Note a resize of an image that was ``before`` = (w, h)."""
+        """Log a resize of images of size ``before`` = (w, h)."""
         w, h, before_w, before_h = map(self._each, (w, h, *before))
         self.steps.append(Resize(w=w, h=h, before_w=before_w, before_h=before_h))
 
     def mirror(self, which: Array, w: Length, h: Length, *, vertical: bool = False) -> None:
-        """Note a flip of the samples where ``which``."""
+        """Log a flip of the samples where ``which``."""
         if which.any():
             w, h = self._each(w), self._each(h)
             self.steps.append(Mirror(which=which, w=w, h=h, vertical=vertical))
 
     def clean(self, min_size: float, min_area: float, w: Length, h: Length) -> None:
-        """Note that boxes are sanitised."""
+        """Log that boxes are sanitised."""
         w, h = self._each(w), self._each(h)
         self.steps.append(Clean(min_size=min_size, min_area=min_area, w=w, h=h))
 
@@ -154,34 +154,34 @@ class Moves:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Where the rows, or the columns, of the resulting masks come from.
+    """The source of each row, or each column, of the resulting masks.
 
     Attributes:
         source: int64 (n, length): row or column of the source.
-        step: int64 (n, length): the step that padded it, or -1 where it is of the source.
+        step: int64 (n, length): index of the step that padded it, or -1 if it is from the source.
     """
 
     source: npt.NDArray[np.int64]
     step: npt.NDArray[np.int64]
 
 
-def lines(steps: list[Move], n: int, length: int, *, rows: bool) -> Lines:
-    """The rows (else columns) of n masks of ``length`` rows; see Note [Masks]."""
+def lines(steps: list[LogEntry], n: int, length: int, *, rows: bool) -> Lines:
+    """The ``length`` rows (if not ``rows``: columns) of n masks. See Note [Masks]."""
     at = np.broadcast_to(np.arange(length, dtype=np.int64), (n, length))
     step = np.full((n, length), _PADDING, np.int64)
     for number in range(len(steps) - 1, -1, -1):
-        move = steps[number]
-        if isinstance(move, Mirror) and move.vertical == rows:
-            side = (move.h if rows else move.w)[:, None]
-            at = np.where(move.which[:, None], side - 1 - at, at)
-        elif isinstance(move, Resize):
-            before, after = (move.before_h, move.h) if rows else (move.before_w, move.w)
+        entry = steps[number]
+        if isinstance(entry, Mirror) and entry.vertical == rows:
+            side = (entry.h if rows else entry.w)[:, None]
+            at = np.where(entry.which[:, None], side - 1 - at, at)
+        elif isinstance(entry, Resize):
+            before, after = (entry.before_h, entry.h) if rows else (entry.before_w, entry.w)
             # torch's nearest_neighbor_compute_source_index, in float32 as there
             scale = before.astype(np.float32) / after.astype(np.float32)
             found = np.floor(at.astype(np.float32) * scale[:, None]).astype(np.int64)
             at = np.minimum(found, before[:, None] - 1)
-        elif isinstance(move, Crop):
-            start, before = (move.y, move.before_h) if rows else (move.x, move.before_w)
+        elif isinstance(entry, Crop):
+            start, before = (entry.y, entry.before_h) if rows else (entry.x, entry.before_w)
             at = at + start[:, None]
             outside = (at < 0) | (at >= before[:, None])
             if outside.any():
@@ -190,13 +190,19 @@ def lines(steps: list[Move], n: int, length: int, *, rows: bool) -> Lines:
     return Lines(at, step)
 
 
-def mask(source: npt.NDArray[np.generic], i: int, rows: Lines, columns: Lines, steps: list[Move],
-         out: npt.NDArray[np.generic]) -> None:  # fmt: skip
-    """Write mask ``i`` of a batch, made of ``source`` (h, w), into ``out`` (out_h, out_w)."""
+def mask(
+    source: npt.NDArray[np.generic],
+    i: int,
+    rows: Lines,
+    columns: Lines,
+    steps: list[LogEntry],
+    out: npt.NDArray[np.generic],
+) -> None:
+    """Transform mask ``i`` of a batch from ``source`` (h, w) into ``out`` (out_h, out_w)."""
     np.take(source[rows.source[i]], columns.source[i], axis=1, out=out, mode="clip")
     padded = np.concatenate([rows.step[i], columns.step[i]])
-    for number in np.unique(padded[padded >= 0]).tolist():  # a later step pads what is there then
-        move = steps[number]
-        assert isinstance(move, Crop)
-        out[rows.step[i] == number] = move.fill
-        out[:, columns.step[i] == number] = move.fill
+    for number in np.unique(padded[padded >= 0]).tolist():  # in order: later padding covers earlier
+        entry = steps[number]
+        assert isinstance(entry, Crop)
+        out[rows.step[i] == number] = entry.fill
+        out[:, columns.step[i] == number] = entry.fill

@@ -1,1 +1,1 @@
-"""What is done to the values of pixels."""
+"""Operations on pixels: colour, filters, affine maps, policies, mixing and erasing."""

@@ -1,99 +1,30 @@
-"""Operations on pixels out of torchvision's transforms: colour, filters, and choices.
-
-``Stop`` says why a transform is not one that the engines can run; its message is for the user.
-"""
+"""Reads torchvision's transforms of colour, its filters and its choices as operations on pixels."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
-from typing import Any
 
-from ..override_check import changed
+from ..transform_class import Stop, Transform, kind_of, probability
 from . import operations
 from .operations import Blur, Chain, Chance, Choice, Factor, Fixed, Order, PixelOp
 
-PILLOW_FILTERS = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 
-V2 = "torchvision.transforms.v2"
+def pixel_op(transform: Transform) -> PixelOp | None:
+    """The operation on pixels that a transform does, or None if it is another kind of transform.
 
-_MODULES = (
-    "torchvision.transforms",
-    V2,
-    "torch.nn",
-    "torchvision.transforms._presets",
-)
-_TIMM = ("timm.data.transforms", "timm.data.random_erasing", "timm.data.auto_augment")
-
-
-UNREADABLE = (
-    TypeError,
-    ValueError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    NotImplementedError,
-)
-"""What settings of other types than torchvision's own raise where they are read: a number where a
-pair is expected, a name where a filter is, a tensor without values. torchvision mostly fails on
-them too, but says so."""
-
-
-class Stop(Exception):
-    """Ends the recognition; its message is the reason."""
-
-
-def name_of(transform: Any) -> str:
-    """How a message calls it."""
-    kind = type(transform)
-    return getattr(transform, "__name__", None) or f"{kind.__module__}.{kind.__qualname__}"
-
-
-def is_of(transform: Any, module: str, name: str) -> bool:
-    """Whether the type is exactly ``module.name``, of a module that the user has imported."""
-    return type(transform) is getattr(sys.modules.get(module), name, None)
-
-
-def kind_of(transform: Any) -> str:
-    """The name of a transform of torchvision or torch.nn, or "timm." and the name of one of timm's.
-
-    Raises Stop for anything else.
-    """
-    name = type(transform).__name__
-    theirs = any(is_of(transform, module, name) for module in _TIMM)
-    if not theirs and not any(is_of(transform, module, name) for module in _MODULES):
-        raise Stop(f"{name_of(transform)} is not a transform fastload knows")
-    why = changed(transform)
-    if why is not None:
-        raise Stop(why)
-    return f"timm.{name}" if theirs else name
-
-
-def filter_of(transform: Any) -> str:
-    """The interpolation's name in lower case, however it was given."""
-    chosen = transform.interpolation
-    if isinstance(chosen, (list, tuple)):
-        raise Stop("an interpolation chosen at random for each image; name one")
-    name = PILLOW_FILTERS.get(chosen) if isinstance(chosen, int) else chosen
-    return str(getattr(name, "value", name))
-
-
-def pixel_op(transform: Any) -> PixelOp | None:
-    """The operation on pixels that a transform is, or None where it is of another kind.
-
-    Raises Stop where it is one, but not as the engines can run it.
+    Raises Stop if the engines do not have the operation with these settings.
     """
     kind = kind_of(transform)
     if kind in _WARPS:
-        from ..geometry import warps
+        from . import warps
 
         return warps.READERS[kind](transform)
     reader = _READERS.get(kind)
     return None if reader is None else reader(transform)
 
 
-def _inner(outer: str, transforms: Iterable[Any]) -> tuple[PixelOp, ...]:
-    """Operations inside of a transform that decides about them sample by sample."""
+def _inner(outer: str, transforms: Iterable[Transform]) -> tuple[PixelOp, ...]:
+    """The operations inside a transform that chooses among them for each sample."""
     ops: list[PixelOp] = []
     for transform in transforms:
         kind = kind_of(transform)
@@ -102,26 +33,26 @@ def _inner(outer: str, transforms: Iterable[Any]) -> tuple[PixelOp, ...]:
             continue
         op = _flip(transform) if kind == "RandomHorizontalFlip" else pixel_op(transform)
         if op is None:
-            raise Stop(f"{kind} inside of {outer}; colour, flips and affine maps are recognised")
+            raise Stop(f"{kind} inside {outer}; colour, flips and affine maps are recognised")
         ops.append(op)
     if any(map(operations.resizes, ops)) and (outer != "RandomApply" or len(ops) > 1):
         raise Stop(
-            f"RandomRotation with expand=True beside others in {outer}, whose images it gives "
-            "another size; by itself, and alone in RandomApply, it is recognised"
+            f"RandomRotation with expand=True together with others in {outer}, because it changes "
+            "the size of their images; alone, or alone in RandomApply, it is recognised"
         )
     return tuple(ops)
 
 
-def _compose(transform: Any) -> PixelOp:
+def _compose(transform: Transform) -> PixelOp:
     children = transform.transforms if hasattr(transform, "transforms") else transform.children()
     return Chain(_inner(kind_of(transform), children))
 
 
-def _apply(transform: Any) -> PixelOp:
+def _apply(transform: Transform) -> PixelOp:
     return Chance(probability(transform), Chain(_inner("RandomApply", transform.transforms)))
 
 
-def _choice(transform: Any) -> PixelOp:
+def _choice(transform: Transform) -> PixelOp:
     ops = _inner("RandomChoice", transform.transforms)
     weights = tuple(map(float, transform.p)) if transform.p is not None else (1.0,) * len(ops)
     if len(weights) != len(ops) or min(weights, default=0) < 0 or not 0 < sum(weights) < 1e30:
@@ -129,22 +60,14 @@ def _choice(transform: Any) -> PixelOp:
     return Choice(ops, weights)
 
 
-def _order(transform: Any) -> PixelOp:
+def _order(transform: Transform) -> PixelOp:
     return Order(_inner("RandomOrder", transform.transforms))
 
 
-def probability(transform: Any) -> float:
-    """Its ``p``. Raises Stop for what is none."""
-    p = transform.p
-    if isinstance(p, str) or not 0 <= float(p) <= 1:
-        raise Stop(f"{type(transform).__name__} with p={p!r}, which is no probability")
-    return float(p)
+def _sometimes(code: int, *names: str) -> Callable[[Transform], PixelOp]:
+    """The reader of an operation with probability ``p`` and values in the attributes ``names``."""
 
-
-def _sometimes(code: int, *names: str) -> Callable[[Any], PixelOp]:
-    """An operation with probability ``p``, its values under these names."""
-
-    def read(transform: Any) -> PixelOp:
+    def read(transform: Transform) -> PixelOp:
         values = [getattr(transform, name) for name in names]
         if not all(isinstance(value, (int, float)) and abs(value) < 1e30 for value in values):
             raise Stop(f"{type(transform).__name__} with {names[0]}={values[0]}")
@@ -153,18 +76,18 @@ def _sometimes(code: int, *names: str) -> Callable[[Any], PixelOp]:
     return read
 
 
-def _flip(transform: Any) -> PixelOp:
+def _flip(transform: Transform) -> PixelOp:
     return Chance(probability(transform), Fixed(operations.MIRROR))
 
 
-def _posterize(transform: Any) -> PixelOp:
+def _posterize(transform: Transform) -> PixelOp:
     bits = transform.bits
     if type(bits) is not int or not 1 <= bits <= 8:
         raise Stop(f"RandomPosterize with bits={bits}; Pillow takes 1 to 8")
     return Chance(probability(transform), Fixed(operations.POSTERIZE, (float(bits),)))
 
 
-def _jitter(transform: Any) -> PixelOp:
+def _jitter(transform: Transform) -> PixelOp:
     factors = []
     for name, code in (
         ("brightness", operations.BRIGHTNESS),
@@ -183,13 +106,13 @@ def _jitter(transform: Any) -> PixelOp:
     return Order(tuple(factors))
 
 
-def _grayscale(transform: Any) -> PixelOp:
+def _grayscale(transform: Transform) -> PixelOp:
     if transform.num_output_channels != 3:
         raise Stop("Grayscale gives one channel; num_output_channels=3 is recognised")
     return Fixed(operations.GRAYSCALE)
 
 
-def _blur(transform: Any) -> PixelOp:
+def _blur(transform: Transform) -> PixelOp:
     sizes = [int(size) for size in transform.kernel_size]
     low, high = (float(sigma) for sigma in transform.sigma)
     if len(sizes) != 2 or not all(0 < size < 512 and size % 2 for size in sizes) or low <= 0:
@@ -197,7 +120,7 @@ def _blur(transform: Any) -> PixelOp:
     return Blur((sizes[0] // 2, sizes[1] // 2), low, high)
 
 
-_READERS: dict[str, Callable[[Any], PixelOp]] = {
+_READERS: dict[str, Callable[[Transform], PixelOp]] = {
     "Compose": _compose,
     "Sequential": _compose,
     "RandomApply": _apply,
@@ -216,7 +139,7 @@ _READERS: dict[str, Callable[[Any], PixelOp]] = {
     "GaussianBlur": _blur,
 }
 
-# In ``warps.py``, which a loader without them does not import.
+# Read by ``warps.py``, which is imported only if a chain has one of them.
 _WARPS = frozenset(
     {
         "RandomRotation",

@@ -1,27 +1,38 @@
-"""AugMix: chains of operations, mixed with the image they began with.
+"""AugMix: chains of operations, mixed with the original image.
 
-torchvision takes it apart on tensors, also where the image is Pillow's (transforms/autoaugment.py,
-transforms/v2/_auto_augment.py), so its operations are those of tensors: pixels/torch.cpp.
+torchvision runs AugMix on tensors even for PIL images (transforms/autoaugment.py,
+transforms/v2/_auto_augment.py), so its operations reproduce torch's arithmetic: pixels/torch.cpp.
+
+Note [Grid]
+    torchvision computes the grid of an affine map by a matrix multiplication in float32. How that
+    rounds depends on the library behind it and on the processor: with MKL, the sum of the products
+    of x and y is fused (rounded once) on Intel's processors with AVX-512, and not on others. So
+    ``grid_rounding`` asks torch, once. If torch rounds in a third way, AugMix is not recognised.
+    Below 400 multiplications torch uses its own loops, which do not fuse.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 
 import numpy as np
+import torch
 
-from ..geometry.affine import Look, inverse
 from ..geometry.crop_geometry import Array
 from . import operations
+from .affine import Look, inverse
 from .operations import Slots, empty
 from .policies import Step
 
-WIDTH = 11
-"""Values of the largest operation: the matrix, the filter, the kind of fill, the fill."""
+WIDTH = 12
+"""Values of the largest operation: the matrix, the filter, the kind of fill, the fill, fused."""
+
+_LOOPS = 400  # multiplications; aten/src/ATen/native/LinearAlgebra.cpp, bmm_out_or_baddbmm_
 
 _TRIES = 8
-_DEEPEST = 3  # of a chain whose depth is drawn
+_DEEPEST = 3  # largest depth of a chain whose depth is random
 
 _AS_ON_TENSORS = {
     "Brightness": operations.TORCH_BRIGHTNESS,
@@ -41,10 +52,10 @@ NAMES = frozenset({*_AS_ON_TENSORS, *_AS_THEY_ARE, "AutoContrast", "Rotate"}) | 
 
 @dataclasses.dataclass(frozen=True)
 class AugMix:
-    """``chains`` chains, each of ``depth`` of ``steps`` (0: 1 to 3), added up with the image.
+    """``chains`` chains of ``depth`` random ``steps`` each (0: 1 to 3), summed with the image.
 
-    The shares are drawn from Dirichlet's distribution with ``alpha``. ``filled``: whether what lies
-    outside has a colour (``look.fill``), and not merely no light.
+    The weights are drawn from a Dirichlet distribution with ``alpha``. ``filled``: whether affine
+    maps fill with ``look.fill``; otherwise with zeros.
     """
 
     steps: tuple[Step, ...]
@@ -62,13 +73,13 @@ class AugMix:
 
     @property
     def numbers(self) -> int:
-        """Of the shares; of each chain its depth; which operation, which bin, which sign."""
+        """Those of the weights, each chain's depth, and each operation's choice, bin and sign."""
         shares = (2 + self.chains) * gamma_numbers(self.alpha)
         return shares + self.chains * (1 + 3 * self._longest)
 
     @property
     def slots(self) -> int:
-        """One to begin, and one behind each chain to add it."""
+        """One to start, the operations of each chain, and one after each chain to add it."""
         return 1 + self.chains * (self._longest + 1)
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -99,7 +110,7 @@ class AugMix:
     def _step(
         self, codes: Array, values: Array, u: Array, there: Array, w: Array, h: Array
     ) -> None:
-        """Fill a slot, of the samples that are ``there``."""
+        """Fill a slot for the samples where ``there``."""
         chosen = (u[0] * len(self.steps)).astype(np.int64)
         bins = (u[1] * self.severity).astype(np.int64)
         for k, step in enumerate(self.steps):
@@ -113,7 +124,7 @@ class AugMix:
             codes[which], values[which] = self._operation(step.name, magnitude, *sides)
 
     def _operation(self, name: str, magnitude: Array, w: Array, h: Array) -> tuple[int, Array]:
-        """Its code, and its values (n, 11)."""
+        """Code and values (n, 12) of an operation."""
         values = np.zeros((len(magnitude), WIDTH))
         v2 = self.look.v2
         values[:, 0] = magnitude
@@ -139,24 +150,57 @@ class AugMix:
         elif name.startswith("Shear"):
             degrees = np.array([math.degrees(math.atan(m)) for m in magnitude.tolist()])
             shear = (degrees, zero) if across else (zero, degrees)
-            center = -w * 0.5, -h * 0.5  # the corner; the matrices of tensors start at the centre
+            center = (
+                -w * 0.5,
+                -h * 0.5,
+            )  # the corner: matrices for tensors are relative to the centre
         else:
             shift = np.trunc(magnitude)
             move = (shift, zero) if across else (zero, shift)
         values[:, :6] = inverse(center, angle, move, zero + 1.0, shear, v2=v2)
         values[:, 6] = self.look.filter
         values[:, 7] = (1 + v2) * self.filled
-        values[:, 8:] = self.look.fill
+        values[:, 8:11] = self.look.fill
+        values[:, 11] = (6 * w * h >= _LOOPS) & (grid_rounding() == "fused")
         return operations.TORCH_AFFINE, values
 
 
+@functools.cache
+def grid_rounding() -> str | None:
+    """How torch rounds the grid of an affine map: "separate", "fused", or None: in another way.
+
+    See Note [Grid]. Takes 2 ms, once per process.
+    """
+    found = {"separate", "fused"}
+    for width, height in ((8, 8), (13, 11), (16, 16)):
+        x, y = (np.arange(side, dtype=np.float32) - 0.5 * (side - 1) for side in (width, height))
+        base = np.ones((height, width, 3), np.float32)
+        base[:, :, 0], base[:, :, 1] = x, y[:, None]
+        points = torch.from_numpy(base.reshape(1, -1, 3))
+        for k in range(4):
+            angle = 0.1 + 0.2 * k
+            cos, sin, move = math.cos(angle), math.sin(angle), 1 / (3 + k)
+            matrix = np.array([[cos, -sin], [sin, cos], [move, -move]], np.float32)
+            theirs = points.bmm(torch.from_numpy(matrix[None])).numpy()[0]
+            across = base.reshape(-1, 3)[:, :1] * matrix[0]
+            down = base.reshape(-1, 3)[:, 1:2].astype(np.float64) * matrix[1]
+            sums = {
+                "separate": across + down.astype(np.float32),
+                "fused": (across + down).astype(np.float32),
+            }
+            if 6 * width * height < _LOOPS:
+                sums["fused"] = sums["separate"]
+            found &= {name for name in found if np.array_equal(sums[name] + matrix[2], theirs)}
+    return min(found, default=None)
+
+
 def gamma_numbers(alpha: float) -> int:
-    """Uniform numbers for each number with the gamma distribution."""
+    """Number of uniform numbers needed for each gamma-distributed number."""
     return 1 if alpha == 1 else 1 + 3 * _TRIES
 
 
 def dirichlet(u: Array, alpha: float, count: int) -> Array:
-    """float32 (n, count): shares with Dirichlet's distribution, ``alpha`` for each.
+    """float32 (n, count): weights with a Dirichlet distribution, ``alpha`` for each.
 
     ``u`` is (count * gamma_numbers(alpha), n).
     """
@@ -168,12 +212,12 @@ def dirichlet(u: Array, alpha: float, count: int) -> Array:
 
 
 def _log_gamma(u: Array, alpha: float) -> Array:
-    """The logarithm of numbers with the gamma distribution.
+    """The logarithms of gamma-distributed numbers.
 
-    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000); with a fixed
-    number of tries, of which each fails one time in twenty or less. The last resort is d.
+    Marsaglia and Tsang, "A simple method for generating gamma variables" (2000), with a fixed
+    number of tries, each of which fails with a probability of at most 1/20. If all fail: log(d).
     """
-    # numbers are in [0, 1): the complement has a logarithm
+    # 1 - u, because u may be 0
     exponent = -np.log1p(-u[0])
     if alpha == 1:
         logs: Array = np.log(np.maximum(exponent, 1e-300))

@@ -1,15 +1,16 @@
-"""Rectangles that are erased in the finished sample: where, and with what.
+"""Random erasing: the rectangles that are erased in the finished sample, and their values.
 
-torchvision's ``RandomErasing.get_params``. Where it draws a normal number for every value, so does
-this, out of 65,536 equally likely quantiles, which a table holds: the core and the Python engine
-look them up by the same 16 random bits, and no logarithm has to come out the same in both.
+The rectangles are those of torchvision's ``RandomErasing.get_params``. For values with a normal
+distribution, a table holds 65,536 equally likely quantiles. The core and the Python engine look
+them up by the same 16 random bits, so neither needs a logarithm that the other computes
+identically.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -26,27 +27,27 @@ _TRIES = 10
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Erase:
-    """One rectangle with probability ``p``.
+    """One erased rectangle with probability ``p``.
 
     Attributes:
-        scale: range of its share of the area.
+        scale: range of the rectangle's area relative to the image.
         ratio: range of its height divided by its width.
-        values: (3, 1), a value for each channel, or (3, 65536), equally likely ones; in the dtype
-            that the output is stored in.
+        values: (3, 1), a value for each channel, or (3, 65536), equally likely values; in the dtype
+            in which the output is stored.
     """
 
     p: float
     scale: tuple[float, float]
     ratio: tuple[float, float]
-    values: npt.NDArray[Any]
+    values: npt.NDArray[np.generic]
 
     @property
     def noise(self) -> bool:
-        """Whether each value is drawn for itself."""
+        """Whether each value is random."""
         return bool(self.values.shape[1] > 1)
 
     def same_as(self, other: Erase) -> bool:
-        """Whether both erase the same, with the same random numbers."""
+        """Whether both erase the same for the same random numbers."""
         mine, theirs = (
             (one.p, one.scale, one.ratio, one.values.dtype, one.values.tobytes())
             for one in (self, other)
@@ -54,7 +55,7 @@ class Erase:
         return bool(mine == theirs)
 
     def boxes(self, u: Array, width: int, height: int) -> npt.NDArray[np.int32]:
-        """(n, 4): x, y, width, height, width 0 where there is none. ``u``: (n, 41), uniform."""
+        """(n, 4): x, y, width, height; width 0: none. ``u``: (n, 41), uniform."""
         area = width * height * (self.scale[0] + u[:, 1::4] * (self.scale[1] - self.scale[0]))
         low, high = np.log(self.ratio)
         aspect = np.exp(low + u[:, 2::4] * (high - low))
@@ -72,11 +73,11 @@ class Erase:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Drawn:
-    """The rectangles of n samples.
+    """The erased rectangles of n samples.
 
     Attributes:
-        boxes: int32 (n, e, 4): x, y, width, height of what is erased; width 0: nothing.
-        keys: uint64 (n, e): of the noise in it.
+        boxes: int32 (n, e, 4): x, y, width, height; width 0: none.
+        keys: uint64 (n, e): the random key of the noise in each.
     """
 
     boxes: npt.NDArray[np.int32]
@@ -96,7 +97,7 @@ NUMBERS = 1 + 4 * _TRIES
 @lru_cache(maxsize=1)
 def quantiles() -> npt.NDArray[np.float32]:
     """65,536 equally likely values of the standard normal distribution, float32, in order."""
-    import statistics  # brings decimal and fractions: 2 ms of every start
+    import statistics  # here, because it imports decimal and fractions: 2 ms
 
     normal = statistics.NormalDist()
     half = [normal.inv_cdf((i + 0.5) / QUANTILES) for i in range(QUANTILES // 2)]
@@ -112,7 +113,10 @@ def noise(key: int, count: int) -> npt.NDArray[np.uint16]:
 
 
 def erase(
-    image: npt.NDArray[Any], boxes: npt.NDArray[np.int32], keys: Array, erasing: tuple[Erase, ...]
+    image: npt.NDArray[np.generic],
+    boxes: npt.NDArray[np.int32],
+    keys: Array,
+    erasing: tuple[Erase, ...],
 ) -> None:
     """Erase the rectangles (e, 4) of one sample (channels, h, w), in place."""
     count = len(image)

@@ -1,29 +1,30 @@
-"""What padding and erasing put into an image, read out of torchvision's transforms.
+"""Reads the fill values of torchvision's paddings and erasings.
 
 Note [Padding on a tensor]
     A crop that pads may come before or after ToTensor and Normalize. A plan applies its table last,
-    so its fill is a level. Which one is found out by letting the user's own transform pad the ramp:
-    the level whose value in the table so far is the value that came out, in each channel. Where
-    there is none (zero after Normalize, mostly), the chain is not recognised.
+    so its fill is a level. It is found by letting the user's own transform pad the ramp: in each
+    channel, the level whose value in the current table equals the padding. If there is no such
+    level (mostly for zero after Normalize), the chain is not recognised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import torch
 
-from .augmentations import Stop
+from ..transform_class import Stop, Transform
 
 
-def fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
-    """The level of each channel that padding has. See Note [Padding on a tensor]."""
+def fill_level(kind: str, transform: Transform, ramp: Any) -> tuple[int, int, int]:
+    """The level of padding in each channel. See Note [Padding on a tensor]."""
     if getattr(transform, "padding_mode", "constant") != "constant":
         raise Stop(f"{kind} with padding_mode={transform.padding_mode!r}; constant is recognised")
     try:
         padded = _padding(kind, transform)(ramp)
-    except Exception as error:  # the user's own chain fails so on every image that is padded
+    except Exception as error:  # the user's chain fails in the same way on every padded image
         raise Stop(f"{kind} itself fails: {error}") from error
     if isinstance(padded, torch.Tensor):
         values, table = padded[:, 0, 0], ramp.reshape(len(ramp), 256)
@@ -40,19 +41,19 @@ def fill_level(kind: str, transform: Any, ramp: Any) -> tuple[int, int, int]:
     return red, green, blue
 
 
-def mask_fill(kind: str, transform: Any) -> int:
-    """The level that padding has in a mask."""
+def mask_fill(kind: str, transform: Transform) -> int:
+    """The level of padding in a mask."""
     from torchvision import tv_tensors
 
     mask = tv_tensors.Mask(torch.zeros((1, 256), dtype=torch.int64, device="cpu"))
     try:
         return int(_padding(kind, transform)(mask)[0, 0])
-    except Exception as error:  # the user's own chain fails so on every mask that is padded
+    except Exception as error:  # the user's chain fails in the same way on every padded mask
         raise Stop(f"{kind} itself fails on masks: {error}") from error
 
 
-def _padding(kind: str, transform: Any) -> Any:
-    """The same transform, putting one pixel around 256 x 1: nothing is left to chance."""
+def _padding(kind: str, transform: Transform) -> Any:
+    """A transform of the same class that always pads 256 x 1 by one pixel on each side."""
     padded_size = (3, 258)
     if kind == "CenterCrop":
         return type(transform)(padded_size)
@@ -61,7 +62,7 @@ def _padding(kind: str, transform: Any) -> Any:
     return type(transform)(padded_size, padding=1, fill=transform.fill)
 
 
-def _ends(values: Any) -> tuple[float, float]:
+def _ends(values: Iterable[float]) -> tuple[float, float]:
     low, high = (float(end) for end in values)
     return low, high
 
@@ -70,8 +71,8 @@ Rectangle = tuple[float, tuple[float, float], tuple[float, float]]
 """Probability, range of the area, range of height / width."""
 
 
-def erasing_of(transform: Any) -> tuple[Rectangle, list[float] | None]:
-    """What torchvision's RandomErasing erases, and with which values; None: with noise."""
+def erasing_of(transform: Transform) -> tuple[Rectangle, list[float] | None]:
+    """The rectangle of torchvision's RandomErasing, and its values; None: noise."""
     value = transform.value
     rectangle = float(transform.p), _ends(transform.scale), _ends(transform.ratio)
     if value is None or value == "random":
@@ -79,8 +80,8 @@ def erasing_of(transform: Any) -> tuple[Rectangle, list[float] | None]:
     return rectangle, [float(v) for v in ([value] if isinstance(value, (int, float)) else value)]
 
 
-def timm_erasing(transform: Any) -> tuple[Rectangle, list[float] | None]:
-    """The same for timm's, which is called on single samples too."""
+def timm_erasing(transform: Transform) -> tuple[Rectangle, list[float] | None]:
+    """The same for timm's RandomErasing."""
     if transform.min_count != 1 or transform.max_count != 1 or transform.rand_color:
         raise Stop("timm's RandomErasing with several rectangles or mode='rand'")
     if str(transform.device) != "cpu":

@@ -1,8 +1,8 @@
-"""Operations on the pixels of a sample, and their random numbers, drawn for a whole batch at once.
+"""Operations on the pixels of a sample, with parameters drawn for a whole batch at once.
 
-Between two frames of geometry (crop_geometry.py) a sample goes through *slots*. A slot is an
-operation of the core: its code (pixels/pixels.h numbers them) and its values. Both may differ from
-sample to sample, so that a choice, an order or a probability is only which code lies in which slot.
+Between two frames of geometry (crop_geometry.py) a sample passes through *slots*. A slot is an
+operation of the core: its code (numbered in pixels/pixels.h) and its values. Both may differ from
+sample to sample, so a choice, an order or a probability only decides which code is in which slot.
 
 The distributions are torchvision's (transforms/transforms.py, each class's ``get_params`` and
 ``forward``; transforms/v2/_container.py).
@@ -29,19 +29,19 @@ Slots = tuple[Array, Array]
 
 
 class PixelOp(Protocol):
-    """One transform of pixels. Frozen, hashable; every random number it uses comes in ``u``."""
+    """One operation on pixels. Frozen and hashable; all its random numbers are passed as ``u``."""
 
     @property
     def numbers(self) -> int:
-        """Uniform numbers that it needs for each sample."""
+        """Number of uniform numbers it needs for each sample."""
 
     @property
     def slots(self) -> int:
-        """Slots that it fills."""
+        """Number of slots it fills."""
 
     @property
     def width(self) -> int:
-        """Values of each of its slots."""
+        """Number of values of each slot."""
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
         """The slots of n samples of w x h pixels; ``u`` is (numbers, n), uniform in [0, 1)."""
@@ -53,24 +53,23 @@ def empty(n: int, slots: int, width: int) -> Slots:
 
 
 def uniform(low: float | Array, high: float | Array, u: Array) -> Array:
-    """float64 (n,): ``u`` of the way from ``low`` to ``high``, rounded to float32.
+    """float64 (n,): ``low + u * (high - low)``, rounded to float32 as by ``torch.Tensor.uniform_``.
 
-    As ``torch.empty(1).uniform_`` gives it: also where both ends are the same, so that nothing is
-    random, the value is not the one that the user wrote but the float32 next to it.
+    Even if both ends are equal, the value is rounded.
     """
     return (low + u * (high - low)).astype(np.float32).astype(np.float64)
 
 
 def resizes(op: PixelOp) -> bool:
-    """Whether images may have another size behind it."""
+    """Whether an operation may change the size of an image."""
     return bool(getattr(op, "expand", False)) or any(
         resizes(inner)
         for inner in (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
     )
 
 
-def sides_behind(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
-    """Width and height of images of w x h pixels behind these slots."""
+def sides_after(slots: Slots, w: Array, h: Array) -> tuple[Array, Array]:
+    """Width and height of images of w x h pixels after these slots."""
     codes, values = slots
     sized, turned = codes == AFFINE_TO, (codes == ROTATE_90) | (codes == ROTATE_270)
     if not (sized.any() or turned.any()):
@@ -94,7 +93,7 @@ class Fixed:
 
     @property
     def width(self) -> int:
-        """As many as there are."""
+        """The number of values."""
         return len(self.values)
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -121,7 +120,7 @@ class Factor:
         codes, values = empty(len(w), 1, 1)
         codes[:] = self.code
         factor = uniform(self.low, self.high, u[0])
-        if self.code == HUE:  # a part of the circle, cut to a 256th towards zero
+        if self.code == HUE:  # a fraction of the circle, truncated to 1/256
             factor = (factor * 255).astype(np.int32) & 255
         values[:, 0, 0] = factor
         return codes, values
@@ -170,17 +169,17 @@ class Chance:
 
     @property
     def numbers(self) -> int:
-        """The operation's, and one to decide."""
+        """Those of the operation, and one for the probability."""
         return 1 + self.op.numbers
 
     @property
     def slots(self) -> int:
-        """The operation's."""
+        """Those of the operation."""
         return self.op.slots
 
     @property
     def width(self) -> int:
-        """The operation's."""
+        """That of the operation."""
         return self.op.width
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -214,7 +213,7 @@ class _Several:
 
 @dataclasses.dataclass(frozen=True)
 class Chain(_Several):
-    """One after the other."""
+    """All operations, in order."""
 
     @property
     def numbers(self) -> int:
@@ -240,16 +239,16 @@ class Chain(_Several):
 
 @dataclasses.dataclass(frozen=True)
 class Order(_Several):
-    """All of them, every order with the same probability."""
+    """All operations in a random order, each order with the same probability."""
 
     @property
     def numbers(self) -> int:
-        """Those of all, and one each for the order."""
+        """Those of all, and one for each operation for the order."""
         return len(self.ops) + sum(op.numbers for op in self.ops)
 
     @property
     def slots(self) -> int:
-        """Each takes as many as the largest, so that any can take any other's place."""
+        """As many as the largest for each, so that any operation fits into any place."""
         return len(self.ops) * self._most
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -270,13 +269,13 @@ class Order(_Several):
 
 @dataclasses.dataclass(frozen=True)
 class Choice(_Several):
-    """One of them, with probabilities in proportion to ``weights``."""
+    """One of the operations, with probabilities proportional to ``weights``."""
 
     weights: tuple[float, ...]
 
     @property
     def numbers(self) -> int:
-        """Those of all, and one to choose."""
+        """Those of all, and one for the choice."""
         return 1 + sum(op.numbers for op in self.ops)
 
     @property
@@ -289,7 +288,7 @@ class Choice(_Several):
         codes, values = empty(len(w), self.slots, self.width)
         ends = np.cumsum(self.weights)
         chosen = np.searchsorted(ends, u[0] * ends[-1], side="right")
-        chosen = np.minimum(chosen, len(self.ops) - 1)  # where rounding reaches the very end
+        chosen = np.minimum(chosen, len(self.ops) - 1)  # rounding may give the end itself
         for k, (part_codes, part_values) in enumerate(self._drawn(u[1:], w, h)):
             which = chosen == k
             codes[which, : part_codes.shape[1]] = part_codes[which]

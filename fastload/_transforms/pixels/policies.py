@@ -1,8 +1,8 @@
-"""Automatic augmentation: RandAugment, TrivialAugmentWide, AutoAugment.
+"""torchvision's augmentation policies: RandAugment, TrivialAugmentWide, AutoAugment.
 
-Each draws an operation by its name and how much of it, as torchvision's do
-(transforms/autoaugment.py and transforms/v2/_auto_augment.py); how much each step is comes out of
-the user's own transform when it is recognised, for the versions differ.
+Each draws operations and their magnitudes as torchvision does (transforms/autoaugment.py and
+transforms/v2/_auto_augment.py). The tables of magnitudes are read from the user's transform,
+because they differ between versions of torchvision.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 import torch
 
-from ..geometry.affine import WIDTH, Look, inverse, rotation
 from ..geometry.crop_geometry import Array
 from . import operations
+from .affine import WIDTH, Look, inverse, rotation
 from .operations import Slots, empty
 
 _FACTORS = {
@@ -38,19 +38,20 @@ NAMES = frozenset({*_FACTORS, *_AS_THEY_ARE, "Rotate"}) | {
 }
 
 RELATIVE = 150.0 / 331.0
-"""The longest translation where it grows with the image: this share of the side."""
+"""The longest translation that is relative to the image, as a fraction of its side."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """One of the operations that a policy chooses from.
+    """One of the operations from which a policy chooses.
 
     Attributes:
-        name: torchvision's.
-        magnitudes: by bin; empty where there is nothing to choose.
-        signed: whether the magnitude is negated half of the time.
-        relative: the number of bins of a translation that is a share of the side; else 0.
-        thirds: whether that share is a third, as in AugMix, instead of ``RELATIVE``.
+        name: torchvision's name.
+        magnitudes: by bin; empty if the operation has no magnitude.
+        signed: whether the magnitude is negated with probability 1/2.
+        relative: number of bins of a translation that is relative to the side; else 0.
+        thirds: whether the longest such translation is a third of the side, as in AugMix, instead
+            of ``RELATIVE``.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Step:
     thirds: bool = False
 
     def magnitude(self, bins: Array, w: Array, h: Array) -> Array:
-        """Of each sample, by its bin."""
+        """The magnitude for each sample, by its bin."""
         if self.relative:
             sides = (w if self.name == "TranslateX" else h).tolist()
             tables = {side: _translations(side, self.relative, self.thirds) for side in set(sides)}
@@ -131,20 +132,20 @@ def _fill(
 
 @dataclasses.dataclass(frozen=True)
 class Uniform:
-    """``count`` operations, each any of ``steps``.
+    """``count`` operations, each drawn uniformly from ``steps``.
 
-    RandAugment: the same ``bin`` for all. TrivialAugmentWide: one operation, any bin of ``bins``.
+    RandAugment: one fixed bin for all. TrivialAugmentWide: one operation, with a random bin.
     """
 
     steps: tuple[Step, ...]
     count: int
-    bins: tuple[int, int]  # the lowest and how many
+    bins: tuple[int, int]  # the lowest bin and their number
     look: Look
     width: int = dataclasses.field(default=WIDTH, init=False)
 
     @property
     def numbers(self) -> int:
-        """Which operation, which bin, which sign."""
+        """The choice, the bin and the sign of each operation."""
         return 3 * self.count
 
     @property
@@ -167,7 +168,7 @@ class Uniform:
 
 @dataclasses.dataclass(frozen=True)
 class Policies:
-    """AutoAugment: one of the policies, each two operations with their probabilities and bins."""
+    """AutoAugment: one of the policies, each of two operations with a probability and a bin."""
 
     policies: tuple[tuple[tuple[Step, float, int], ...], ...]
     look: Look

@@ -1,7 +1,7 @@
-"""timm's RandAugment, as ``create_transform(auto_augment="rand-...")`` makes it.
+"""timm's RandAugment, as made by ``create_transform(auto_augment="rand-...")``.
 
-What each operation does and how much (``AugmentOp``, ``LEVEL_TO_ARG`` and ``NAME_TO_OP`` in
-timm/data/auto_augment.py) is written down here once more, in arrays.
+The operations and their magnitudes (``AugmentOp``, ``LEVEL_TO_ARG`` and ``NAME_TO_OP`` in
+timm/data/auto_augment.py) are repeated here in array operations.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from typing import Any
 
 import numpy as np
 
-from ..geometry.affine import WIDTH, Look, rotation
 from ..geometry.crop_geometry import Array
+from ..transform_class import Transform
 from . import operations
+from .affine import WIDTH, Look, rotation
 from .operations import Slots, empty
 
 _LEVELS = 10.0  # _LEVEL_DENOM
-_NUMBERS = 5  # which operation, whether, how much (two of a normal deviate), which sign
+_NUMBERS = 5  # choice, probability, magnitude (two for a normal deviate), sign
 
 _PLAIN = {
     "AutoContrast": operations.AUTOCONTRAST,
@@ -41,12 +41,13 @@ _NAMES = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One of timm's ``AugmentOp``: with probability ``p``, by a magnitude near ``magnitude``.
+    """An ``AugmentOp`` of timm, applied with probability ``p``.
 
     Attributes:
-        std: of the magnitude; infinite: it is uniform from 0.
-        most: the magnitude's upper bound.
-        reach: the share of a side that a translation goes at magnitude 10.
+        magnitude: mean of the magnitude.
+        std: standard deviation of the magnitude; infinite: uniform from 0 to ``magnitude``.
+        most: upper bound of the magnitude.
+        reach: translation at magnitude 10, as a fraction of the side.
     """
 
     name: str
@@ -86,7 +87,7 @@ class Operation:
         return codes, values
 
     def _point(self, level: Array, sign: Array) -> tuple[int, Array | float]:
-        """The code and the value of what treats each pixel by itself."""
+        """Code and value of an operation that treats each pixel separately."""
         name = self.name
         if name in _PLAIN:
             return _PLAIN[name], 0.0
@@ -108,7 +109,7 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class RandAugment:
-    """``layers`` operations, each any of ``ops``."""
+    """``layers`` operations, each drawn uniformly from ``choices``."""
 
     choices: tuple[Operation, ...]
     layers: int
@@ -139,10 +140,10 @@ class RandAugment:
         return codes, values
 
 
-def read(transform: Any) -> RandAugment | str:
-    """timm's ``RandAugment``, or why it is none that the engines can run."""
+def read(transform: Transform) -> RandAugment | str:
+    """timm's ``RandAugment`` as an operation, or the reason why the engines cannot run it."""
     if transform.choice_weights is not None:
-        return "RandAugment of timm with weights of its operations"
+        return "RandAugment of timm with weights for its operations"
     module = sys.modules["timm.data.auto_augment"]
     choices = []
     for op in transform.ops:
@@ -150,7 +151,7 @@ def read(transform: Any) -> RandAugment | str:
             return f"RandAugment of timm with {getattr(op, 'name', op)}"
         own = op.aug_fn is module.NAME_TO_OP[op.name], op.level_fn is module.LEVEL_TO_ARG[op.name]
         if not all(own) or module._LEVEL_DENOM != _LEVELS:
-            return f"RandAugment of timm with another {op.name}"
+            return f"RandAugment of timm with a modified {op.name}"
         filter, fill = op.kwargs.get("resample"), op.kwargs.get("fillcolor")
         if not isinstance(filter, int) or int(filter) not in (0, 2, 3):
             return "RandAugment of timm with an interpolation chosen at random for each image"

@@ -1,1 +1,1 @@
-"""What moves along with an image: masks, boxes, points."""
+"""Targets that are transformed with their image: masks, boxes, points and labels of boxes."""

@@ -1,7 +1,6 @@
-"""Bounding boxes and points of a batch, moved along with its images; see ``moves.py``.
+"""Applies the geometry log of a batch (``geometry_log.py``) to its bounding boxes and points.
 
-The values of all samples lie one after the other, so that a step is a few array operations however
-many samples there are.
+The values of all samples are concatenated, so each step is a few array operations for the batch.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 
 from ...hints import BoxFormat
 from ..geometry.crop_geometry import Array
-from ..geometry.geometry_log import Clean, Crop, Mirror, Move, Resize
+from ..geometry.geometry_log import Clean, Crop, LogEntry, Mirror, Resize
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,17 +23,17 @@ Float = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
 
 def move_boxes(
-    boxes: Sequence[Array], steps: Sequence[Move], form: str
+    boxes: Sequence[Array], steps: Sequence[LogEntry], form: str
 ) -> tuple[list[Float], list[npt.NDArray[np.int64]]]:
     """The boxes of n samples after ``steps``.
 
     Args:
-        boxes: (k, 4) each, in pixels of the source image.
-        steps: what happened to the images.
-        form: "xyxy", "xywh" or "cxcywh", also of the result.
+        boxes: for each sample (k, 4), in pixels of the source image.
+        steps: the geometry log of the images.
+        form: "xyxy", "xywh" or "cxcywh", of the arguments and of the result.
 
     Returns:
-        float32 (k', 4) each, and which of the k boxes they are: int64 (k',).
+        For each sample float32 (k', 4), and the positions of these boxes among the k: int64 (k',).
     """
     counts = np.array([len(some) for some in boxes], np.int64)
     b, owner = _joined(boxes, 4), np.repeat(np.arange(len(boxes)), counts)
@@ -59,8 +58,8 @@ def move_boxes(
     return np.split(b, ends), np.split(place, ends)
 
 
-def move_points(points: Sequence[Array], steps: Sequence[Move]) -> list[Float]:
-    """The points of n samples, (..., 2) each, after ``steps``; float32, of the same shapes."""
+def move_points(points: Sequence[Array], steps: Sequence[LogEntry]) -> list[Float]:
+    """The points of n samples, (..., 2) each, after ``steps``: float32, in the same shapes."""
     flat = [np.asarray(some).reshape(-1, 2) for some in points]
     counts = np.array([len(some) for some in flat], np.int64)
     p, owner = _joined(flat, 2), np.repeat(np.arange(len(flat)), counts)
@@ -87,7 +86,7 @@ def _joined(parts: Sequence[Array], width: int) -> Float:
 
 
 def _corners(b: Float, form: str) -> None:
-    """Make ``b`` xyxy, in place."""
+    """Convert ``b`` to xyxy, in place."""
     if form == "cxcywh":
         b[:, :2] -= b[:, 2:] / np.float32(2)
     if form != "xyxy":
@@ -117,7 +116,7 @@ def _mirror(b: Float, form: str, step: Mirror, owner: Array) -> None:
 
 
 def _good(b: Float, form: str, step: Clean, owner: Array) -> npt.NDArray[np.bool_]:
-    """Which boxes ``sanitize_bounding_boxes`` keeps."""
+    """Which boxes torchvision's ``sanitize_bounding_boxes`` keeps."""
     corners = b.copy()
     _corners(corners, form)
     w, h = corners[:, 2] - corners[:, 0], corners[:, 3] - corners[:, 1]

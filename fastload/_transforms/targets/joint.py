@@ -1,4 +1,4 @@
-"""Fields that move along with their images: masks, boxes and points, labels of boxes."""
+"""``joint=``: fields that are transformed with their images (masks, boxes, points, labels)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ...errors import DataError, DecodeError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
 from ..geometry.crop_geometry import Array, Frame
-from ..geometry.geometry_log import Moves, lines, mask
+from ..geometry.geometry_log import GeometryLog, lines, mask
+from ..transform_class import Transform
 from . import boxes
 
 if TYPE_CHECKING:
@@ -25,20 +26,20 @@ if TYPE_CHECKING:
 
 KINDS = get_args(JointKind)
 
-# Masks that a thread makes at a time: a task costs as much as a tenth of one.
+# Masks per task: the overhead of a task is about a tenth of the work on one mask.
 _CHUNK = 4
 
-# How masks of Pillow's modes come, as torchvision's pil_to_tensor has them.
+# Pillow's mode of a mask -> dtype, as in torchvision's pil_to_tensor.
 _DTYPES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I": np.int32}
 
 
 @dataclasses.dataclass(frozen=True)
 class Joint:
-    """Which fields of a store move, and what they are.
+    """The fields of a store that are transformed with the images, and their kinds.
 
     Attributes:
-        kinds: (name of the field, what it is), in the order given.
-        casts: (name of the field, dtype) of those that a transform casts, once they were moved.
+        kinds: (name of the field, kind), in the order given.
+        casts: (name of the field, dtype) of the fields that a transform casts in the end.
     """
 
     kinds: tuple[tuple[str, JointKind], ...]
@@ -46,12 +47,12 @@ class Joint:
 
     @classmethod
     def of(cls, given: Mapping[str, JointKind] | Joint | None) -> Joint | None:
-        """What the argument ``joint`` means. Raises UsageError for kinds that there are not."""
+        """The argument ``joint``, checked. Raises UsageError for an unknown kind."""
         if given is None or isinstance(given, Joint):
             return given
         if not isinstance(given, Mapping) or not given:
             raise UsageError(
-                "expected joint as a dict of fields and what they are, such as "
+                "joint: expected a dict of field names and kinds, such as "
                 f"{{'mask': 'mask', 'boxes': 'xyxy'}}, got {given!r}"
             )
         for name, kind in given.items():
@@ -63,15 +64,15 @@ class Joint:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The fields."""
+        """The names of the fields."""
         return tuple(name for name, _ in self.kinds)
 
     def named(self, *kinds: str) -> list[tuple[str, str]]:
-        """The fields of these kinds."""
+        """(name, kind) of the fields of these kinds."""
         return [(name, kind) for name, kind in self.kinds if kind in kinds]
 
     def check(self, store: Store) -> None:
-        """Raise UsageError where a field of ``store`` cannot be what is said of it."""
+        """Raise UsageError if a field of ``store`` cannot be of its kind."""
         for name, kind in self.kinds:
             field = store.fields.get(name)
             if field is None:
@@ -88,30 +89,31 @@ class Joint:
                     "numbers (JSON, or an array)"
                 )  # fmt: skip
                 raise UsageError(
-                    f"joint[{name!r}] = {kind!r}: expected {what} in that field, found "
+                    f"joint[{name!r}] = {kind!r}: expected {what} in that field, got "
                     f"{field.kind} {shape or ''}"
                 )
 
 
 @dataclasses.dataclass(frozen=True)
 class Sanitize:
-    """torchvision's SanitizeBoundingBoxes, as an operation that leaves images alone."""
+    """torchvision's SanitizeBoundingBoxes, as a geometry operation that does not change images."""
 
     min_size: float
     min_area: float
     blocks: ClassVar[int] = 0
 
     def apply(self, frame: Frame, u: Array) -> None:
-        """Note it, where anything moves along."""
-        if frame.moves is not None:
-            frame.moves.clean(self.min_size, self.min_area, frame.w, frame.h)
+        """Log it, if targets are transformed too."""
+        if frame.log is not None:
+            frame.log.clean(self.min_size, self.min_area, frame.w, frame.h)
 
 
-class Fellows:
-    """What stands for the fields of a joint chain while it is read: one small value of each.
+class JointProbe:
+    """One small value for each joint field, passed through the transforms while a chain is read.
 
-    The user's own transforms of values are called on them too, as torchvision calls them: a dict of
-    dtypes casts masks, ``ToPureTensor`` makes tensors of them that nothing moves any more.
+    The user's own transforms of values are called on them too, as torchvision does: ``ToDtype``
+    with a dict of dtypes casts masks, and ``ToPureTensor`` makes plain tensors of them, which later
+    transforms do not change.
     """
 
     def __init__(self, joint: Joint) -> None:
@@ -119,7 +121,7 @@ class Fellows:
 
         self._joint = joint
         self._plain = False
-        made: dict[str, Any] = {
+        made: dict[str, torch.Tensor] = {
             "mask": tv_tensors.Mask(torch.zeros((1, 1), dtype=torch.uint8, device="cpu")),
             "points": tv_tensors.KeyPoints(torch.zeros((1, 2), device="cpu"), canvas_size=(1, 1)),
             "labels": torch.zeros(1, dtype=torch.int64, device="cpu"),
@@ -130,8 +132,8 @@ class Fellows:
         self._values = [made[kind] for _, kind in joint.kinds]
         self._before = [value.dtype for value in self._values]
 
-    def through(self, transform: Any, image: Any) -> Any:
-        """What a transform makes of ``image``, beside these."""
+    def through(self, transform: Transform, image: Image.Image | torch.Tensor) -> Any:
+        """Call ``transform`` on ``image`` together with the probe values; returns the image."""
         image, *self._values = transform([image, *self._values])
         moving = [kind for _, kind in self._joint.kinds]
         self._plain = any(
@@ -143,7 +145,7 @@ class Fellows:
 
     @property
     def joint(self) -> Joint:
-        """With the casts."""
+        """The fields, with the casts that the transforms so far do."""
         casts = tuple(
             (name, value.dtype)
             for (name, _), value, before in zip(
@@ -154,25 +156,25 @@ class Fellows:
         return dataclasses.replace(self._joint, casts=casts)
 
     @property
-    def stay(self) -> str:
-        """Why nothing may move any more, in words, or ""."""
+    def fixed(self) -> str:
+        """Why later geometry cannot be applied to the fields, in words, or ""."""
         if self._plain:
-            return "comes after ToPureTensor, behind which torchvision moves the image alone"
+            return "comes after ToPureTensor, after which torchvision transforms only the image"
         names = ", ".join(name for name, _ in self.joint.casts)
-        return f"comes after {names} became of another dtype; put ToDtype last" if names else ""
+        return f"comes after a cast of {names}; put ToDtype last" if names else ""
 
 
 class Moving:
-    """The fields of a batch while they are moved.
+    """Transforms the joint fields of a batch.
 
     Args:
-        joint: what they are.
-        store: where they lie.
+        joint: the fields and their kinds.
+        store: the store that holds them.
         records: int64 (n,).
         sizes: int32 (n, 2): width and height of the source images.
-        moves: what happens to the images.
-        height, width: of the results.
-        pool: what works on masks; None: the caller of ``result``.
+        log: geometry log of the images.
+        height, width: size of the results.
+        pool: executor for the masks; None: the thread that calls ``result``.
     """
 
     def __init__(
@@ -181,23 +183,23 @@ class Moving:
         store: Store,
         records: np.ndarray,
         sizes: np.ndarray,
-        moves: Moves,
+        log: GeometryLog,
         height: int,
         width: int,
         pool: concurrent.futures.Executor | None,
     ) -> None:
         self._joint, self._store, self._records = joint, store, records
-        self._sizes, self._moves = sizes, moves
+        self._sizes, self._log = sizes, log
         self._shape = height, width
         self.nanoseconds = 0
         self._errors: dict[int, DataError] = {}
         self._masks: dict[str, torch.Tensor] = {}
         self._tasks: list[concurrent.futures.Future[int]] = []
-        self._later: list[Any] = []
+        self._later: list[tuple[str, Sequence[Any], range]] = []
         masks = joint.named("mask")
         if masks:
             n = len(records)
-            steps = moves.steps
+            steps = log.steps
             self._rows = lines(steps, n, height, rows=True)
             self._columns = lines(steps, n, width, rows=False)
         for name, _ in masks:
@@ -210,12 +212,12 @@ class Moving:
                     self._tasks.append(pool.submit(self._make_masks, name, values, places))
 
     def settle(self) -> tuple[dict[str, Any], dict[int, DataError]]:
-        """The fields, and what failed by position, whose values there are nothing."""
+        """The fields by name, and the errors by position of samples whose values are empty."""
         self.nanoseconds += sum(task.result() for task in self._tasks)
         self.nanoseconds += sum(self._make_masks(*work) for work in self._later)
         moved: dict[str, Any] = dict(self._masks)
         begin = time.perf_counter_ns()
-        steps = self._moves.steps
+        steps = self._log.steps
         kept: list[npt.NDArray[np.int64]] | None = None
         for name, form in self._joint.named(*boxes.FORMATS):
             placed, kept = boxes.move_boxes(self._numbers(name, 4), steps, form)
@@ -233,20 +235,20 @@ class Moving:
         return moved, self._errors
 
     def result(self) -> dict[str, Any]:
-        """The fields by name. Raises the DataError of the first sample that failed."""
+        """The fields by name. Raises the first sample's DataError if any failed."""
         moved, errors = self.settle()
         if errors:
             raise errors[min(errors)]
         return moved
 
     def _values(self, name: str) -> Sequence[Any]:
-        """Of the records; None where one cannot be read, which is noted."""
+        """The stored values of the records; None for one that cannot be read (see ``_errors``)."""
         if self._store.fields[name].kind == "array":
             column: Sequence[Any] = self._store.column(name)[self._records]
             return column
         try:
             return self._store.values(name, self._records)
-        except DataError:  # one by one, to find those at fault
+        except DataError:  # read one by one to find the bad ones
             return [self._value(name, i) for i in range(len(self._records))]
 
     def _value(self, name: str, i: int) -> bytes | None:
@@ -257,7 +259,7 @@ class Moving:
             return None
 
     def _decoded(self, name: str) -> list[Any]:
-        """The values of a field that is no mask."""
+        """The values of a field that is not a mask."""
         field, values = self._store.fields[name], self._values(name)
         if field.kind == "array":
             return list(values)
@@ -266,12 +268,12 @@ class Moving:
             try:
                 found.append([] if value is None else field.decode(value))
             except (ValueError, RecursionError) as error:
-                self._fail(i, name, f"expected JSON, found something else: {error}", error)
+                self._fail(i, name, f"expected JSON: {error}", error)
                 found.append([])
         return found
 
     def _numbers(self, name: str, width: int) -> list[Array]:
-        """float32 for each sample: boxes (k, 4), points (..., 2); k is 0 where there is nothing."""
+        """float32 for each sample: boxes (k, 4) or points (..., 2); k is 0 if there are none."""
         found: list[Array] = []
         for i, value in enumerate(self._decoded(name)):
             try:
@@ -280,26 +282,26 @@ class Moving:
                     array = np.zeros((0, width), np.float32)
                 if array.shape[-1:] != (width,):
                     raise ValueError(f"an array of shape {array.shape}")
-                # one box by itself is an array of one, as it is for BoundingBoxes
+                # a single box becomes an array of one, as in BoundingBoxes
                 found.append(array.reshape(-1, 4) if width == 4 else array)
             except (TypeError, ValueError) as error:
-                self._fail(i, name, f"expected {width} numbers each, found {error}", error)
+                self._fail(i, name, f"expected {width} numbers each, got {error}", error)
                 found.append(np.zeros((0, width), np.float32))
         return found
 
     def _labels(self, name: str, kept: list[npt.NDArray[np.int64]] | None) -> list[torch.Tensor]:
-        """One value for each box, of the boxes that are left."""
+        """The labels of the boxes that were kept."""
         found = []
         for i, value in enumerate(self._decoded(name)):
             try:
                 array = np.atleast_1d(np.asarray(value))
                 labels = torch.from_numpy(array if len(array) else np.zeros(0, np.int64))
             except (TypeError, ValueError) as error:
-                self._fail(i, name, f"expected a number for each box, found {error}", error)
+                self._fail(i, name, f"expected a number for each box, got {error}", error)
                 labels = torch.from_numpy(np.zeros(0, np.int64))
             if kept is not None and len(labels):
                 if int(kept[i].max(initial=-1)) >= len(labels):
-                    self._fail(i, name, f"expected a label for each box, found {len(labels)}")
+                    self._fail(i, name, f"expected a label for each box, got {len(labels)} labels")
                 else:
                     labels = labels[torch.from_numpy(kept[i])]
             found.append(labels)
@@ -315,19 +317,21 @@ class Moving:
                 width, height = self._sizes[i].tolist()
                 if source.shape != (height, width):
                     raise ValueError(
-                        f"expected a mask of its image's {width}x{height} pixels, found shape "
+                        f"expected a mask of {width}x{height} pixels, as the image has, got shape "
                         f"{source.shape}"
                     )
                 out = self._mask(name, source.dtype)[i]
                 if out.dtype != source.dtype:
-                    raise ValueError(f"expected {out.dtype} as before, found {source.dtype}")
-                mask(source, i, self._rows, self._columns, self._moves.steps, out)
-            except Exception as error:  # noqa: BLE001 - Pillow raises anything
+                    raise ValueError(
+                        f"expected {out.dtype} as in the batch's other masks, got {source.dtype}"
+                    )
+                mask(source, i, self._rows, self._columns, self._log.steps, out)
+            except Exception as error:  # noqa: BLE001 - Pillow may raise any error
                 self._fail(i, name, str(error) or type(error).__name__, error)
         return time.perf_counter_ns() - begin
 
-    def _mask(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-        """Memory for the masks; made by whoever needs it first."""
+    def _mask(self, name: str, dtype: np.dtype[np.generic]) -> npt.NDArray[np.generic]:
+        """Memory for the masks, allocated on first use."""
         if name not in self._masks:
             made = np.zeros((len(self._records), *self._shape), dtype)
             self._masks.setdefault(name, torch.from_numpy(made))
@@ -341,8 +345,8 @@ class Moving:
         self._errors.setdefault(i, found)
 
 
-def _read_mask(data: bytes) -> npt.NDArray[Any]:
-    """(h, w) out of an image file with one channel. Raises OSError and ValueError."""
+def _read_mask(data: bytes) -> npt.NDArray[np.generic]:
+    """A mask (h, w) from an image file with one channel. Raises OSError and ValueError."""
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:
@@ -350,7 +354,7 @@ def _read_mask(data: bytes) -> npt.NDArray[Any]:
         if mode.startswith("I;16"):
             return np.asarray(image).astype(np.int32)
         if mode not in _DTYPES:
-            raise ValueError(f"expected a mask with one channel, found an image of mode {mode}")
+            raise ValueError(f"expected a mask with one channel, got an image of mode {mode}")
         return np.asarray(image)
 
 
@@ -358,13 +362,13 @@ def in_python(
     joint: Joint,
     store: Store,
     records: np.ndarray,
-    transform: Any,
+    transform: Transform,
     decode: Callable[[Store, int], Image.Image],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Images and moved fields of ``records`` where only the user's transform itself can make them.
+    """Images and fields of ``records``, transformed by the user's own transform in Python.
 
-    It is called, as torchvision has it, with a dict of the image and what moves along: "image" is a
-    PIL image, fields are ``Mask``, ``BoundingBoxes``, ``KeyPoints`` and tensors of labels.
+    It is called with a dict, as torchvision's v2 transforms expect: "image" is a PIL image, the
+    fields are ``Mask``, ``BoundingBoxes``, ``KeyPoints`` and tensors of labels.
     """
     from torchvision import tv_tensors
 
@@ -374,7 +378,7 @@ def in_python(
         image = decode(store, record)
         size = np.array([image.size], np.int32)
         one = np.array([record], np.int64)
-        moving = Moving(joint, store, one, size, Moves(1), image.height, image.width, None)
+        moving = Moving(joint, store, one, size, GeometryLog(1), image.height, image.width, None)
         given: dict[str, Any] = {"image": image}
         for name, values in moving.result().items():
             kind, canvas = dict(joint.kinds)[name], (image.height, image.width)
@@ -399,6 +403,6 @@ def in_python(
 
 
 def batched(values: list[torch.Tensor], joint: Joint, name: str) -> torch.Tensor | list[Any]:
-    """A field as a batch has it: masks are one tensor where they are of one size."""
+    """A field of a batch: masks of one size are stacked, everything else is a list."""
     alike = len({(value.shape, value.dtype) for value in values}) == 1
     return torch.stack(values) if alike and (name, "mask") in joint.kinds else values

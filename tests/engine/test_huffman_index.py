@@ -20,7 +20,7 @@ from torchvision.datasets import ImageFolder
 import native_core
 from batches import MEAN, STD, same
 from fastload import DecodeError, FastLoader, PackedDataset, pack
-from fastload._engine import entry_points
+from fastload._engine import huffman_index
 
 pytestmark = pytest.mark.native
 
@@ -106,7 +106,7 @@ def loader_of(dataset: Any, epoch: int = 0, **options: Any) -> FastLoader:
 def remembered(dataset: Any) -> int:
     source = FastLoader(dataset)._source()
     assert not isinstance(source, str)
-    return entry_points.nbytes(source.parts)
+    return huffman_index.nbytes(source.parts)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])

@@ -1,10 +1,10 @@
-"""One epoch of a loader that runs the user's Dataset in this process, when a batch is asked for.
+"""LocalIterator: an epoch of a user's Dataset in this process, each batch made in ``next``.
 
-Nothing stands between the consumer and his dataset: no task, no queue, no thread. A loop over tiny
-samples costs no more than torch's, whose iterator this is, with a ``__next__`` of its own.
+There is no task, queue or thread between the consumer and the dataset. A loop over tiny samples
+costs no more than with torch, because this is torch's iterator with another ``__next__``.
 
-How it ends: when the sampler does; of an iterable dataset, when its iterator does. A batch that
-raises is behind us, as in torch.
+How it ends: when the sampler ends; for an iterable dataset, when its iterator ends. As in torch, a
+batch that raises counts as consumed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torch._C._autograd import _profiler_enabled
@@ -23,14 +23,14 @@ from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIt
 from ..._base.trace import Clock
 from ..bad_samples.policy import BadSample
 from ..config import LoaderConfig
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import Position
 from . import randomness
-from .epoch import too_long
 from .fetch import Fetcher
-from .tasks import Repeats, drawn
+from .tasks import IndexCounter, drawn
+from .worker_iterator import length_warning
 
-_NOTHING = object()  # in the place of a batch whose samples were all skipped
+_NO_BATCH = object()  # all samples were skipped, or there are no more
 
 _NAME = f"enumerate(DataLoader)#{_SingleProcessDataLoaderIter.__name__}.__next__"
 
@@ -39,45 +39,46 @@ class LocalIterator(_SingleProcessDataLoaderIter):
     """Iterates over the batches of one epoch.
 
     Args:
-        config: of the loader.
-        fetcher: makes its samples.
-        plan: of the epoch. Where it is resumed the beginning of the order is drawn now, rather than
-            with the first batch; an iterable dataset is asked for its iterator with the first batch
-            then, rather than now.
+        config: the loader's.
+        fetcher: makes the samples.
+        plan: the epoch's. If the epoch is resumed, the start of the order is drawn now rather than
+            with the first batch, and ``iter`` of an iterable dataset is called with the first batch
+            rather than now.
         reported: the length that an IterableDataset gave, or None.
     """
 
     def __init__(
         self, config: LoaderConfig, fetcher: Fetcher, plan: EpochPlan, *, reported: int | None
     ) -> None:
-        super().__init__(_View(config, plan, reported))
+        super().__init__(_LoaderView(config, plan, reported))
         self._dataset_kind = _DatasetKind.Iterable if config.iterable else _DatasetKind.Map
         self._index_sampler = config.index_sampler
         self._fetcher = fetcher
-        self._repeats = Repeats() if plan.repeats else None
+        self._repeats = IndexCounter() if plan.repeats else None
         self._progress = progress = plan.progress
         self._bad = plan.bad
         self._stamps = plan.stamps
-        at_once = plan.resumed
         self._samples = 0
         self._process = os.getpid()
         self._closed = False
         if fetcher.iterable or fetcher.stateful:
             progress.workers = progress.workers or [Position()]
-            if not at_once and not fetcher.seeds:  # as torch does; a seed is for the first batch
+            if (
+                not plan.resumed and not fetcher.seeds
+            ):  # as in torch; a seed applies from the first batch
                 fetcher.begin(progress.epoch, 0)
-                progress.workers[0] = fetcher.stands() or Position()
+                progress.workers[0] = fetcher.position() or Position()
         if fetcher.iterable:
             return
         for _ in range(plan.skip):
             indices: Any = next(self._sampler_iter, [])
             if self._repeats is not None:
-                self._repeats.of(indices)
-        if at_once:
+                self._repeats.count(indices)
+        if plan.resumed:
             self._sampler_iter = drawn(self._sampler_iter)
 
     def __next__(self) -> Any:
-        # torch's record costs as much as a small batch, and only its profiler reads it.
+        # record_function costs as much as a small batch, and only torch's profiler reads it.
         if _profiler_enabled():
             with record_function(_NAME):
                 return self._next()
@@ -85,27 +86,27 @@ class LocalIterator(_SingleProcessDataLoaderIter):
 
     def _next(self) -> Any:
         asked_ns = time.perf_counter_ns()
-        batch = _NOTHING
+        batch = _NO_BATCH
         if self._closed:
             raise StopIteration
         try:
-            while batch is _NOTHING:
+            while batch is _NO_BATCH:
                 batch = self._batch(asked_ns)
         except StopIteration:
             if not self._progress.ended:
                 self._progress.ended = True
-                self._fetcher.settle(self._progress.epoch)
+                self._fetcher.finish_epoch(self._progress.epoch)
                 self._bad.report(self._progress.epoch, self._samples)
             self._stamps.ended(asked_ns)
             raise
         self._num_yielded += 1
-        reported: Any = self._IterableDataset_len_called
+        reported: int | None = self._IterableDataset_len_called
         if reported is not None and self._num_yielded > reported:
-            warnings.warn(too_long(self._dataset, reported, self._num_yielded), stacklevel=3)
+            warnings.warn(length_warning(self._dataset, reported, self._num_yielded), stacklevel=3)
         return batch
 
     def ready(self) -> bool:
-        """As in BatchStream: the batch is made in the call that asks for it."""
+        """As in BatchStream: each batch is made in ``next``."""
         return True
 
     def close(self) -> None:
@@ -113,11 +114,11 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._closed = True
 
     def _batch(self, asked_ns: int) -> Any:
-        """The next batch, or ``_NOTHING``. Raises StopIteration at the end."""
+        """The next batch, or ``_NO_BATCH``. Raises StopIteration at the end."""
         fetcher, progress = self._fetcher, self._progress
         try:
             indices = None if fetcher.iterable else next(self._sampler_iter)
-            # Random numbers of this process are the user's own.
+            # The generators of this process are the user's: their states are restored.
             state = randomness.get() if fetcher.seeds else None
             try:
                 begin_ns = time.perf_counter_ns()
@@ -125,7 +126,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
                 fetched_ns = time.perf_counter_ns()
                 blocked_ns = fetcher.waiting.end(begin_ns, fetched_ns)
                 empty = not len(samples) and (bad or fetcher.iterable)
-                batch = _NOTHING if empty else fetcher.collate(samples)
+                batch = _NO_BATCH if empty else fetcher.collate(samples)
             finally:
                 if state is not None:
                     randomness.put(state)
@@ -135,9 +136,9 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             raise
         except Exception:
             progress.batch()
-            stands = fetcher.stands()
-            if stands is not None:
-                progress.workers[0] = stands
+            reached = fetcher.position()
+            if reached is not None:
+                progress.workers[0] = reached
             raise
         if position is not None:
             progress.workers[0] = position
@@ -155,22 +156,25 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             raise StopIteration
         return batch
 
-    def _fetch(self, indices: Any, begin_ns: int) -> tuple[Any, list[BadSample], Position | None]:
-        """The samples of the next batch, those that could not be made, the dataset's position."""
+    def _fetch(
+        self, indices: Any, begin_ns: int
+    ) -> tuple[Sequence[Any], list[BadSample], Position | None]:
+        """The samples of the next batch, the bad ones, and the position of the dataset."""
         fetcher, epoch = self._fetcher, self._progress.epoch
         fetcher.waiting.begin(begin_ns)
+        samples: Sequence[Any]
         if fetcher.iterable:
             samples, bad, position = fetcher.next_samples(epoch, 0)
             return samples, bad, position
-        repeats = None if self._repeats is None else self._repeats.of(indices)
+        repeats = None if self._repeats is None else self._repeats.count(indices)
         samples, bad, _ = fetcher.samples(indices, epoch, repeats)
-        return samples, bad, fetcher.stands() if fetcher.stateful else None
+        return samples, bad, fetcher.position() if fetcher.stateful else None
 
 
-class _View:
-    """What torch's iterator asks a loader for."""
+class _LoaderView:
+    """The attributes of a loader that torch's iterator reads."""
 
-    # That of single indices, for which it asks nothing of the dataset when it is made.
+    # With this kind, torch's iterator does not use the dataset when it is made.
     _dataset_kind = _DatasetKind.Map
 
     def __init__(self, config: LoaderConfig, plan: EpochPlan, reported: int | None) -> None:
@@ -185,7 +189,7 @@ class _View:
         return self._config.batched
 
     @property
-    def _index_sampler(self) -> _View:
+    def _index_sampler(self) -> _LoaderView:
         return self
 
     def __iter__(self) -> Iterator[Any]:

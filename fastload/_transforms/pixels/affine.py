@@ -1,9 +1,9 @@
-"""Rotations, shears and other affine maps of a whole image, as Pillow takes them.
+"""Rotations, shears and other affine maps of a whole image, as matrices for Pillow.
 
-The matrices are the scalar arithmetic of torchvision (``_get_inverse_affine_matrix`` in
+The matrices repeat the scalar arithmetic of torchvision (``_get_inverse_affine_matrix`` in
 transforms/functional.py and in transforms/v2/functional/_geometry.py) and of Pillow
-(``Image.rotate``), operation by operation, in arrays. Sines and the like are the C library's, by
-way of ``math``: NumPy's own differ in the last bit.
+(``Image.rotate``), operation by operation, in arrays. Sines and cosines come from the C library
+through ``math``, because NumPy's differ in the last bit.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ..pixels.operations import (
+from ..geometry.crop_geometry import Array
+from .operations import (
     AFFINE,
     AFFINE_TO,
     NONE,
@@ -25,7 +26,6 @@ from ..pixels.operations import (
     empty,
     uniform,
 )
-from .crop_geometry import Array
 
 WIDTH = 10
 """Values of an affine operation: the matrix, the filter, the fill."""
@@ -35,10 +35,9 @@ _TO_RADIANS = math.pi / 180.0
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """Filter (0 nearest, 2 bilinear, 3 bicubic) and colour of what lies outside.
+    """Filter (0 nearest, 2 bilinear, 3 bicubic) and fill colour of an affine map.
 
-    ``v2``: the matrix is rounded as torchvision's v2 does, which forms the same numbers in another
-    order.
+    ``v2``: round the matrix as torchvision's v2 does, which computes it in another order.
     """
 
     filter: int = 0
@@ -64,7 +63,7 @@ def inverse(
     *,
     v2: bool,
 ) -> Array:
-    """(n, 6): output to source. Degrees and pixels; all arrays float64 (n,)."""
+    """(n, 6): maps from output to source pixels. Arrays are float64 (n,), in degrees and pixels."""
     rot, sx, sy = angle * _TO_RADIANS, shear[0] * _TO_RADIANS, shear[1] * _TO_RADIANS
     (cx, cy), (tx, ty) = center, translate
     cos_y, tan_x = _each(math.cos, sy), _each(math.tan, sx)
@@ -93,9 +92,9 @@ def rotation(
     look: Look,
     expand: bool = False,
 ) -> Slots:
-    """Slots (n, 1) that do what ``Image.rotate`` does, with its shortcuts for quarter turns.
+    """Slots (n, 1) that do what ``Image.rotate`` does, with its special cases for quarter turns.
 
-    ``expand``: the result is large enough for the whole image.
+    ``expand``: enlarge the result to contain the whole rotated image.
     """
     codes, values = empty(len(angle), 1, WIDTH + 2 * expand)
     codes[:] = AFFINE_TO if expand else AFFINE
@@ -109,7 +108,7 @@ def rotation(
         codes[(turned == 270) & square, 0] = ROTATE_270
     else:
         cx, cy = (np.full(len(angle), float(at)) for at in center)
-    # To 15 decimal places, which no array operation rounds to as Python does.
+    # Rounded to 15 decimal places by Python, because NumPy's rounding differs.
     radians = (-(turned * _TO_RADIANS)).tolist()
     cos = np.array([round(math.cos(x), 15) for x in radians])
     sin = np.array([round(math.sin(x), 15) for x in radians])
@@ -124,7 +123,7 @@ def rotation(
 
 
 def _expand(values: Array, w: Array, h: Array) -> None:
-    """Give maps (n, 12) the size of the box around the turned image, its middle in the middle."""
+    """Set the size of maps (n, 12) to the bounding box of the rotated image, and centre it."""
     a, b, c, d, e, f = values[:, :6].T
     corners = ((0, 0), (w, 0), (w, h), (0, h))
     x, y = (
@@ -139,9 +138,9 @@ def _expand(values: Array, w: Array, h: Array) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class RandomRotation:
-    """Rotated by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y).
+    """Rotation by an angle uniform in ``degrees``, anticlockwise, about ``center`` (x, y).
 
-    ``expand``: to an image large enough for all of it.
+    ``expand``: enlarge the result to contain the whole rotated image.
     """
 
     degrees: tuple[float, float]
@@ -153,7 +152,7 @@ class RandomRotation:
 
     @property
     def width(self) -> int:
-        """Those of an affine map, and the size of the result where it has one of its own."""
+        """The values of an affine map, and with ``expand`` the size of the result."""
         return WIDTH + 2 * self.expand
 
     def draw(self, u: Array, w: Array, h: Array) -> Slots:
@@ -164,7 +163,7 @@ class RandomRotation:
 
 @dataclasses.dataclass(frozen=True)
 class RandomAffine:
-    """Rotated, moved by whole pixels, scaled and sheared. torchvision's ``RandomAffine``."""
+    """Rotation, translation by whole pixels, scaling and shear. torchvision's ``RandomAffine``."""
 
     degrees: tuple[float, float]
     translate: tuple[float, float] | None

@@ -1,8 +1,8 @@
-"""What of a loader's images is decoded in processes: that which the core leaves to Pillow.
+"""PillowShare: which records the core leaves to Pillow, and whether processes decode them.
 
-Most of what Pillow does with a small image is Python, and threads would take turns at it. So some
-of the records are looked at, once, and where the core does not decode enough of them, worker
-processes do (``_engine/processes.py``). What comes out is the same.
+Most of Pillow's work on a small image is Python, which threads cannot do at the same time. So a
+sample of the records is examined once. If Pillow has to decode enough of them, worker processes do
+it (``_engine/processes.py``). The results are the same.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._engine import chosen
+from .._engine import registry
+from .._engine.image_engine import EngineOptions
 from .._sources.source import Source
 from .._transforms.plan import Plan
 from .._transforms.views import Views
@@ -29,21 +30,21 @@ from .resources import Resources
 if TYPE_CHECKING:
     from .._engine.processes import Processes
 
-# Records that are looked at, from all over the dataset.
+# Size of the sample, which is spread over the dataset.
 _LOOKED_AT = 32
 
-# From this share on processes are begun, which takes some milliseconds each.
+# Processes are used if Pillow decodes at least this share; starting one takes some milliseconds.
 _SHARE = 1 / 16
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Division:
-    """Who decodes.
+class PillowShare:
+    """What Pillow decodes of a sample of the records, and where.
 
     Attributes:
-        looked_at: how many records were looked at.
-        left: int64, those of them that Pillow decodes.
-        threads: why threads do it all the same; "": they need not.
+        looked_at: size of the sample.
+        left: int64, the records of the sample that Pillow decodes.
+        threads: why threads must do it, in words; "" if processes can.
     """
 
     looked_at: int
@@ -52,16 +53,16 @@ class Division:
 
     @property
     def processes(self) -> bool:
-        """Whether processes decode what Pillow has to."""
+        """Whether processes run Pillow."""
         return not self.threads and len(self.left) > 0 and self.matters
 
     @property
     def matters(self) -> bool:
-        """Whether it is more than a few records."""
+        """Whether Pillow's share is large enough for processes."""
         return len(self.left) >= _SHARE * self.looked_at
 
     def explain(self, source: Source, workers: int) -> list[str]:
-        """In words: nothing where the core decodes all."""
+        """Lines for ``FastLoader.explain()``; none if the core decodes everything."""
         if not len(self.left):
             return []
         share = len(self.left) / self.looked_at
@@ -69,9 +70,9 @@ class Division:
         if self.processes:
             who = f"{workers} worker process{'es' * (workers != 1)}"
         elif self.threads and workers:
-            who += f", which take turns, as {self.threads}"
+            who += f", which take turns, because {self.threads}"
         lines = [
-            f"pillow: decodes {share:.0%} of the {self.looked_at} records looked at"
+            f"pillow: decodes {share:.0%} of the {self.looked_at} records sampled"
             f"{_formats(source.store, self.left)}, in {who}"
         ]
         if source.store.indirect is None:
@@ -82,9 +83,9 @@ class Division:
         return lines
 
 
-def division(config: LoaderConfig, resources: Resources, source: Source) -> Division | None:
-    """Who decodes; None where there is nothing to divide."""
-    if config.engine not in ("auto", "native") or source.tensors or not len(source):
+def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> PillowShare | None:
+    """Pillow's share of ``source``; None if the engine or the source rules it out."""
+    if not registry.may_use_processes(config.engine) or source.tensors or not len(source):
         return None
     known = resources.looked_at
     if known is None or known[0] != source.parts:
@@ -97,86 +98,80 @@ def division(config: LoaderConfig, resources: Resources, source: Source) -> Divi
         )
     _, records, left = known
     why = _why_threads(config, resources, source.store)
-    return Division(looked_at=len(records), left=left, threads=why)
+    return PillowShare(looked_at=len(records), left=left, threads=why)
 
 
 def _left(store: Store, records: np.ndarray, threads: int) -> np.ndarray:
-    if chosen("auto", store) == "python":
-        return records
-    from .._engine.native import left_to_pillow
-
-    left: np.ndarray = records[left_to_pillow(store, records, threads)]
+    engine = registry.chosen("auto", store)
+    left: np.ndarray = records[engine.left_to_pillow(store, records, threads)]
     return left
 
 
 def _why_threads(config: LoaderConfig, resources: Resources, store: Store) -> str:
-    """Why there can be no processes, or ""."""
+    """Why there can be no processes, in words; "" if there can."""
     if not config.num_workers:
-        return "num_workers=0 asks for nothing else"
+        return "num_workers=0 asks for no processes"
     if multiprocessing.current_process().daemon:
-        return "this is a worker process itself, which may have none"
+        return "this is a worker process, which may not start others"
     if not hasattr(os, "memfd_create"):
         return "the system has no memory files (memfd_create)"  # Linux has them, and fork
     if resources.cache is None:
         return ""
     if _context(config).get_start_method() != "fork":
-        return "a cache is shared with processes that are forked only"
-    if chosen("auto", store) == "python":
-        return "the cache of a build without the core is not for processes"
+        return "a cache can only be shared with forked processes"
+    if not registry.chosen("auto", store).forked_cache:
+        return "without the native core, a cache cannot be shared with processes"
     return ""
 
 
 def _context(config: LoaderConfig) -> BaseContext:
-    """How processes begin: as the user says, for this loader or for all; else by a fork.
+    """The start method: the user's for this loader, else the user's default, else fork.
 
-    Other ways import the user's script again, which not every script expects. What is forked does
-    not go back into anything that other threads may have been at.
+    Other start methods import the user's script again, which some scripts do not expect. Forking is
+    safe here because the child touches nothing that another thread may have held at that time.
     """
-    given: BaseContext | None = config.multiprocessing_context
-    if given is not None:
+    given = config.multiprocessing_context
+    if isinstance(given, BaseContext):
         return given
-    chosen_for_all = multiprocessing.get_start_method(allow_none=True)
-    return multiprocessing.get_context(chosen_for_all or "fork")
+    default = multiprocessing.get_start_method(allow_none=True)
+    return multiprocessing.get_context(given or default or "fork")
 
 
 def processes(
     config: LoaderConfig, resources: Resources, source: Source, store: Store, plan: Plan | Views
 ) -> Processes | None:
-    """The processes that decode ``store`` for ``plan``, not started; None where there are none."""
-    found = division(config, resources, source)
+    """The processes that decode ``store`` for ``plan``, not yet started; None if threads do it."""
+    found = pillow_share(config, resources, source)
     if found is None or not found.processes:
         return None
     from .._engine.processes import Processes
-    from .._engine.python import PythonDecoder
+    from .._engine.python import PythonEngine
 
-    decoders = [
-        PythonDecoder(
-            store,
-            one,
-            channels_last=config.channels_last,
-            threads=0,
-            check_crc="never",
-            ring=None,
-        )
+    options = EngineOptions(
+        threads=0, ring=None, channels_last=config.channels_last, check_crc="never"
+    )
+    engines = [
+        PythonEngine(store, one, options)
         for one in (plan.each if isinstance(plan, Views) else [plan])
     ]
-    return Processes(decoders, _context(config), persistent=config.persistent_workers)
+    return Processes(engines, _context(config), persistent=config.persistent_workers)
 
 
 def ahead(prefetch: int, workers: int, batch_size: int | None) -> int:
-    """Batches ahead of the consumer where processes decode.
+    """The number of batches to make ahead if processes decode.
 
-    As many samples as torch's workers would have: small batches must keep all processes busy.
+    They have as many samples as torch's workers would, so that small batches keep all processes
+    busy.
     """
     return max(prefetch, math.ceil(prefetch * workers / (batch_size or 1)))
 
 
 def _formats(store: Store, records: np.ndarray) -> str:
-    """What these records are, as far as their first bytes tell."""
+    """The image formats of these records, in words, as far as their first bytes show."""
     if store.indirect is not None:
         return ""
     try:
         names = sorted({image_format(data) for data in store.read(records)} - {"other"})
     except DataError:
-        return ""  # the batch will say so
+        return ""  # raised again for the batch
     return f" ({', '.join(name.upper() for name in names)})" if names else ""

@@ -1,4 +1,4 @@
-"""EpochPlan: the order, the seeds and the error policy of one epoch, from which batch on."""
+"""EpochPlan: the order, seeds and error policy of one epoch, and the batch that it starts at."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class EpochPlan:
     """One epoch that is about to be iterated over.
 
     Attributes:
-        route: who makes its batches.
-        progress: counts them.
-        known: the index batches that are left, where they are known already; else the sampler is
-            asked.
+        route: what makes the batches.
+        progress: counts the batches.
+        known: the remaining index batches, if they are known in advance; else None, and the sampler
+            is iterated.
         skip: how many index batches of the sampler to skip.
-        resumed: whether another iteration began it.
+        resumed: whether the epoch resumes a checkpoint.
         padding: how many of this rank's samples repeat others.
-        repeats: whether an index may come more than once, and that matters.
-        on_error: what becomes of bad samples, as far as this epoch allows it.
-        refill: where batches are filled up from, or None.
-        stamps: where times are added up.
-        bad: where bad samples are counted.
+        repeats: whether indices may repeat and their random numbers depend on it.
+        on_error: how bad samples are handled, as far as this epoch allows it.
+        refill: gives the samples that refill batches, or None.
+        stamps: collects times.
+        bad: counts bad samples.
     """
 
     route: Route
@@ -60,10 +60,10 @@ class EpochPlan:
     _generators: tuple[torch.Generator, ...]
 
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
-        """What gives the iterator over the epoch's indices when called."""
+        """A function that gives the epoch's indices in the form that the sampler has."""
         known, refill = self.known, self.refill
         if known is None and refill is not None:
-            assert config.batch_size is not None
+            assert config.batch_size is not None and config.sampler is not None
             return functools.partial(_all_drawn, config.sampler, config.batch_size, refill)
         if known is None:
             return functools.partial(_order.index_lists, config.index_sampler)
@@ -74,10 +74,10 @@ class EpochPlan:
         return lambda: map(np.ndarray.tolist, known)
 
     def seeding(self, config: LoaderConfig) -> torch.Generator | None:
-        """What torch draws the workers' seed from; None: its default generator.
+        """The generator that torch draws the workers' seed from; None: its default generator.
 
-        Workers that persist keep the seed of the run that is resumed: then the loader's generator,
-        from which the order comes, has to stay where it is.
+        If persistent workers are resumed, they get the seed that they had. It must not be drawn
+        from the loader's generator, which the order is drawn from.
         """
         if self.progress.base_seed is None:
             return config.generator
@@ -85,49 +85,49 @@ class EpochPlan:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Within it, torch's generators stand where they stood when the epoch was begun.
+        """Within it, torch's generators have the states from the start of the resumed epoch.
 
-        The global one is put back afterwards: it is the user's.
+        Afterwards the global generator, which is the user's, gets its own state back.
         """
         if not self.resumed:
             yield
             return
-        own = torch.default_generator.get_state()
+        users_state = torch.default_generator.get_state()
         for generator, state in zip(self._generators, self.progress.generators):
-            if generator is not torch.default_generator or self.progress.begun:
+            if generator is not torch.default_generator or self.progress.order_drawn:
                 generator.set_state(state)
         try:
             yield
         finally:
-            if self.progress.begun:
-                torch.default_generator.set_state(own)
-            self.progress.begin()
+            if self.progress.order_drawn:
+                torch.default_generator.set_state(users_state)
+            self.progress.mark_drawn()
 
 
 def plan(
     config: LoaderConfig, cursor: EpochCursor, route: Route, stamps: Stamps, *, number: int
 ) -> EpochPlan:
-    """Plan epoch ``number``, or what is left of it where ``cursor`` has a state to resume.
+    """Plan epoch ``number``, or the rest of it if ``cursor`` has a state to resume.
 
     Raises:
-        UsageError: the loader cannot resume that state, or its route cannot do what is asked.
+        UsageError: the loader cannot resume that state, or its route lacks what is asked for.
     """
     resume, cursor.resume = cursor.resume, None
     if resume is not None and resume.epoch != number:
         resume = None  # another epoch was chosen since the state was loaded
     if isinstance(route, TorchRoute) and config.on_error != "raise":
         raise UsageError(
-            f"on_error={config.on_error!r} needs in_order=True, and a dataset that is no "
-            "DataPipe: there torch's own iterator runs, which raises what is raised"
+            f"on_error={config.on_error!r} needs in_order=True and a dataset that is no DataPipe: "
+            "otherwise torch's own iterator runs, which raises every error"
         )
     shard = config.part()
-    progress = cursor.blank(config, number, shard)
+    progress = cursor.at_start(config, number, shard)
     progress.unordered = isinstance(route, TorchRoute)
-    on_error = _possible(config, shard)
+    on_error = _effective_on_error(config, shard)
     known, padding, skip = None, 0, 0
     if resume is not None:
-        _check(resume, progress, iterable=config.iterable)
-        _take_over(config, progress, resume)
+        _check_same(resume, progress, iterable=config.iterable)
+        _restore(config, progress, resume)
         if not config.iterable and progress.length is None:
             skip = resume.batches
     if progress.length is not None:
@@ -144,7 +144,7 @@ def plan(
             progress.length = len(part)
     refill = None
     if on_error == "refill" and not config.iterable:
-        assert config.batch_size is not None, "single samples are skipped instead"
+        assert config.batch_size is not None, "for single samples on_error is 'skip' by now"
         refill = Refill(
             config.batch_size,
             drop_last=config.drop_last,
@@ -158,7 +158,7 @@ def plan(
         skip=skip,
         resumed=resume is not None,
         padding=padding,
-        repeats=_repeats(config),
+        repeats=_may_repeat(config),
         on_error=on_error,
         refill=refill,
         stamps=stamps,
@@ -167,23 +167,23 @@ def plan(
     )
 
 
-def _take_over(config: LoaderConfig, progress: Progress, resume: Progress) -> None:
-    """Let ``progress`` stand where ``resume`` does, and the user's sampler too."""
+def _restore(config: LoaderConfig, progress: Progress, resume: Progress) -> None:
+    """Bring ``progress`` and the user's sampler to where ``resume`` was saved."""
     progress.batches = resume.batches
     progress.refilled = resume.refilled
     progress.generators = resume.generators or progress.generators
     progress.base_seed = resume.base_seed
-    progress.begun = resume.begun
+    progress.order_drawn = resume.order_drawn
     progress.workers, progress.before = list(resume.workers), list(resume.before)
-    progress.turn = resume.turn
+    progress.next_worker = resume.next_worker
     progress.sampler = resume.sampler
     sampler = stateful_sampler(config)
     if resume.sampler is not None and sampler is not None:
         sampler.load_state_dict(resume.sampler)
 
 
-def _repeats(config: LoaderConfig) -> bool:
-    """Whether it matters, and may be, that an index comes more than once in an epoch."""
+def _may_repeat(config: LoaderConfig) -> bool:
+    """Whether indices may repeat and ``seed`` makes random numbers depend on the repetition."""
     if config.seed is None or config.iterable:
         return False
     sampler = config.sampler
@@ -191,29 +191,29 @@ def _repeats(config: LoaderConfig) -> bool:
     return not (config.own_order or once)
 
 
-def _check(resume: Progress, now: Progress, *, iterable: bool) -> None:
-    """Raise UsageError where an iteration like ``now`` cannot resume ``resume``."""
+def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:
+    """Raise UsageError if an iteration like ``now`` cannot resume ``resume``."""
     facts: dict[str, tuple[int | None, int | None]] = {
         "seed": (resume.seed, now.seed),
         "number of samples": (resume.total, now.total),
     }
-    if now.length is None and resume.begun and not iterable:
-        # What the sampler gave is counted in batches, and only it knows its order.
+    if now.length is None and resume.order_drawn and not iterable:
+        # Only the sampler knows its order, so what it gave is counted in batches.
         facts["batch_size"] = resume.batch_size, now.batch_size
         facts["world_size"] = resume.world_size, now.world_size
     for name, (then, here) in facts.items():
         if then != here:
             raise UsageError(
                 f"the state was saved with another {name}: expected {then}, got {here}; make the "
-                "loader as it was made then, or begin the epoch anew with set_epoch"
+                "loader with the same arguments, or restart the epoch with set_epoch"
             )
 
 
-def _possible(config: LoaderConfig, shard: Shard | None) -> OnError:
-    """``on_error``; in the place of "refill" what comes next to it, where that is impossible.
+def _effective_on_error(config: LoaderConfig, shard: Shard | None) -> OnError:
+    """``on_error``, with the closest alternative where "refill" is impossible.
 
-    Single samples can only be skipped. Where there are several ranks, all have to come to the
-    same number of batches, or the others wait for one for ever: no epoch may get shorter.
+    Single samples can only be skipped. Several ranks need equal numbers of batches, or a rank would
+    wait for the others forever, so no rank's epoch may get shorter: bad samples are replaced.
     """
     if config.on_error != "refill":
         return config.on_error
@@ -223,9 +223,9 @@ def _possible(config: LoaderConfig, shard: Shard | None) -> OnError:
     return "skip" if config.batch_size is None else "refill"
 
 
-def _all_drawn(sampler: Any, size: int, refill: Refill) -> Iterator[list[Any]]:
-    """The batches of a sampler whose order is known as a whole when the first one is wanted."""
-    indices = _order.all_of(sampler)
+def _all_drawn(sampler: Iterable[Any], size: int, refill: Refill) -> Iterator[list[Any]]:
+    """The batches of ``sampler``, whose whole order is drawn when the first one is asked for."""
+    indices = _order.all_indices(sampler)
     refill.order = lambda: indices
     for begin in range(0, len(indices), size):
         yield indices[begin : begin + size]

@@ -1,13 +1,13 @@
-"""TensorDataset: a batch is rows of its tensors, gathered by one call for each of them.
+"""The store of a TensorDataset: a batch is rows of its tensors, copied by one call per tensor.
 
-Torch takes the dataset apart into samples and stacks these again. Here a batch is copied once, out
-of the tensors into a slab; its structure, types and values are those that default_collate gives.
+torch takes each sample out of the tensors and stacks the samples again. Here the rows of a batch
+are copied once, from the tensors into a slab. Structure, types and values are those of
+default_collate.
 """
 
 from __future__ import annotations
 
 import weakref
-from typing import Any
 
 from torch.utils.data import TensorDataset
 
@@ -15,14 +15,14 @@ from .._base.nested import plain
 from ..storage.tensors import TensorStore
 from .unreadable import Unreadable
 
-_stores: weakref.WeakKeyDictionary[Any, TensorStore] = weakref.WeakKeyDictionary()
+_stores: weakref.WeakKeyDictionary[TensorDataset, TensorStore] = weakref.WeakKeyDictionary()
 
 
-def tensors_of(dataset: TensorDataset) -> TensorStore:
-    """The tensors of a TensorDataset as they are now: they, and their memory, may be replaced.
+def tensor_store(dataset: TensorDataset) -> TensorStore:
+    """The store over the current tensors of ``dataset``, which may be replaced between epochs.
 
     Raises:
-        Unreadable: only torch can take samples out of them.
+        Unreadable: only torch can make samples of them.
     """
     tensors = dataset.tensors
     if not tensors or not all(plain(t) and t.dim() > 0 and t.is_contiguous() for t in tensors):

@@ -1,4 +1,4 @@
-"""Checks of the seed and the transforms, made where a loader or dataset is made."""
+"""Checks of the seed and the transforms, made when a loader or dataset is created."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..errors import UsageError
 
 def check_seed(seed: object) -> None:
     """Raise UsageError for a seed that is neither an integer nor None."""
-    if seed is not None and not is_whole(seed):
+    if seed is not None and not is_integer(seed):
         raise UsageError(f"seed: expected an integer or None, got {seed!r}")
 
 
-def check_drawing(seed: object, transform: object, target_transform: object) -> None:
-    """Raise UsageError for a seed or transforms that cannot work, before a worker meets them."""
+def check_augmentation(seed: object, transform: object, target_transform: object) -> None:
+    """Raise UsageError for an invalid seed or transform, before a worker uses it."""
     check_seed(seed)
     views = transform if isinstance(transform, (list, tuple)) else [transform]
     if not views:
@@ -22,16 +22,16 @@ def check_drawing(seed: object, transform: object, target_transform: object) -> 
     for one in views:
         if one is not None and not callable(one):
             raise UsageError(
-                "transform: expected something to call with an image, such as "
-                f"torchvision.transforms.ToTensor(), or a list of such, got {one!r}"
+                "transform: expected a callable that takes an image, such as "
+                f"torchvision.transforms.ToTensor(), or a list of them, got {one!r}"
             )
     if target_transform is not None and not callable(target_transform):
         raise UsageError(
-            f"target_transform: expected something to call with a label, got {target_transform!r}"
+            f"target_transform: expected a callable that takes a label, got {target_transform!r}"
         )
 
 
-def is_whole(value: object) -> bool:
+def is_integer(value: object) -> bool:
     """Whether ``value`` is an integer of any type."""
     try:
         operator.index(value)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What the core remembers of a store's JPEGs, so that a later decoding begins where its crop does.
+"""What the core remembers of a store's JPEGs, so that it can start to decode where a crop starts.
 
 ``_native/jpeg/huffman_index.h`` says what that is, and why it never changes a pixel.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torch.utils.data import get_worker_info
 
@@ -17,18 +17,22 @@ from .._base.machine import memory
 from ..storage.base import Store
 from ..storage.concat import ConcatStore
 
-# Of the memory that is available when a store is first read. 1,000 photos take about 0.7 MB.
+if TYPE_CHECKING:
+    from .._native import _core
+
+# Share of the memory that is available when a store is first read. 1,000 photos take about 0.7 MB.
 _SHARE = 0.01
 
 _Parts = tuple[weakref.ref[Store], ...]
-_tables: weakref.WeakKeyDictionary[Store, dict[_Parts, Any]] = weakref.WeakKeyDictionary()
+_Tables = weakref.WeakKeyDictionary[Store, "dict[_Parts, _core.EntryTable]"]
+_tables: _Tables = weakref.WeakKeyDictionary()
 
 
-def table_of(store: Store) -> Any:
-    """The core's ``EntryTable`` for ``store``, which all loaders over its dataset share.
+def table_of(store: Store) -> _core.EntryTable:
+    """The core's table for ``store``, which all loaders over its dataset share.
 
     It takes no memory before there is something to remember, and at most 1 % of what is available
-    now, divided by LOCAL_WORLD_SIZE and, where worker processes make it, by their number.
+    now, divided by LOCAL_WORLD_SIZE and, in worker processes, by their number.
     """
     parts = _parts(store)
     tables = _tables.setdefault(parts[0], {})
@@ -47,13 +51,13 @@ def table_of(store: Store) -> Any:
 
 
 def nbytes(parts: Sequence[Store]) -> int:
-    """Bytes of what is remembered so far of a store that consists of ``parts``."""
+    """Bytes of the table so far, for a store that consists of ``parts``."""
     found = _found(parts)
-    return 0 if found is None else int(found.used)
+    return 0 if found is None else found.used
 
 
 def in_words(parts: Sequence[Store]) -> str | None:
-    """The same for ``explain()``; None: nothing."""
+    """The table for ``explain()``; None: it is empty."""
     found = _found(parts)
     if found is None or not found.count:
         return None
@@ -63,7 +67,7 @@ def in_words(parts: Sequence[Store]) -> str | None:
     )
 
 
-def _found(parts: Sequence[Store]) -> Any:
+def _found(parts: Sequence[Store]) -> _core.EntryTable | None:
     return _tables.get(parts[0], {}).get(tuple(map(weakref.ref, parts)))
 
 

@@ -1,28 +1,27 @@
-"""What moves pixels about, out of torchvision's transforms and timm's: affine maps and policies."""
+"""Reads affine maps and augmentation policies of torchvision and timm as operations on pixels."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
 
 import torch
 
-from ..pixels import augmix, timm_policy
-from ..pixels.augmentations import V2, Stop, filter_of, is_of
-from ..pixels.operations import Chance, PixelOp
-from ..pixels.policies import NAMES, Policies, Step, Uniform, reach
+from ..transform_class import V2, Stop, Transform, filter_of, is_of
+from . import augmix, timm_policy
 from .affine import Look, RandomAffine, RandomRotation
+from .operations import Chance, PixelOp
+from .policies import NAMES, Policies, Step, Uniform, reach
 
 
 def moves(op: PixelOp) -> bool:
-    """Whether an operation on pixels may move them otherwise than by a flip."""
+    """Whether an operation may move pixels in another way than by a flip."""
     if isinstance(op, _MOVING):
         return True
     inner = (*getattr(op, "ops", ()), *([op.op] if isinstance(op, Chance) else []))
     return any(map(moves, inner))
 
 
-def _look(transform: Any) -> Look:
+def _look(transform: Transform) -> Look:
     name = filter_of(transform)
     filters = {"nearest": 0, "nearest-exact": 0, "bilinear": 2, "bicubic": 3}
     if name not in filters:
@@ -33,33 +32,35 @@ def _look(transform: Any) -> Look:
     fill = transform.fill
     levels = [fill] * 3 if isinstance(fill, (int, float)) else [0] * 3 if fill is None else fill
     if not isinstance(levels, (list, tuple)) or len(levels) not in (1, 3):
-        raise Stop(f"{type(transform).__name__} with fill={fill}; a level or three are recognised")
+        raise Stop(
+            f"{type(transform).__name__} with fill={fill}; one or three levels are recognised"
+        )
     red, green, blue = (int(level) for level in (list(levels) * 3)[:3])
     if not 0 <= min(red, green, blue) <= max(red, green, blue) <= 255:
-        raise Stop(f"{type(transform).__name__} with fill={fill}; levels are 0 to 255")
+        raise Stop(f"{type(transform).__name__} with fill={fill}; levels are from 0 to 255")
     newer = is_of(transform, V2, type(transform).__name__)
     return Look(filters[name], (red, green, blue), newer)
 
 
-def _center(transform: Any) -> tuple[float, float] | None:
+def _center(transform: Transform) -> tuple[float, float] | None:
     if transform.center is None:
         return None
     x, y = (float(at) for at in transform.center)
     return x, y
 
 
-def _range(values: Any) -> tuple[float, float]:
+def _range(values: Iterable[float]) -> tuple[float, float]:
     low, high = (float(end) for end in values)
     return low, high
 
 
-def _rotation(transform: Any) -> PixelOp:
+def _rotation(transform: Transform) -> PixelOp:
     return RandomRotation(
         _range(transform.degrees), _center(transform), _look(transform), bool(transform.expand)
     )
 
 
-def _affine(transform: Any) -> PixelOp:
+def _affine(transform: Transform) -> PixelOp:
     shear = [float(degrees) for degrees in transform.shear or (0.0, 0.0)]
     x0, x1, y0, y1 = (shear + [0.0, 0.0])[:4]
     return RandomAffine(
@@ -72,8 +73,8 @@ def _affine(transform: Any) -> PixelOp:
     )
 
 
-def _steps(transform: Any, bins: int) -> dict[str, Step]:
-    """The operations that a policy knows, with the magnitudes that it has for them."""
+def _steps(transform: Transform, bins: int) -> dict[str, Step]:
+    """The operations of a policy, with their magnitudes."""
     kind = type(transform).__name__
     mixes = kind == "AugMix"
     sides = (331, 200), (662, 400)  # (h, w): a translation may depend on them
@@ -105,14 +106,14 @@ def _steps(transform: Any, bins: int) -> dict[str, Step]:
                     raise Stop(f"{kind} with a {name} of an unknown size")
                 share, table = bins, ()
             if name == "Solarize" and hasattr(transform, "_AUGMENTATION_SPACE"):
-                table = tuple(255.0 * m for m in table)  # v2 has shares of the largest level
+                table = tuple(255.0 * m for m in table)  # v2 gives fractions of the largest level
             if name == "Posterize" and not all((not mixes) <= bits <= 8 for bits in table):
                 raise Stop(f"{kind} with Posterize to {min(table):g} bits")
         steps[name] = Step(name, table, bool(signed), share, bool(share) and mixes)
     return steps
 
 
-def _rand_augment(transform: Any) -> PixelOp:
+def _rand_augment(transform: Transform) -> PixelOp:
     bins, magnitude, count = transform.num_magnitude_bins, transform.magnitude, transform.num_ops
     if not isinstance(magnitude, int) or not 0 <= magnitude < bins:
         raise Stop(f"RandAugment with magnitude={magnitude} of {bins} bins")
@@ -122,29 +123,30 @@ def _rand_augment(transform: Any) -> PixelOp:
     return Uniform(steps, count, (magnitude, 1), _look(transform))
 
 
-def _trivial_augment(transform: Any) -> PixelOp:
+def _trivial_augment(transform: Transform) -> PixelOp:
     bins = transform.num_magnitude_bins
     return Uniform(tuple(_steps(transform, bins).values()), 1, (0, bins), _look(transform))
 
 
-def _auto_augment(transform: Any) -> PixelOp:
+def _auto_augment(transform: Transform) -> PixelOp:
     steps = _steps(transform, 10)
     policies = transform._policies if hasattr(transform, "_policies") else transform.policies
     read = []
     for policy in policies:
         if len(policy) != 2 or not all(name in steps for name, _, _ in policy):
-            raise Stop("AutoAugment with a policy of its own")
+            raise Stop("AutoAugment with a custom policy")
         read.append(tuple((steps[name], float(p), bin or 0) for name, p, bin in policy))
     return Policies(tuple(read), _look(transform))
 
 
-def _aug_mix(transform: Any) -> PixelOp:
+def _aug_mix(transform: Transform) -> PixelOp:
     chains, depth, alpha = transform.mixture_width, transform.chain_depth, float(transform.alpha)
     whole = isinstance(chains, int) and isinstance(depth, int)
     if not whole or not 1 <= chains <= 64 or depth > 64 or not 0.01 <= alpha <= 1e6:
         raise Stop(
-            f"AugMix with mixture_width={chains}, chain_depth={depth}, alpha={alpha:g}: out of "
-            "what is recognised"
+            f"AugMix with mixture_width={chains}, chain_depth={depth}, alpha={alpha:g}; "
+            "mixture_width from 1 to 64, chain_depth up to 64 and alpha from 0.01 to 1e6 are "
+            "recognised"
         )
     look = _look(transform)
     if filter_of(transform) not in ("nearest", "bilinear"):
@@ -153,7 +155,9 @@ def _aug_mix(transform: Any) -> PixelOp:
             "tensors"
         )
     if not 1 <= transform.severity <= 10:
-        raise Stop(f"AugMix with severity={transform.severity}; torchvision has 1 to 10")
+        raise Stop(f"AugMix with severity={transform.severity}; torchvision takes 1 to 10")
+    if augmix.grid_rounding() is None:
+        raise Stop("AugMix, because torch multiplies matrices with an unknown rounding here")
     fill = transform.fill
     parts = [] if fill is None else [fill] if isinstance(fill, (int, float)) else fill
     if any(level != int(level) for level in parts):
@@ -169,7 +173,7 @@ def _aug_mix(transform: Any) -> PixelOp:
     )
 
 
-def _timm_rand_augment(transform: Any) -> PixelOp:
+def _timm_rand_augment(transform: Transform) -> PixelOp:
     found = timm_policy.read(transform)
     if isinstance(found, str):
         raise Stop(found)
@@ -185,7 +189,7 @@ _MOVING = (
     timm_policy.RandAugment,
 )
 
-READERS: dict[str, Callable[[Any], PixelOp]] = {
+READERS: dict[str, Callable[[Transform], PixelOp]] = {
     "RandomRotation": _rotation,
     "RandomAffine": _affine,
     "RandAugment": _rand_augment,

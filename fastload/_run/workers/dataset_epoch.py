@@ -1,8 +1,7 @@
-"""An epoch whose samples the user's Dataset makes: in worker processes, or in this one."""
+"""An epoch whose samples the user's Dataset makes, in worker processes or in this one."""
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from typing import Any
 
@@ -11,31 +10,22 @@ from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
-from ..epoch import EpochPlan
+from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .epoch import WorkerIterator
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
-from .local import LocalIterator
-from .start import WorkerInit
-from .tasks import Outcome, Tasks, same
+from .local_iterator import LocalIterator
+from .tasks import Outcome, OutcomeLoader, Tasks, identity
+from .worker_init import WorkerInit
+from .worker_iterator import WorkerIterator
 
-# Slabs of batches collated in this process: the one that the consumer works on, and the
-# one that is being made.
+# Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
 
-# Batches that ``prefetch_thread`` keeps ahead.
+# Batches that ``prefetch_thread`` makes ahead.
 _AHEAD = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Inner:
-    """Torch's loader of outcomes, and its sampler."""
-
-    loader: DataLoader[Outcome]
-    tasks: Tasks
 
 
 def stream(
@@ -46,7 +36,7 @@ def stream(
     *,
     reported: int | None,
 ) -> WorkerIterator | LocalIterator:
-    """The batches of ``plan``, whose samples the user's Dataset makes.
+    """The batches of ``plan``.
 
     Args:
         reported: the length that an IterableDataset gave, or None.
@@ -54,15 +44,15 @@ def stream(
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
-    inner = resources.inner
-    if not isinstance(inner, Inner) or not config.persistent or _died(inner):
-        inner = _inner(config, resources, plan)
+    outcomes = resources.outcomes
+    if not isinstance(outcomes, OutcomeLoader) or not _usable(config, outcomes):
+        outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
-    turn = progress.turn if plan.resumed else 0
-    inner.tasks.begin(progress.epoch, plan.order(config), plan.skip, turn)
-    made = WorkerIterator(
-        inner.loader,
-        inner.tasks,
+    idle = progress.next_worker if plan.resumed else 0
+    outcomes.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle)
+    iterator = WorkerIterator(
+        outcomes.loader,
+        outcomes.tasks,
         progress,
         plan.bad,
         plan.stamps,
@@ -73,31 +63,31 @@ def stream(
         resources.lock(),
     )
     if plan.resumed and not config.num_workers:
-        made.start()
+        iterator.start()
     if config.persistent:
-        resources.inner = inner
+        resources.outcomes = outcomes
         if cursor.base_seed is None:
-            cursor.base_seed = made._base_seed
-    return made
+            cursor.base_seed = iterator._base_seed
+    return iterator
 
 
 def _local(
     config: LoaderConfig, resources: Resources, plan: EpochPlan, reported: int | None
 ) -> LocalIterator:
-    """The same where each batch is made in this process, when it is asked for."""
+    """The same, with each batch made in this process, in ``next``."""
     return LocalIterator(config, _fetcher(config, resources, plan), plan, reported=reported)
 
 
-def _died(inner: Inner) -> bool:
-    """Whether a worker that was to persist is gone; torch would wait for it in every epoch."""
-    processes = getattr(inner.loader._iterator, "_workers", ())
-    return not all(process.is_alive() for process in processes)
+def _usable(config: LoaderConfig, outcomes: OutcomeLoader) -> bool:
+    """Whether its workers persist, and all of them are alive; torch would wait for a dead one."""
+    processes = getattr(outcomes.loader._iterator, "_workers", ())
+    return config.persistent and all(process.is_alive() for process in processes)
 
 
-def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner:
+def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> OutcomeLoader:
     count = config.num_workers
     if count and resources.ring is None:
-        # what is ahead, the one the consumer works on, the one it just let go of
+        # batches ahead, the consumer's batch, and the one that it has just freed
         held = slabs_held(config, resources)
         ahead = count * (config.prefetch_factor or 0)
         resources.ring = SharedRing(ahead + 2 + held)
@@ -117,21 +107,21 @@ def _inner(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Inner
             "worker_init_fn": WorkerInit(config.worker_init_fn),
         }
     with warnings.catch_warnings():
-        # Torch has said it of the loader itself.
+        # torch has given this warning for the loader itself.
         warnings.filterwarnings("ignore", "This DataLoader will create")
-        inner: DataLoader[Outcome] = DataLoader(
+        loader: DataLoader[Outcome] = DataLoader(
             fetcher,
             batch_size=None,
             sampler=tasks,
             num_workers=count,
-            collate_fn=same,  # type: ignore[arg-type]
+            collate_fn=identity,  # type: ignore[arg-type]
             pin_memory=config.pinned,
             pin_memory_device=config.pin_memory_device,
             timeout=config.timeout,
             generator=plan.seeding(config),
             **options,
         )
-    return Inner(inner, tasks)
+    return OutcomeLoader(loader, tasks)
 
 
 def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fetcher:
@@ -147,7 +137,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         drop_last=config.drop_last,
         on_error=plan.on_error,
         limit=config.max_errors,
-        # The generators are this process's own: a thread must not seed them under its feet.
+        # A thread must not seed the generators that the training loop is using.
         seed=None if config.prefetch_thread and not count else config.seed,
         resume=positions(plan.progress, count) if plan.resumed else None,
         every=config.snapshot_every_n_steps or 0,

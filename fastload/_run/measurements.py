@@ -1,4 +1,4 @@
-"""What a loader has measured of the epoch that runs, or of the last one."""
+"""Measurements: what a loader has measured in the running epoch, or in the last one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .bad_samples.policy import BadSamples
 
 
 @dataclasses.dataclass
-class Measured:
-    """Figures of one epoch, for ``stats()``.
+class Measurements:
+    """Measurements of one epoch, for ``stats()``.
 
     Attributes:
-        native: whether an engine of fastload made its batches.
+        native: whether an engine of fastload made the batches.
         stamps: times and counts.
         bad: samples that could not be made.
         padding: how many of this rank's samples repeat others.

@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 
 from fastload import FastLoader
-from fastload._run.workers.copy_on_write import held
+from fastload._run.workers.copy_on_write import object_memory
 from fastload._tools.doctor.observation import LoaderSeen, Observation
 from fastload._tools.doctor.rules import findings
 from fastload._tools.doctor.sampler import _children, _private
@@ -48,7 +48,7 @@ def test_explain_names_the_list_the_copies_and_the_remedy(many: list[str]) -> No
 
 
 def test_sizes_are_those_of_the_objects(many: list[str]) -> None:
-    found = held(Listed(many), 1) or held(Listed(many), 2)
+    found = object_memory(Listed(many), 1) or object_memory(Listed(many), 2)
     assert found is not None
     assert (
         abs(found.nbytes / sum(map(len, many)) - (sys.getsizeof("") + len(many[0])) / len(many[0]))
@@ -65,8 +65,8 @@ def test_lists_are_found_within_other_datasets(many: list[str]) -> None:
         Listed(np.array(many, object)),
         Listed(set(many)),
     ):
-        assert held(dataset, 4) is not None
-    assert held(Listed(pairs), 1).nbytes > held(Listed(many), 4).nbytes  # type: ignore[union-attr]
+        assert object_memory(dataset, 4) is not None
+    assert object_memory(Listed(pairs), 1).nbytes > object_memory(Listed(many), 4).nbytes  # type: ignore[union-attr]
 
 
 def test_nothing_is_said_where_nothing_is_copied(many: list[str]) -> None:
@@ -81,11 +81,11 @@ def test_nothing_is_said_where_nothing_is_copied(many: list[str]) -> None:
 
 
 def test_an_array_of_one_object_is_no_list_of_them() -> None:
-    assert held(Listed(np.array({"a": 1}, object)), 4) is None
+    assert object_memory(Listed(np.array({"a": 1}, object)), 4) is None
 
 
 def test_doctor_says_the_same(many: list[str]) -> None:
-    words = held(Listed(many), 2).words(2)  # type: ignore[union-attr]
+    words = object_memory(Listed(many), 2).words(2)  # type: ignore[union-attr]
     loader = LoaderSeen(num_workers=2, held=words, steps_s=[0.1], waits_s=[0.0], backwards=1)
     (found,) = (f for f in findings(Observation(loaders=[loader])) if f.name == "workers-grow")
     assert "Listed.paths" in found.what

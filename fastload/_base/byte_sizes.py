@@ -1,0 +1,34 @@
+"""Sizes in bytes as text, such as 256MB or 1.5 GiB, read and written."""
+
+from __future__ import annotations
+
+import re
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([KMGT])(I?))?B?", re.IGNORECASE)
+
+
+def parse(text: str) -> int | None:
+    """The bytes of ``text``, at least 1; None if it is not a size.
+
+    Units are KB, MB, GB, TB (powers of 1000) and KiB, MiB, GiB, TiB (powers of 1024), in any case,
+    with or without the B.
+
+    Example:
+        >>> parse("1.5 GiB")
+        1610612736
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, unit, binary = match.groups()
+    power = " KMGT".index(unit.upper()) if unit else 0
+    return int(float(number) * (1024 if binary else 1000) ** power) or None
+
+
+def human(nbytes: float) -> str:
+    """``nbytes`` in the largest binary unit below it: 1536 -> "1.5 KiB"."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if nbytes < 1024:
+            return f"{nbytes:.0f} B" if unit == "B" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1024
+    return f"{nbytes:.1f} TiB"

@@ -1,0 +1,378 @@
+"""What the engines that decode images have in common: everything but decoding itself.
+
+Records are looked up, crops and colours are drawn and memory is allocated here, once per batch, in
+arrays. Then ``ImageEngine.start`` hands the batch to the engine.
+"""
+
+from __future__ import annotations
+
+import abc
+import concurrent.futures
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from .._base.slabs import SlabRing
+from .._base.timeline import TIMES
+from .._transforms import sample_params
+from .._transforms.geometry.crop_geometry import Refused
+from .._transforms.geometry.draws import Geometry
+from .._transforms.geometry.geometry_log import GeometryLog
+from .._transforms.plan import Plan
+from .._transforms.sample_params import SampleParams
+from .._transforms.targets.joint import Moving
+from .._transforms.views import Views
+from ..errors import DecodeError
+from ..hints import CheckCrc
+from ..storage.base import UNSIZED, Located, Spans, Store
+from .base import BatchEngine, Draws, Ticket
+from .cache.prefix import merged
+from .cache.store import CachedStore, CacheFill
+
+REPLACED = "was the file replaced? Create the dataset again to have its size read again"
+"""What to do about an image whose size has changed."""
+
+
+class PillowProcesses(Protocol):
+    """Worker processes that decode with Pillow; ``processes.py`` implements it."""
+
+    def acquire(self, user: object, count: int) -> None:
+        """``user`` iterates, until ``release``; ``count`` processes start unless some run."""
+
+    def release(self, user: object) -> None:
+        """End one ``acquire``. Another call does nothing."""
+
+    def submit(self, engine: ImageEngine, batch: BatchRequest, which: np.ndarray) -> Ticket | None:
+        """Start to fill samples ``which`` of ``batch``; None: the processes cannot."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """How an engine works. None of it changes an image.
+
+    Attributes:
+        threads: as in ``BatchEngine``.
+        ring: where batches are allocated; None: torch allocates them in pinned memory.
+        channels_last: memory order of the batch: NHWC instead of NCHW.
+        check_crc: "first" verifies a record's checksum the first time, "always", or "never".
+        device: where images are decoded, if the engine can choose.
+        hw_decoder_load: share of the images for a GPU's JPEG engine; None: the engine's default.
+        processes: decode what only Pillow can decode; None: threads of this process do.
+        view: number of the view. View 0 reads ahead, verifies checksums and fills the cache.
+    """
+
+    threads: int
+    ring: SlabRing | None
+    channels_last: bool = False
+    check_crc: CheckCrc = "first"
+    device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
+    hw_decoder_load: float | None = None
+    processes: PillowProcesses | None = None
+    view: int = 0
+
+    def of_view(self, view: int) -> EngineOptions:
+        """The options of one of several views. Each has slabs of its own."""
+        return dataclasses.replace(
+            self,
+            ring=None if self.ring is None else self.ring.another(),
+            check_crc="never" if view else self.check_crc,  # all read the same bytes
+            view=view,
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "processes": None}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchRequest:
+    """One batch on its way through an engine.
+
+    Attributes:
+        records: int64 (n,), record numbers in the store.
+        spans, kinds, sizes, checksums: of these records, as the store gives them; but where
+            ``cache_fill`` stores pixels, ``sizes`` are those of the stored pixels.
+        check: uint8 (n,), 1 where the checksum is to be verified; None where there are none.
+        geometry: crop, size, window and flip of each sample.
+        params: what follows the geometry; None: nothing.
+        images: the tensor to fill, (n, channels, out_h, out_w).
+        memory: the same memory as a 1-D uint8 array.
+        times: int64 (n, TIMES), where the times of each sample are written, as the core's
+            ``submit`` does; None: nowhere.
+        cached: bool (n,), which samples the engine's cache has; None: there is no cache.
+        cache_fill: what of the batch goes into that cache, or None.
+    """
+
+    records: np.ndarray
+    spans: Spans
+    kinds: np.ndarray
+    sizes: np.ndarray
+    checksums: np.ndarray | None
+    check: np.ndarray | None
+    geometry: Geometry
+    params: SampleParams | None
+    images: torch.Tensor
+    memory: np.ndarray
+    times: np.ndarray | None
+    cached: np.ndarray | None
+    cache_fill: CacheFill | None
+
+    def part(self, which: slice | np.ndarray, memory: np.ndarray) -> BatchRequest:
+        """Some of the samples, to be filled into ``memory``."""
+        spans, at, fill = self.spans, self.geometry, self.cache_fill
+        return dataclasses.replace(
+            self,
+            records=self.records[which],
+            spans=Spans(
+                file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]
+            ),
+            kinds=self.kinds[which],
+            sizes=self.sizes[which],
+            checksums=None if self.checksums is None else self.checksums[which],
+            check=None if self.check is None else self.check[which],
+            geometry=dataclasses.replace(
+                at,
+                box=at.box[which],
+                resized=at.resized[which],
+                window=at.window[which],
+                flip=at.flip[which],
+            ),
+            params=None if self.params is None else self.params.part(which),
+            memory=memory,
+            times=None if self.times is None else self.times[which],
+            cached=None if self.cached is None else self.cached[which],
+            cache_fill=None if fill is None else fill.part(which),
+        )
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "images": None, "memory": None}  # another process has its own
+
+    def source_size(self, i: int) -> tuple[int, int]:
+        """Width and height that the store says sample ``i`` has."""
+        fill = self.cache_fill
+        placed = None if fill is None or not fill.wanted[i] else fill.placed
+        width, height = (self.sizes if placed is None else placed.source)[i].tolist()
+        return width, height
+
+
+class ImageEngine(BatchEngine):
+    """Decodes the images of one store and applies one plan to them.
+
+    Args:
+        store: where the records are.
+        plan: what to make of each image.
+        options: see ``EngineOptions``.
+    """
+
+    def __init__(self, store: Store, plan: Plan, options: EngineOptions) -> None:
+        super().__init__(store, options.threads)
+        self.cache = store if isinstance(store, CachedStore) else None
+        if self.cache is not None:
+            self.origin = self.cache.inner
+        self.plan = plan
+        self.options = options
+        self.processes = options.processes
+        self._verified: np.ndarray | None = None
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    @abc.abstractmethod
+    def start(self, batch: BatchRequest) -> Ticket:
+        """Start to fill ``batch``."""
+
+    def start_views(
+        self, others: Sequence[ImageEngine], batches: Sequence[BatchRequest]
+    ) -> list[Ticket]:
+        """Start to fill a batch for each view: this engine's, and those of ``others``.
+
+        ``batches`` are of the same records.
+        """
+        engines = [self, *others]
+        return [engine.start(batch) for engine, batch in zip(engines, batches, strict=True)]
+
+    def _submit(self, records: np.ndarray, draws: Draws) -> Ticket:
+        batch, log = self.prepare(records, draws)
+        ticket = self.start(batch)
+        if self.plan.joint is not None and log is not None:
+            ticket.moving = Moving(
+                self.plan.joint,
+                self.origin,
+                records,
+                batch.sizes,
+                log,
+                batch.geometry.out_h,
+                batch.geometry.out_w,
+                self.pool() if self.threads else None,
+            )
+        return counted(ticket, batch)
+
+    def prepare(self, records: np.ndarray, draws: Draws) -> tuple[BatchRequest, GeometryLog | None]:
+        """The batch that ``submit`` starts to fill, and the geometry log for its joint fields."""
+        found = self.store.locate(records)
+        unknown = np.flatnonzero(found.sizes.min(axis=1, initial=1) <= 0)
+        if len(unknown):
+            raise self.error(DecodeError, UNSIZED, int(records[unknown[0]]))
+        fill = None
+        if self.cache is not None and self.options.view == 0:
+            fill = self.cache.to_fill(records, found)
+        log = None if self.plan.joint is None else GeometryLog(len(records))
+        sizes, geometry, params = self._draw(records, found, fill, draws, log)
+        images, memory = self.allocate(len(records), geometry.out_h, geometry.out_w)
+        never = self.options.check_crc == "never"
+        checksums = None if never else self.store.checksums(records)
+        batch = BatchRequest(
+            records=records,
+            spans=found.spans,
+            kinds=found.kinds,
+            sizes=sizes,
+            checksums=checksums,
+            check=self._to_check(records, checksums, found),
+            geometry=geometry,
+            params=params,
+            images=images,
+            memory=memory,
+            times=np.zeros((len(records), TIMES), np.int64) if draws.timed else None,
+            cached=found.kept,
+            cache_fill=fill,
+        )
+        return batch, log
+
+    def _draw(
+        self,
+        records: np.ndarray,
+        found: Located,
+        fill: CacheFill | None,
+        draws: Draws,
+        log: GeometryLog | None,
+    ) -> tuple[np.ndarray, Geometry, SampleParams | None]:
+        """The sizes of a batch's images, their geometry, and what follows it.
+
+        Where a cache has pixels, or is about to get them, the first operations are done already.
+        """
+
+        def drawn(
+            plan: Plan, sizes: np.ndarray, which: slice | np.ndarray = slice(None)
+        ) -> tuple[Geometry, SampleParams | None]:
+            return sample_params.draw(
+                plan,
+                sizes,
+                seed=draws.seed,
+                epoch=draws.epoch,
+                indices=records[which],
+                repeats=None if draws.repeats is None else draws.repeats[which],
+                log=log,
+            )
+
+        sizes, plan = found.sizes, self.plan
+        prefix = None if self.cache is None else self.cache.prefix
+        if prefix is None or found.kept is None:
+            return sizes, *drawn(plan, sizes)
+        done = found.kept
+        if fill is not None and fill.placed is not None:
+            wanted = fill.wanted.astype(bool)
+            sizes, done = sizes.copy(), done | wanted
+            sizes[wanted] = fill.placed.window[wanted, 2:]
+        if not prefix.ops or not done.any():
+            return sizes, *drawn(plan, sizes)
+        if done.all():
+            return sizes, *drawn(prefix.rest(plan), sizes)
+        parts = []
+        for which, part in ((done, prefix.rest(plan)), (~done, plan)):
+            try:
+                parts.append(drawn(part, sizes[which], which))
+            except Refused as refused:
+                raise refused.of(int(np.flatnonzero(which)[refused.position])) from None
+        (one, _), (other, _) = parts
+        if (one.out_h, one.out_w) != (other.out_h, other.out_w):
+            # Images of several sizes: raise what a batch without a cache raises.
+            return sizes, *drawn(plan, self.origin.sizes(records))
+        return sizes, *merged(done, parts[0], parts[1])
+
+    def makes(self, plan: Plan | Views) -> bool:
+        """As in the contract."""
+        return self.plan.same_as(plan)
+
+    def uniform(self, records: np.ndarray) -> bool:
+        """As in the contract."""
+        if self.plan.fixed_size or self.plan.drawn_size:
+            return self.plan.fixed_size
+        # np.unique takes 50 ms when it is first used
+        return len(np.unique(self.store.sizes(records), axis=0)) <= 1
+
+    def allocate(self, n: int, height: int, width: int) -> tuple[torch.Tensor, np.ndarray]:
+        """Memory for a batch: the tensor (n, channels, height, width), and its bytes."""
+        channels, dtype = self.plan.channels, self.plan.dtype
+        shape, area = (n, channels, height, width), height * width
+        strides = (channels * area, area, width, 1)
+        if self.options.channels_last:
+            strides = (channels * area, 1, channels * width, channels)
+        if self.options.ring is not None:
+            return self.options.ring.lease(shape, dtype, strides)
+        # torch's own pinned memory: its allocator alone knows when a copy by the caller has ended
+        nbytes = n * channels * area * dtype.itemsize
+        flat = torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        images = torch.empty(0, dtype=dtype, device="cpu")
+        images.set_(flat.untyped_storage(), 0, shape, strides)
+        return images, flat.numpy()
+
+    @property
+    def rings(self) -> tuple[SlabRing, ...]:
+        """As in the contract."""
+        return () if self.options.ring is None else (self.options.ring,)
+
+    def _to_check(
+        self, records: np.ndarray, checksums: np.ndarray | None, found: Located
+    ) -> np.ndarray | None:
+        if checksums is None:
+            return None
+        if self.options.check_crc == "always":
+            check = np.ones(len(records), bool)
+        else:
+            if self._verified is None:
+                self._verified = np.zeros(len(self.store), bool)
+            check = ~self._verified[records]
+        if found.converted is not None:  # was verified when it was converted
+            check &= ~found.converted
+        return check.astype(np.uint8)
+
+    def verified(self, batch: BatchRequest) -> None:
+        """Note that the checksums of ``batch`` were right."""
+        if self._verified is not None and batch.check is not None:
+            self._verified[batch.records[batch.check.astype(bool)]] = True
+
+    def pool(self) -> concurrent.futures.ThreadPoolExecutor:
+        """Threads that decode with Pillow and read ahead; made on first use."""
+        if self._pool is None:
+            self._pool = concurrent.futures.ThreadPoolExecutor(
+                max_workers=max(1, self.threads), thread_name_prefix="fastload-helper"
+            )
+        return self._pool
+
+    def acquire(self, user: object) -> None:
+        """As in the contract."""
+        super().acquire(user)
+        if self.processes is not None:
+            self.processes.acquire(user, self.threads)
+
+    def release(self, user: object) -> None:
+        """As in the contract."""
+        super().release(user)
+        if self.processes is not None:
+            self.processes.release(user)
+        if not self._users:
+            pool, self._pool = self._pool, None
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        options = dataclasses.replace(self.options, threads=self.threads)
+        return type(self), (self.store, self.plan, options)
+
+
+def counted(ticket: Ticket, batch: BatchRequest) -> Ticket:
+    """The ticket of ``batch``, with its figures."""
+    ticket.nbytes = int(batch.spans.nbytes.clip(0).sum())
+    if batch.cached is not None:
+        ticket.hits = int(batch.cached.sum())
+    return ticket

@@ -1,0 +1,282 @@
+"""The engines by name: what each can do, without importing it.
+
+Everything that depends on which engine runs asks here. An engine is an ``EngineKind`` in ``KINDS``;
+a name that users may choose is also in ``hints.Engine``.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from .. import _native
+from .._transforms.plan import Plan
+from .._transforms.views import Views
+from ..errors import MissingDependencyError, UsageError
+from ..storage.base import Store
+from ..storage.tensors import gathers
+from .base import BatchEngine, Images
+from .image_engine import EngineOptions, ImageEngine
+
+_TORCH = "workers"
+
+
+class EngineKind(abc.ABC):
+    """What is known of an engine before it is made.
+
+    Attributes:
+        name: as ``FastLoader(engine=...)`` and ``stats()["engine"]`` have it.
+        on_device: it decodes where batches are wanted, which may be a GPU, and finishes images
+            there; it has batches in flight of its own, and takes no cache.
+        takes_processes: processes may decode what it leaves to Pillow, if it was asked for by name.
+        forked_cache: processes that were forked fill its cache too.
+    """
+
+    name: ClassVar[str]
+    on_device: ClassVar[bool] = False
+    takes_processes: ClassVar[bool] = False
+    forked_cache: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def make(self, store: Store, plan: Plan, options: EngineOptions) -> BatchEngine:
+        """The engine itself."""
+
+    def missing(self) -> MissingDependencyError | None:
+        """Why it is not available here, as an error that says what to install, or None."""
+        return None
+
+    @abc.abstractmethod
+    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+        """Why it cannot read ``store``, or do what ``plan`` says, in words, or None."""
+
+    def preload(self, store: Store) -> None:  # noqa: B027 - most have nothing to share
+        """Import it, and make what forked processes share of ``store``, before they are forked."""
+
+    def left_to_pillow(self, store: Store, records: np.ndarray, threads: int) -> np.ndarray:
+        """Which of ``records`` (int64) it has Pillow decode: bool (n,). By default all."""
+        return np.ones(len(records), bool)
+
+    def no_dct_cache(self) -> str | None:
+        """Why its cache cannot hold DCT records, in words, or None."""
+        return "only the native engine makes these"
+
+    def describe(self) -> str:
+        """Its name and version for ``explain()``."""
+        return self.name
+
+
+class _Native(EngineKind):
+    name = "native"
+    takes_processes = True
+    forked_cache = True
+
+    def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
+        from .native import NativeEngine
+
+        return NativeEngine(store, plan, options)
+
+    def missing(self) -> MissingDependencyError | None:
+        return _native.missing() if _native.load() is None else None
+
+    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+        return store.indirect  # the core reads files
+
+    def preload(self, store: Store) -> None:
+        from . import native
+
+        native.preload(store)
+
+    def left_to_pillow(self, store: Store, records: np.ndarray, threads: int) -> np.ndarray:
+        from . import native
+
+        return native.left_to_pillow(store, records, threads)
+
+    def no_dct_cache(self) -> str | None:
+        core = _native.load()
+        if core is None:
+            return super().no_dct_cache()
+        if not core.dct_usable():
+            return "the libjpeg that is linked here does not decode these faster than JPEGs"
+        return None
+
+
+class _Python(EngineKind):
+    name = "python"
+
+    def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
+        from .python import PythonEngine
+
+        return PythonEngine(store, plan, options)
+
+    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+        return None
+
+
+class _Rows(EngineKind):
+    name = "gather"
+
+    def make(self, store: Store, plan: Plan, options: EngineOptions) -> BatchEngine:
+        from .rows import RowsEngine
+
+        return RowsEngine(store, plan, options)
+
+    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+        return None if gathers(store) else "it copies rows of tensors and decodes nothing"
+
+
+class _Dali(EngineKind):
+    name = "dali"
+    on_device = True
+
+    def make(self, store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
+        from .nvidia.dali import DaliEngine
+
+        return DaliEngine(store, plan, options, make_fallback)
+
+    def missing(self) -> MissingDependencyError | None:
+        from .nvidia import dali_graph
+
+        return dali_graph.missing() if dali_graph.absent() else None
+
+    def refusal(self, store: Store, plan: Plan | Views | None = None) -> str | None:
+        if gathers(store):
+            return "rows of tensors are not decoded"
+        from .nvidia import dali, dali_graph
+
+        return dali_graph.absent() or dali.refusal(plan, store)
+
+    def describe(self) -> str:
+        from .nvidia import dali_graph
+
+        return f"DALI {dali_graph.version()}"
+
+
+NATIVE, PYTHON, ROWS, DALI = _Native(), _Python(), _Rows(), _Dali()
+
+KINDS: dict[str, EngineKind] = {kind.name: kind for kind in (NATIVE, PYTHON, ROWS, DALI)}
+"""Every engine, by name."""
+
+
+def chosen(engine: str, store: Store | None = None) -> EngineKind:
+    """The engine on the CPU that ``FastLoader(engine=engine)`` means for ``store``.
+
+    "auto" takes the native engine, or the Python engine where the core was not built (it warns
+    once) or cannot read ``store``. For an engine on a device this is the one that decodes the
+    samples that the device cannot. Rows of tensors always get the engine that copies them.
+
+    Raises:
+        MissingDependencyError: the engine is not available here.
+        UsageError: it cannot read ``store``.
+    """
+    if store is not None and ROWS.refusal(store) is None:
+        return ROWS
+    asked = KINDS.get(engine)
+    if asked is not None and not asked.on_device:
+        reason = None if store is None else asked.refusal(store)
+        if reason is not None:
+            raise UsageError(f"engine={engine!r} cannot read this store: {reason}")
+        missing = asked.missing()
+        if missing is not None:
+            raise missing
+        return asked
+    if store is not None and NATIVE.refusal(store) is not None:
+        return PYTHON
+    if NATIVE.missing() is None:
+        return NATIVE
+    _native.warn_missing()
+    return PYTHON
+
+
+def make_engine(
+    engine: str, store: Store, plan: Plan | Views, options: EngineOptions
+) -> BatchEngine:
+    """The engine on a device that has this name, or ``chosen(engine, store)``.
+
+    Raises:
+        MissingDependencyError: it is not available here.
+        UsageError: it cannot read ``store``.
+    """
+    if isinstance(plan, Views):
+        from .views import ViewsEngine
+
+        made = []
+        for view, one in enumerate(plan.each):
+            of_view = make_engine(engine, store, one, options.of_view(view))
+            assert isinstance(of_view, ImageEngine), "rows of tensors have no views"
+            made.append(of_view)
+        return ViewsEngine(made)
+    kind = KINDS[engine] if on_device(engine) else chosen(engine, store)
+    return kind.make(store, plan, options)
+
+
+def make_fallback(store: Store, plan: Plan, options: EngineOptions) -> ImageEngine:
+    """The engine for the samples that an engine on a device cannot decode."""
+    made = make_engine("auto", store, plan, options)
+    assert isinstance(made, ImageEngine)
+    return made
+
+
+def preload(store: Store) -> None:
+    """Import what ``make_engine("auto", store, ...)`` needs: once, before processes are forked.
+
+    They then also share what is remembered of the JPEGs.
+    """
+    chosen("auto", store).preload(store)
+
+
+def on_device(engine: str) -> bool:
+    """Whether ``engine`` names an engine that decodes where batches are wanted."""
+    return engine in KINDS and KINDS[engine].on_device
+
+
+def device_engine() -> EngineKind:
+    """The engine that ``decode_device="gpu"`` takes."""
+    return DALI
+
+
+def is_engine(engine: str) -> bool:
+    """Whether ``FastLoader(engine=engine)`` asks for one of these engines by its name."""
+    return engine in KINDS
+
+
+def is_torch(engine: str) -> bool:
+    """Whether ``FastLoader(engine=engine)`` asks for torch's machinery."""
+    return engine == _TORCH
+
+
+def may_use_processes(engine: str) -> bool:
+    """Whether ``FastLoader(engine=engine)`` may have processes decode with Pillow."""
+    return not is_torch(engine) and (not is_engine(engine) or KINDS[engine].takes_processes)
+
+
+def images_of(
+    engine: BatchEngine,
+    records: np.ndarray,
+    *,
+    seed: int,
+    epoch: int,
+    repeats: np.ndarray | None = None,
+) -> torch.Tensor | list[torch.Tensor]:
+    """Wait for the images of ``records``: one tensor, or a list where their sizes differ.
+
+    The arguments and the errors are those of ``BatchEngine.submit`` and ``Ticket.result``.
+    """
+    if engine.uniform(records):
+        return _tensor(engine.submit(records, seed=seed, epoch=epoch, repeats=repeats).result())
+    each = zip(
+        np.split(records, len(records)),
+        [None] * len(records) if repeats is None else np.split(repeats, len(records)),
+        strict=True,
+    )
+    return [
+        _tensor(engine.submit(one, seed=seed, epoch=epoch, repeats=times).result())[0]
+        for one, times in each
+    ]
+
+
+def _tensor(images: Images) -> torch.Tensor:
+    assert isinstance(images, torch.Tensor), "one plan gives one tensor"
+    return images

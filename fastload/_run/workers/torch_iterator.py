@@ -1,0 +1,29 @@
+"""torch's iterator over worker processes, as far as fastload uses its private attributes."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
+from typing import Any, Protocol, TypeGuard
+
+
+class TorchWorkersIterator(Protocol):
+    """``torch.utils.data.dataloader._MultiProcessingDataLoaderIter``, or a wrapper around it."""
+
+    _workers: Sequence[BaseProcess]
+    _num_workers: int
+    _prefetch_factor: int
+    _send_idx: int  # number of the next task
+    _rcvd_idx: int  # number of the task whose result is returned next
+    _task_info: dict[int, tuple[Any, ...]]  # (worker,), or (worker, data) if it came early
+    _data_queue: queue.Queue[Any]
+    _shutdown: bool
+
+    def _try_put_index(self) -> None:
+        """Give the next task to a worker."""
+
+
+def has_workers(iterator: object) -> TypeGuard[TorchWorkersIterator]:
+    """Whether ``iterator`` is torch's over worker processes, or wraps it."""
+    return hasattr(iterator, "_workers")

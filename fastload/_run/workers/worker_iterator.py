@@ -1,0 +1,266 @@
+"""WorkerIterator: an epoch of a user's Dataset in worker processes, or in a thread.
+
+torch's DataLoader does the work of processes, queues, signals, timeouts and pinning. It is given
+tasks in place of indices and a ``Fetcher`` in place of a dataset, and so it returns ``Outcome``s,
+which become batches here.
+
+How it ends: as torch's own iterator does, which this one wraps. An iterable dataset has ended when
+every worker has said so; then no more tasks are given, and torch's iterator runs out.
+"""
+
+from __future__ import annotations
+
+import errno
+import functools
+import os
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+
+from ..._base.torch_loader import DataLoader
+from ..._base.trace import Stamps
+from ...errors import UsageError
+from ..bad_samples.policy import BadSamples
+from ..bad_samples.refill import Refill
+from ..progress import Position, Progress
+from .background import Background
+from .fetch import Fetcher
+from .refilled import Refilled
+from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
+from .torch_iterator import TorchWorkersIterator, has_workers
+
+
+class WorkerIterator(Iterator[Any]):
+    """Iterates over the batches of one epoch.
+
+    Args:
+        inner: torch's loader of outcomes.
+        tasks: its sampler.
+        progress: is updated with every batch.
+        bad: counts samples that cannot be made.
+        stamps: collects times.
+        reported: the length that an iterable dataset reported, or None.
+        ahead: batches that a thread makes ahead; 0: there is no thread.
+        refill: gives the samples that refill batches, or None.
+        number: number of the first batch, for ``refill``.
+        lock: held by the thread while it makes a batch. A thread of an earlier iteration may still
+            run, and the user's dataset must not be used by two threads.
+    """
+
+    def __init__(
+        self,
+        inner: DataLoader[Outcome],
+        tasks: Tasks,
+        progress: Progress,
+        bad: BadSamples,
+        stamps: Stamps,
+        reported: int | None,
+        ahead: int = 0,
+        refill: Refill | None = None,
+        number: int = 0,
+        lock: threading.Lock | None = None,
+    ) -> None:
+        iterator = cast(OutcomeIterator, iter(inner))
+        self._wrapped: OutcomeIterator = iterator
+        self._pid = None
+        if has_workers(iterator):
+            _end_only_in_this_process(iterator)
+            self._pid = os.getpid()
+        assert tasks.current is not None, "torch's iterator has called iter(tasks)"
+        self._tasks: TaskIterator = tasks.current
+        assert isinstance(inner.dataset, Fetcher)
+        self._fetcher = inner.dataset
+        if ahead:
+            pinned = inner.pin_memory and torch.cuda.is_available()
+            make = functools.partial(_make, self._fetcher, lock or threading.Lock(), pinned)
+            self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
+        if refill is not None:
+            self._wrapped = Refilled(self._wrapped, self._tasks, refill, number)
+        self._refill = refill
+        self._received = _counter(self._wrapped)
+        self._progress = progress
+        self._bad = bad
+        self._stamps = stamps
+        self._reported = reported
+        self._yielded = self._samples = 0
+        workers = max(1, inner.num_workers)
+        if (self._fetcher.iterable or self._fetcher.stateful) and not progress.workers:
+            progress.workers = [Position() for _ in range(workers)]
+
+    def __len__(self) -> int:
+        return len(self._wrapped)
+
+    def __next__(self) -> Any:
+        begin = time.perf_counter_ns()
+        while True:
+            outcome = self._outcome(begin)
+            self._count(outcome)
+            if outcome.clock is not None:
+                self._stamps.worker(outcome.clock)
+            batch = self._open(outcome)
+            if not outcome.empty:
+                break
+        self._yielded += 1
+        if self._reported is not None and self._yielded > self._reported:
+            dataset, workers = self._fetcher.dataset, getattr(self._wrapped, "_num_workers", 0)
+            warnings.warn(
+                length_warning(dataset, self._reported, self._yielded, workers), stacklevel=2
+            )
+        self._stamps.batch(outcome.samples, begin)
+        return batch
+
+    def ready(self) -> bool:
+        """As in BatchStream. With workers it may be True too early: another batch has arrived."""
+        wrapped = self._wrapped
+        if isinstance(wrapped, Background):
+            return wrapped.ready()
+        if not has_workers(wrapped):
+            return True
+        # torch keeps a result that came before its turn as (worker, data) instead of (worker,).
+        known = wrapped._task_info.get(wrapped._rcvd_idx, ())
+        return len(known) == 2 or not wrapped._data_queue.empty()
+
+    def close(self) -> None:
+        """End this epoch. Worker processes end with torch's iterator, unless they persist."""
+        self._wrapped = _NoOutcomes()
+
+    def start(self) -> None:
+        """Draw the start of the order now; torch's iterator would wait for the first batch."""
+        self._tasks.start()
+
+    def _open(self, outcome: Outcome) -> Any:
+        """The batch of ``outcome``. RuntimeError, as from torch, if its tensors got lost."""
+        if outcome.message is None:
+            return self._tasks.open(outcome)
+        try:
+            return self._tasks.open(outcome)
+        except (EOFError, ConnectionError) as error:
+            raise RuntimeError(
+                f"DataLoader worker {outcome.worker} exited unexpectedly: a batch that it made "
+                "can no longer be received"
+            ) from error
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            raise RuntimeError(
+                "too many open files: each tensor that a worker process sends in a shared file "
+                "uses a file descriptor while it is in use. Raise the limit (ulimit -n), or call "
+                "torch.multiprocessing.set_sharing_strategy('file_system') at the start"
+            ) from error
+
+    def _outcome(self, begin: int) -> Outcome:
+        if self._pid not in (None, os.getpid()):
+            raise UsageError("this iterator was made before the fork: make one in this process")
+        received = self._received()
+        try:
+            outcome = next(self._wrapped)
+        except StopIteration:
+            self._end()
+            self._stamps.ended(begin)
+            raise
+        except Exception:
+            # As in torch, a batch that failed counts as consumed. A batch that was not received,
+            # because its worker is late or has died, remains the next one.
+            late = received is not None and received == self._received()
+            if not (late or self._fetcher.iterable):
+                self._progress.batch()
+            raise
+        return outcome
+
+    def _count(self, outcome: Outcome) -> None:
+        """Update progress and bad samples from an outcome, whether or not it has a batch."""
+        progress = self._progress
+        self._samples += outcome.samples + len(outcome.bad)
+        if progress.workers:
+            progress.next_worker = (outcome.worker + 1) % len(progress.workers)
+            if outcome.position is not None:
+                last = progress.workers[outcome.worker]
+                progress.workers[outcome.worker] = outcome.position.applied_to(last)
+                if all(worker.ended for worker in progress.workers):
+                    self._tasks.stop()
+        if not outcome.idle and not (self._fetcher.iterable and outcome.empty):
+            progress.batch()
+        if self._refill is not None:
+            progress.refilled = self._refill.spent
+        self._bad.add(outcome.bad, self._samples)
+
+    def _end(self) -> None:
+        if not self._progress.ended:
+            self._progress.ended = True
+            if self._pid is None:
+                self._fetcher.finish_epoch(self._progress.epoch)
+            self._bad.report(self._progress.epoch, self._samples)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_wrapped":  # asked for by copy and pickle before __init__ has run
+            raise AttributeError(name)
+        return getattr(self._wrapped, name)
+
+    def __reduce__(self) -> str | tuple[Any, ...]:
+        return self._wrapped.__reduce__()  # torch's iterators raise that they cannot be pickled
+
+
+class _NoOutcomes(Iterator[Outcome]):
+    """Takes the place of torch's iterator when the epoch is closed."""
+
+    def __next__(self) -> Outcome:
+        raise StopIteration
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _counter(wrapped: OutcomeIterator) -> Callable[[], int | None]:
+    """A function that counts the batches received; None: they are made in ``next``."""
+    if isinstance(wrapped, Refilled):
+        return lambda: wrapped.number
+    if isinstance(wrapped, Background):
+        return lambda: wrapped.received
+    if has_workers(wrapped):
+        return lambda: wrapped._rcvd_idx
+    return lambda: None
+
+
+# torch's iterators with workers that belong to this process.
+_alive: weakref.WeakSet[TorchWorkersIterator] = weakref.WeakSet()
+_registered = False
+
+
+def _end_only_in_this_process(iterator: TorchWorkersIterator) -> None:
+    """Prevent a forked child from ending the parent's workers when it drops ``iterator``."""
+    global _registered
+    _alive.add(iterator)
+    if not _registered:
+        os.register_at_fork(after_in_child=_abandon)
+        _registered = True
+
+
+def _abandon() -> None:
+    # Marked as shut down: shutting down would use events and queues that the parent shares.
+    for iterator in list(_alive):
+        iterator._shutdown = True
+
+
+def length_warning(dataset: object, reported: int, yielded: int, workers: int = 0) -> str:
+    """torch's warning when an IterableDataset gives more batches than its length says."""
+    advice = ""
+    if workers:
+        advice = (
+            "For multiprocessing data-loading, this happens if each worker process gives the "
+            "whole dataset instead of its own part (torch.utils.data.get_worker_info)."
+        )
+    return (
+        f"Length of IterableDataset {dataset} was reported to be {reported} (when accessing "
+        f"len(dataloader)), but {yielded} samples have been fetched. {advice}"
+    )
+
+
+def _make(fetcher: Fetcher, lock: threading.Lock, pinned: bool, task: Task) -> Outcome:
+    with lock:
+        outcome = fetcher[task]
+    return outcome.pin_memory() if pinned else outcome
