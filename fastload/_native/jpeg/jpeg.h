@@ -17,7 +17,7 @@
 //   ownership      the caller keeps the span and the target alive during a call
 //
 // Tests: tests/native/test_jpeg.py, test_entropy.py, test_planes.py, test_samples.py, test_scaled.py,
-// test_random_jpegs.py, test_fuzz.py (fuzz.cpp, entries.cpp), tests/engine/test_entry_points.py,
+// test_random_jpegs.py, test_fuzz.py (fuzz.cpp, entries.cpp), tests/engine/test_huffman_index.py,
 // tests/test_exactness.py.
 #pragma once
 
