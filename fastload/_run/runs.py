@@ -88,7 +88,7 @@ def _batches_ahead(loader: Any, source: Source) -> int:
         return division.ahead(ahead, loader.num_workers, loader.batch_size)
     # Copies to a device, pinned memory and DALI need batches in flight of their own.
     on_gpu = delivery.accelerated(loader) or (loader.pin_memory and torch.cuda.is_available())
-    if loader.prefetch_factor or on_gpu:
+    if ahead != default_prefetch() or on_gpu:
         return ahead
     if decode_device.decoding(loader, source).engine.on_device:
         return ahead
