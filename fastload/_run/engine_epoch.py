@@ -108,7 +108,7 @@ def _batches_ahead(config: LoaderConfig, resources: Resources, source: Source) -
         return pillow_share.ahead(ahead, config.num_workers, config.batch_size)
     # Copies to a device, pinned memory and DALI need batches in flight of their own.
     on_gpu = config.accelerated or (config.pin_memory and torch.cuda.is_available())
-    if config.prefetch_factor or on_gpu:
+    if ahead != default_prefetch() or on_gpu:
         return ahead
     if decode_device.decoding(config, resources.choice, source).engine.on_device:
         return ahead

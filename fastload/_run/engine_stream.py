@@ -58,7 +58,7 @@ _SAMPLES_PER_THREAD = 16
 def default_prefetch(
     sample_nbytes: int | None = None, batch_size: int | None = None, threads: int = 1
 ) -> int:
-    """Batches ahead of the consumer where ``prefetch_factor`` is not given.
+    """Batches ahead of the consumer where ``prefetch_factor`` is not given, or torch's default.
 
     2, or 1 where batches are large: then memory holds the batch that the loop works on and the one
     that is being filled. But not where threads would be idle too long between two batches.
