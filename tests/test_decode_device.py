@@ -37,7 +37,7 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a 
     [
         ({"decode_device": "tpu"}, "'cpu', 'gpu', 'auto', got 'tpu'"),
         ({"decode_device": "gpu", "engine": "native"}, "decode_device='gpu' lets fastload choose"),
-        ({"decode_device": "auto", "engine": "python"}, "decode_device='auto' lets fastload choose"),
+        ({"decode_device": "auto", "engine": "python"}, "decode_device='auto' lets fastload"),
         ({"decode_device": "gpu", "cache": "dct"}, "cache='dct' needs images"),
     ],
 )
