@@ -37,9 +37,9 @@ without_cuda = pytest.mark.skipif(torch.cuda.is_available(), reason="there is a 
     ("arguments", "message"),
     [
         ({"decode_device": "tpu"}, "'cpu', 'gpu', 'auto', got 'tpu'"),
-        ({"decode_device": "gpu", "engine": "native"}, "decode_device='gpu' leaves the engine"),
-        ({"decode_device": "auto", "engine": "python"}, "decode_device='auto' leaves the engine"),
-        ({"decode_device": "gpu", "cache": "dct"}, "cache='dct' is for images"),
+        ({"decode_device": "gpu", "engine": "native"}, "decode_device='gpu' lets fastload choose"),
+        ({"decode_device": "auto", "engine": "python"}, "decode_device='auto' lets fastload"),
+        ({"decode_device": "gpu", "cache": "dct"}, "cache='dct' needs images"),
     ],
 )
 def test_what_cannot_be_is_refused(store: Path, arguments: Any, message: str) -> None:

@@ -40,13 +40,17 @@ class Costly(Dataset[torch.Tensor]):
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> FakeTime:
-    of_workers = ("_run.workers.epoch", "_run.workers.fetch", "_run.workers.local")
+    of_workers = (
+        "_run.workers.worker_iterator",
+        "_run.workers.fetch",
+        "_run.workers.local_iterator",
+    )
     return FakeTime(
         monkeypatch,
         "_base.trace",
         "_run.engine_stream",
         "_run.producer",
-        "_run.reports",
+        "_loader",
         *of_workers,
     )
 

@@ -107,7 +107,7 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
     if ring is not None and ring.left:
         return (
             "slabs of shared memory; but some tensors are not plain, or were in shared memory "
-            "already, and are sent as by torch, in a shared file each"
+            "already, and are sent in torch's way, in a shared file each"
         )
     return "slabs of shared memory, which workers collate into and which are reused"
 

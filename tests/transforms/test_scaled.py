@@ -135,7 +135,7 @@ def test_what_cannot_be_is_refused(mixed: Path) -> None:
         FastLoader(dataset, decode="half")
     with pytest.raises(UsageError, match="cache='decoded' keeps images in full size"):
         FastLoader(dataset, decode="scaled", cache="decoded")
-    with pytest.raises(UsageError, match="own engines"):
+    with pytest.raises(UsageError, match="fastload's engines"):
         FastLoader(ImageFolder(mixed, lambda image: 0), decode="scaled")
 
 
