@@ -64,13 +64,13 @@ def run(code: str) -> str:
 
 # Parts of fastload that a loader of images in host memory does not need.
 SOME = [
-    "_transfer",
-    "_device.cuda",
-    "_engine.dali_graph",
-    "_explain",
-    "_governor",
-    "_transforms.warps",
-    "_workers.run",
+    "_run.delivery.transfer",
+    "_base.devices.cuda",
+    "_engine.nvidia.dali_graph",
+    "_run.explain",
+    "_run.governor",
+    "_transforms.geometry.warps",
+    "_run.workers.dataset_epoch",
 ]
 
 
