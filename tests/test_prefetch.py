@@ -17,10 +17,10 @@ PHOTO_NBYTES = 4 * 3 * 224 * 224
 @pytest.mark.parametrize(
     ("sample_nbytes", "batch_size", "threads", "expected"),
     [
-        (PHOTO_NBYTES, 64, 2, 1),
-        (PHOTO_NBYTES, 64, 4, 1),
-        (PHOTO_NBYTES, 64, 8, 2),  # threads would be idle for too long between two batches
-        (PHOTO_NBYTES, 8, 1, 2),  # 5 MB
+        (PHOTO_NBYTES, 256, 2, 1),
+        (PHOTO_NBYTES, 256, 16, 1),
+        (PHOTO_NBYTES, 256, 32, 2),  # threads would be idle for too long between two batches
+        (PHOTO_NBYTES, 64, 1, 2),  # 38 MB
         (4 * 3 * 32 * 32, 256, 2, 2),
         (None, 64, 2, 2),  # images of several sizes
         (PHOTO_NBYTES, None, 2, 2),  # a batch sampler decides
@@ -47,6 +47,7 @@ def loader_of(folder, **options):
 
 @pytest.mark.parametrize(("prefetch", "slabs"), [(None, 2), (2, 2), (3, 4)])
 def test_a_loop_takes_a_slab_more_than_are_prefetched(folder, prefetch, slabs, monkeypatch):
+    monkeypatch.setattr("fastload._run.engine_stream._LARGE_NBYTES", 8 << 20)
     monkeypatch.setattr("fastload._base.slabs._PATIENCE_S", 30)  # however busy the machine is
     loader = loader_of(folder, prefetch_factor=prefetch)
     for _ in range(4):

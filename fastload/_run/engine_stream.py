@@ -48,8 +48,9 @@ if TYPE_CHECKING:
 # torch's own default per worker.
 _PREFETCH = 2
 
-# Batches of this size and above are a large part of a loop's memory.
-_LARGE_NBYTES = 8 << 20
+# Batches of this size and above are a large part of a loop's memory. Smaller ones gain more speed
+# from a second batch ahead than it takes: 5 % for 64 photos, 38 MB.
+_LARGE_NBYTES = 64 << 20
 
 # At the end of a batch a thread is idle for half a sample on average: 3 % of so many samples.
 _SAMPLES_PER_THREAD = 16
