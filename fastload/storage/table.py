@@ -278,8 +278,8 @@ class TableStore(Store):
                     path=self.path,
                 )
             self._loaded = table
-        if self._loaded.watch is not None:
-            self._loaded.watch.check()
+        if not self._loaded.late:  # else ``spans`` does
+            self.check_whole()
         return self._loaded
 
     def __len__(self) -> int:
@@ -305,7 +305,10 @@ class TableStore(Store):
         Raises:
             StoreError: a record lies outside of its file.
         """
-        return self.table.spans(indices)
+        table = self.table
+        if table.late:
+            self.check_whole()
+        return table.spans(indices)
 
     def tables(self) -> Spans:
         """As in the contract."""
