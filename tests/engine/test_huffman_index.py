@@ -21,6 +21,7 @@ import native_core
 from batches import MEAN, STD, same
 from fastload import DecodeError, FastLoader, PackedDataset, pack
 from fastload._engine import huffman_index
+from fastload._sources.source import resolve
 
 pytestmark = pytest.mark.native
 
@@ -104,9 +105,7 @@ def loader_of(dataset: Any, epoch: int = 0, **options: Any) -> FastLoader:
 
 
 def remembered(dataset: Any) -> int:
-    source = FastLoader(dataset)._source()
-    assert not isinstance(source, str)
-    return huffman_index.nbytes(source.parts)
+    return huffman_index.nbytes(resolve(dataset).parts)
 
 
 @pytest.mark.parametrize("threads", [0, 1, 3])
