@@ -126,7 +126,6 @@ class EpochIterator(BatchStream):
     def close(self) -> None:
         """As in BatchStream. Worker processes end unless they persist."""
         self._stream.close()
-        self._stream = _ClosedStream()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_stream":  # asked for by copy and pickle before __init__ has run
