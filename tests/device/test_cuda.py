@@ -119,7 +119,7 @@ def test_no_batch_while_a_graph_is_captured() -> None:
         next(iterator)
         cuda.capturing = True
         queued = [len(stream.queue) for stream in cuda.streams]
-        with pytest.raises(UsageError, match="while a CUDA graph is captured"):
+        with pytest.raises(UsageError, match="while a CUDA graph is being captured"):
             next(iterator)
         assert [len(stream.queue) for stream in cuda.streams] == queued
         cuda.capturing = False

@@ -189,7 +189,7 @@ def test_no_batch_while_a_graph_is_captured_and_the_graph_is_whole(store: Path) 
     static, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):  # the engine's threads go on meanwhile
         doubled = static * 2
-        with pytest.raises(UsageError, match="while a CUDA graph is captured"):
+        with pytest.raises(UsageError, match="while a CUDA graph is being captured"):
             next(iterator)
     graph.replay()
     assert doubled.sum().item() == 16

@@ -383,7 +383,10 @@ def test_arguments_that_cannot_be_are_refused(path: str) -> None:
         ({"joint": {"boxes": "mask"}}, "expected an image file"),
         ({"joint": {"mask": "xyxy"}}, "expected numbers"),
         ({"joint": ["mask"]}, "joint: expected a dict"),
-        ({"joint": {"mask": "mask"}, "transform": [FIXED, FIXED]}, "a list of transforms"),
+        (
+            {"joint": {"mask": "mask"}, "transform": [FIXED, FIXED]},
+            "expected one transform, got a list",
+        ),
     ]
     for given, message in cases:
         with pytest.raises(UsageError, match=message):
