@@ -69,6 +69,7 @@ class EpochIterator(BatchStream):
 
     def __init__(self, context: EpochContext) -> None:
         self._stream: BatchStream = _ClosedStream()
+        self._closed = True
         self._start(context)
 
     def _reset(self, loader: Loader, first_iter: bool = False) -> None:
@@ -82,14 +83,17 @@ class EpochIterator(BatchStream):
         self._before = resources.outcomes, resources.torch_iterator, cursor.base_seed
         self._states = [generator.get_state() for generator in generators(context.config)]
         self._stream = _stream(context)
+        self._closed = False
         assert cursor.progress is not None
         self._started = cursor.progress
         self._first_pending = True
         self._process = os.getpid()
 
     def __next__(self) -> Any:
-        if self._first_pending:
+        if self._first_pending and not self._closed:
             self._fix_epoch()
+        if self._closed:  # not asked: it would take this for the end of the epoch
+            raise StopIteration
         return next(self._stream)
 
     def _fix_epoch(self) -> None:
@@ -113,6 +117,7 @@ class EpochIterator(BatchStream):
             generator.set_state(state)
         try:
             self._stream = _stream(context)
+            self._closed = False
         finally:
             torch.default_generator.set_state(users_state)
 
@@ -125,6 +130,7 @@ class EpochIterator(BatchStream):
 
     def close(self) -> None:
         """As in BatchStream. Worker processes end unless they persist."""
+        self._closed = True
         self._stream.close()
 
     def __getattr__(self, name: str) -> Any:

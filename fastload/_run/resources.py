@@ -64,7 +64,6 @@ class Resources:
         fetch_lock: the id of this process, and the lock of the threads of ``prefetch_thread``.
         outcomes: what keeps the persistent worker processes of a user's Dataset.
         torch_iterator: torch's own iterator whose worker processes persist.
-        measurements: of the current epoch, or of the last one.
         replayed: images/s of the loop in ``replay``; 0 if it was not called.
     """
 

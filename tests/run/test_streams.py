@@ -157,6 +157,18 @@ def test_a_state_between_two_batches_resumes_at_the_second(kind: str, store: Pat
     assert_same(list(other), expected[2:])
 
 
+@pytest.mark.parametrize("kind", [kind for kind in PYTHON + ENGINES if kind != "torch"])
+def test_a_stream_that_was_closed_half_way_is_resumed_from_there(kind: str, store: Path) -> None:
+    ours, theirs = loaders(kind, store)
+    iterator: Any = iter(ours)
+    for _ in range(2):
+        next(iterator)
+    iterator.close()
+    assert next(iterator, "the end") == "the end"  # which is not the epoch's
+    ours.load_state_dict(ours.state_dict())
+    assert_same(list(ours), list(theirs)[2:])
+
+
 @pytest.mark.parametrize("kind", PYTHON + ENGINES)
 def test_a_second_epoch_is_a_stream_of_its_own(kind: str, store: Path) -> None:
     ours, theirs = loaders(kind, store)
