@@ -6,9 +6,9 @@ were drawn for the batch, so the results are the same.
 
 How it runs
     A batch's samples are divided into one part per process, and a slab of shared memory is leased
-    for them. Each process has a thread here that sends it parts and receives answers; a process has
-    up to two parts, so that it need not wait for the next one. The ticket copies the samples from
-    the slab into the batch.
+    for them. Each process has a thread here that sends it parts and receives answers. A process
+    that has a part gets a second one, so that it need not wait for it, unless another process is
+    idle. The ticket copies the samples from the slab into the batch.
 How it ends
     success    when there is no user any more, or with ``persistent`` when the loader is deleted.
     failure    what a sample raises travels in the answer. A process that dies fails the parts that
@@ -27,7 +27,6 @@ import contextlib
 import dataclasses
 import os
 import pickle
-import queue
 import select
 import signal
 import threading
@@ -117,6 +116,48 @@ class _Job:
     future: concurrent.futures.Future[_Answer]
 
 
+class _Jobs:
+    """The jobs that no process has yet, in order."""
+
+    def __init__(self) -> None:
+        self._waiting = collections.deque[_Job]()
+        self.idle = 0
+        """Processes that wait for a job: threads in ``take``."""
+        self._ended = False
+        self._changed = threading.Condition()
+
+    def put(self, job: _Job) -> None:
+        """Add a job."""
+        with self._changed:
+            self._waiting.append(job)
+            self._changed.notify()
+
+    def end(self) -> list[_Job]:
+        """Make every ``take`` return None from now on. Returns the jobs that nobody took."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+            left = list(self._waiting)
+            self._waiting.clear()
+            return left
+
+    def take(self) -> _Job | None:
+        """The next job, for an idle process: wait for it. None: there are no more."""
+        with self._changed:
+            self.idle += 1
+            try:
+                self._changed.wait_for(lambda: self._waiting or self._ended)
+            finally:
+                self.idle -= 1
+            return None if self._ended else self._waiting.popleft()
+
+    def take_ahead(self) -> _Job | None:
+        """The next job, for a process that has one; None if idle processes take all there are."""
+        with self._changed:
+            spare = len(self._waiting) > self.idle and not self._ended
+            return self._waiting.popleft() if spare else None
+
+
 class Processes:
     """The processes of an engine, or of the engines of all views: its ``PillowProcesses``.
 
@@ -198,7 +239,7 @@ class _Team:
 
     def __init__(self, context: BaseContext, engines: Sequence[PythonEngine], count: int) -> None:
         self._pid = os.getpid()
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self.jobs = _Jobs()
         self.members: list[BaseProcess] = []
         # Set by the thread that finds its process gone. The system closes the pipes of a process
         # some time before ``is_alive`` is False.
@@ -263,8 +304,8 @@ class _Team:
         self._stopped = True
         with contextlib.suppress(OSError):  # it is closed
             self._tell.send_bytes(b"end")
-        for _ in self._threads:
-            self.jobs.put(None)  # for one of the threads
+        for job in self.jobs.end():
+            _settle(job.future, concurrent.futures.CancelledError())
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
@@ -278,7 +319,7 @@ class _Team:
 
 def _attend(
     connection: Connection,
-    jobs: queue.SimpleQueue[_Job | None],
+    jobs: _Jobs,
     pid: int | None,
     broken: threading.Event,
 ) -> None:
@@ -288,16 +329,15 @@ def _attend(
     try:
         while True:
             while len(sent) < _PARTS:
-                try:
-                    job = jobs.get(block=not sent)
-                except queue.Empty:
-                    break
+                job = jobs.take_ahead() if sent else jobs.take()
                 if job is None:
-                    return
+                    break
                 if job.future.set_running_or_notify_cancel():
                     sent.append(job)
                     connection.send_bytes(job.message)
                 job = None
+            if not sent:
+                return
             answer: _Answer = pickle.loads(connection.recv_bytes())  # noqa: S301 - of our child
             _settle(sent.popleft().future, answer)
             del answer
@@ -311,12 +351,10 @@ def _attend(
         connection.close()
 
 
-def _fail(
-    sent: collections.deque[_Job], jobs: queue.SimpleQueue[_Job | None], pid: int | None
-) -> None:
+def _fail(sent: collections.deque[_Job], jobs: _Jobs, pid: int | None) -> None:
     """The process is gone: fail its parts, and all parts that come later."""
     job: _Job | None
-    while sent or (job := jobs.get()) is not None:
+    while sent or (job := jobs.take()) is not None:
         job = sent.popleft() if sent else job
         assert job is not None
         _settle(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import gc
 import os
 import pickle
@@ -21,6 +22,7 @@ from torchvision.datasets import ImageFolder
 
 import warm
 from fastload import DecodeError, FastLoader, pack
+from fastload._engine.processes import _Job, _Jobs
 from sides import assert_same
 
 TRAIN = v1.Compose(
@@ -333,3 +335,29 @@ def wait_for(happens: Callable[[], bool], timeout_s: float = 60) -> None:
 def no_loader_outlives_its_test() -> Iterator[None]:
     yield
     gc.collect()
+
+
+def _job() -> _Job:
+    return _Job(b"", np.empty(0, np.uint8), concurrent.futures.Future())
+
+
+def test_a_process_takes_no_second_part_that_an_idle_one_can_take() -> None:
+    jobs, first, second = _Jobs(), _job(), _job()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        idle = pool.submit(jobs.take)
+        while not jobs.idle:
+            time.sleep(0.001)
+        jobs.put(first)
+        assert jobs.take_ahead() is None
+        assert idle.result() is first
+    jobs.put(second)
+    assert jobs.take_ahead() is second
+    assert jobs.take_ahead() is None
+
+
+def test_parts_that_no_process_took_are_given_back_at_the_end() -> None:
+    jobs, job = _Jobs(), _job()
+    jobs.put(job)
+    assert jobs.end() == [job]
+    assert jobs.take() is None
+    assert jobs.take_ahead() is None
