@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.context import BaseContext
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils.data import Dataset, Sampler
@@ -52,6 +52,9 @@ from .hints import (
     OnError,
     Stats,
 )
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _Batch = TypeVar("_Batch")
 
@@ -126,8 +129,10 @@ class FastLoader(DataLoader[Sample]):
             warning says so and nothing is applied.
         shard: True: each rank reads its own part of every epoch, as with torch's
             DistributedSampler, and ``len`` counts that part. ``set_epoch`` is not needed. The rank
-            comes from torch.distributed, or from torchrun's environment. Has no effect with a
-            ``sampler`` or ``batch_sampler``. Off by default, because trainers shard by themselves.
+            comes from torch.distributed, or from torchrun's environment. A DeviceMesh, such as
+            ``mesh["dp"]``: each of its positions is a rank, so that the processes of one tensor- or
+            pipeline-parallel group read the same samples. Has no effect with a ``sampler`` or
+            ``batch_sampler``. Off by default, because trainers shard by themselves.
         rank, world_size: Of this process, for use without torch.distributed. Give both.
         on_error: What to do with a sample that cannot be made. "raise". "skip": the batch gets
             shorter. "replace": repeat the next good sample of the batch. "refill": take a sample
@@ -206,7 +211,7 @@ class FastLoader(DataLoader[Sample]):
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
     # does instead of calling it.
-    shard = False
+    shard: bool | DeviceMesh = False
     _threads = False
 
     _is_accelerate_prepared = accelerate.PreparedAttribute()
@@ -245,7 +250,7 @@ class FastLoader(DataLoader[Sample]):
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, JointKind] | None = None,
         tuned: str | os.PathLike[str] | None = None,
-        shard: bool = False,
+        shard: bool | DeviceMesh = False,
         rank: int | None = None,
         world_size: int | None = None,
         on_error: OnError = "raise",
@@ -343,7 +348,7 @@ class FastLoader(DataLoader[Sample]):
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
         if self._own_order:
-            sampler, shuffle = of_loader(opened, shuffle, seed, shard=shard)
+            sampler, shuffle = of_loader(opened, shuffle, seed, shard=bool(shard))
         arguments: dict[str, Any] = {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DistributedSampler, IterableDataset
 
 from batches import EVAL
@@ -125,3 +130,68 @@ def test_parts_from_the_middle_of_an_order():
     part, repeated = Shard(1, 3).part(order, 3, drop_last=False)
     assert part.tolist() == [5, 2, 9]
     assert repeated == 1
+
+
+@contextlib.contextmanager
+def process(rank: int, world_size: int) -> Iterator[None]:
+    """As in one process of several; what it sends to the others goes nowhere."""
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def labels_of_each(world, shape, names, divided):
+    """The labels that each of ``world`` processes reads, with ``shard`` made by ``divided``."""
+    each = []
+    for rank in range(world):
+        with process(rank, world):
+            mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
+            loader = FastLoader(range(30), 4, shuffle=True, seed=3, shard=divided(mesh))
+            each.append(torch.cat(list(loader)).tolist())
+    return each
+
+
+def test_processes_of_one_model_parallel_group_read_the_same():
+    each = labels_of_each(8, (2, 2, 2), ("dp", "pp", "tp"), lambda mesh: mesh["dp"])
+    assert all(labels == each[0] for labels in each[:4])
+    assert all(labels == each[4] for labels in each[4:])
+    assert sorted(each[0] + each[4]) == list(range(30))
+
+
+def test_a_mesh_of_two_dimensions_is_divided_over_both():
+    each = labels_of_each(
+        8, (2, 2, 2), ("replicate", "shard", "tp"), lambda mesh: mesh["replicate", "shard"]
+    )
+    assert each[0::2] == each[1::2]
+    assert [len(labels) for labels in each] == [8] * 8
+    assert set(itertools.chain(*each[0::2])) == set(range(30))
+
+
+def test_a_mesh_gives_what_its_rank_and_size_give():
+    each = labels_of_each(6, (3, 2), ("dp", "tp"), lambda mesh: mesh["dp"])
+    for position in range(3):
+        loader = FastLoader(
+            range(30), 4, shuffle=True, seed=3, shard=True, rank=position, world_size=3
+        )
+        assert each[2 * position] == torch.cat(list(loader)).tolist()
+
+
+def test_a_process_outside_the_mesh_is_refused():
+    with process(3, 4):
+        mesh = dist.device_mesh.DeviceMesh("cpu", [0, 1], mesh_dim_names=("dp",))
+        with pytest.raises(UsageError, match="this process \\(rank 3\\) is not in"):
+            list(FastLoader(range(30), 4, shard=mesh))
+
+
+def test_a_mesh_and_a_rank_are_one_too_many():
+    with process(0, 2):
+        mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
+        with pytest.raises(UsageError, match="leave out rank and world_size"):
+            FastLoader(range(30), 4, shard=mesh, rank=0, world_size=2)
+
+
+def test_what_is_no_mesh_is_refused():
+    with pytest.raises(UsageError, match="expected True, False or a DeviceMesh, got 'dp'"):
+        FastLoader(range(30), 4, shard="dp")

@@ -25,6 +25,7 @@ from .order import InOrder, SeededSampler
 from .shard import Shard
 
 if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
     from typing_extensions import TypeVar
 
     # The default is for paths, which have no sample type: FastLoader("imgs.lmdb") is a
@@ -84,7 +85,7 @@ class LoaderConfig(TorchArguments):
     seed: int | None = None
     decode: Decode = "exact"
     check_crc: CheckCrc = "first"
-    shard: bool = False
+    shard: bool | DeviceMesh = False
     rank: int | None = None
     world_size: int | None = None
     on_error: OnError = "raise"
@@ -123,9 +124,10 @@ class LoaderConfig(TorchArguments):
                 "on_error='refill': expected a sampler and a batch_size, as it divides the order "
                 "into batches itself, got a batch_sampler; use on_error='replace' with it"
             )
+        shard.check(self.shard)
         if self.shard and isinstance(self.dataset, IterableDataset):
             raise UsageError(
-                "shard=True: expected a map-style dataset, got an IterableDataset, which divides "
+                "shard: expected a map-style dataset, got an IterableDataset, which divides "
                 "its data among ranks and workers itself (torch.distributed.get_rank, "
                 "torch.utils.data.get_worker_info)"
             )
@@ -139,7 +141,7 @@ class LoaderConfig(TorchArguments):
                 f"batch_transform: expected a callable that takes a batch, got {transform!r}"
             )
         if self.rank is not None or self.world_size is not None:
-            shard.resolve(self.rank, self.world_size)
+            shard.resolve(self.shard, self.rank, self.world_size)
         if self.cache == "decoded" and self.decode == "scaled":
             raise UsageError(
                 "cache='decoded' keeps images in full size, but decode='scaled' makes smaller "
@@ -229,13 +231,13 @@ class LoaderConfig(TorchArguments):
         return self.sampler
 
     def part(self) -> Shard | None:
-        """This process's rank, if ``shard=True`` divides the epoch; a given sampler prevents that.
+        """This process's rank, if ``shard`` divides the epoch; a given sampler prevents that.
 
         Raises UsageError if the rank is not known.
         """
         if not (self.shard and self.own_order):
             return None
-        return shard.resolve(self.rank, self.world_size)
+        return shard.resolve(self.shard, self.rank, self.world_size)
 
     def part_length(self) -> int | None:
         """Batches of this rank; None if the loader does not divide the epoch."""

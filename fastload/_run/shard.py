@@ -4,13 +4,18 @@ The arithmetic is that of torch's DistributedSampler. The order is made divisibl
 ranks by repeating its beginning or, with ``drop_last``, by leaving out its end. Rank r gets every
 world_size-th index, starting at r. So the first k batches of all ranks together are the first part
 of the order, and a checkpoint can be resumed on another number of ranks.
+
+With a DeviceMesh, the ranks are its positions. Processes that differ only in other dimensions, such
+as those of tensor parallelism, have one position and read the same samples.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 import warnings
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +24,9 @@ from torch.utils.data import IterableDataset, SequentialSampler
 from .._base import callers
 from ..errors import UsageError
 from .order import InOrder, SeededSampler
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 _warned = False
 
@@ -56,12 +64,27 @@ class Shard:
         return n // self.world_size if drop_last else -(-n // self.world_size)
 
 
-def resolve(rank: int | None, world_size: int | None) -> Shard:
-    """The rank given, else torch.distributed's, else torchrun's.
+def check(shard: bool | DeviceMesh) -> None:
+    """Raise UsageError unless ``shard`` is what FastLoader's argument of that name may be."""
+    if isinstance(shard, bool):
+        return
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not isinstance(shard, DeviceMesh):
+        raise UsageError(f"shard: expected True, False or a DeviceMesh, got {shard!r}")
+
+
+def resolve(shard: bool | DeviceMesh, rank: int | None, world_size: int | None) -> Shard:
+    """The position in the mesh, or the rank given, else torch.distributed's, else torchrun's.
 
     Raises:
-        UsageError: no rank is known, or it is not below ``world_size``.
+        UsageError: no rank is known, or it is not below ``world_size``, or this process is not in
+            the mesh.
     """
+    if not isinstance(shard, bool):
+        if rank is not None or world_size is not None:
+            raise UsageError("shard=mesh says which rank this is: leave out rank and world_size")
+        return _position(shard)
     if (rank is None) != (world_size is None):
         raise UsageError(f"expected rank and world_size together, got {rank=} and {world_size=}")
     if rank is None or world_size is None:
@@ -103,6 +126,19 @@ def order(sampler: SeededSampler | InOrder | SequentialSampler) -> np.ndarray:
     if isinstance(sampler, SeededSampler):
         return sampler.permutation()
     return np.arange(len(sampler.data_source), dtype=np.int64)
+
+
+def _position(mesh: DeviceMesh) -> Shard:
+    """This process's position in a mesh; of several dimensions the last one varies fastest."""
+    coordinate = mesh.get_coordinate()
+    if coordinate is None:
+        raise UsageError(
+            f"shard: this process (rank {torch.distributed.get_rank()}) is not in {mesh}: make the "
+            "loader only in the processes that are"
+        )
+    shape = mesh.shape
+    position = sum(c * math.prod(shape[i + 1 :]) for i, c in enumerate(coordinate))
+    return Shard(position, math.prod(shape))
 
 
 def _environment() -> Shard | None:
