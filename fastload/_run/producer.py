@@ -13,7 +13,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -21,14 +21,13 @@ from .._base.trace import Stamps
 from .._engine.base import BatchEngine
 from .._sources.source import Source
 from ..errors import UsageError
+from . import background_thread
+from .background_thread import EXIT_S, BackgroundThread
 from .bad_samples.batch_filler import Filled, Filler, Filling
 from .order import Batches
 from .readahead import ReadAhead
 
 _E = TypeVar("_E", bound=BaseException)
-
-# How long the exit of the interpreter waits for a producer.
-_EXIT_S = 5.0
 
 # Pipelines whose producer runs, also after their iterator was dropped: a thread that is in native
 # code when the interpreter shuts down would abort the process.
@@ -44,15 +43,6 @@ _Filling = Filling | BaseException
 
 _Result = tuple[bool, Filled | BaseException | type[StopIteration] | None]
 """What the producer puts into its queue: (whether it is a batch, the batch or how it ended)."""
-
-
-class _Background(Protocol):
-    """What is used of prefetch_generator's thread."""
-
-    queue: queue.Queue[_Result]
-
-    def join(self, timeout: float | None = None) -> None: ...
-    def is_alive(self) -> bool: ...
 
 
 class Pipeline:
@@ -76,15 +66,13 @@ class Pipeline:
         self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._owner: _Owner | None = None
         self._filling: collections.deque[_Filling] = collections.deque()
-        self._results: _Background | None = None
+        self._results: BackgroundThread | None = None
         self._closing = threading.Event()
         self.taken = 0
         """Batches that the consumer has taken, errors included."""
 
     def start(self, owner: Iterator[object]) -> None:
         """Start the producer. It ends when ``owner`` is deleted."""
-        from prefetch_generator import BackgroundGenerator
-
         self._engine.acquire(self)
         _running.add(self)
         # Registered again, so that it runs first: libraries that an engine has loaded meanwhile end
@@ -97,7 +85,7 @@ class Pipeline:
         self._owner = weakref.ref(owner, self._tasks.put)
         # Unbounded: the number of tasks bounds it, and a producer that never blocks on a full queue
         # can always be ended.
-        self._results = BackgroundGenerator(self._produce(), max_prefetch=0)
+        self._results = background_thread.start(self._produce())
 
     def use_threads(self, threads: int) -> None:
         """Fill the batches submitted from now on with so many threads."""
@@ -252,4 +240,4 @@ def _cancel(filling: _Filling) -> None:
 
 def _close_all() -> None:
     for pipeline in list(_running):
-        pipeline.close(_EXIT_S)
+        pipeline.close(EXIT_S)

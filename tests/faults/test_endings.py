@@ -135,6 +135,33 @@ def test_the_interpreter_exits_cleanly_with_an_iterator_half_way(store):
     assert (process.returncode, stdout, stderr) == (0, "end\n", "")
 
 
+def test_threads_that_have_not_dropped_their_batch_yet_are_awaited_at_exit(store):
+    process = python(
+        """
+import time
+
+from fastload._run import background_thread
+
+
+class Slow:
+    def __del__(self):
+        time.sleep(0.2)
+        print("dropped", flush=True)
+
+
+def produce(kept):
+    yield 1
+
+
+thread = background_thread.start(produce(Slow()))
+print("end", flush=True)
+""",
+        store,
+    )
+    stdout, stderr = process.communicate(timeout=HANGS_S)
+    assert (process.returncode, stdout, stderr) == (0, "end\ndropped\n", "")
+
+
 def test_a_loader_works_in_a_forked_child_of_a_process_that_used_it(store):
     loader = FastLoader(store, batch_size=8, transform=TRANSFORM, seed=1)
 

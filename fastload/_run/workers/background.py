@@ -23,13 +23,12 @@ import queue
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from ...errors import UsageError
+from .. import background_thread
+from ..background_thread import EXIT_S, BackgroundThread
 from .tasks import Outcome, OutcomeIterator, Task
-
-# How long the exit of the interpreter waits for a thread.
-_EXIT_S = 5.0
 
 # A task; None after the last one; or the weak reference to an iterator that was dropped.
 _Item = Task | weakref.ref[Any] | None
@@ -111,29 +110,19 @@ class Background(Iterator[Outcome]):
         return getattr(self._wrapped, name)
 
 
-class _BackgroundGenerator(Protocol):
-    """``prefetch_generator.BackgroundGenerator``, a thread, as far as it is used here."""
-
-    queue: queue.Queue[tuple[bool, object]]
-
-    def join(self, timeout: float) -> None: ...
-
-
 class _Thread:
     """The thread's side. It has no reference to the iterator, so dropping the iterator ends it."""
 
     def __init__(self, make: Callable[[Task], Outcome]) -> None:
         self.items: queue.SimpleQueue[_Item] = queue.SimpleQueue()
         self._make = make
-        self._generator: _BackgroundGenerator
+        self._generator: BackgroundThread
         self._ended = False
         self._closing = threading.Event()
 
     def start(self) -> None:
-        from prefetch_generator import BackgroundGenerator
-
         _running.add(self)
-        self._generator = BackgroundGenerator(self._produce(), max_prefetch=0)
+        self._generator = background_thread.start(self._produce())
 
     def next(self) -> Outcome | BaseException | None:
         """The next outcome, or the error in its place; None after the last one."""
@@ -154,7 +143,7 @@ class _Thread:
         """End the thread, and wait for it."""
         self._closing.set()
         self.items.put(None)
-        self._generator.join(_EXIT_S)
+        self._generator.join(EXIT_S)
 
     def _produce(self) -> Iterator[Outcome | Exception]:
         try:
