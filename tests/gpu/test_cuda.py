@@ -165,13 +165,14 @@ def test_an_early_end_and_empty_cache_leave_a_running_step_its_batch() -> None:
         """
         for _ in range(3):
             for i, (batch,) in enumerate(FastLoader(rows(), 64, device="cuda")):
-                torch.cuda._sleep(20_000_000)
-                found = right(batch, i)
+                if i == 2:
+                    torch.cuda._sleep(400_000_000)  # longer than the iterator takes to end
+                found = batch.sum()
                 del batch
                 if i == 2:
                     break
             torch.cuda.empty_cache()
-            assert found.item()
+            assert found.item() == 40_000 * sum(range(128, 192))
         """,
         PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
         PYTORCH_ALLOC_CONF="expandable_segments:True",
