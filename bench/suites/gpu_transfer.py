@@ -28,6 +28,8 @@ _UNTIMED = 8
 may keep ahead: two batches on the device, one in flight, and two of the engine's. Fed with those
 alone, a slow loader would look as fast as the step."""
 
+_WARM_UP = 50
+
 Batch = list[torch.Tensor]
 Step = Callable[[Batch], object]
 
@@ -167,9 +169,9 @@ def speeds(
     step = _step(network, device)
     fed = iter(loader)
     there = repeat(next(fed))
-    # Warm up: clocks, kernels, and what the core remembers of each JPEG.
-    _seconds(step, there, steps, device)
-    _seconds(step, fed, steps, device)
+    # Warm up: clocks, kernels, memory, and what the core remembers of each JPEG.
+    _seconds(step, there, min(steps, _WARM_UP), device)
+    _seconds(step, fed, min(steps, _WARM_UP), device)
     shares, alone = list[float](), list[float]()
     for _ in range(rounds):
         alone.append(_seconds(step, there, steps, device))

@@ -139,7 +139,10 @@ case "$*" in
     <failure message="no copy"/></testcase><testcase classname="t" name="c"><skipped
     message="needs two CUDA devices"/></testcase></testsuite></testsuites>' >"$last"
     exit 1 ;;
-*gpu-transfer*) trap "" INT; exec sleep 60 ;;
+*jpeg-256-eager*) trap "" INT; exec sleep 60 ;;
+*gpu-transfer*)
+    while [ "$1" != --json ]; do shift; done
+    echo '[{{"suite": "gpu-transfer", "median": 1}}]' >"$2" ;;
 *gpu-decode*)
     while [ "$1" != --json ]; do shift; done
     echo '[{{"suite": "gpu-decode", "median": 1}}]' >"$2" ;;
@@ -155,12 +158,33 @@ esac
     ended = {name: part["ended"] for name, part in found["parts"].items()}
     assert ended.pop("tests-decode") in ("with 139", "with -11")
     assert ended.pop("tests-transfer") == "with 1"
-    assert ended.pop("gpu-transfer") == "at its time limit"
+    assert ended.pop("transfer-jpeg") == "at its time limit"
     assert set(ended.values()) == {"well"}
     assert found["parts"]["tests-transfer"]["log"] == "one thing was wrong\n"
     skipped = {gpu_report.ONE_DEVICE: 1}
     assert found["tests"] == {"passed": 1, "failed": {"t::b": "no copy"}, "skipped": skipped}
-    assert [row["suite"] for row in found["rows"]] == ["gpu-decode"] * 3
+    rows = [row["suite"] for row in found["rows"]]
+    assert rows == ["gpu-decode"] * 3 + ["gpu-transfer"] * 2
+
+
+@pytest.mark.parametrize(("budget", "ended"), [("0", "at its time limit"), ("1000", "well")])
+def test_a_budget_ends_the_whole_command_and_a_file_of_tests_is_a_part(
+    tmp_path: Path, budget: str, ended: str
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *bench.gpu_report*) exec {sys.executable} "$@" ;; esac\n'
+    )
+    python.chmod(0o755)
+    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "BUDGET": budget}
+    command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
+    part = ["--part", "tests-stress"]
+    subprocess.run([*command, *part], env=env, timeout=120, capture_output=True)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {name: part["ended"] for name, part in found["parts"].items()} == {"tests-stress": ended}
+    done = subprocess.run([*command, "--part", "tests-none"], env=env, capture_output=True)
+    assert done.returncode == 2 and b"no part is called tests-none" in done.stderr
 
 
 @pytest.mark.parametrize("skipped", [gpu_report.ONE_DEVICE, "nvidia-dali is not installed"])
