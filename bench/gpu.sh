@@ -9,22 +9,27 @@
 # installs nothing. DALI is that for CUDA 13, as torch's own wheels are (torch.version.cuda);
 # CUDA=12 takes that for CUDA 12.
 #
-# --wheels  installs out of that folder, offline, beside what $PYTHON has: torch, torchvision, numpy,
-#           Pillow, OpenCV, h5py, rich and click must be there.
+# --wheels  installs out of that folder, offline, beside what $PYTHON has: torch and torchvision, with
+#           the NumPy and Pillow that they need. It needs neither pip nor a compiler there.
 # --collect fills such a folder on a machine with a network, a compiler and the same version of
-#           Python: the core with libjpeg in it, the libraries, what the tests need; and puts all of
-#           it into FOLDER/pieces as files of at most 50 MiB. MORE="NAME ..." adds packages.
+#           Python: the core with libjpeg in it, the libraries, what the tests and suites need; and
+#           puts all of it into FOLDER/pieces as files of at most 50 MiB. MORE="NAME ..." adds
+#           packages.
 # --join    makes FOLDER's wheels of FOLDER/pieces again.
-# --part    runs one of: tests, gpu-transfer, photos, photos-uint8, small. The others' results stay
-#           in FILE.parts, and FILE is made of what is there: for machines with a limit on commands.
+# --part    runs one of: tests, tests-FILE (callers, cuda, decode, required, stress, transfer),
+#           transfer-jpeg, transfer-dct, transfer-raw, photos, photos-uint8, small. The others'
+#           results stay in FILE.parts, and FILE is made of what is there: for machines with a limit
+#           on commands.
 # ROUNDS (3) and SECONDS_EACH (2) are those of a measurement. LIMIT (500) is the most seconds that a
-# suite or a file of tests may take. What fails or never ends hides no other's results: FILE says
-# how each part ended, and holds the end of its log.
+# suite or a file of tests may take; BUDGET, the most that the whole command may take, installing
+# included (none by default). What fails or never ends hides no other's results: FILE says how each
+# part ended, and holds the end of its log.
 set -eu
 HERE=$PWD
+START=$(date +%s)
 cd "$(dirname "$0")/.."
 PYTHON=${PYTHON:-python3}
-PARTS="tests gpu-transfer photos photos-uint8 small"
+PARTS="tests transfer-jpeg transfer-dct transfer-raw photos photos-uint8 small"
 WHEELS='' COLLECT='' JOIN='' PHOTOS='' SMALL='' OUT=$PWD/bench/results/local/gpu.json
 from_here() { case $1 in /*) echo "$1" ;; *) echo "$HERE/$1" ;; esac; }
 while [ $# -gt 0 ]; do
@@ -41,16 +46,19 @@ while [ $# -gt 0 ]; do
 done
 for part in $PARTS; do # before anything is installed
     case $part in
-    tests | gpu-transfer | photos | photos-uint8 | small) ;;
-    *) echo "gpu: no part is called $part (see the head of $0)" >&2 && exit 2 ;;
+    tests | transfer-jpeg | transfer-dct | transfer-raw | photos | photos-uint8 | small) continue ;;
+    tests-*) [ ! -e "tests/gpu/test_${part#tests-}.py" ] || continue ;;
     esac
+    echo "gpu: no part is called $part (see the head of $0)" >&2
+    exit 2
 done
 case ${CUDA:-13} in
 12) LIBRARIES="nvidia-dali-cuda120" EXTRAS=test,dali ;;
 *) LIBRARIES="nvidia-dali-cuda130 nvidia-nvjpeg>=13.2" EXTRAS=test,dali-cuda13 ;;
 esac
 # What fastload, tests/gpu and the suites import beyond what stands at --wheels.
-NEEDED="$LIBRARIES lmdb google-crc32c pytest>=9 pytest-timeout hypothesis psutil setuptools wheel"
+NEEDED="$LIBRARIES lmdb google-crc32c h5py opencv-python-headless click rich tqdm pip setuptools
+    wheel pytest>=9 pytest-timeout hypothesis psutil"
 
 collect() {
     mkdir -p "$COLLECT"
@@ -70,7 +78,7 @@ collect() {
     $pip wheel -q --no-deps -w "$COLLECT" prefetch_generator
     # shellcheck disable=SC2086
     $pip download -q --only-binary=:all: -d "$COLLECT" $NEEDED ${MORE:-}
-    rm -f "$COLLECT"/numpy-*.whl
+    rm -f "$COLLECT"/numpy-*.whl # torch's and torchvision's own stay as they are there
     mkdir "$COLLECT/pieces"
     (cd "$COLLECT" && tar -cf - ./*.whl) | split -b 50m - "$COLLECT/pieces/wheels.tar."
     (cd "$COLLECT/pieces" && sha256sum wheels.tar.* >SHA256)
@@ -106,7 +114,8 @@ CORE
     for wheel in "$WHEELS"/*.whl; do
         case $wheel in */fastload-*) ;; *) set -- "$@" "$wheel" ;; esac
     done
-    pip="$PYTHON -m pip --python $PY install -q --no-index --no-deps"
+    # pip runs out of its wheel: neither environment need have one.
+    pip="$PY $(echo "$WHEELS"/pip-*.whl)/pip install -q --no-index --no-deps"
     $pip "$@"
     FASTLOAD_NO_NATIVE=1 $pip --no-build-isolation -e .
 }
@@ -148,7 +157,17 @@ run() {
     echo "gpu: $name"
     begin=$(date +%s)
     code=0
-    timeout -s INT -k "${KILL_AFTER:-30}" "${LIMIT:-500}" "$@" >"$FOUND/$name.log" 2>&1 || code=$?
+    limit=${LIMIT:-500}
+    if [ -n "${BUDGET:-}" ]; then
+        left=$((START + BUDGET - ${KILL_AFTER:-30} - begin))
+        [ "$left" -ge "$limit" ] || limit=$left
+    fi
+    if [ "$limit" -le 0 ]; then
+        echo "not begun: BUDGET=$BUDGET is spent" >"$FOUND/$name.log"
+        code=124
+    else
+        timeout -s INT -k "${KILL_AFTER:-30}" "$limit" "$@" >"$FOUND/$name.log" 2>&1 || code=$?
+    fi
     echo "$code $(($(date +%s) - begin))" >"$FOUND/$name.status"
     tail -n 25 "$FOUND/$name.log"
 }
@@ -164,16 +183,21 @@ for part in $PARTS; do
     case $part in
     # Each file in a process of its own: one that dies takes only its own results along. Other
     # packages' warnings, and the plugins of pytest that they bring, are not what this is about.
-    tests)
-        rm -f "$FOUND"/tests-*
+    tests | tests-*)
+        [ "$part" != tests ] || rm -f "$FOUND"/tests-*
         for file in tests/gpu/test_*.py; do
             file=$(basename "$file" .py)
+            [ "$part" = tests ] || [ "$part" = "tests-${file#test_}" ] || continue
             run "tests-${file#test_}" env FASTLOAD_REQUIRE_CUDA=1 PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 \
                 PYTEST_PLUGINS=pytest_timeout "$PY" -m pytest "tests/gpu/$file.py" -v --long \
                 -W default --junitxml "$FOUND/tests-${file#test_}.xml"
         done
         ;;
-    gpu-transfer) measure "$part" gpu-transfer all ${PHOTOS:+--data "$PHOTOS"} ;;
+    transfer-*)
+        name=${part#transfer-}
+        measure "$part" gpu-transfer "$name-256-eager,$name-32-eager,$name-256-compiled,$name-32-compiled" \
+            ${PHOTOS:+--data "$PHOTOS"}
+        ;;
     photos | photos-uint8) measure "$part" gpu-decode "$part" ${PHOTOS:+--data "$PHOTOS"} ;;
     small) measure "$part" gpu-decode "$part" ${SMALL:+--data "$SMALL"} ;;
     esac

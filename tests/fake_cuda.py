@@ -12,7 +12,9 @@ import collections
 import contextlib
 import random
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,6 +34,8 @@ class FakeCuda:
         registered: pinned memory, address -> bytes.
         capturing: whether the current stream is being captured.
         fails: whether cudaHostRegister does.
+        full: whether torch's allocator of pinned memory is refused any.
+        pageable: copies out of memory that was not pinned.
         error: whether there is one that the next kernel would report.
         ended: what is let go of from now on, calls nothing.
     """
@@ -41,7 +45,9 @@ class FakeCuda:
         self.device = 0
         self.contexts, self.threads = set[int](), set[int]()
         self.registered: dict[int, int] = {}
-        self.capturing = self.fails = self.error = self.ended = False
+        self.capturing = self.fails = self.full = self.error = self.ended = False
+        self.pageable = 0
+        self.host = list[torch.Tensor]()  # what torch's allocator of pinned memory has given out
         self.streams: list[Stream] = []
         self.default = [Stream(self, index) for index in range(2)]
         self.current = list(self.default)
@@ -132,7 +138,7 @@ class Stream:
         self.cuda = cuda
         self.device = torch.device("cuda", index)
         self.queue = collections.deque[Callable[[], bool]]()
-        self.pool = SlabRing(10**6)
+        self.pool = SlabRing(10**6)  # reused at once: what is recorded is kept by ``recorded``
         cuda.streams.append(self)
         self.cuda_stream = len(cuda.streams)
         self.stream_id = 2 * self.cuda_stream + 1  # torch's own have odd numbers
@@ -142,6 +148,21 @@ class Stream:
         reached = event.recorded
         if reached is not None:
             self.queue.append(lambda: bool(reached))
+
+    def wait_stream(self, other: Stream) -> None:
+        event = Event(self.cuda)
+        event.record(other)
+        self.wait_event(event)
+
+    def recorded(self, tensor: torch.Tensor) -> None:
+        """As ``tensor.record_stream(self)``: its memory is not given out again before what this
+        stream holds when the tensor is let go of."""
+        memory = [tensor.detach()]
+
+        def let_go() -> None:
+            self.launch(memory.clear)
+
+        weakref.finalize(tensor, let_go).atexit = False
 
     def launch(self, work: Callable[[], object]) -> None:
         self.queue.append(lambda: (work(), True)[1])
@@ -197,6 +218,7 @@ class OnFakeCuda(cuda.Cuda):
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         stream, to, data = self.fake.current_stream(self.device), raw(target), raw(source)
         if not self.fake.holds(source.data_ptr()):
+            self.fake.pageable += 1
             data = data.copy()  # pageable memory is read before the call returns
 
         def copying() -> bool:
@@ -208,6 +230,23 @@ class OnFakeCuda(cuda.Cuda):
 
     def _forget_error(self) -> None:
         self.fake.error = False
+
+    def _holds(self, tensor: torch.Tensor) -> bool:
+        return True
+
+    def hand_over(self, mark: Any, tensors: Callable[[], Iterable[torch.Tensor]]) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "record_stream", lambda tensor, s: s.recorded(tensor))
+            super().hand_over(mark, tensors)
+
+    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
+        if self.fake.full:
+            cuda._refused("allocate", nbytes, "out of memory")
+            return None
+        memory = torch.empty(nbytes, dtype=torch.uint8)
+        self.fake.host.append(memory)
+        self.fake.registered[memory.data_ptr()] = nbytes
+        return memory
 
     def pinned(self, tensor: torch.Tensor) -> bool:
         return False
@@ -228,7 +267,7 @@ def fake_cuda(seed: int = 0) -> Iterator[FakeCuda]:
         patch.setattr(torch.cuda, "device", fake.device_context)
         patch.setattr(torch.cuda, "stream", fake.stream_context)
         patch.setattr(torch.cuda, "current_stream", fake.current_stream)
-        patch.setattr(torch.cuda, "get_allocator_backend", lambda: "native")
+        patch.setattr(cuda, "_refusals", {})
         patch.setattr(torch.cuda, "is_current_stream_capturing", fake.is_capturing)
         patch.setattr(accelerator, "check", lambda device: None)
         patch.setattr(accelerator, "make", OnFakeCuda)

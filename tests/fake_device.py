@@ -109,6 +109,9 @@ class FakeDevice:
         self.pins[memory.ctypes.data] = memory  # kept: a copy that comes too late reads garbage
         return True
 
+    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
+        return None
+
     def pinned(self, tensor: torch.Tensor) -> bool:
         return False
 

@@ -138,6 +138,29 @@ def test_auto_takes_the_one_that_is_clearly_faster(
     assert f"{cpu:,.0f} images/s decoded on the CPU" in str(choice)
 
 
+@pytest.mark.parametrize(("cpu", "measured"), [(19_000, 3), (21_000, 0)])
+def test_a_cpu_that_is_faster_than_any_step_leaves_the_gpu_unmeasured(
+    monkeypatch: Any, cpu: float, measured: int
+) -> None:
+    """The GPU is measured idle: in the loop, its decoder would slow the step."""
+    loads: list[float | None] = []
+
+    def make(decoding: Any) -> Any:
+        if decoding.engine.on_device:
+            loads.append(decoding.hw_decoder_load)
+            return 100_000.0
+        return cpu
+
+    monkeypatch.setattr(_decode_device, "rate", lambda decoder, batches, where: decoder)
+    monkeypatch.setattr(registry, "chosen", lambda engine, store: registry.NATIVE)
+    nbytes = 3 * 224 * 224
+    choice = measure(make, Source(), 8, torch.device("cuda:1"), nbytes)  # type: ignore[arg-type]
+    assert len(loads) == measured
+    assert (choice.device, choice.enough) == (("gpu", False) if measured else ("cpu", True))
+    assert ("the GPU was not measured" in str(choice)) == choice.enough
+    assert choice_of(state_of(choice)) == choice
+
+
 def test_a_library_that_cannot_decode_there_leaves_it_to_the_cpu(monkeypatch: Any) -> None:
     def rate(engine: registry.EngineKind, batches: Any, where: Any) -> float:
         if engine.on_device:

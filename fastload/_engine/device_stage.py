@@ -4,11 +4,16 @@ The engine gives levels (uint8), a quarter of the bytes of float32 on their way 
 Table, cast, memory format and erased rectangles are applied there, in a few operations per batch.
 The table is a lookup, not ``level * scale + offset``: a lookup is exact for every plan and every
 dtype, so the result is the CPU's bit for bit, and with 768 values it costs no more than the memory
-that it reads and writes. Noise in rectangles comes from the same counters as in the engines
-(``erasing.noise``), so it is the same too.
+that it reads and writes. On a CUDA device with Triton it is one kernel (``nvidia/fused_table.py``),
+elsewhere an index of every level and a selection by it. Noise in rectangles comes from the same
+counters as in the engines (``erasing.noise``), so it is the same too.
 """
 
 from __future__ import annotations
+
+import functools
+import logging
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -18,6 +23,42 @@ from .._transforms.pixels.erasing import Drawn
 from .._transforms.plan import Plan, as_torch
 
 _LOW = 0xFFFFFFFF
+
+_log = logging.getLogger("fastload")
+
+
+class LookUp(Protocol):
+    """``fused_table.look_up``."""
+
+    def __call__(
+        self, levels: torch.Tensor, table: torch.Tensor, *, nhwc: bool
+    ) -> torch.Tensor | None: ...
+
+
+@functools.cache
+def fused_look_up(device: torch.device) -> LookUp | None:
+    """The table as one kernel; None if ``device`` is no CUDA device or Triton does not run there.
+
+    Without Triton nothing is missing but speed. Where it is installed and fails, the log says why:
+    it needs a C compiler, for example.
+    """
+    if device.type != "cuda":
+        return None
+    try:
+        from .nvidia.fused_table import look_up
+
+        tried = look_up(
+            torch.zeros((1, 3, 1, 1), dtype=torch.uint8, device=device),
+            torch.zeros(768, device=device),
+            nhwc=True,
+        )
+    except ImportError:
+        return None
+    except Exception as error:  # noqa: BLE001 - of a compiler, a driver, or Triton itself
+        reason = " ".join(str(error).split())[:300]
+        _log.warning("Triton does not run on %s, so torch looks values up: %s", device, reason)
+        return None
+    return None if tried is None else look_up
 
 
 class DeviceStage:
@@ -38,8 +79,10 @@ class DeviceStage:
     ) -> None:
         self._nhwc = memory_format == torch.channels_last
         self._table: torch.Tensor | None = None
+        self._look_up: LookUp | None = None
         if plan.lut is not None:
             self._table = as_torch(plan.lut, plan.dtype).reshape(-1).to(device)
+            self._look_up = fused_look_up(device)
         offsets = 256 * torch.arange(plan.channels, dtype=torch.int32, device=device)
         self._offsets = offsets if self._nhwc else offsets.view(-1, 1, 1)
         self._fills = [as_torch(fill.values, plan.dtype).to(device) for fill in plan.erasing]
@@ -61,19 +104,27 @@ class DeviceStage:
             drawn: rectangles of these images (``sample_params.rectangles``); None: none.
             columns: ``drawn.columns()``, if it is on the device already.
         """
-        # Dimensions in the order of memory, so that everything below is dense.
-        levels = levels.permute(0, 2, 3, 1) if self._nhwc else levels
-        images = levels = levels.contiguous()
-        if self._table is not None:
-            index = levels + self._offsets
-            images = self._table.index_select(0, index.view(-1)).view(levels.shape)
-        images = images.permute(0, 3, 1, 2) if self._nhwc else images
+        images = self._values(levels)
         if drawn is not None and drawn.boxes.any():
             if columns is None:
                 columns = drawn.columns().to(levels.device, non_blocking=True)
             for e, values in enumerate(self._fills):
                 _erase(images, drawn.boxes[:, e], columns[e], values)
         return images
+
+    def _values(self, levels: torch.Tensor) -> torch.Tensor:
+        """The values of all levels, dense; the levels themselves if there is no table."""
+        if self._look_up is not None and self._table is not None:
+            values = self._look_up(levels, self._table, nhwc=self._nhwc)
+            if values is not None:
+                return values
+        # Dimensions in the order of memory, so that everything below is dense.
+        levels = levels.permute(0, 2, 3, 1) if self._nhwc else levels
+        images = levels = levels.contiguous()
+        if self._table is not None:
+            index = levels + self._offsets
+            images = self._table.index_select(0, index.view(-1)).view(levels.shape)
+        return images.permute(0, 3, 1, 2) if self._nhwc else images
 
 
 def _erase(

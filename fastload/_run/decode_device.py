@@ -2,7 +2,9 @@
 
 A GPU's decoder rounds differently, and it is not always faster: the CPU may be, with many cores,
 small images or DCT records. So "auto" decodes some of the user's data both ways before the first
-batch of a loader, and uses the GPU if it is clearly faster. The choice holds for the life of the
+batch of a loader, and uses the GPU if it is clearly faster. The GPU is idle then; in the loop a
+decoder takes some of it from the training step, and the CPU would take nothing. So the GPU is not
+even measured where the CPU is faster than any step. The choice holds for the life of the
 loader; it is saved in ``state_dict`` and in the file of ``tuned``, if there is one. So pixels never
 change in the middle of an epoch.
 """
@@ -41,6 +43,10 @@ found best on an A100, and all of them."""
 # The GPU must be faster by this factor, because the CPU's pixels are exact.
 _MARGIN = 1.1
 
+# 20,000 images of 224 x 224 a second, in bytes of their levels: no training step takes so many (a
+# ResNet-50 on an H100 takes about 3,000). From published figures; not measured here.
+_ANY_STEP_NBYTES_PER_S = 20_000 * 224 * 224 * 3
+
 # A rate is measured over so many batches, after so many for warm-up, or for so many seconds.
 _BATCHES, _WARM_UP, _SECONDS = 16, 3, 2.0
 
@@ -56,14 +62,21 @@ class Choice:
         device: "cpu" or "gpu".
         cpu_images_per_s, gpu_images_per_s: rates of decoding and moving to the device.
         hw_decoder_load: the fastest share of the images for the GPU's JPEG hardware.
+        enough: the CPU is faster than any training step, so the GPU was not measured (rate 0).
     """
 
     device: str
     cpu_images_per_s: float
     gpu_images_per_s: float
     hw_decoder_load: float
+    enough: bool = False
 
     def __str__(self) -> str:
+        if self.enough:
+            return (
+                f"{self.cpu_images_per_s:,.0f} images/s decoded on the CPU, more than any training "
+                "step takes, so the GPU was not measured"
+            )
         return (
             f"{self.cpu_images_per_s:,.0f} images/s decoded on the CPU, "
             f"{self.gpu_images_per_s:,.0f} on the GPU"
@@ -181,7 +194,7 @@ def settle(config: LoaderConfig, choice: Choice | None, source: Source) -> Choic
         )
         return registry.make_engine(decoding.engine.name, source.store, levels, options)
 
-    choice = measure(make, source, config.batch_size or _BATCH, device)
+    choice = measure(make, source, config.batch_size or _BATCH, device, levels.nbytes)
     if config.tuned is not None:
         keep_decoding(config.tuned, config.dataset, dataclasses.asdict(choice))
     return choice
@@ -192,6 +205,7 @@ def measure(
     source: Source,
     batch_size: int,
     device: torch.device,
+    nbytes: int | None = None,
 ) -> Choice:
     """Measure how fast the CPU and ``device`` decode some of the user's data.
 
@@ -199,9 +213,18 @@ def measure(
         make: makes a decoder of ``source``.
         batch_size: images to decode at a time.
         device: where batches must arrive.
+        nbytes: of the levels of an image; None: not known.
     """
     cpu = Decoding(engine=registry.chosen("auto", source.store), device=torch.device("cpu"))
     on_cpu = rate(make(cpu), _some(source, batch_size), device)
+    if nbytes is not None and on_cpu * nbytes >= _ANY_STEP_NBYTES_PER_S:
+        return Choice(
+            device="cpu",
+            cpu_images_per_s=on_cpu,
+            gpu_images_per_s=0.0,
+            hw_decoder_load=HW_DECODER_LOADS[0],
+            enough=True,
+        )
     best, best_load = 0.0, HW_DECODER_LOADS[0]
     for load in HW_DECODER_LOADS:
         gpu = Decoding(engine=registry.device_engine(), device=device, hw_decoder_load=load)

@@ -27,24 +27,87 @@ class PackedError(Exception):
 def test_transfer_packs_every_set_of_images_into_a_store_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packed: list[Path] = []
+    packed: list[tuple[Path, str | None]] = []
     work = SimpleNamespace(images="", stores=str(tmp_path / "stores"))
 
-    def pack(images: str, path: Path) -> None:
+    def pack(images: str, path: Path, *, encode: str | None) -> None:
         assert path.parent.is_dir() and not path.exists()
         path.touch()
-        packed.append(path)
+        packed.append((path, encode))
         raise PackedError
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(gpu_transfer, "imagenet", lambda *given: work)
     monkeypatch.setattr(gpu_transfer, "pack", pack)
-    options: Any = SimpleNamespace(toy=True, fresh=True, cache=tmp_path)
-    for images in ("toy", "given", "toy"):  # the second time it is there and begun again
+    suite = gpu_transfer.GpuTransfer()
+    options: Any = SimpleNamespace(toy=True, fresh=True, cache=tmp_path, loaders=suite.known())
+    for variant, images in [
+        ("jpeg-256-eager", "toy"),
+        ("jpeg-32-compiled", "given"),
+        ("jpeg-32-eager", "toy"),  # it is there and begun again
+        ("dct-32-eager", "toy"),
+        ("raw-32-eager", "toy"),
+    ]:
         work.images = f"/images/{images}"
         with pytest.raises(PackedError):
-            gpu_transfer.GpuTransfer().run("resnet50", options)
-    assert packed[0] == packed[2] != packed[1]
+            suite.run(variant, options)
+    paths = [path for path, _ in packed]
+    assert paths[0] == paths[2] and len(set(paths)) == 4
+    assert [encode for _, encode in packed] == [None, None, None, "dct", None]
+
+
+def test_transfer_measures_every_store_batch_and_mode() -> None:
+    variants = set(gpu_transfer.GpuTransfer.variants)
+    assert variants == {
+        f"{images}-{batch}-{mode}"
+        for images in ("jpeg", "dct", "raw")
+        for batch in (32, 256)
+        for mode in ("eager", "compiled")
+    }
+
+
+class Counted(torch.nn.Module):
+    """A network that counts its steps, and how often it saw the batch that is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 10)
+        self.seen: list[float] = []
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.seen.append(float(images.double().sum()))
+        found: torch.Tensor = self.layer(images.mean(dim=(2, 3)))
+        return found
+
+
+def test_transfer_times_fed_steps_behind_what_was_ahead(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the CPU, which shows that it runs; every other row is a measurement of a device."""
+    times: list[int] = []
+    network = Counted()
+
+    def clock() -> float:
+        times.append(len(network.seen))
+        return float(len(times))
+
+    monkeypatch.setattr(gpu_transfer, "time", SimpleNamespace(perf_counter=clock))
+    shares, alone = gpu_transfer.speeds(
+        store, network, torch.device("cpu"), batch=2, steps=3, rounds=2, threads=1, size=16
+    )
+    assert shares == [1.0, 1.0] and alone == [1 / 3, 1 / 3]  # by the clock above
+    whole = gpu_transfer._UNTIMED + 3
+    assert times == [n for k in range(6) for n in (whole * k + 8, whole * (k + 1))]
+    there = network.seen[0]
+    for k in range(0, 6, 2):  # the batch that is there, and then only others
+        assert set(network.seen[whole * k : whole * (k + 1)]) == {there}
+        fed = network.seen[whole * (k + 1) : whole * (k + 2)]
+        assert len(set(fed)) > 4
+
+
+def test_transfer_times_at_least_500_fed_steps() -> None:
+    for rounds in range(1, 9):
+        assert rounds * -(-gpu_transfer._STEPS // rounds) >= 500
 
 
 def test_script_takes_paths_from_where_it_is_called(tmp_path: Path) -> None:
@@ -76,7 +139,10 @@ case "$*" in
     <failure message="no copy"/></testcase><testcase classname="t" name="c"><skipped
     message="needs two CUDA devices"/></testcase></testsuite></testsuites>' >"$last"
     exit 1 ;;
-*gpu-transfer*) trap "" INT; exec sleep 60 ;;
+*jpeg-256-eager*) trap "" INT; exec sleep 60 ;;
+*gpu-transfer*)
+    while [ "$1" != --json ]; do shift; done
+    echo '[{{"suite": "gpu-transfer", "median": 1}}]' >"$2" ;;
 *gpu-decode*)
     while [ "$1" != --json ]; do shift; done
     echo '[{{"suite": "gpu-decode", "median": 1}}]' >"$2" ;;
@@ -92,12 +158,33 @@ esac
     ended = {name: part["ended"] for name, part in found["parts"].items()}
     assert ended.pop("tests-decode") in ("with 139", "with -11")
     assert ended.pop("tests-transfer") == "with 1"
-    assert ended.pop("gpu-transfer") == "at its time limit"
+    assert ended.pop("transfer-jpeg") == "at its time limit"
     assert set(ended.values()) == {"well"}
     assert found["parts"]["tests-transfer"]["log"] == "one thing was wrong\n"
     skipped = {gpu_report.ONE_DEVICE: 1}
     assert found["tests"] == {"passed": 1, "failed": {"t::b": "no copy"}, "skipped": skipped}
-    assert [row["suite"] for row in found["rows"]] == ["gpu-decode"] * 3
+    rows = [row["suite"] for row in found["rows"]]
+    assert rows == ["gpu-decode"] * 3 + ["gpu-transfer"] * 2
+
+
+@pytest.mark.parametrize(("budget", "ended"), [("0", "at its time limit"), ("1000", "well")])
+def test_a_budget_ends_the_whole_command_and_a_file_of_tests_is_a_part(
+    tmp_path: Path, budget: str, ended: str
+) -> None:
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(
+        f'#!/bin/sh\ncase "$*" in *bench.gpu_report*) exec {sys.executable} "$@" ;; esac\n'
+    )
+    python.chmod(0o755)
+    env = {**os.environ, "GPU_VENV": str(tmp_path / "venv"), "BUDGET": budget}
+    command = ["sh", ROOT / "bench" / "gpu.sh", "--out", tmp_path / "gpu.json"]
+    part = ["--part", "tests-stress"]
+    subprocess.run([*command, *part], env=env, timeout=120, capture_output=True)
+    found = json.loads((tmp_path / "gpu.json").read_text())
+    assert {name: part["ended"] for name, part in found["parts"].items()} == {"tests-stress": ended}
+    done = subprocess.run([*command, "--part", "tests-none"], env=env, capture_output=True)
+    assert done.returncode == 2 and b"no part is called tests-none" in done.stderr
 
 
 @pytest.mark.parametrize("skipped", [gpu_report.ONE_DEVICE, "nvidia-dali is not installed"])

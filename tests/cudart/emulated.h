@@ -30,7 +30,6 @@ constexpr size_t kMemory = size_t{4} << 30;  // of each device
 constexpr size_t kPage = size_t{2} << 20;
 
 struct Stream;
-struct Graph;
 
 // A point of a stream that an event was recorded at.
 struct Point {
@@ -38,7 +37,6 @@ struct Point {
   uint64_t number;  // of the operation behind which it is
   bool reached = false;
   std::chrono::steady_clock::time_point at{};
-  std::shared_ptr<Graph> graph = nullptr;  // recorded while that one was captured
 };
 
 struct Operation {
@@ -56,18 +54,8 @@ struct Stream {
   std::condition_variable wake;           // there is something in the queue, or the host waits
   uint64_t put = 0, done = 0, urged = 0;  // operations; up to which one the host waits for
   bool started = false, gone = false;
-  std::shared_ptr<Graph> capture;
   std::mt19937_64 random;
   int pace = 0, steps = 0;  // how late it is now, and for how many more operations
-};
-
-// What was put into a stream while it was captured, in that order.
-struct Graph {
-  uint64_t id;
-  cudaStreamCaptureMode mode;
-  std::thread::id thread;
-  bool broken = false;
-  std::vector<Operation> nodes;
 };
 
 struct Device {
@@ -89,7 +77,6 @@ struct State {
   pid_t pid;
   uint64_t seed;
   std::string pace;
-  std::vector<std::shared_ptr<Graph>> captures;  // under way
 };
 
 State& state();
@@ -109,7 +96,6 @@ std::shared_ptr<Point> put(Stream* stream, Operation operation);
 void urge(Stream* stream, uint64_t number);
 cudaError_t wait(Lock& lock, std::shared_ptr<Point> point);
 cudaError_t wait_all(Lock& lock, int device);
-cudaError_t unsafe();  // what must not be called while somebody captures
 
 // --- memory (the lock is held) ---
 void* shadow(const void* address);

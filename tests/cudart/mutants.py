@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import queue
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -65,13 +67,6 @@ def _no_hand_over(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cuda.Cuda, "hand_over", lambda self, mark, tensors: None)
 
 
-def _no_follow(patch: pytest.MonkeyPatch) -> None:
-    def follow(self: Any) -> None:
-        self._home = self._caller = torch.cuda.current_stream()
-
-    patch.setattr(cuda.Cuda, "follow", follow)
-
-
 def _slabs_back_at_once(patch: pytest.MonkeyPatch) -> None:
     add: Any = _InFlight.add
     patch.setattr(_InFlight, "add", lambda self, mark, held, done: add(self, mark, [], done))
@@ -86,7 +81,45 @@ def test_memory_let_go_of_in_another_stream_has_to_be_recorded(
     assert any(wrong(streams) for _ in range(10))
 
 
-@pytest.mark.parametrize("leave_out", [_no_hand_over, _no_follow, _slabs_back_at_once])
+def wrong_elsewhere() -> int:
+    """The same, where one thread iterates and another one trains, in one stream."""
+    found = torch.zeros((), dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()
+    _emulated.emulated_faults()
+    handed = queue.Queue[tuple[int, torch.Tensor] | None]()
+
+    def train() -> None:
+        while (item := handed.get()) is not None:
+            number, batch = item
+            torch.cuda._sleep(4_000_000)
+            expected = torch.arange(16, device="cuda") + 16 * number
+            found.add_((batch != expected[:, None]).sum())
+            del batch, item
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        for _ in range(6):
+            for item in enumerate(FastLoader(Rows(), 16, device="cuda", prefetch_device=1)):
+                handed.put(item)
+                del item
+    finally:
+        handed.put(None)
+        trainer.join()
+    torch.cuda.synchronize()
+    gc.collect()
+    return int(found.item()) + int(_emulated.emulated_faults())
+
+
+def test_memory_that_another_thread_trains_on_has_to_be_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert wrong_elsewhere() == 0
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
+    assert any(wrong_elsewhere() for _ in range(10))
+
+
+@pytest.mark.parametrize("leave_out", [_no_hand_over, _slabs_back_at_once])
 def test_what_is_left_out_is_seen(
     leave_out: Patch, monkeypatch: pytest.MonkeyPatch, streams: list[torch.cuda.Stream]
 ) -> None:

@@ -263,7 +263,7 @@ extern "C" int emulated_launch(cudaStream_t handle, void (*function)(int64_t), i
   Stream* stream = stream_of(handle);
   if (!stream || stream->device != current()) return cudaErrorInvalidResourceHandle;
   put(stream, {[=] { function(number); }, nullptr, nullptr});
-  return stream->capture ? -1 : 0;
+  return 0;
 }
 
 // How many faults there were; from now on they are counted.

@@ -59,7 +59,7 @@ void work(Stream* stream) {
       operation.recorded->reached = true;
       operation.recorded->at = Clock::now();
     }
-    // Its captures go when the lock is free: they may call back.
+    // What it holds goes when the lock is free: that may call back.
     Operation over = std::move(operation);
     stream->queue.pop_front();
     if (s.waiting) s.reached.notify_all();
@@ -98,11 +98,6 @@ std::shared_ptr<Point> put(Stream* stream, Operation operation) {
   point->stream = stream;
   point->reached = state().ended;  // then nothing runs any more
   if (state().ended) return point;
-  if (stream->capture) {
-    point->graph = stream->capture;
-    stream->capture->nodes.push_back(std::move(operation));
-    return point;
-  }
   point->number = ++stream->put;
   stream->queue.push_back(std::move(operation));
   if (!stream->started) {
@@ -128,7 +123,6 @@ void urge(Stream* stream, uint64_t number) {
 }
 
 cudaError_t wait(Lock& lock, std::shared_ptr<Point> point) {
-  if (point->graph) return cudaErrorCapturedEvent;
   urge(point->stream, point->number);
   until_reached(lock, *point);
   return cudaSuccess;
@@ -159,7 +153,6 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags, i
   BEGIN;
   // The others would wait for the legacy stream by themselves, which torch's never do.
   if (flags != cudaStreamNonBlocking) return said(cudaErrorNotSupported);
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
   touch();
   *stream = reinterpret_cast<cudaStream_t>(make_stream(current(), priority));
   return cudaSuccess;
@@ -198,9 +191,6 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   BEGIN;
   Stream* stream = stream_of(handle);
   if (!stream) return said(cudaErrorInvalidResourceHandle);
-  if (stream->capture) stream->capture->broken = true;
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
-  if (stream->capture) return said(cudaErrorStreamCaptureUnsupported);
   return said(wait(lock, put(stream, {})));
 }
 
@@ -208,7 +198,6 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
   BEGIN;
   Stream* stream = stream_of(handle);
   if (!stream) return said(cudaErrorInvalidResourceHandle);
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
   if (stream->done == stream->put) return cudaSuccess;
   if (stream->random() % 8 == 0) urge(stream, stream->done + 1);
   return cudaErrorNotReady;
@@ -216,7 +205,6 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 
 cudaError_t cudaDeviceSynchronize() {
   BEGIN;
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
   touch();
   return said(wait_all(lock, current()));
 }
@@ -227,11 +215,6 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
   if (!stream) return said(cudaErrorInvalidResourceHandle);
   auto point = event_of(event)->point;
   if (!point) return cudaSuccess;  // never recorded
-  if (point->graph) {
-    if (!stream->capture) stream->capture = point->graph;  // joins it
-    return stream->capture == point->graph ? cudaSuccess : said(cudaErrorStreamCaptureMerge);
-  }
-  if (stream->capture) return said(cudaErrorStreamCaptureIsolation);
   put(stream, {{}, point, nullptr});
   return cudaSuccess;
 }
@@ -255,6 +238,29 @@ cudaError_t cudaStreamAddCallback(cudaStream_t stream, cudaStreamCallback_t call
     call->callback(call->stream, cudaSuccess, call->data);
   };
   return cudaLaunchHostFunc(stream, run, new Call{stream, callback, data});
+}
+
+// Nothing is ever captured.
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  *status = cudaStreamCaptureStatusNone;
+  return usable();
+}
+
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, cudaStreamCaptureStatus* status,
+                                     unsigned long long*, cudaGraph_t* graph,
+                                     const cudaGraphNode_t** dependencies, const cudaGraphEdgeData** edges,
+                                     size_t* count) {
+  if (graph) *graph = nullptr;
+  if (dependencies) *dependencies = nullptr;
+  if (edges) *edges = nullptr;
+  if (count) *count = 0;
+  return cudaStreamIsCapturing(stream, status);
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  static thread_local cudaStreamCaptureMode now = cudaStreamCaptureModeGlobal;
+  std::swap(*mode, now);
+  return usable();
 }
 
 // --- events ---
@@ -293,9 +299,7 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 cudaError_t cudaEventQuery(cudaEvent_t handle) {
   BEGIN;
   auto point = event_of(handle)->point;
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
   if (!point || point->reached) return cudaSuccess;
-  if (point->graph) return said(cudaErrorCapturedEvent);
   // Who asks again and again gets there, and who asks once learns nothing by asking.
   if (point->stream->random() % 8 == 0) urge(point->stream, point->number);
   return cudaErrorNotReady;
@@ -303,7 +307,6 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
   BEGIN;
-  if (cudaError_t forbidden = unsafe()) return said(forbidden);
   auto point = event_of(handle)->point;
   return point ? said(wait(lock, point)) : cudaSuccess;
 }

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(600)
 HERE = Path(__file__).resolve().parent
 # By the names that torch looks for the driver and its management by.
 LIBRARIES = {
-    "libcuda.so.1": ["graphs.cpp", "memory.cpp", "runtime.cpp", "streams.cpp"],
+    "libcuda.so.1": ["memory.cpp", "runtime.cpp", "streams.cpp"],
     "libnvidia-ml.so.1": ["nvml.cpp"],
 }
 # CUPTI watches a real driver, and DALI decodes on a real device.

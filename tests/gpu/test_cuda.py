@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import os
+import queue
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from torchvision import transforms as v1
 from batches import TRAIN
 from bench.gpu_report import ONE_DEVICE
 from fastload import FastLoader, UsageError
+from fastload._base.devices import cuda
 from fastload._base.devices.cuda import Cuda
 from fastload._base.slabs import _allocate
 
@@ -60,15 +63,35 @@ def test_memory_is_registered_once_and_given_back() -> None:
         assert device.memory()["pinned_MB"] == 0
 
 
-def test_memory_that_is_registered_already_leaves_no_error_behind() -> None:
+def test_memory_that_is_registered_already_is_said_and_leaves_no_error_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda, "_refusals", {})
     memory = _allocate(1 << 20)
     cudart: Any = torch.cuda.cudart()
     assert int(cudart.cudaHostRegister(memory.ctypes.data, memory.nbytes, 1)) == 0
     try:
-        assert not Cuda(torch.device("cuda")).pin(memory)
+        with pytest.warns(UserWarning, match="CUDA refused to pin 1.0 MB of fastload's memory"):
+            assert not Cuda(torch.device("cuda")).pin(memory)
         assert torch.ones(3, device="cuda").sum().item() == 3
     finally:
         assert int(cudart.cudaHostUnregister(memory.ctypes.data)) == 0
+
+
+def test_without_registered_memory_batches_come_out_of_torchs_pinned_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Cuda, "pin", lambda self, memory: False)
+    loader = FastLoader(rows(), 64, device="cuda")
+    for _ in range(2):
+        found = []
+        for number, (batch,) in enumerate(loader):
+            torch.cuda._sleep(1_000_000)
+            found.append(right(batch, number))
+            del batch
+        assert torch.stack(found).all().item()
+    slab = loader._resources.mover[1]._staging_slab(1 << 20)
+    assert slab is not None and slab.is_pinned()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -109,6 +132,51 @@ def test_batches_let_go_of_in_one_stream_after_another() -> None:
                 del batch
     torch.cuda.synchronize()
     assert torch.stack(found).all()
+
+
+def test_a_loader_iterated_in_one_thread_feeds_steps_in_another() -> None:
+    """A step may be queued, and its batch freed, while the loader makes the next one."""
+    handed = queue.Queue[tuple[int, torch.Tensor] | None](2)
+    found: list[torch.Tensor] = []
+
+    def train() -> None:
+        while (item := handed.get()) is not None:
+            number, batch = item
+            torch.cuda._sleep(4_000_000)
+            found.append(right(batch, number))
+            del batch, item
+
+    trainer = threading.Thread(target=train)
+    trainer.start()
+    try:
+        for _ in range(3):
+            for number, (batch,) in enumerate(FastLoader(rows(), 64, device="cuda")):
+                handed.put((number, batch))
+                del batch
+    finally:
+        handed.put(None)
+        trainer.join()
+    assert len(found) == 24 and torch.stack(found).all().item()
+
+
+def test_an_early_end_and_empty_cache_leave_a_running_step_its_batch() -> None:
+    """With expandable segments, free memory is unmapped after waiting for recorded streams only."""
+    _run(
+        """
+        for _ in range(3):
+            for i, (batch,) in enumerate(FastLoader(rows(), 64, device="cuda")):
+                if i == 2:
+                    torch.cuda._sleep(400_000_000)  # longer than the iterator takes to end
+                found = batch.sum()
+                del batch
+                if i == 2:
+                    break
+            torch.cuda.empty_cache()
+            assert found.item() == 40_000 * sum(range(128, 192))
+        """,
+        PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True",
+        PYTORCH_ALLOC_CONF="expandable_segments:True",
+    )
 
 
 def test_memory_is_flat_where_the_last_batch_is_smaller() -> None:

@@ -50,6 +50,12 @@ class Accelerator(Protocol):
         The memory is unpinned when the array is freed.
         """
 
+    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
+        """Pinned memory that the device's runtime allocates, uint8 (nbytes,); None if it cannot.
+
+        For memory that ``pin`` refuses. It may be freed while a copy from it runs.
+        """
+
     def pinned(self, tensor: torch.Tensor) -> bool:
         """Whether the tensor's memory was pinned elsewhere."""
 
@@ -164,6 +170,10 @@ class Plain:
     def pin(self, memory: np.ndarray) -> bool:
         """Unsupported."""
         return False
+
+    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
+        """Unsupported."""
+        return None
 
     def pinned(self, tensor: torch.Tensor) -> bool:
         """Unsupported."""

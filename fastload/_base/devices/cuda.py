@@ -8,15 +8,20 @@ import mmap
 import os
 import sys
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from ...errors import UsageError
+from .. import callers
 from .accelerator import Mark
+
+Pinning = Literal["register", "allocate"]
+"""Two ways of pinning memory: register memory of ours, or have torch allocate it."""
 
 # Without types in torch: calling them is an error for mypy --strict.
 Event: Any = torch.cuda.Event
@@ -56,6 +61,36 @@ def stream_for(device: torch.device, owner: object) -> torch.cuda.Stream:
         if _owners.setdefault((stream.device.index, stream.cuda_stream), owner) is owner:
             break
     return stream
+
+
+_refusals = dict[Pinning, str]()
+
+
+def refusals() -> Mapping[Pinning, str]:
+    """Which ways of pinning memory CUDA has refused in this process, and its errors."""
+    return _refusals
+
+
+def _refused(how: Pinning, nbytes: int, error: str) -> None:
+    """Note a refusal, and warn about the first one of its kind in this process."""
+    if how in _refusals:
+        return
+    _refusals[how] = error
+    megabytes = f"{nbytes / 1e6:,.1f} MB"
+    if how == "register":
+        what = (
+            f"CUDA refused to pin {megabytes} of fastload's memory ({error}): batches are copied "
+            "once more, into pinned memory that torch allocates"
+        )
+    else:
+        what = (
+            f"CUDA refused to allocate {megabytes} of pinned memory ({error}): batches are copied "
+            "from pageable memory, and the training loop waits for each copy"
+        )
+    warnings.warn(
+        f"{what}. Check the limit on locked memory (ulimit -l) and how much memory is free",
+        stacklevel=callers.stacklevel(),
+    )
 
 
 class _CudaMark:
@@ -104,11 +139,13 @@ class Cuda:
     """A CUDA device with one side stream, created once.
 
     The memory of batches comes from torch's caching allocator and belongs to the side stream. The
-    caller may free it at any time: later work in the side stream starts after all work that the
-    caller's stream held (``follow``), so after its last use of the memory.
-    ``Tensor.record_stream`` would be safe too, but then memory is reused only after the device has
-    caught up, and grows while the host runs ahead. It is called only if batches go to another
-    stream than the first one, or if the allocator does not assign memory to streams.
+    caller may free it at any time and in any thread: ``hand_over`` records the caller's stream on
+    it, so the allocator neither reuses nor unmaps it before the work that this stream holds when
+    the memory is freed. ``follow`` alone would not be enough: it orders the side stream after what
+    the caller's stream holds when ``next`` begins. Another thread may queue a step and free its
+    batch after that, and ``torch.cuda.empty_cache`` with expandable segments waits only for streams
+    that were recorded. The price is a few more batches of device memory, as memory is reused only
+    after the device has caught up; ``transfer.py`` bounds how far the host runs ahead.
     """
 
     overlaps = True
@@ -118,11 +155,7 @@ class Cuda:
         self.device = torch.device("cuda", index)
         self._side = stream_for(self.device, self)
         self._clock = _Clock(self._side)
-        # cudaMallocAsync gives memory that is free in one stream to any other.
-        self._shared = torch.cuda.get_allocator_backend() != "native"
-        self._home: torch.cuda.Stream | None = None  # the caller's first stream that lasts
         self._caller: torch.cuda.Stream | None = None  # the caller's current stream
-        self._events: dict[int, Event] = {}
         self._pins: dict[int, bool] = {}  # address -> whether it could be pinned
         self._pinned_nbytes = 0
         # To be unregistered: the address, and the object that keeps the memory mapped until then.
@@ -150,7 +183,21 @@ class Cuda:
             self._pinned_nbytes += memory.nbytes * self._pins[address]
             gone = weakref.finalize(memory, self._unpin, address, memory.nbytes, base)
             gone.atexit = False  # the end of the process unregisters it
+            if not self._pins[address]:
+                _refused("register", memory.nbytes, f"CUDA error {int(status)}")
         return self._pins[address]
+
+    def pinned_memory(self, nbytes: int) -> torch.Tensor | None:
+        """As in the contract, from torch's pinned allocator.
+
+        A copy from it may still run when it is freed: the allocator notes the copy's stream.
+        """
+        try:
+            with torch.cuda.device(self.device):
+                return torch.empty(nbytes, dtype=torch.uint8, device="cpu", pin_memory=True)
+        except RuntimeError as error:  # torch has cleared CUDA's error
+            _refused("allocate", nbytes, str(error).partition("\n")[0])
+            return None
 
     def _forget_error(self) -> None:
         """Clear the runtime's last error, which it would report for the caller's next kernel."""
@@ -199,21 +246,8 @@ class Cuda:
                 "capture, and copy it into the tensor that the graph reads"
             )
         self._unregister()
-        current = torch.cuda.current_stream(self.device)
-        if self._home is None:
-            # A stream that the program created itself may be destroyed (its id is its address, an
-            # even number); torch's streams never are.
-            lasts = current.stream_id == 0 or current.stream_id % 2
-            self._home = current if lasts else torch.cuda.default_stream(self.device)
-        self._caller = current
-        for stream in {self._home, current}:
-            event = self._events.get(stream.stream_id)
-            if event is None:
-                event = Event()
-                if stream.stream_id % 2 or stream == self._home:
-                    self._events[stream.stream_id] = event
-            event.record(stream)
-            self._side.wait_event(event)
+        self._caller = torch.cuda.current_stream(self.device)
+        self._side.wait_stream(self._caller)
 
     def side(self) -> contextlib.AbstractContextManager[object]:
         """As in the contract."""
@@ -226,6 +260,9 @@ class Cuda:
     def copy(self, target: torch.Tensor, source: torch.Tensor) -> None:
         """As in the contract."""
         target.copy_(source, non_blocking=True)
+
+    def _holds(self, tensor: torch.Tensor) -> bool:
+        return tensor.device == self.device
 
     def adopt(self, tensor: torch.Tensor) -> None:
         """As in the contract. ``follow`` does not order the stream that the memory belongs to."""
@@ -243,10 +280,9 @@ class Cuda:
         assert isinstance(mark, _CudaMark)
         current = torch.cuda.current_stream(self.device)
         current.wait_event(mark.event)
-        if current != self._home or self._shared:
-            for tensor in tensors():
-                if tensor.device == self.device:
-                    tensor.record_stream(current)
+        for tensor in tensors():
+            if self._holds(tensor):
+                tensor.record_stream(current)
 
     def random_state(self) -> torch.Tensor:
         """As in the contract."""

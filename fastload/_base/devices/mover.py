@@ -69,6 +69,7 @@ class Mover:
         self._staging = SlabRing(self.ahead + 2)
         self._staging.steady = True
         self._largest = 0
+        self._refused = False  # whether a staging slab could not be pinned
 
     @property
     def staged(self) -> int:
@@ -120,10 +121,8 @@ class Mover:
         # Never smaller than before, and with some room, because batches of text differ in size.
         if nbytes > self._largest:
             self._largest = nbytes + nbytes // 8
-        slab, view = self._staging.lease((self._largest,), torch.uint8, (1,))
-        memory = self._staging.memory_at(slab.data_ptr())
-        del view
-        if memory is None or not self.accelerator.pin(memory):
+        slab = self._staging_slab(self._largest)
+        if slab is None:
             return {}
         held.append(slab)
         staged, at = {}, 0
@@ -133,6 +132,20 @@ class Mover:
             staged[id(tensor)] = part.as_strided(like.shape, like.stride()).copy_(tensor)
             at += -(-tensor.nbytes // _ALIGNED) * _ALIGNED
         return staged
+
+    def _staging_slab(self, nbytes: int) -> torch.Tensor | None:
+        """A pinned slab, uint8 (nbytes,); None if no memory can be pinned.
+
+        After a refusal they come from the device's runtime, which needs up to twice the memory.
+        """
+        if not self._refused:
+            slab, _ = self._staging.lease((nbytes,), torch.uint8, (1,))
+            memory = self._staging.memory_at(slab.data_ptr())
+            if memory is not None and self.accelerator.pin(memory):
+                return slab
+            self._refused = True
+            self._staging = self._staging.another()  # what was refused is freed
+        return self.accelerator.pinned_memory(nbytes)
 
     def _pinned(self, tensor: torch.Tensor) -> bool:
         for ring in self.rings:

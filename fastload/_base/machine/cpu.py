@@ -10,9 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-from . import cgroup
+from . import cgroup, ranks
 
 _WAITING_NS = 5_000_000  # between two measurements of Waiting
+
+_LAUNCHING = 2  # CPUs for the threads that keep a device busy. Not measured on a GPU yet.
 
 _SCHEDSTAT = "/proc/thread-self/schedstat"
 _MAPS = Path("/proc/self/maps")
@@ -98,20 +100,20 @@ class Waiting:
         return int(self._share * took_ns)
 
 
-def available() -> int:
-    """CPUs for one loader: affinity and control-group quota, divided by the ranks of this node.
+def available(*, device: bool = False) -> int:
+    """CPUs for one loader: affinity and control-group quota, divided by the ranks of this machine.
 
-    The number of ranks is ``LOCAL_WORLD_SIZE``, which torchrun sets.
+    Args:
+        device: batches go to a device: leaves two CPUs to the training process, whose threads
+            launch kernels and run the backward pass, but not more than half of the CPUs.
     """
     affinity = getattr(os, "sched_getaffinity", None)
     cpus: float = len(affinity(0)) if affinity else os.cpu_count() or 1
     limit = quota()
     if limit is not None:
         cpus = min(cpus, math.ceil(limit))
-    ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    if ranks.isdigit() and int(ranks) > 1:
-        cpus = cpus // int(ranks)
-    return max(1, int(cpus))
+    mine = max(1, int(cpus // ranks.local()))
+    return max(mine - _LAUNCHING, (mine + 1) // 2) if device else mine
 
 
 def one_thread() -> None:

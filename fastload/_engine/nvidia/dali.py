@@ -219,6 +219,8 @@ class DaliEngine(ImageEngine):
 class _DaliTicket(Ticket):
     """A batch that DALI fills, beside the engine of the samples that it is not given.
 
+    A batch with errors is in host memory, any other where the engine decodes.
+
     Attributes:
         given: int64, positions in the batch of the samples that DALI gets.
     """
@@ -262,9 +264,14 @@ class _DaliTicket(Ticket):
     def settle(self) -> tuple[torch.Tensor, dict[int, DataError]]:
         """As in the contract."""
         pixels, errors = self._pixels()
+        made = self._engine.finished(pixels, self.batch)
         if not errors:
             self._engine.verified(self.batch)
-        return self._engine.finished(pixels, self.batch), errors
+            return made, errors
+        # The caller picks the good samples out, on a thread whose current stream knows nothing of
+        # this batch. In host memory no stream is needed; such batches are few.
+        with self._engine.on_stream():
+            return made.cpu(), errors
 
     def cancel(self) -> None:
         """As in the contract."""

@@ -207,6 +207,24 @@ def _how(config: LoaderConfig, route: Route) -> str:
     else:
         origin = "each batch is copied into"
     return (
-        f"copied on a side stream, {config.prefetch_device} batches ahead, from pinned slabs that "
-        f"{origin}; pin_memory has no effect"
+        f"copied on a side stream, {config.prefetch_device} batches ahead, "
+        f"{_pinned(origin)}; pin_memory has no effect"
     )
+
+
+def _pinned(origin: str) -> str:
+    """What memory the copies come from, in words; ``origin``: who fills the slabs."""
+    from ..._base.devices.cuda import refusals
+
+    refused = refusals()
+    if "allocate" in refused:
+        return (
+            f"from pageable slabs that {origin}, so the loop waits for each copy: in this process "
+            f"CUDA refused to pin memory ({refused['allocate']})"
+        )
+    if "register" in refused:
+        return (
+            f"from slabs that {origin}, by way of pinned memory of torch's for those that CUDA "
+            f"refused to pin in this process ({refused['register']})"
+        )
+    return f"from pinned slabs that {origin}"
