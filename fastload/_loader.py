@@ -335,7 +335,7 @@ class FastLoader(DataLoader[Sample]):
         elif num_workers is None:
             # Rows of tensors are copied in the call to next, so that a batch shows changes made
             # to the tensors before it.
-            num_workers = cpu.available() if self._threads else 0
+            num_workers = cpu.available(device=config.accelerated) if self._threads else 0
         # Attributes have the names of the arguments: trainers read them to rebuild the loader.
         for name in OURS:
             setattr(self, name, getattr(config, name))
@@ -375,16 +375,20 @@ class FastLoader(DataLoader[Sample]):
             **arguments,
         )
 
-    def _config(self) -> LoaderConfig:
-        """The arguments as they are now: attributes may have been set since ``__init__``."""
+    def _config(self, *, begin: bool = False) -> LoaderConfig:
+        """The arguments as they are now: attributes may have been set since ``__init__``.
+
+        ``begin``: for an epoch that begins.
+        """
         given = {name: getattr(self, name) for name in ARGUMENTS}
         given["collate_fn"] = accelerate.collate_of(self.collate_fn)
-        return LoaderConfig(
+        config = LoaderConfig(
             **given,
             own_order=self._own_order,
             left_out=self._left_out,
             prepared=accelerate.prepared(self),
         )
+        return self._resources.resolved(config, begin=begin)
 
     def check_worker_number_rationality(self) -> None:
         """Let torch warn about too many worker processes; native threads need no warning."""
@@ -438,7 +442,7 @@ class FastLoader(DataLoader[Sample]):
             if workers != self.num_workers:
                 self.num_workers = workers
                 resources.end_workers()  # there were another number of them
-        config = self._config()
+        config = self._config(begin=True)
         if not config.shard and config.own_order:
             _shard.warn_if_every_rank_reads_all(self.dataset)
         if self._timeline is not None:

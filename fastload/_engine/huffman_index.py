@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from torch.utils.data import get_worker_info
 
 from .. import _native
-from .._base.machine import memory
+from .._base.machine import memory, ranks
 from ..storage.base import Store
 from ..storage.concat import ConcatStore
 
@@ -32,7 +31,7 @@ def table_of(store: Store) -> _core.EntryTable:
     """The core's table for ``store``, which all loaders over its dataset share.
 
     It takes no memory before there is something to remember, and at most 1 % of what is available
-    now, divided by LOCAL_WORLD_SIZE and, in worker processes, by their number.
+    now, divided by the ranks of this machine and, in worker processes, by their number.
     """
     parts = _parts(store)
     tables = _tables.setdefault(parts[0], {})
@@ -41,9 +40,8 @@ def table_of(store: Store) -> _core.EntryTable:
         core = _native.load()
         if core is None:
             raise _native.missing()
-        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
         worker = get_worker_info()
-        sharers = int(ranks) if ranks.isdigit() else 1
+        sharers = ranks.local()
         sharers *= 1 if worker is None else worker.num_workers
         limit = int(memory.available() * _SHARE) // max(1, sharers)
         tables.setdefault(key, core.EntryTable(len(store), limit))

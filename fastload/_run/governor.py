@@ -243,13 +243,15 @@ def for_loader(route: Route, config: LoaderConfig) -> Governor | None:
     if isinstance(route, EngineRoute):
         nbytes = route.source.plan.nbytes
         return for_engine(
-            cpus=cpu.available(),
+            cpus=cpu.available(device=config.accelerated),
             batch_nbytes=None if nbytes is None else nbytes * (config.batch_size or 1),
             memory_nbytes=memory.available(),
         )
     if config.iterable:
         return None
-    return for_processes(cpus=cpu.available(), memory_nbytes=memory.available())
+    return for_processes(
+        cpus=cpu.available(device=config.accelerated), memory_nbytes=memory.available()
+    )
 
 
 def workers(governor: Governor, last: Measurements) -> int:

@@ -59,6 +59,7 @@ class Resources:
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
         warm: slabs for large batches that are collated in this process.
+        device: the id of this process, the device as it was given, and with its index.
         mover: the id of this process, and what moves batches to the device.
         stage: finishes images on the device; with its mover and its plan.
         fetch_lock: the id of this process, and the lock of the threads of ``prefetch_thread``.
@@ -77,6 +78,7 @@ class Resources:
     looked_at: tuple[tuple[Store, ...], np.ndarray, np.ndarray] | None = None
     ring: SharedRing | None = None
     warm: SlabRing | None = None
+    device: tuple[int, object, torch.device] | None = None
     mover: tuple[int, Mover] | None = None
     stage: tuple[Mover, Plan, DeviceStage] | None = None
     fetch_lock: tuple[int, threading.Lock] | None = None
@@ -87,6 +89,25 @@ class Resources:
     def end_workers(self) -> None:
         """Drop persistent worker processes; the next epoch starts new ones."""
         self.outcomes = self.torch_iterator = None
+
+    def resolved(self, config: LoaderConfig, *, begin: bool = False) -> LoaderConfig:
+        """``config``, with the index that ``device="cuda"`` had when the first epoch began.
+
+        Otherwise a later ``torch.cuda.set_device`` would divide a loader between two devices.
+
+        Args:
+            begin: an epoch begins; before the first one, the index is left open, because asking for
+                it would start CUDA in this process.
+        """
+        if not config.accelerated:
+            return config
+        known = self.device
+        if known is None or known[:2] != (os.getpid(), config.device):
+            found = config.cuda if begin else None
+            if found is None:
+                return config
+            known = self.device = os.getpid(), config.device, found
+        return dataclasses.replace(config, device=known[2])
 
     def mover_to(self, device: torch.device, ahead: int) -> Mover:
         """What moves batches to ``device`` in this process, up to ``ahead`` in advance.
@@ -115,6 +136,7 @@ class Resources:
             "looked_at",
             "ring",
             "warm",
+            "device",
             "mover",
             "stage",
             "fetch_lock",

@@ -11,13 +11,12 @@ Loaders over one dataset share a cache. Threads and forked children fill and rea
 from __future__ import annotations
 
 import dataclasses
-import os
 import weakref
 from collections.abc import Sequence
 from typing import get_args
 
 from ..._base import byte_sizes
-from ..._base.machine import memory
+from ..._base.machine import memory, ranks
 from ..._transforms.plan import Plan
 from ..._transforms.views import Views
 from ...errors import UsageError
@@ -57,9 +56,8 @@ class CacheOptions:
         """
         if self.limit is not None:
             return self.limit
-        ranks = os.environ.get("LOCAL_WORLD_SIZE", "1")
-        parts = int(ranks) if ranks.isdigit() and self.kind != "shm" else 1
-        return int(memory.available() * _SHARE) // max(1, parts)
+        parts = 1 if self.kind == "shm" else ranks.local()
+        return int(memory.available() * _SHARE) // parts
 
 
 class Cache:
