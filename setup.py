@@ -26,6 +26,24 @@ from setuptools.errors import CompileError, LinkError
 ROOT = Path(__file__).resolve().parent
 NATIVE = Path("fastload/_native")
 
+# Libraries of the formats that Pillow decodes instead where they are missing: a name for the
+# linker, the macro that says it is there, and a program that uses it.
+OPTIONAL = [
+    (
+        "deflate",
+        "FASTLOAD_LIBDEFLATE",
+        """
+#include <libdeflate.h>
+extern "C" int probe(const void* in, void* out) {
+  libdeflate_decompressor* made = libdeflate_alloc_decompressor();
+  const int result = libdeflate_zlib_decompress_ex(made, in, 1, out, 1, nullptr, nullptr);
+  libdeflate_free_decompressor(made);
+  return result + static_cast<int>(libdeflate_crc32(0, in, 1));
+}
+""",
+    ),
+]
+
 # Pulls all of libjpeg that the core uses into a shared object.
 PROBE = """
 #include <cstdio>
@@ -75,6 +93,11 @@ def extension() -> Extension:
     )
 
 
+def static_link_args(library: str) -> list[str]:
+    """Arguments that put a static library into the core, with its symbols hidden."""
+    return ["-Wl,-Bstatic", f"-l{library}", "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
+
+
 class BuildNative(build_ext):
     """Builds the core, several files at a time; without a compiler, installs without it."""
 
@@ -90,6 +113,11 @@ class BuildNative(build_ext):
                 return [made for objects in each for made in objects]
 
         ext.extra_link_args += self.jpeg_link_args()
+        for library, macro, probe in OPTIONAL:
+            linked = self.optional_link_args(library, probe)
+            if linked is not None:
+                ext.extra_link_args += linked
+                ext.extra_compile_args.append(f"-D{macro}")
         # Objects built with other switches do not do, though they are newer than their sources.
         flags = repr((ext.extra_compile_args, ext.extra_link_args))
         stamp = Path(self.build_temp) / "flags"
@@ -120,20 +148,36 @@ class BuildNative(build_ext):
 
     def jpeg_link_args(self) -> list[str]:
         """Links libjpeg.a into the core where there is one that can be; else libjpeg.so."""
-        static = ["-Wl,-Bstatic", "-ljpeg", "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
         if switch("FASTLOAD_SHARED_JPEG") or not sys.platform.startswith("linux"):
             return ["-ljpeg"]
+        error = self.link_error(PROBE, static_link_args("jpeg"))
+        if error is None:
+            return static_link_args("jpeg")
+        print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
+        return ["-ljpeg"]
+
+    def optional_link_args(self, library: str, probe: str) -> list[str] | None:
+        """As ``jpeg_link_args``; None where the library or its header is missing."""
+        static = sys.platform.startswith("linux")
+        for args in [static_link_args(library)] * static + [[f"-l{library}"]]:
+            error = self.link_error(probe, args)
+            if error is None:
+                return args
+        print(f"built without lib{library}: {error}", file=sys.stderr)
+        return None
+
+    def link_error(self, probe: str, args: list[str]) -> Exception | None:
+        """Why a shared object of ``probe`` cannot be linked with ``args``, or None."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.cpp"
-            source.write_text(PROBE, encoding="utf-8")
+            source.write_text(probe, encoding="utf-8")
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder)
                 target = str(Path(folder) / "probe.so")
-                self.compiler.link_shared_object(objects, target, extra_postargs=static)
+                self.compiler.link_shared_object(objects, target, extra_postargs=args)
             except (CompileError, LinkError) as error:
-                print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
-                return ["-ljpeg"]
-        return static
+                return error
+        return None
 
     def copy_extensions_to_source(self) -> None:
         """The last step of --inplace and of editable installs; nothing to do without the core."""

@@ -26,6 +26,8 @@ Status decode_span(const Span& span, Kind kind, const Placement& placement, Thre
   if (span.nbytes >= 2 && span.data[0] == 'B' && span.data[1] == 'M') {
     return decode_bmp(span, placement, &state->rows, &state->resampler);
   }
+  if (is_png(span.data, span.nbytes))
+    return state->png.decode(span, placement, &state->rows, &state->resampler);
   return state->jpeg.decode(span, placement, &state->rows, &state->resampler);
 }
 

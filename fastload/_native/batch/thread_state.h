@@ -10,6 +10,7 @@
 #include "io/files.h"
 #include "jpeg/jpeg.h"
 #include "pixels/sample_params.h"
+#include "png/png.h"
 #include "resample/resample.h"
 
 namespace fastload {
@@ -19,6 +20,7 @@ struct ThreadState {
   RowBuffer rows;
   Resampler resampler;
   JpegDecoder jpeg;
+  PngDecoder png;
   Workspace workspace;
   std::vector<uint8_t> record;  // the record that goes into a cache
   std::vector<uint8_t> region;  // RGB pixels that several views are made from
