@@ -26,11 +26,11 @@ from setuptools.errors import CompileError, LinkError
 ROOT = Path(__file__).resolve().parent
 NATIVE = Path("fastload/_native")
 
-# Libraries of the formats that Pillow decodes instead where they are missing: a name for the
-# linker, the macro that says it is there, and a program that uses it.
+# Libraries of the formats that Pillow decodes instead where they are missing: names for the
+# linker, the macro that says they are there, and a program that uses them.
 OPTIONAL = [
     (
-        "deflate",
+        ["deflate"],
         "FASTLOAD_LIBDEFLATE",
         """
 #include <libdeflate.h>
@@ -39,6 +39,18 @@ extern "C" int probe(const void* in, void* out) {
   const int result = libdeflate_zlib_decompress_ex(made, in, 1, out, 1, nullptr, nullptr);
   libdeflate_free_decompressor(made);
   return result + static_cast<int>(libdeflate_crc32(0, in, 1));
+}
+""",
+    ),
+    (
+        ["webpdemux", "webp"],
+        "FASTLOAD_LIBWEBP",
+        """
+#include <webp/decode.h>
+#include <webp/demux.h>
+extern "C" int probe(const WebPData* data, WebPDecoderConfig* config) {
+  WebPDemuxDelete(WebPDemux(data));
+  return WebPDecode(data->bytes, data->size, config);
 }
 """,
     ),
@@ -93,9 +105,10 @@ def extension() -> Extension:
     )
 
 
-def static_link_args(library: str) -> list[str]:
-    """Arguments that put a static library into the core, with its symbols hidden."""
-    return ["-Wl,-Bstatic", f"-l{library}", "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
+def static_link_args(*libraries: str) -> list[str]:
+    """Arguments that put static libraries into the core, with their symbols hidden."""
+    names = [f"-l{library}" for library in libraries]
+    return ["-Wl,-Bstatic", *names, "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
 
 
 class BuildNative(build_ext):
@@ -113,8 +126,8 @@ class BuildNative(build_ext):
                 return [made for objects in each for made in objects]
 
         ext.extra_link_args += self.jpeg_link_args()
-        for library, macro, probe in OPTIONAL:
-            linked = self.optional_link_args(library, probe)
+        for libraries, macro, probe in OPTIONAL:
+            linked = self.optional_link_args(libraries, probe)
             if linked is not None:
                 ext.extra_link_args += linked
                 ext.extra_compile_args.append(f"-D{macro}")
@@ -139,7 +152,7 @@ class BuildNative(build_ext):
                 "\n*** fastload's native core was NOT built: everything will work, several times "
                 f"slower.\n*** {type(error).__name__}: {error}\n"
                 "*** It needs a C++17 compiler, Python's headers and libjpeg-turbo's (Debian, "
-                "Ubuntu: apt install g++ python3-dev libjpeg-dev).\n"
+                "Ubuntu: apt install g++ python3-dev libjpeg-dev libdeflate-dev libwebp-dev).\n"
                 "*** FASTLOAD_REQUIRE_NATIVE=1 makes this an error.\n",
                 file=sys.stderr,
             )
@@ -156,14 +169,17 @@ class BuildNative(build_ext):
         print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
         return ["-ljpeg"]
 
-    def optional_link_args(self, library: str, probe: str) -> list[str] | None:
-        """As ``jpeg_link_args``; None where the library or its header is missing."""
-        static = sys.platform.startswith("linux")
-        for args in [static_link_args(library)] * static + [[f"-l{library}"]]:
+    def optional_link_args(self, libraries: list[str], probe: str) -> list[str] | None:
+        """As ``jpeg_link_args``; None where a library or its header is missing."""
+        dynamic = [f"-l{library}" for library in libraries]
+        ways = [static_link_args(*libraries)] if sys.platform.startswith("linux") else []
+        error = None
+        for args in [*ways, dynamic]:
             error = self.link_error(probe, args)
             if error is None:
                 return args
-        print(f"built without lib{library}: {error}", file=sys.stderr)
+        names = " and ".join(f"lib{library}" for library in libraries)
+        print(f"built without {names}: {error}", file=sys.stderr)
         return None
 
     def link_error(self, probe: str, args: list[str]) -> Exception | None:

@@ -12,6 +12,7 @@
 #include "pixels/sample_params.h"
 #include "png/png.h"
 #include "resample/resample.h"
+#include "webp/webp.h"
 
 namespace fastload {
 
@@ -21,6 +22,7 @@ struct ThreadState {
   Resampler resampler;
   JpegDecoder jpeg;
   PngDecoder png;
+  WebpDecoder webp;
   Workspace workspace;
   std::vector<uint8_t> record;  // the record that goes into a cache
   std::vector<uint8_t> region;  // RGB pixels that several views are made from

@@ -165,6 +165,14 @@ Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows,
   return feed(pixels, placement, rows, resampler);
 }
 
+Status feed_pixels(const uint8_t* pixels, int width, int height, int bytes, size_t readable,
+                   const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+  const Status status = begin_placement(placement, width, height, resampler);
+  if (status != Status::kOk) return status;
+  const StoredPixels stored{pixels, static_cast<ptrdiff_t>(width) * bytes, bytes, false, pixels + readable};
+  return feed(stored, placement, rows, resampler);
+}
+
 Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
   BmpHeader bmp;
   if (!read_bmp_header(span.data, span.nbytes, &bmp)) return Status::kUnsupported;

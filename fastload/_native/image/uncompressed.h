@@ -11,6 +11,11 @@ namespace fastload {
 // Decodes raw uint8 RGB pixels. Their size comes from the placement, their layout from the span.
 Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
 
+// Feeds decoded pixels of 3 (RGB) or 4 (RGBA; alpha is dropped) bytes, rows without gaps. [pixels, pixels +
+// readable) may be read.
+Status feed_pixels(const uint8_t* pixels, int width, int height, int bytes, size_t readable,
+                   const Placement& placement, RowBuffer* rows, Resampler* resampler);
+
 // Decodes an uncompressed BMP with 24 or 32 bits per pixel; kUnsupported: any other kind.
 Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
 

@@ -249,33 +249,37 @@ Status PngDecoder::decode(const Span& span, const Placement& placement, RowBuffe
   return status;
 }
 
-Status PngDecoder::decode_levels(const Span& span, int width, int height, uint8_t* out) {
+Status PngDecoder::decode_levels(const Span& span, std::vector<uint8_t>* levels, int* width, int* height) {
   if (!Inflater::usable() || !read_png_chunks(span.data, span.nbytes, &inflater_, &file_)) {
     return Status::kUnsupported;
   }
   // Of one bit per pixel, Pillow makes bools.
   const bool gray = file_.colour == PngColour::kGray && file_.depth > 1 && file_.depth < 16;
   if (!gray && file_.colour != PngColour::kPalette) return Status::kUnsupported;
-  if (file_.width != width || file_.height != height) return Status::kSize;
+  *width = file_.width;
+  *height = file_.height;
   Status status = inflate();
   if (status == Status::kOk) {
-    const size_t line = Rows::line_nbytes(file_.row_nbytes(width)), w = static_cast<size_t>(width);
+    const size_t line = Rows::line_nbytes(file_.row_nbytes(*width)), w = static_cast<size_t>(*width);
     uint8_t* const lines = lines_.reserve(3 * line + w + kSlack);
     if (lines == nullptr) return Status::kIo;
+    levels->resize(w * static_cast<size_t>(*height));
+    uint8_t* const out = levels->data();
     const Expander expander(file_);
-    const uint8_t* raw = raw_.data();
     if (!file_.interlaced) {
-      const Block block = block_of(file_, width, height);
-      Rows rows(file_, block, raw, width, lines);
+      const Block block = block_of(file_, *width, *height);
+      Rows rows(file_, block, raw_.data(), *width, lines);
       rows.seek(0);
-      for (int y = 0; y < height; y++, out += w) expander.levels(rows.next(), 0, width, out);
+      for (size_t y = 0; y < static_cast<size_t>(*height); y++) {
+        expander.levels(rows.next(), 0, *width, out + y * w);
+      }
     } else {
       each_row(
-          file_, raw, Needed{0, width, 0, height}, lines, lines + 3 * line,
+          file_, raw_.data(), Needed{0, *width, 0, *height}, lines, lines + 3 * line,
           [&expander](const uint8_t* row, int count, uint8_t* to) { expander.levels(row, 0, count, to); },
-          [out, w](int at, int row, int step, int count, const uint8_t* levels) {
+          [out, w](int at, int row, int step, int count, const uint8_t* pixels) {
             uint8_t* to = out + static_cast<size_t>(row) * w + at;
-            for (int i = 0; i < count; i++, to += step) *to = levels[i];
+            for (int i = 0; i < count; i++, to += step) *to = pixels[i];
           });
     }
   }

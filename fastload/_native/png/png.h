@@ -42,9 +42,9 @@ class PngDecoder {
  public:
   Status decode(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler);
 
-  // The whole image as Pillow's np.asarray(image) has it, if it has one channel: indices of a palette, or
-  // gray levels, uint8; kUnsupported: another kind of image. `out` has room for width * height bytes.
-  Status decode_levels(const Span& span, int width, int height, uint8_t* out);
+  // The whole image as Pillow's np.asarray(image) has it, if that is uint8 with one channel: indices of a
+  // palette, or gray levels, row by row. kUnsupported: another kind of image.
+  Status decode_levels(const Span& span, std::vector<uint8_t>* levels, int* width, int* height);
 
  private:
   Status inflate();
