@@ -57,9 +57,7 @@ def random_rows(
     return rng.integers(0, 256, shape, dtype=np.uint8)
 
 
-def filtered(
-    rows: npt.NDArray[np.uint8], step: int, filters: Sequence[int]
-) -> bytes:
+def filtered(rows: npt.NDArray[np.uint8], step: int, filters: Sequence[int]) -> bytes:
     """Rows as a PNG stores them; ``filters``: one for each row."""
     height, nbytes = rows.shape
     values = rows.astype(np.int64)

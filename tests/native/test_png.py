@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import zlib
 from collections.abc import Iterator
@@ -41,7 +42,9 @@ def simd(request: pytest.FixtureRequest) -> Iterator[None]:
     core().set_simd("")
 
 
-def decode(folder: Path, files: list[bytes], boxes: list[Box]) -> list[npt.NDArray[np.uint8] | None]:
+def decode(
+    folder: Path, files: list[bytes], boxes: list[Box]
+) -> list[npt.NDArray[np.uint8] | None]:
     """Each file's box, uint8 (h, w, 3); None for those that the core leaves to Pillow."""
     found: list[npt.NDArray[np.uint8] | None] = []
     for data, box in zip(files, boxes, strict=True):
@@ -208,8 +211,7 @@ def test_levels_of_a_mask_are_those_of_pillow(colour: int, depth: int, interlace
         data = png_files.image(rng, width, height, colour, depth, interlaced=interlaced)
         levels, found_width, found_height = core().png_levels(data)
         found = np.frombuffer(levels, np.uint8).reshape(found_height, found_width)
-        path_free = Image.open(native_core.io.BytesIO(data))
-        np.testing.assert_array_equal(found, np.asarray(path_free))
+        np.testing.assert_array_equal(found, np.asarray(Image.open(io.BytesIO(data))))
 
 
 @pytest.mark.parametrize(
