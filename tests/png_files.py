@@ -1,4 +1,4 @@
-"""PNG files of every kind, written by hand: each row's filter, each chunk and each byte is chosen."""
+"""PNG files of every kind, written by hand: filters of rows, chunks and bytes are chosen."""
 
 from __future__ import annotations
 

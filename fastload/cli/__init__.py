@@ -196,8 +196,8 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
         for format, library, version in (("PNG", "libdeflate", png), ("WebP", "libwebp", webp)):
             if version is None:
                 click.echo(
-                    f"{format}: left to Pillow, which is slower; the core was built without {library} "
-                    f"(Debian, Ubuntu: apt install {library}-dev, then reinstall fastload)"
+                    f"{format}: left to Pillow, which is slower; the core was built without "
+                    f"{library} (Debian, Ubuntu: apt install {library}-dev, and reinstall fastload)"
                 )
     ctx.exit()
 

@@ -1,4 +1,4 @@
-"""Folders and stores of PNG and WebP images: the core decodes them all, to the Python engine's batches."""
+"""Folders and stores of PNG and WebP images: the core decodes all, as the Python engine does."""
 
 from __future__ import annotations
 
