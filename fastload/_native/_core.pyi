@@ -284,7 +284,7 @@ def probe(
     status: npt.NDArray[np.int32],
     threads: int,
 ) -> None:
-    """Read image sizes from headers of JPEG, PNG, BMP and DCT records, without the GIL.
+    """Read image sizes from headers of JPEG, PNG, WebP, BMP and DCT records, without the GIL.
 
     size_out: (n, 2) width, height, written if status is OK. Other formats are UNSUPPORTED.
     """

@@ -162,7 +162,7 @@ def test_without_the_core_processes_decode_everything(
 def test_explain_says_who_decodes_and_what_would_be_faster(folder: Path, photos: Path) -> None:
     said = loader(folder, 2).explain()
     assert "decodes 83% of the 24 records sampled" in said
-    assert "(JPEG, TIFF), in 2 worker processes" in said
+    assert "(JPEG, PPM, TIFF), in 2 worker processes" in said
     assert "`fastload pack --encode raw`" in said
     assert "in the calling thread" in loader(folder, 0).explain()
     said = loader(folder, 2, multiprocessing_context="spawn", cache="ram").explain()

@@ -207,4 +207,4 @@ def test_damaged_png_and_webp_files_do_no_harm(
     )
     assert done.returncode == 0, done.stdout + done.stderr
     decoded, levels = map(int, re.findall(r"(\d+) (?:of|with)", done.stdout))
-    assert decoded > 300 and levels > 50
+    assert decoded > 200 and levels > 50

@@ -165,12 +165,9 @@ Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows,
   return feed(pixels, placement, rows, resampler);
 }
 
-Status feed_pixels(const uint8_t* pixels, int width, int height, int bytes, size_t readable,
+Status feed_pixels(const uint8_t* pixels, ptrdiff_t stride, int bytes, const uint8_t* end,
                    const Placement& placement, RowBuffer* rows, Resampler* resampler) {
-  const Status status = begin_placement(placement, width, height, resampler);
-  if (status != Status::kOk) return status;
-  const StoredPixels stored{pixels, static_cast<ptrdiff_t>(width) * bytes, bytes, false, pixels + readable};
-  return feed(stored, placement, rows, resampler);
+  return feed(StoredPixels{pixels, stride, bytes, false, end}, placement, rows, resampler);
 }
 
 Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {

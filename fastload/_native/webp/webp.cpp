@@ -1,5 +1,7 @@
 #include "webp/webp.h"
 
+#include <algorithm>
+
 #include "base/limits.h"
 #include "image/uncompressed.h"
 
@@ -42,6 +44,22 @@ class Frame {
   bool found_ = false;
 };
 
+// A rectangle of an image, in pixels.
+struct Part {
+  int x, y, w, h;
+};
+
+// What is decoded. libwebp interpolates colours between neighbours, and repeats the last one at the edge of
+// what it decodes; a margin keeps that outside what is needed. It starts at even pixels.
+Part part_of(const Placement& placement, const Resampler& resampler, int width, int height) {
+  constexpr int kMargin = 4;
+  const auto first = [](int at) { return std::max(at - kMargin, 0) & ~1; };
+  const int x = first(placement.box_x + resampler.need_x0()),
+            y = first(placement.box_y + resampler.need_y0());
+  return {x, y, std::min(placement.box_x + resampler.need_x1() + kMargin, width) - x,
+          std::min(placement.box_y + resampler.need_y1() + kMargin, height) - y};
+}
+
 }  // namespace
 
 Status WebpDecoder::decode(const Span& span, const Placement& placement, RowBuffer* rows,
@@ -59,13 +77,20 @@ Status WebpDecoder::decode(const Span& span, const Placement& placement, RowBuff
       int64_t{width} * height > kMaxPixels) {
     return Status::kUnsupported;
   }
-  if (!fits(placement, width, height)) return Status::kSize;
+  Status status = begin_placement(placement, width, height, resampler);
+  if (status != Status::kOk) return status;
+  const Part part = part_of(placement, *resampler, width, height);
   // Alpha is decoded too, because Pillow refuses a file in which it is damaged.
   const int bytes = config.input.has_alpha ? 4 : 3;
-  const size_t stride = static_cast<size_t>(width) * static_cast<size_t>(bytes);
-  const size_t nbytes = stride * static_cast<size_t>(height);
+  const size_t stride = static_cast<size_t>(part.w) * static_cast<size_t>(bytes);
+  const size_t nbytes = stride * static_cast<size_t>(part.h);
   uint8_t* const pixels = pixels_.reserve(nbytes);
   if (pixels == nullptr) return Status::kIo;
+  config.options.use_cropping = part.w < width || part.h < height;
+  config.options.crop_left = part.x;
+  config.options.crop_top = part.y;
+  config.options.crop_width = part.w;
+  config.options.crop_height = part.h;
   config.output.colorspace = bytes == 4 ? MODE_RGBA : MODE_RGB;
   config.output.is_external_memory = 1;
   config.output.u.RGBA.rgba = pixels;
@@ -73,9 +98,13 @@ Status WebpDecoder::decode(const Span& span, const Placement& placement, RowBuff
   config.output.u.RGBA.size = nbytes;
   const VP8StatusCode decoded = WebPDecode(data.bytes, data.size, &config);
   WebPFreeDecBuffer(&config.output);
-  Status status = Status::kUnsupported;
+  status = Status::kUnsupported;
   if (decoded == VP8_STATUS_OK) {
-    status = feed_pixels(pixels, width, height, bytes, nbytes + Scratch::kSlack, placement, rows, resampler);
+    Placement moved = placement;
+    moved.box_x -= part.x;
+    moved.box_y -= part.y;
+    status = feed_pixels(pixels, static_cast<ptrdiff_t>(stride), bytes, pixels + nbytes + Scratch::kSlack,
+                         moved, rows, resampler);
   }
   pixels_.trim();
   return status;
