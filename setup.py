@@ -26,6 +26,36 @@ from setuptools.errors import CompileError, LinkError
 ROOT = Path(__file__).resolve().parent
 NATIVE = Path("fastload/_native")
 
+# Libraries of the formats that Pillow decodes instead where they are missing: names for the
+# linker, the macro that says they are there, and a program that uses them.
+OPTIONAL = [
+    (
+        ["deflate"],
+        "FASTLOAD_LIBDEFLATE",
+        """
+#include <libdeflate.h>
+extern "C" int probe(const void* in, void* out) {
+  libdeflate_decompressor* made = libdeflate_alloc_decompressor();
+  const int result = libdeflate_zlib_decompress_ex(made, in, 1, out, 1, nullptr, nullptr);
+  libdeflate_free_decompressor(made);
+  return result + static_cast<int>(libdeflate_crc32(0, in, 1));
+}
+""",
+    ),
+    (
+        ["webpdemux", "webp"],
+        "FASTLOAD_LIBWEBP",
+        """
+#include <webp/decode.h>
+#include <webp/demux.h>
+extern "C" int probe(const WebPData* data, WebPDecoderConfig* config) {
+  WebPDemuxDelete(WebPDemux(data));
+  return WebPDecode(data->bytes, data->size, config);
+}
+""",
+    ),
+]
+
 # Pulls all of libjpeg that the core uses into a shared object.
 PROBE = """
 #include <cstdio>
@@ -75,6 +105,12 @@ def extension() -> Extension:
     )
 
 
+def static_link_args(*libraries: str) -> list[str]:
+    """Arguments that put static libraries into the core, with their symbols hidden."""
+    names = [f"-l{library}" for library in libraries]
+    return ["-Wl,-Bstatic", *names, "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
+
+
 class BuildNative(build_ext):
     """Builds the core, several files at a time; without a compiler, installs without it."""
 
@@ -90,6 +126,11 @@ class BuildNative(build_ext):
                 return [made for objects in each for made in objects]
 
         ext.extra_link_args += self.jpeg_link_args()
+        for libraries, macro, probe in OPTIONAL:
+            linked = self.optional_link_args(libraries, probe)
+            if linked is not None:
+                ext.extra_link_args += linked
+                ext.extra_compile_args.append(f"-D{macro}")
         # Objects built with other switches do not do, though they are newer than their sources.
         flags = repr((ext.extra_compile_args, ext.extra_link_args))
         stamp = Path(self.build_temp) / "flags"
@@ -111,7 +152,7 @@ class BuildNative(build_ext):
                 "\n*** fastload's native core was NOT built: everything will work, several times "
                 f"slower.\n*** {type(error).__name__}: {error}\n"
                 "*** It needs a C++17 compiler, Python's headers and libjpeg-turbo's (Debian, "
-                "Ubuntu: apt install g++ python3-dev libjpeg-dev).\n"
+                "Ubuntu: apt install g++ python3-dev libjpeg-dev libdeflate-dev libwebp-dev).\n"
                 "*** FASTLOAD_REQUIRE_NATIVE=1 makes this an error.\n",
                 file=sys.stderr,
             )
@@ -120,20 +161,39 @@ class BuildNative(build_ext):
 
     def jpeg_link_args(self) -> list[str]:
         """Links libjpeg.a into the core where there is one that can be; else libjpeg.so."""
-        static = ["-Wl,-Bstatic", "-ljpeg", "-Wl,-Bdynamic", "-Wl,--exclude-libs,ALL"]
         if switch("FASTLOAD_SHARED_JPEG") or not sys.platform.startswith("linux"):
             return ["-ljpeg"]
+        error = self.link_error(PROBE, static_link_args("jpeg"))
+        if error is None:
+            return static_link_args("jpeg")
+        print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
+        return ["-ljpeg"]
+
+    def optional_link_args(self, libraries: list[str], probe: str) -> list[str] | None:
+        """As ``jpeg_link_args``; None where a library or its header is missing."""
+        dynamic = [f"-l{library}" for library in libraries]
+        ways = [static_link_args(*libraries)] if sys.platform.startswith("linux") else []
+        error = None
+        for args in [*ways, dynamic]:
+            error = self.link_error(probe, args)
+            if error is None:
+                return args
+        names = " and ".join(f"lib{library}" for library in libraries)
+        print(f"built without {names}: {error}", file=sys.stderr)
+        return None
+
+    def link_error(self, probe: str, args: list[str]) -> Exception | None:
+        """Why a shared object of ``probe`` cannot be linked with ``args``, or None."""
         with tempfile.TemporaryDirectory() as folder:
             source = Path(folder) / "probe.cpp"
-            source.write_text(PROBE, encoding="utf-8")
+            source.write_text(probe, encoding="utf-8")
             try:
                 objects = self.compiler.compile([str(source)], output_dir=folder)
                 target = str(Path(folder) / "probe.so")
-                self.compiler.link_shared_object(objects, target, extra_postargs=static)
+                self.compiler.link_shared_object(objects, target, extra_postargs=args)
             except (CompileError, LinkError) as error:
-                print(f"libjpeg is linked dynamically: {error}", file=sys.stderr)
-                return ["-ljpeg"]
-        return static
+                return error
+        return None
 
     def copy_extensions_to_source(self) -> None:
         """The last step of --inplace and of editable installs; nothing to do without the core."""

@@ -1,6 +1,6 @@
 """The native engine: one call into the C++ core fills a whole batch.
 
-The core flags what it cannot decode exactly (PNG, WebP, CMYK, a damaged JPEG ...). Pillow decodes
+The core flags what it cannot decode exactly (TIFF, CMYK, a damaged JPEG or PNG ...). Pillow decodes
 those samples into their places in the same batch.
 """
 

@@ -1,4 +1,4 @@
-"""The native core: JPEG decode, exact resize and the thread pool, in C++.
+"""The native core: JPEG, PNG and WebP decode, exact resize and the thread pool, in C++.
 
 ``load()`` returns the extension module, or None if it was not built. Its functions are private to
 fastload and described in ``_core.pyi``. The constants below are the results for one sample (PENDING
@@ -18,7 +18,7 @@ PENDING = -1
 """Not processed: the job was cancelled first."""
 OK = 0
 UNSUPPORTED = 1
-"""Pillow decides: another format, a rare kind of JPEG, or a libjpeg warning."""
+"""Pillow decides: another format, a rare kind of JPEG or PNG, or a file that may be damaged."""
 IO = 2
 """Reading failed; the sample's detail is an errno."""
 TRUNCATED = 3
@@ -82,6 +82,7 @@ def _absence() -> str:
         return "FASTLOAD_NO_NATIVE hides it; unset that variable"
     return (
         f"{_reason or 'it was not built'}; install a C++17 compiler, Python's headers and "
-        "libjpeg-turbo's (Debian, Ubuntu: apt install g++ python3-dev libjpeg-dev), then reinstall "
+        "libjpeg-turbo's (Debian, Ubuntu: apt install g++ python3-dev libjpeg-dev libdeflate-dev "
+        "libwebp-dev), then reinstall "
         "fastload with FASTLOAD_REQUIRE_NATIVE=1 to see what fails"
     )

@@ -284,7 +284,7 @@ def probe(
     status: npt.NDArray[np.int32],
     threads: int,
 ) -> None:
-    """Read image sizes from headers of JPEG, PNG, BMP and DCT records, without the GIL.
+    """Read image sizes from headers of JPEG, PNG, WebP, BMP and DCT records, without the GIL.
 
     size_out: (n, 2) width, height, written if status is OK. Other formats are UNSUPPORTED.
     """
@@ -356,6 +356,22 @@ def crc32c(buffer: Buffer, crc: int = 0) -> int:
 def _crc32c_portable(buffer: Buffer, crc: int = 0) -> int: ...
 def simd() -> str:
     """Instruction set of the resampler: "avx512", "avx2" or "scalar"."""
+
+def png_version() -> str | None:
+    """Version of libdeflate that the core was compiled against.
+
+    None: it was built without, so that Pillow decodes PNG files.
+    """
+
+def webp_version() -> str | None:
+    """Version of libwebp; None: the core was built without, so that Pillow decodes WebP files."""
+
+def png_levels(png: Buffer) -> tuple[bytes, int, int] | None:
+    """Indices of a palette or gray levels, as ``np.asarray(PIL.Image.open(...))`` has them.
+
+    Returns uint8 levels row by row, the width and the height; None where Pillow has to decode the
+    file: other kinds of images, 1 and 16 bits per pixel, and whatever Pillow may object to.
+    """
 
 def jpeg_version() -> str:
     """Version of libjpeg-turbo that the core was compiled against."""

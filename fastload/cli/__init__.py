@@ -189,7 +189,16 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
     if core is None:
         click.echo("native core: not built; the slower Python engine is used")
     else:
-        click.echo(f"native core: built (libjpeg-turbo {core.jpeg_version()}, {core.simd()})")
+        png, webp = core.png_version(), core.webp_version()
+        names = [f"libjpeg-turbo {core.jpeg_version()}", core.simd()]
+        names[1:1] = [f"libdeflate {png}"] * bool(png) + [f"libwebp {webp}"] * bool(webp)
+        click.echo(f"native core: built ({', '.join(names)})")
+        for format, library, version in (("PNG", "libdeflate", png), ("WebP", "libwebp", webp)):
+            if version is None:
+                click.echo(
+                    f"{format}: left to Pillow, which is slower; the core was built without "
+                    f"{library} (Debian, Ubuntu: apt install {library}-dev, and reinstall fastload)"
+                )
     ctx.exit()
 
 

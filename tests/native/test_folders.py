@@ -12,6 +12,7 @@ LAYERS = [
     {"bindings"},
     {"batch"},
     {"jpeg", "dct"},  # a record holds the coefficients of a JPEG
+    {"png", "webp"},
     {"pixels"},
     {"image"},
     {"resample"},

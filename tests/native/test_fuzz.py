@@ -9,9 +9,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import native_core
+import png_files
 
 pytestmark = [pytest.mark.native, pytest.mark.long]
 
@@ -30,6 +32,14 @@ FLAGS = [
 LIBRARIES = ["-ljpeg", "-lpthread"]
 
 
+def optional() -> tuple[list[str], list[str]]:
+    """Compiler and linker arguments for the libraries that the core was built with."""
+    core = native_core.core()
+    png, webp = core.png_version() is not None, core.webp_version() is not None
+    flags = ["-DFASTLOAD_LIBDEFLATE"] * png + ["-DFASTLOAD_LIBWEBP"] * webp
+    return flags, ["-ldeflate"] * png + ["-lwebpdemux", "-lwebp"] * webp
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the harnesses, built with all of the core but its Python bindings."""
@@ -38,11 +48,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("no g++ to build the fuzz harness with")
     folder = tmp_path_factory.mktemp("fuzz")
     sources = [path for path in NATIVE.rglob("*.cpp") if path.parent.name != "bindings"]
-    mains = [Path(__file__).with_name(name) for name in ("fuzz.cpp", "entries.cpp")]
+    defines, libraries = optional()
+    names = ["fuzz.cpp", "entries.cpp"] + ["fuzz_png.cpp"] * ("-ldeflate" in libraries)
+    mains = [Path(__file__).with_name(name) for name in names]
 
     def build(source: Path) -> str:
         target = str(folder / f"{source.parent.name}-{source.stem}.o")  # stems are not unique
-        subprocess.run([compiler, *FLAGS, "-c", str(source), "-o", target], check=True)
+        subprocess.run([compiler, *FLAGS, *defines, "-c", str(source), "-o", target], check=True)
         return target
 
     with ThreadPoolExecutor(2) as pool:
@@ -50,7 +62,10 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for main, linked in zip(mains, objects, strict=False):
         target = folder / main.stem
         subprocess.run(
-            [compiler, *FLAGS, linked, *objects[len(mains) :], *LIBRARIES, "-o", str(target)],
+            [
+                *(compiler, *FLAGS, linked, *objects[len(mains) :]),
+                *(*LIBRARIES, *libraries, "-o", str(target)),
+            ],
             check=True,
         )
     return folder
@@ -161,3 +176,35 @@ def test_entry_points_of_a_jpeg_never_change_a_crop(
         known, forgotten = re.findall(r"(\d+) (?:of files that were known|forgotten)", done.stdout)
         assert int(known) > 100
         assert int(forgotten) > 20
+
+
+def test_damaged_png_and_webp_files_do_no_harm(
+    built: Path, tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    if not (built / "fuzz_png").exists():
+        pytest.skip("the core was built without libdeflate")
+    rng = np.random.default_rng(0)
+    files = {
+        f"{colour}-{depth}-{interlaced}.png": png_files.image(
+            rng, 33, 21, colour, depth, interlaced=interlaced, piece=300
+        )
+        for colour, depth in png_files.KINDS
+        for interlaced in (False, True)
+    }
+    image = native_core.photo(40, 30)
+    if native_core.core().webp_version() is not None:
+        for name, options in {"lossy": {"quality": 50}, "lossless": {"lossless": True}}.items():
+            files[f"{name}.webp"] = native_core.encode(image, "WEBP", **options)
+            files[f"{name}-alpha.webp"] = native_core.encode(
+                image.convert("RGBA").rotate(30), "WEBP", **options
+            )
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    done = subprocess.run(
+        [str(built / "fuzz_png"), "4", str(count(2_000, 500_000)), *(map(str, tmp_path.iterdir()))],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    decoded, levels = map(int, re.findall(r"(\d+) (?:of|with)", done.stdout))
+    assert decoded > 200 and levels > 50

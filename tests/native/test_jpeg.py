@@ -127,8 +127,7 @@ def test_other_formats_and_colours_are_left_to_pillow(tmp_path: Path) -> None:
 
     for name, data in {
         "CMYK": native_core.encode(image.convert("CMYK")),
-        "PNG": native_core.encode(image, "PNG"),
-        "WebP": native_core.encode(image, "WEBP"),
+        "TIFF": native_core.encode(image, "TIFF"),
         "GIF": native_core.encode(image, "GIF"),
         "12-bit": patched(4, 12),
         "lossless": patched(1, 0xC3),
@@ -268,8 +267,9 @@ def test_probe_reads_sizes_from_headers(tmp_path: Path) -> None:
         "c.png": native_core.encode(image, "PNG"),
         "d.bmp": native_core.encode(image, "BMP"),
         "e.webp": native_core.encode(image, "WEBP"),
-        "f.jpg": b"\xff\xd8\xff",
-        "g.jpg": b"",
+        "f.tif": native_core.encode(image, "TIFF"),
+        "g.jpg": b"\xff\xd8\xff",
+        "h.jpg": b"",
     }
     for name, data in encoded.items():
         (tmp_path / name).write_bytes(data)
@@ -287,9 +287,9 @@ def test_probe_reads_sizes_from_headers(tmp_path: Path) -> None:
             status,
             threads,
         )
-        assert status.tolist() == [0, 0, 0, 0, 1, 1, 1, 2]
-        assert size[:4].tolist() == [[123, 45]] * 4
-        assert not size[4:].any()
+        assert status.tolist() == [0, 0, 0, 0, 0, 1, 1, 1, 2]
+        assert size[:5].tolist() == [[123, 45]] * 5
+        assert not size[5:].any()
 
 
 def test_exif_orientation_is_left_alone(tmp_path: Path) -> None:

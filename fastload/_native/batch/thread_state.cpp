@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "image/header.h"
 #include "image/uncompressed.h"
 
 namespace fastload {
@@ -25,6 +26,12 @@ Status decode_span(const Span& span, Kind kind, const Placement& placement, Thre
   }
   if (span.nbytes >= 2 && span.data[0] == 'B' && span.data[1] == 'M') {
     return decode_bmp(span, placement, &state->rows, &state->resampler);
+  }
+  if (is_png(span.data, span.nbytes)) {
+    return state->png.decode(span, placement, &state->rows, &state->resampler);
+  }
+  if (is_webp(span.data, span.nbytes)) {
+    return state->webp.decode(span, placement, &state->rows, &state->resampler);
   }
   return state->jpeg.decode(span, placement, &state->rows, &state->resampler);
 }

@@ -10,7 +10,9 @@
 #include "io/files.h"
 #include "jpeg/jpeg.h"
 #include "pixels/sample_params.h"
+#include "png/png.h"
 #include "resample/resample.h"
+#include "webp/webp.h"
 
 namespace fastload {
 
@@ -19,6 +21,8 @@ struct ThreadState {
   RowBuffer rows;
   Resampler resampler;
   JpegDecoder jpeg;
+  PngDecoder png;
+  WebpDecoder webp;
   Workspace workspace;
   std::vector<uint8_t> record;  // the record that goes into a cache
   std::vector<uint8_t> region;  // RGB pixels that several views are made from

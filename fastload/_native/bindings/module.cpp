@@ -9,6 +9,7 @@
 #include "base/philox.h"
 #include "batch/batch.h"
 #include "batch/pool.h"
+#include "batch/thread_state.h"
 #include "bindings/module.h"
 #include "dct/record.h"
 #include "image/header.h"
@@ -16,7 +17,9 @@
 #include "jpeg/jpeg.h"
 #include "jpeg/planes.h"
 #include "pixels/mix.h"
+#include "png/png.h"
 #include "resample/resample.h"
+#include "webp/webp.h"
 
 namespace fastload {
 namespace {
@@ -137,6 +140,35 @@ void cut_batch(const py::object& batch, int top, int bottom, int left, int right
           box);
 }
 
+// None, or (levels, width, height).
+py::object png_levels(const py::object& png) {
+  const Bytes bytes(png);
+  std::vector<uint8_t> levels;
+  int width = 0, height = 0;
+  Status status;
+  {
+    WithoutGil released;
+    const Span span{bytes.data(), bytes.size(), bytes.size()};
+    status = is_png(span.data, span.nbytes) ? thread_state().png.decode_levels(span, &levels, &width, &height)
+                                            : Status::kUnsupported;
+  }
+  if (status != Status::kOk) return py::none();
+  return py::make_tuple(py::bytes(reinterpret_cast<const char*>(levels.data()), levels.size()), width,
+                        height);
+}
+
+py::object png_version() {
+  const char* version = png_library();
+  return version == nullptr ? py::object(py::none()) : py::str(version);
+}
+
+py::object webp_version() {
+  const int version = webp_library();
+  if (version == 0) return py::none();
+  return py::str(std::to_string(version >> 16) + "." + std::to_string(version >> 8 & 255) + "." +
+                 std::to_string(version & 255));
+}
+
 template <typename Codec>
 py::bytes convert(const py::object& buffer, Codec codec) {
   const Bytes bytes(buffer);
@@ -183,6 +215,9 @@ PYBIND11_MODULE(_core, m) {
         "CutMix in place; see _core.pyi.");
   m.def("simd", &Resampler::simd, "Instruction set of the resampler.");
   m.def("jpeg_version", &jpeg_version, "Version of libjpeg-turbo that the core was compiled against.");
+  m.def("png_version", &png_version, "Version of libdeflate; None: PNG files are left to Pillow.");
+  m.def("webp_version", &webp_version, "Version of libwebp; None: WebP files are left to Pillow.");
+  m.def("png_levels", &png_levels, "png"_a, "Indices or gray levels of a PNG; see _core.pyi.");
   m.def("_own_entropy", &own_entropy, "jpeg"_a, "times"_a = 2,
         "Whether the core's own Huffman decoder decodes this file; for the tests.");
   m.def("pool_size", &pool::size, "Number of threads in the pool now.");

@@ -92,6 +92,35 @@ bool jpeg_ends(const uint8_t* data, size_t nbytes) {
   return false;
 }
 
+bool is_webp(const uint8_t* data, size_t nbytes) {
+  return nbytes >= 16 && std::memcmp(data, "RIFF", 4) == 0 && std::memcmp(data + 8, "WEBPVP8", 7) == 0;
+}
+
+namespace {
+
+// Source: WebP container specification; RFC 6386, 9.1; WebP lossless bitstream specification, 4.
+bool webp_size(const uint8_t* data, size_t nbytes, int* width, int* height) {
+  if (!is_webp(data, nbytes) || nbytes < 30) return false;
+  if (data[15] == 'X') {  // extended: three bytes each, less one
+    *width = static_cast<int>(load_le<uint32_t>(data + 24) & 0xFFFFFF) + 1;
+    *height = static_cast<int>(load_le<uint32_t>(data + 26) >> 8) + 1;
+    return true;
+  }
+  if (data[15] == ' ') {  // lossy: 14 bits each, after the key frame's start code
+    if (data[23] != 0x9D || data[24] != 0x01 || data[25] != 0x2A) return false;
+    *width = load_le<uint16_t>(data + 26) & 0x3FFF;
+    *height = load_le<uint16_t>(data + 28) & 0x3FFF;
+    return *width > 0 && *height > 0;
+  }
+  if (data[15] != 'L' || data[20] != 0x2F) return false;
+  const uint32_t bits = load_le<uint32_t>(data + 21);  // lossless: 14 bits each, less one
+  *width = static_cast<int>(bits & 0x3FFF) + 1;
+  *height = static_cast<int>(bits >> 14 & 0x3FFF) + 1;
+  return true;
+}
+
+}  // namespace
+
 Status probe_size(const uint8_t* data, size_t nbytes, int* width, int* height) {
   int sof = 0;
   if (find_jpeg_frame(data, nbytes, &sof, width, height)) {
@@ -105,6 +134,7 @@ Status probe_size(const uint8_t* data, size_t nbytes, int* width, int* height) {
     *height = static_cast<int>(h);
     return Status::kOk;
   }
+  if (webp_size(data, nbytes, width, height)) return Status::kOk;
   BmpHeader bmp;
   if (read_bmp_header(data, nbytes, &bmp)) {
     *width = bmp.width;

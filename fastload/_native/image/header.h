@@ -8,9 +8,12 @@
 
 namespace fastload {
 
-// Width and height from the header of a JPEG, PNG or BMP. kUnsupported: another format, or nbytes do not
-// contain the size.
+// Width and height from the header of a JPEG, PNG, BMP or WebP. kUnsupported: another format, or nbytes do
+// not contain the size.
 Status probe_size(const uint8_t* data, size_t nbytes, int* width, int* height);
+
+// A RIFF file with a WebP image.
+bool is_webp(const uint8_t* data, size_t nbytes);
 
 bool is_jpeg(const uint8_t* data, size_t nbytes);
 

@@ -2,8 +2,8 @@
 //
 // What it does. A Placement is one sample: its box in the source, the resize, and the target. Every decoder
 // takes one and feeds rows to a Resampler; RowBuffer holds rows on the way. uncompressed.h decodes raw pixels
-// and BMP, header.h reads sizes from the headers of JPEG, PNG and BMP, orientation.h finds images that may be
-// rotated.
+// and BMP, header.h reads sizes from the headers of JPEG, PNG, WebP and BMP, orientation.h finds images that
+// may be rotated.
 //
 // Guarantees
 //   exactness      pixels are Pillow's; a file that Pillow may read in another way is kUnsupported

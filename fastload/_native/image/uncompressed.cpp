@@ -165,6 +165,11 @@ Status decode_raw(const Span& span, const Placement& placement, RowBuffer* rows,
   return feed(pixels, placement, rows, resampler);
 }
 
+Status feed_pixels(const uint8_t* pixels, ptrdiff_t stride, int bytes, const uint8_t* end,
+                   const Placement& placement, RowBuffer* rows, Resampler* resampler) {
+  return feed(StoredPixels{pixels, stride, bytes, false, end}, placement, rows, resampler);
+}
+
 Status decode_bmp(const Span& span, const Placement& placement, RowBuffer* rows, Resampler* resampler) {
   BmpHeader bmp;
   if (!read_bmp_header(span.data, span.nbytes, &bmp)) return Status::kUnsupported;

@@ -75,6 +75,8 @@ class Scratch {
 
   // Room for nbytes and kSlack more; the old contents are lost. nullptr: memory ran out.
   uint8_t* reserve(size_t nbytes);
+  // What reserve() returned last.
+  uint8_t* data() const { return data_; }
   // Frees the memory that an unusually large record took.
   void trim();
 

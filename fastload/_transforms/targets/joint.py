@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 import numpy as np
 import torch
 
+from ... import _native
 from ...errors import DataError, DecodeError, UsageError
 from ...hints import JointKind
 from ...storage.base import Store
@@ -347,6 +348,11 @@ class Moving:
 
 def _read_mask(data: bytes) -> npt.NDArray[np.generic]:
     """A mask (h, w) from an image file with one channel. Raises OSError and ValueError."""
+    core = _native.load()
+    known = None if core is None else core.png_levels(data)
+    if known is not None:
+        levels, width, height = known
+        return np.frombuffer(levels, np.uint8).reshape(height, width)
     from PIL import Image
 
     with Image.open(io.BytesIO(data)) as image:

@@ -1,0 +1,174 @@
+#include "png/unfilter.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <string_view>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "resample/resample.h"
+
+namespace fastload {
+namespace {
+
+// Left, above, and above left.
+uint8_t paeth(int a, int b, int c) {
+  const int pa = std::abs(b - c), pb = std::abs(a - c), pc = std::abs(a + b - 2 * c);
+  return static_cast<uint8_t>(pa <= pb && pa <= pc ? a : pb <= pc ? b : c);
+}
+
+void add_above(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  for (size_t i = 0; i < nbytes; i++) to[i] = static_cast<uint8_t>(from[i] + above[i]);
+}
+
+template <size_t kStep>
+void unfilter_bytes(uint8_t filter, const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  const size_t first = nbytes < kStep ? nbytes : kStep;
+  switch (filter) {
+    case kFilterSub:
+      std::memcpy(to, from, first);
+      for (size_t i = first; i < nbytes; i++) to[i] = static_cast<uint8_t>(from[i] + to[i - kStep]);
+      break;
+    case kFilterAverage:
+      for (size_t i = 0; i < first; i++) to[i] = static_cast<uint8_t>(from[i] + above[i] / 2);
+      for (size_t i = first; i < nbytes; i++) {
+        to[i] = static_cast<uint8_t>(from[i] + (to[i - kStep] + above[i]) / 2);
+      }
+      break;
+    default:
+      add_above(from, above, to, first);  // nothing to the left: Paeth takes what is above
+      for (size_t i = first; i < nbytes; i++) {
+        to[i] = static_cast<uint8_t>(from[i] + paeth(to[i - kStep], above[i], above[i - kStep]));
+      }
+  }
+}
+
+void unfilter_scalar(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
+                     size_t nbytes) {
+  if (filter == kFilterNone) {
+    std::memcpy(to, from, nbytes);
+    return;
+  }
+  if (filter == kFilterUp) {
+    add_above(from, above, to, nbytes);
+    return;
+  }
+  switch (step) {
+    case 1:
+      return unfilter_bytes<1>(filter, from, above, to, nbytes);
+    case 2:
+      return unfilter_bytes<2>(filter, from, above, to, nbytes);
+    case 3:
+      return unfilter_bytes<3>(filter, from, above, to, nbytes);
+    case 4:
+      return unfilter_bytes<4>(filter, from, above, to, nbytes);
+    case 6:
+      return unfilter_bytes<6>(filter, from, above, to, nbytes);
+    default:
+      return unfilter_bytes<8>(filter, from, above, to, nbytes);
+  }
+}
+
+#if defined(__x86_64__)
+
+#define SSE41 __attribute__((target("sse4.1"), always_inline)) inline
+
+// A pixel of up to 8 bytes. Reads and writes 4 bytes for pixels of 3.
+template <size_t kStep>
+SSE41 __m128i load(const uint8_t* from) {
+  if constexpr (kStep <= 4) return _mm_loadu_si32(from);
+  return _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+}
+
+template <size_t kStep>
+SSE41 void store(uint8_t* to, __m128i pixel) {
+  if constexpr (kStep <= 4) {
+    _mm_storeu_si32(to, pixel);
+  } else {
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), pixel);
+  }
+}
+
+template <size_t kStep>
+SSE41 void sub(const uint8_t* from, uint8_t* to, size_t nbytes) {
+  __m128i left = _mm_setzero_si128();
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    left = _mm_add_epi8(left, load<kStep>(from + i));
+    store<kStep>(to + i, left);
+  }
+}
+
+template <size_t kStep>
+SSE41 void average(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  const __m128i one = _mm_set1_epi8(1);
+  __m128i left = _mm_setzero_si128();
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    const __m128i up = load<kStep>(above + i);
+    // The instruction rounds up; PNG rounds down.
+    const __m128i odd = _mm_and_si128(_mm_xor_si128(left, up), one);
+    left = _mm_add_epi8(load<kStep>(from + i), _mm_sub_epi8(_mm_avg_epu8(left, up), odd));
+    store<kStep>(to + i, left);
+  }
+}
+
+template <size_t kStep>
+SSE41 void paeth(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
+  __m128i left = _mm_setzero_si128(), corner = _mm_setzero_si128();  // 16 bits per byte
+  for (size_t i = 0; i < nbytes; i += kStep) {
+    const __m128i up = _mm_cvtepu8_epi16(load<kStep>(above + i));
+    const __m128i by_up = _mm_sub_epi16(left, corner), by_left = _mm_sub_epi16(up, corner);
+    const __m128i far = _mm_abs_epi16(_mm_add_epi16(by_left, by_up));
+    const __m128i near_left = _mm_abs_epi16(by_left), near_up = _mm_abs_epi16(by_up);
+    const __m128i least = _mm_min_epi16(far, _mm_min_epi16(near_left, near_up));
+    __m128i best = _mm_blendv_epi8(corner, up, _mm_cmpeq_epi16(least, near_up));
+    best = _mm_blendv_epi8(best, left, _mm_cmpeq_epi16(least, near_left));
+    left = _mm_add_epi8(best, _mm_cvtepu8_epi16(load<kStep>(from + i)));
+    corner = up;
+    store<kStep>(to + i, _mm_packus_epi16(left, left));
+  }
+}
+
+template <size_t kStep>
+__attribute__((target("sse4.1"))) void unfilter_pixels(uint8_t filter, const uint8_t* from,
+                                                       const uint8_t* above, uint8_t* to, size_t nbytes) {
+  if (filter == kFilterSub) {
+    sub<kStep>(from, to, nbytes);
+  } else if (filter == kFilterAverage) {
+    average<kStep>(from, above, to, nbytes);
+  } else {
+    paeth<kStep>(from, above, to, nbytes);
+  }
+}
+
+void unfilter_sse41(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
+                    size_t nbytes) {
+  if (filter == kFilterNone || filter == kFilterUp || step < 3) {
+    return unfilter_scalar(filter, step, from, above, to, nbytes);
+  }
+  switch (step) {
+    case 3:
+      return unfilter_pixels<3>(filter, from, above, to, nbytes);
+    case 4:
+      return unfilter_pixels<4>(filter, from, above, to, nbytes);
+    case 6:
+      return unfilter_pixels<6>(filter, from, above, to, nbytes);
+    default:
+      return unfilter_pixels<8>(filter, from, above, to, nbytes);
+  }
+}
+
+#endif
+
+}  // namespace
+
+Unfilter unfilter_of_simd() {
+#if defined(__x86_64__)
+  static const bool sse41 = __builtin_cpu_supports("sse4.1");
+  if (sse41 && std::string_view(Resampler::simd()) != "scalar") return unfilter_sse41;
+#endif
+  return unfilter_scalar;
+}
+
+}  // namespace fastload

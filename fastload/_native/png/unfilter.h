@@ -1,0 +1,22 @@
+// Undoes the filters of PNG rows (specification, 9.2). All instruction sets give the same bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fastload {
+
+constexpr uint8_t kFilterNone = 0, kFilterSub = 1, kFilterUp = 2, kFilterAverage = 3, kFilterPaeth = 4;
+
+// Bytes past the end of a row that may be read, and in `to` written.
+constexpr size_t kRowSlack = 16;
+
+// One row of nbytes from `from`, which follows the filter's byte, to `to`. `above`: the row above without its
+// filter, zeros for the first one. `step`: PngFile::step(). The three rows do not overlap.
+using Unfilter = void (*)(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
+                          size_t nbytes);
+
+// The function for the instruction set that Resampler::simd() names.
+Unfilter unfilter_of_simd();
+
+}  // namespace fastload

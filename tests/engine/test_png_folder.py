@@ -1,0 +1,88 @@
+"""Folders and stores of PNG and WebP images: the core decodes all, as the Python engine does."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from torchvision import transforms as v1
+from torchvision.datasets import ImageFolder
+
+import png_files
+from fastload import FastLoader, _native, pack, verify
+from fastload._transforms.targets import joint
+from sides import assert_same
+
+pytestmark = pytest.mark.native
+
+COUNT = 18
+TRAIN = v1.Compose([v1.RandomResizedCrop(16), v1.RandomHorizontalFlip(), v1.ToTensor()])
+
+
+@pytest.fixture(scope="module", params=["png", "webp"])
+def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Images of many kinds in two classes."""
+    core = _native.load()
+    assert core is not None
+    if (core.png_version() if request.param == "png" else core.webp_version()) is None:
+        pytest.skip(f"the core was built without what {request.param} needs")
+    root = tmp_path_factory.mktemp(request.param)
+    rng = np.random.default_rng(1)
+    for i in range(COUNT):
+        path = root / f"class{i % 2}" / f"{i:03d}.{request.param}"
+        path.parent.mkdir(exist_ok=True)
+        width, height = 20 + i, 24
+        if request.param == "png":
+            colour, depth = png_files.KINDS[i % len(png_files.KINDS)]
+            path.write_bytes(
+                png_files.image(rng, width, height, colour, depth, interlaced=i % 3 == 0)
+            )
+            continue
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        if i % 3 == 0:
+            image.putalpha(128)
+        image.save(path, lossless=i % 2 == 0)
+    return root
+
+
+def epochs(dataset: Any, **more: Any) -> list[Any]:
+    loader = FastLoader(dataset, 5, shuffle=True, seed=3, num_workers=2, **more)
+    if more.get("engine") != "python":
+        assert "pillow" not in loader.explain()
+    return [list(loader) for _ in range(2)]
+
+
+@pytest.mark.parametrize("arguments", [{}, {"cache": "decoded"}, {"cache": "dct"}], ids=str)
+def test_batches_of_a_folder_are_the_python_engines(folder: Path, arguments: Any) -> None:
+    expected = epochs(ImageFolder(str(folder), TRAIN), engine="python")
+    assert_same(epochs(ImageFolder(str(folder), TRAIN), **arguments), expected)
+
+
+def test_batches_of_a_packed_folder_are_the_python_engines(folder: Path, tmp_path: Path) -> None:
+    packed = tmp_path / "x.lmdb"
+    pack(folder, packed)
+    expected = epochs(packed, transform=TRAIN, engine="python")
+    assert_same(epochs(packed, transform=TRAIN), expected)
+    verify(packed, decode=True)
+    views = [TRAIN, v1.Compose([v1.CenterCrop(16), v1.ToTensor()])]
+    assert_same(epochs(packed, transform=views), epochs(packed, transform=views, engine="python"))
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "1", "I;16"])
+def test_masks_keep_their_indices(mode: str) -> None:
+    levels = np.random.default_rng(0).integers(0, 30, (12, 10), dtype=np.uint8)
+    image = Image.fromarray(levels.astype(np.uint16) if mode == "I;16" else levels)
+    if mode == "P":
+        image.putpalette([7, 8, 9] * 256)
+    elif mode == "1":
+        image = image.point(lambda level: 255 * (level > 9)).convert("1")
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    found = joint._read_mask(buffer.getvalue())
+    expected = np.asarray(Image.open(buffer))
+    np.testing.assert_array_equal(found, expected)
+    assert found.dtype == (np.int32 if mode == "I;16" else expected.dtype)
