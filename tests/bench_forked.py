@@ -6,6 +6,7 @@ of its own (``test_processes.py``).
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -49,6 +50,7 @@ class Forked:
 
 
 def _serve(name: str, streams: Sequence[Connection], env: Mapping[str, str]) -> None:
+    gc.freeze()  # a collection would copy every page of what was imported
     os.setsid()
     os.environ.update(env)
     for number, stream in enumerate(streams):

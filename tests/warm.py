@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -237,4 +238,5 @@ def _become(request: Mapping[str, Any]) -> None:
 if __name__ == "__main__":
     for name in _IMPORTED:
         importlib.import_module(name)
+    gc.freeze()  # a collection in a child would copy every page of what was imported
     _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
