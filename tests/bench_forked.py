@@ -51,6 +51,8 @@ class Forked:
 
 def _serve(name: str, streams: Sequence[Connection], env: Mapping[str, str]) -> None:
     gc.freeze()  # a collection would copy every page of what was imported
+    # As in a loader's own process. Here it would be forkserver, whose workers import torch anew.
+    multiprocessing.set_start_method("fork", force=True)
     os.setsid()
     os.environ.update(env)
     for number, stream in enumerate(streams):

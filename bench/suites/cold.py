@@ -12,8 +12,8 @@ from bench.process import Failed, Process, Refused
 from bench.report import SEQUENTIAL, Row, row
 from bench.suites.base import Absent, Options, Suite, Variant, imagenet
 
-# An epoch is cold only if less than this share of the data is in the page cache when it begins, and
-# more than this share has been read from the disk when it ends.
+# An epoch is cold only if at most the first share of the data is in the page cache when it begins,
+# and at least the second share has been read from the disk when it ends.
 _RESIDENT = 0.05
 _READ = 0.5
 
