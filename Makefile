@@ -13,6 +13,8 @@ SUITE ?= imagenet-train
 DATA ?=
 PEERS ?=
 ARGS ?=
+# With it every process of the tests compiles the tests, fastload and pytest's plugins anew.
+unexport PYTHONDONTWRITEBYTECODE
 # One process of tests per CPU, at most 4 (tests/conftest.py); -n 0: one.
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 

@@ -101,6 +101,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_unconfigure() -> None:
+    """Let the interpreter end as ever: some libraries report what they find alive then."""
+    gc.unfreeze()
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is not None and not _has_cuda():
         _absent("FASTLOAD_REQUIRE_CUDA", "no CUDA device")

@@ -38,11 +38,13 @@ class Held:
 def snapshot() -> Held:
     """Return what this process holds now."""
     # Python's own helper process stays once it is started: start it before anything is counted.
+    # Its command line is ours until it has called exec, so it is known by its number.
     resource_tracker.ensure_running()
+    tracker = str(resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
     gc.collect()
     return Held(
         threads=frozenset(f"{t.name} ({t.ident})" for t in threading.enumerate()),
-        children=frozenset(_children()),
+        children=frozenset(child for child in _children() if child.split()[0] != tracker),
         shared_memory=frozenset(_shared_memory()),
         descriptors=frozenset(_descriptors()),
     )

@@ -135,8 +135,17 @@ def test_without_the_core_the_batches_are_the_same(
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "threads"),
+    [
+        pytest.param(
+            *(kind, threads),
+            marks=() if threads == 3 or kind == "decoded" else pytest.mark.long,
+        )
+        for kind in KINDS
+        for threads in (0, 1, 3)
+    ],
+)
 def test_what_does_not_fit_is_read_as_without_a_cache(
     stores: dict[str, Path], kind: str, threads: int
 ) -> None:
