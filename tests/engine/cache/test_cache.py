@@ -446,6 +446,15 @@ def test_the_default_is_half_of_the_available_memory(monkeypatch: pytest.MonkeyP
         assert found._options.nbytes() == nbytes
 
 
+@pytest.fixture(autouse=True)
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads decode what the core does not: to fork for each epoch takes longer than all the rest.
+
+    tests/engine/test_processes.py has every kind of cache in processes.
+    """
+    monkeypatch.setattr("fastload._run.pillow_share._SHARE", 2.0)
+
+
 @pytest.fixture
 def nothing_open() -> Iterator[None]:
     """A test leaves no thread and no descriptor behind."""
