@@ -99,7 +99,7 @@ def _shared_memory() -> list[str]:
     others = {p.name for p in Path("/proc").iterdir() if p.name.isdigit()} - family
     # What torch makes says who made it.
     names = {name for name in names if not _maker(name) & others}
-    # By inode: a semaphore is made under another name, which its maker's maps go on showing.
+    # By inode: a semaphore is made under another name, which its maker's maps keep showing.
     inodes = {name: str(entry) for name in names if (entry := _inode(SHM / name))}
     for process in others:
         maps = _read(Path("/proc") / process / "maps").splitlines()
