@@ -172,8 +172,8 @@ def _plain(value: object) -> object:
     """A tensor as an array or a number; anything else unchanged."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-        return value[()] if value.ndim == 0 else value
+        array: np.ndarray = value.detach().cpu().numpy()
+        return array[()] if array.ndim == 0 else array
     return value
 
 

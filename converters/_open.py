@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TypeGuard
 
 from .._sources import huggingface
 from ..errors import UsageError
@@ -62,7 +63,9 @@ def part_of(source: object, part: str) -> object:
     )
 
 
-def _is_stores(source: object) -> bool:
+def _is_stores(
+    source: object,
+) -> TypeGuard[Store | Sequence[str | os.PathLike[str] | Store]]:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)

@@ -311,10 +311,12 @@ class PthWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """Add to the storage."""
+        assert self._stream is not None, "begin() comes first"
         self._stream.write(data)
 
     def end(self) -> int:
         """End the storage and return its key."""
+        assert self._stream is not None, "begin() comes first"
         self._stream.close()
         self._stream = None
         self._count += 1

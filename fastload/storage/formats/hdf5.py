@@ -124,8 +124,8 @@ class Hdf5Writer(ArrayWriter):
             )
         library()
         self._compression = compression
-        self._file: h5py.File | None = None
-        self._data: h5py.Dataset | None = None  # the dataset of a compressed store
+        self._file: Any = None
+        self._data: Any = None  # the dataset of a compressed store
         super().__init__(path, **options)
 
     def _begin(self) -> None:
