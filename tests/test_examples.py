@@ -53,7 +53,10 @@ NOT_RUN = {
     "for part in ": "is for a machine with a GPU",
     "done ": "is for a machine with a GPU",
 }
-LONG = {"fastload autotune ": "searches for a minute"}
+LONG = {
+    "fastload autotune ": "searches for a minute",
+    "fastload doctor --apply ": "runs the script five times; tests/tools/doctor does so",
+}
 
 
 class Block(NamedTuple):
