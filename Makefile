@@ -13,7 +13,9 @@ SUITE ?= imagenet-train
 DATA ?=
 PEERS ?=
 ARGS ?=
-# Tests go to as many processes as there are CPUs, at most 4 (tests/conftest.py); -n 0: to one.
+# With it every process of the tests compiles the tests, fastload and pytest's plugins anew.
+unexport PYTHONDONTWRITEBYTECODE
+# One process of tests per CPU, at most 4 (tests/conftest.py); -n 0: one.
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
@@ -35,7 +37,7 @@ help:
 	@echo 'make clean | distclean    remove what was built | and .venv'
 	@echo
 	@echo 'PYTHON=python3.12 chooses the interpreter, TORCH="torch==2.13.0 torchvision==0.28.0"'
-	@echo 'another torch; FASTLOAD_NO_NATIVE=1 goes on without the C++ core.'
+	@echo 'another torch; FASTLOAD_NO_NATIVE=1 does without the C++ core.'
 
 setup:
 	@sh .ci/setup

@@ -1,4 +1,4 @@
-"""Builds the sdist and of that the wheel, which is used as a stranger would: where nothing is.
+"""Builds the sdist, builds the wheel from it, and uses that in an empty environment.
 
     .venv/bin/python .ci/wheel.py
 
@@ -58,12 +58,12 @@ def main() -> int:
 
 
 def build() -> Path:
-    """The wheel, made without the network of the sdist, which must have all that it takes."""
+    """The wheel, built from the sdist without the network."""
     for old in WHEELS.glob("torch_fastload-*"):
         old.unlink()
     run(sys.executable, ROOT / "setup.py", "--quiet", "sdist", "--dist-dir", WHEELS, cwd=ROOT)
     (sdist,) = WHEELS.glob("torch_fastload-*.tar.gz")
-    # Not the wheel that pip keeps of an sdist of this name.
+    # Not the wheel that pip has cached for an sdist of this name.
     options = ["--no-deps", "--no-build-isolation", "--no-index", "--no-cache-dir", "--quiet"]
     run(sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", WHEELS, sdist)
     (wheel,) = WHEELS.glob("torch_fastload-*.whl")
@@ -71,7 +71,7 @@ def build() -> Path:
 
 
 def inspect(wheel: Path) -> None:
-    """Everything that must be in it is, and nothing that must not."""
+    """Fail if the wheel lacks a file that it needs, or holds one that it must not."""
     names = zipfile.ZipFile(wheel).namelist()
     needed = ["fastload/py.typed", "fastload/converters/__init__.py", "fastload/cli/__init__.py"]
     missing = [name for name in needed if name not in names]
@@ -108,7 +108,7 @@ def use(wheel: Path, folder: Path) -> None:
 
 
 def link_requirements(site: Path) -> None:
-    """Link into ``site`` what the wheel there requires, and what that requires, from .venv."""
+    """Link the wheel's requirements, and theirs, from .venv into ``site``."""
     (installed,) = importlib.metadata.distributions(name=DISTRIBUTION, path=[str(site)])
     waiting = requirements(installed, set())
     done = {DISTRIBUTION}
@@ -139,7 +139,7 @@ def requirements(
 
 
 def run(*command: str | Path, cwd: Path | None = None) -> str:
-    """What the command prints; its output and the end of this program where it fails."""
+    """The output of the command; if it fails, this program ends and prints it."""
     hidden = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "FASTLOAD_NO_NATIVE")
     environment = {key: value for key, value in os.environ.items() if key not in hidden}
     done = subprocess.run(

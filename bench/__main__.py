@@ -51,9 +51,9 @@ def list_(names: bool) -> None:
 @main.command()
 @click.argument("suite", type=click.Choice(list(SUITES)))
 @click.option("--data", help="Folder of images, or a .tar.gz; without it the suite makes its own.")
-@click.option("--loaders", "names", help="Names with commas between; all of them by default.")
+@click.option("--loaders", "names", help="Names, separated by commas; default: all.")
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
-@click.option("--variant", "variants", help="Names with commas between, or 'all'.")
+@click.option("--variant", "variants", help="Names, separated by commas, or 'all'.")
 @click.option("--rounds", type=click.IntRange(1), default=5, show_default=True)
 @click.option("--seconds", type=float, default=2.0, show_default=True, help="Least, per round.")
 @click.option("--json", "output", type=click.Path(dir_okay=False), help="File for the rows.")
@@ -62,9 +62,9 @@ def list_(names: bool) -> None:
 @click.option(
     "--tuned",
     type=click.Path(exists=True, dir_okay=False),
-    help="Rows of a run whose settings are taken over.",
+    help="Rows of an earlier run, whose settings are used.",
 )
-@click.option("--toy", is_flag=True, help="As small as it goes: shows that it runs, not how fast.")
+@click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
 def run(
     suite: str,
     data: str | None,
@@ -104,14 +104,14 @@ def run(
 
 @main.command("all")
 @click.option("--photos", help="Folder of photos, or a .tar.gz; made here where none is given.")
-@click.option("--small", help="The same for images of 32 x 32 pixels.")
+@click.option("--small", help="The same, for images of 32 x 32 pixels.")
 @click.option(
     "--out", default="bench/results/local", show_default=True, help="Folder for the rows."
 )
-@click.option("--suites", help="Names with commas between; all of them by default.")
+@click.option("--suites", help="Names, separated by commas; default: all.")
 @click.option("--threads", type=click.IntRange(1), default=_CPUS, show_default="the CPUs")
 @click.option("--cache", help="Folder for images and packed stores, kept for the next run.")
-@click.option("--toy", is_flag=True, help="As small as it goes: shows that it runs, not how fast.")
+@click.option("--toy", is_flag=True, help="The smallest size: shows that it runs, not how fast.")
 def all_(
     photos: str | None,
     small: str | None,

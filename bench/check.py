@@ -19,7 +19,7 @@ class WrongOutput(Exception):
 
 @dataclasses.dataclass(kw_only=True)
 class Seen:
-    """What an epoch held."""
+    """What was in an epoch."""
 
     images: int = 0
     labels: collections.Counter[int] = dataclasses.field(default_factory=collections.Counter)
@@ -77,7 +77,7 @@ def check(loader: Loader, work: Workload, reference: str) -> dict[str, Any]:
             off = np.abs(np.array(found[what]) - truth[what]).max()
             # Random crops of few images differ by more than those of many.
             if what == "std" and work.recipe == "train-mixup":
-                continue  # a mixture is nearer to the mean
+                continue  # mixing moves pixels towards the mean
             if off > (0.15 if work.shuffled and len(samples) < 300 else 0.05):
                 raise WrongOutput(
                     f"{what} of the pixels is {found[what]}, not {truth[what].round(4).tolist()}"

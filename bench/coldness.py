@@ -1,4 +1,4 @@
-"""Data out of the page cache: dropping it, and whether that worked."""
+"""Drops data from the page cache, and checks that it is gone."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def drop(paths: Iterable[Path]) -> None:
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            os.fdatasync(descriptor)  # pages that are still to be written cannot be dropped
+            os.fdatasync(descriptor)  # dirty pages cannot be dropped
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         finally:
             os.close(descriptor)
@@ -58,19 +58,19 @@ def resident(paths: Iterable[Path]) -> float:
 
 
 def nbytes_read(group: int) -> int:
-    """Bytes that the processes of process group ``group`` had read from disks so far."""
+    """Bytes that the processes of process group ``group`` have read from disks so far."""
     total = 0
     for entry in Path("/proc").iterdir():
         try:
             if entry.name.isdigit() and os.getpgid(int(entry.name)) == group:
                 total += int((entry / "io").read_text().split("\nread_bytes:")[1].split()[0])
         except (ProcessLookupError, FileNotFoundError, PermissionError):
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
     return total
 
 
 def sequential_rate(path: Path) -> float:
-    """Bytes per second that a plain reader gets out of ``path``, from the disk."""
+    """Bytes per second that a plain reader reads of ``path`` from the disk."""
     drop([path])
     buffer = bytearray(1 << 20)
     begin = time.perf_counter()
@@ -82,7 +82,7 @@ def sequential_rate(path: Path) -> float:
 
 
 def _unmap(paths: set[str]) -> None:
-    """Take the pages of these files out of this process's page tables; the maps stay."""
+    """Remove the pages of these files from this process's page tables; the maps stay."""
     for begin, end in _mapped(paths):
         _LIBC.madvise(begin, end - begin, _MADV_DONTNEED)
 

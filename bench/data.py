@@ -27,7 +27,7 @@ class NoImages(Exception):
 
 
 def cache_folder(given: str | None = None) -> Path:
-    """Where images and packed stores are kept: ``given`` or a folder in the temporary directory."""
+    """The folder for images and packed stores: ``given``, or one in the temporary directory."""
     return Path(given) if given else Path(tempfile.gettempdir()) / f"fastload-bench-{os.getuid()}"
 
 
@@ -76,7 +76,7 @@ def large(cache: Path, *, toy: bool, say: Say) -> Path:
 
     def make(folder: Path) -> None:
         say(f"making {count} photo-like images of 12 megapixels" if not toy else "making images")
-        # a picture at a time takes 600 MB
+        # one picture at a time: each takes 600 MB
         make_images(folder, count, kind=kind, classes=4, threads=1)
 
     made = _cached(cache / "images" / f"large-{count}", make)
@@ -131,19 +131,19 @@ def masks(cache: Path, images: Path, *, say: Say) -> Path:
                 patches = small.resize(gray.size, Image.Resampling.BILINEAR).point(
                     [v // 43 for v in range(256)]
                 )
-                patches.info.clear()  # a colour profile is not for masks
+                patches.info.clear()  # masks have no colour profile
                 patches.save(folder / label / f"{path.stem}.png")
 
     return _cached(cache / "images" / f"{images.name}-masks", draw)
 
 
 def made(cache: Path, name: str, fill: Callable[[Path], None]) -> Path:
-    """A folder of this ``name``, which ``fill`` is given to fill where there is none yet."""
+    """The folder called ``name``; ``fill`` fills it if it does not exist yet."""
     return _cached(cache / "images" / name, fill)
 
 
 def _cached(folder: Path, fill: Callable[[Path], None]) -> Path:
-    """``folder``, filled once: under another name until it is whole."""
+    """``folder``, filled once; it has another name until it is complete."""
     if not folder.exists():
         folder.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))

@@ -1,4 +1,4 @@
-"""Datasets as people write them, for the suite any-dataset: only their own code knows them."""
+"""Datasets as users write them, for the suite any-dataset."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Photos(Dataset[Any]):
 
 
 class Ready(Dataset[Any]):
-    """Arrays that need nothing done: (float32 (3, 224, 224), label), a few again and again."""
+    """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
 
     def __init__(self, count: int) -> None:
         self._count = count
@@ -125,7 +125,7 @@ def train_transform() -> Any:
 
 
 def transformed(batch: dict[str, Any]) -> dict[str, Any]:
-    """What people give to ``with_transform``."""
+    """The function that users give to ``with_transform``."""
     images = [train_transform()(image.convert("RGB")) for image in batch["image"]]
     return {"pixel_values": images, "labels": batch["label"]}
 

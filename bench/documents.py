@@ -13,7 +13,7 @@ _README = ("<!-- benchmark:begin; made from bench/results, see docs/benchmarks.m
            "<!-- benchmark:end -->")  # fmt: skip
 _DOCUMENT = ("<!-- figures: begin -->", "<!-- figures: end -->")
 
-# What the README shows: suite and metric, in this order.
+# The README's workloads: suite and metric, in this order.
 _SHORT = (
     ("imagenet-train", "throughput"),
     ("imagenet-eval", "throughput"),

@@ -1,4 +1,4 @@
-"""All suites in one go: which variants, loaders and rounds say enough in half an hour."""
+"""All suites in one run of half an hour: their variants, loaders and rounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.suites.base import Options
 
 _OURS = tuple(name for name in WHERE if name.startswith("fastload"))
 
-# Loaders that have come first somewhere, or stand for a kind: at least eight in every race. The
+# Loaders that were fastest somewhere, or represent a kind: at least eight in every race. The
 # others (variations of torch's DataLoader, and of shards read in sequence) take part in one suite;
 # `python -m bench run` measures all of them in each.
 _PEERS = (

@@ -147,7 +147,7 @@ fi
 }
 FOUND=$OUT.parts
 mkdir -p "$FOUND"
-# Each loader of a suite answers within so many seconds, or the suite goes on without it.
+# A loader that does not answer within so many seconds is left out of its suite.
 export BENCH_ANSWER_S="${BENCH_ANSWER_S:-150}"
 # run NAME COMMAND...: within the time limit; what it prints and how it ends are kept. Ended by
 # SIGINT, so that Python cleans up: tests write their results, suites end their processes.

@@ -1,4 +1,4 @@
-"""The parts of a run of bench/gpu.sh as one JSON: what was found, what failed, what never ended.
+"""The parts of a run of bench/gpu.sh as one JSON: results, failures, and what never ended.
 
     python -m bench.gpu_report PARTS FILE
 
@@ -31,7 +31,7 @@ _TAIL = 3000  # characters of the log of a part that failed
 
 
 def report(parts: Path) -> dict[str, Any]:
-    """What stands in the folder ``parts``, with the device and the versions."""
+    """The contents of the folder ``parts``, with the device and the versions."""
     return {
         "device": _device(),
         "cuda": torch.version.cuda,
@@ -46,7 +46,7 @@ def report(parts: Path) -> dict[str, Any]:
 
 
 def good(content: dict[str, Any]) -> bool:
-    """Whether all parts are there, ended well and left nothing out."""
+    """Whether all parts are there, succeeded and skipped nothing."""
     tests, rows = content["tests"], content["rows"]
     return (
         all(part["ended"] == "well" for part in content["parts"].values())
@@ -94,7 +94,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     try:
         rows: list[dict[str, Any]] = json.loads(path.read_text())
     except ValueError:
-        return []  # the part was ended while it wrote; its status says so
+        return []  # the part was killed while it wrote; its status says so
     return rows
 
 

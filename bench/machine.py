@@ -1,4 +1,4 @@
-"""What the figures were measured on."""
+"""The machine on which the figures were measured."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def describe() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and the packages that every loader here shares."""
+    """The versions of Python and of the packages that all loaders share."""
     found = {"python": platform.python_version(), "fastload": __version__}
     for name in _PACKAGES:
         try:

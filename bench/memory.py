@@ -1,4 +1,4 @@
-"""Memory of a process and all that it started."""
+"""Memory of a process and of all processes that it started."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tree(group: int) -> dict[str, int]:
                 continue
             fields = _rollup(entry)
         except (ProcessLookupError, FileNotFoundError, PermissionError):
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
         total["pss"] += fields.get("Pss", 0)
         total["anon_shmem"] += fields.get("Pss_Anon", 0) + fields.get("Pss_Shmem", 0)
     return total

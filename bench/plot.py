@@ -23,9 +23,9 @@ def figures(
 ) -> list[Path]:
     """Draw ``rows`` into ``folder`` as SUITE.png and SUITE.svg, and return the files.
 
-    Bars come with the best first: fastload's in blue, the best peer's in dark gray. Each says its
-    median and how many times the best peer's that is; a line on it goes from the least to the most
-    of the rounds. Loaders without a figure are named below.
+    The best bar comes first: fastload's are blue, the best peer's is dark gray. Each shows its
+    median and its ratio to the best peer's; a line on it goes from the smallest to the largest
+    round. Loaders without a figure are named below.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
@@ -59,7 +59,7 @@ def figures(
 
 
 def _measured(group: Sequence[Row]) -> list[Row]:
-    """What has a bar: not the plain reader, beside which no loader's could be seen."""
+    """The rows with a bar: all but the plain reader's, which would dwarf the others."""
     rows = report.best_first(group)
     return [row for row in rows if row["loader"] != report.SEQUENTIAL]
 

@@ -1,4 +1,4 @@
-"""A loader's process as the benchmark sees it."""
+"""The process of one loader, seen from the benchmark."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Failed(Exception):
 
 
 class Process:
-    """One loader in a process of its own, held still (SIGSTOP) while others are measured.
+    """One loader in its own process, which is stopped (SIGSTOP) while others are measured.
 
     The process leads a group that its workers join, so that stopping and ending reach them all.
     """
@@ -34,7 +34,7 @@ class Process:
         root = Path(__file__).resolve().parent.parent
         path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path}
-        # Else an editable fastload is compiled at every import, and installed loaders are not.
+        # Else Python compiles an editable fastload at every import, but no installed loader.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self._process = Popen(
             [sys.executable, "-m", "bench.worker", name],
@@ -67,7 +67,7 @@ class Process:
         limit = float(os.environ.get("BENCH_ANSWER_S", 0)) or None
         if not select.select([self._process.stdout], [], [], limit)[0]:
             last = self.log().splitlines()[-1:] or ["nothing"]
-            raise Failed(f"no answer within {limit:g} s; the last that it said: {last[0]}")
+            raise Failed(f"no answer within {limit:g} s; its last output: {last[0]}")
         line = self._process.stdout.readline()
         if not line:
             raise Failed(self._last_words())
@@ -105,7 +105,7 @@ class Process:
         return self._log.read()
 
     def stop(self) -> None:
-        """End it: kindly, then by force."""
+        """End it: close its pipes, then kill it."""
         if self._log.closed:
             return
         self.go_on()

@@ -1,4 +1,4 @@
-"""What torchvision makes of a workload, to compare every loader's output with."""
+"""torchvision's output for a workload, to compare every loader's with."""
 
 from __future__ import annotations
 

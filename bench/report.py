@@ -86,7 +86,7 @@ def ratio(found: Row, other: Row | None) -> float | None:
 
 
 def raced(rows: Iterable[Row]) -> bool:
-    """Whether ``rows``, of one table, may say how fast a first epoch is."""
+    """Whether the table ``rows`` can have a column of first epochs."""
     return all(found["suite"] in RACES and found["metric"] == "throughput" for found in rows)
 
 
@@ -195,7 +195,7 @@ def _times(value: float | None) -> str:
 
 
 def shown(value: float) -> str:
-    """A figure with as many digits as it needs."""
+    """A figure with the digits that matter."""
     if value >= 100:
         return f"{value:,.0f}"
     return f"{value:.1f}" if value >= 10 else f"{value:.3f}"

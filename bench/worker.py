@@ -36,7 +36,7 @@ def _answer(answers: TextIO, session: _Session, command: dict[str, Any]) -> None
         answer = {"ok": getattr(session, name)(**command)}
     except _Refused as refusal:
         answer = {"refused": str(refusal)}
-    except Exception as error:  # the run goes on with the other loaders; the report names this one
+    except Exception as error:  # the other loaders still run; the report names this one
         traceback.print_exc()
         answer = {"failed": f"{type(error).__name__}: {error}".splitlines()[0][:300]}
     answers.write(json.dumps(answer) + "\n")
@@ -126,7 +126,7 @@ class _Session:
         self._loader.open(self._work, self._loader.settings(self._work)[setting])
 
     def first_batch(self) -> dict[str, float]:
-        """Seconds from nothing open to the first batch in hand."""
+        """Seconds from opening the loader to its first batch."""
         start = time.perf_counter()
         self._loader.open(self._work, self._loader.settings(self._work)[0])
         batches = self._loader.epoch()
@@ -231,7 +231,7 @@ def _nbytes(folder: os.PathLike[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    """Ask Linux to kill this process when the benchmark goes away, even by SIGKILL."""
+    """Ask Linux to kill this process when the benchmark ends, even by SIGKILL."""
     pr_set_pdeathsig = 1
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What every loader of one run is asked for: the same images, batch and output."""
+"""The workload of one run: the same images, batch and output for every loader."""
 
 from __future__ import annotations
 

@@ -242,7 +242,7 @@ def _load(data: bytes, path: str) -> dict[bytes, Any]:
 class _Unpickler(pickle.Unpickler):
     """Allows only the names that a pickled array needs."""
 
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         if (module, name) == ("numpy", "dtype"):
             return np.dtype
         if (module, name) == ("numpy", "ndarray"):
@@ -256,13 +256,13 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"{module}.{name} is not allowed here")
 
 
-def _empty_array(kind: Any, shape: Any, code: Any) -> np.ndarray:
+def _empty_array(kind: object, shape: object, code: object) -> np.ndarray:
     if kind is not np.ndarray:
         raise pickle.UnpicklingError("no array")
     return np.empty(0, np.uint8)
 
 
-def _encode_latin1(text: Any, encoding: Any) -> bytes:
+def _encode_latin1(text: object, encoding: object) -> bytes:
     if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
         raise pickle.UnpicklingError("no bytes")
     return text.encode("latin1")

@@ -6,7 +6,7 @@ import hashlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ..storage import RAW
 from ..storage._fields import gather_fields, label_column
 from ._labels import Chosen, warn_of_others
 from ._source import Annotations, Sample, Source
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 _NAME = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
@@ -68,7 +71,7 @@ class DatasetSource(Source):
 
     def _sample(self, item: Any) -> Sample | DataError:
         """One sample of the dataset, or the error if it is not an image."""
-        fields: dict[str, Any] = {}
+        fields: dict[str, object] = {}
         label = None
         if isinstance(item, Mapping):
             image, named = self._entries = self._entries or self._found(item)
@@ -82,7 +85,7 @@ class DatasetSource(Source):
         except DecodeError as error:
             return error
 
-    def _found(self, item: Mapping[Any, Any]) -> tuple[str, str | None]:
+    def _found(self, item: Mapping[object, object]) -> tuple[str, str | None]:
         """The names of image and label, from the first dict."""
         names = [str(name) for name in item]
         image = self._chosen.image_of(names) or "image"
@@ -152,7 +155,7 @@ def dataset_source(dataset: Any, name: str, chosen: Chosen | None = None) -> Dat
     return DatasetSource(dataset, name, chosen)
 
 
-def named_object(text: str) -> Any:
+def named_object(text: str) -> object:
     """The dataset ``module:object``; a class or a function is called.
 
     Raises:
@@ -165,22 +168,22 @@ def named_object(text: str) -> Any:
     return found() if made and callable(found) else found
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """A tensor as an array or a number; anything else unchanged."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        value = value.detach().cpu().numpy()
-        return value[()] if value.ndim == 0 else value
+        array: np.ndarray = value.detach().cpu().numpy()
+        return array[()] if array.ndim == 0 else array
     return value
 
 
-def _kept(value: Any) -> Any:
+def _kept(value: object) -> object:
     """As ``_plain``, but copied: a dataset may reuse one array for every sample."""
     value = _plain(value)
     return np.array(value) if isinstance(value, np.ndarray) else value
 
 
-def _image(item: Any) -> Any:
+def _image(item: object) -> bytes | Image.Image:
     """Bytes of a file, or a PIL image.
 
     Raises:

@@ -7,7 +7,6 @@ import os
 import tempfile
 import threading
 import time
-from typing import Any
 
 import numpy as np
 
@@ -48,7 +47,7 @@ class Estimate:
 
 
 def estimate(
-    source: Any,
+    source: object,
     destination: str | os.PathLike[str],
     *,
     encode: Encoding | None = None,

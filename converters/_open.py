@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TypeGuard
 
 from .._sources import huggingface
 from ..errors import UsageError
@@ -20,7 +20,7 @@ from ._source import Source
 from ._store_source import FolderSource, StoreSource, TableSource
 
 
-def open_source(source: Any, chosen: Chosen | None = None) -> Source:
+def open_source(source: object, chosen: Chosen | None = None) -> Source:
     """The samples of ``source``: a path, ``module:object``, a store or several, a Dataset.
 
     Raises:
@@ -36,7 +36,7 @@ def open_source(source: Any, chosen: Chosen | None = None) -> Source:
     return _of_object(source, type(source).__name__, chosen)
 
 
-def part_of(source: Any, part: str) -> Any:
+def part_of(source: object, part: str) -> object:
     """The part of ``source`` called ``part``: a folder in it, or one of several datasets.
 
     Raises:
@@ -63,7 +63,9 @@ def part_of(source: Any, part: str) -> Any:
     )
 
 
-def _is_stores(source: object) -> bool:
+def _is_stores(
+    source: object,
+) -> TypeGuard[Store | Sequence[str | os.PathLike[str] | Store]]:
     return isinstance(source, Store) or (
         isinstance(source, Sequence)
         and all(isinstance(one, (str, os.PathLike, Store)) for one in source)
@@ -83,7 +85,7 @@ def _at(text: str, chosen: Chosen) -> Source:
     return _of_store(open_store(text), chosen, path)
 
 
-def _of_object(found: Any, name: str, chosen: Chosen) -> Source:
+def _of_object(found: object, name: str, chosen: Chosen) -> Source:
     if huggingface.known(found):
         return _of_store(ArrowStore(found), chosen, name)
     if isinstance(found, Mapping) and any(isinstance(name, str) for name in found):

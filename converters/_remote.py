@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ..errors import (
     FastloadError,
@@ -30,6 +30,9 @@ from ._list_source import SUFFIXES, listed_files
 from ._open import open_source
 from ._report import PackReport
 from ._source import Source
+
+if TYPE_CHECKING:
+    import fsspec
 
 _TAGS = ("ETag", "etag", "mtime", "created")  # by which file systems tell versions apart
 
@@ -55,7 +58,7 @@ def _asking(url: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def _file_system(url: str) -> tuple[Any, str]:
+def _file_system(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """The file system of ``url``, and the path in it."""
     try:
         import fsspec
@@ -94,7 +97,7 @@ def fetched(url: str, chosen: Chosen) -> Iterator[Source]:
 
 
 def _fetch(
-    system: Any, path: str, folder: str, chosen: Chosen
+    system: fsspec.AbstractFileSystem, path: str, folder: str, chosen: Chosen
 ) -> tuple[str, list[tuple[str, int, str]]]:
     """Fetch the files of ``path``; returns its local path, and name, size and tag of every file."""
     parent, name = os.path.split(path)

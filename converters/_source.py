@@ -6,7 +6,7 @@ import abc
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,8 +38,8 @@ class Sample:
     size: tuple[int, int] | None = None
     crc32c: int | None = None
     written: bool = False
-    label: Any = None
-    fields: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    label: object = None
+    fields: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Source(abc.ABC):
     concurrent: bool = True
     streamed: bool = False
     identity: str | None = None
-    noted: Mapping[str, Any] = MappingProxyType({})
+    noted: Mapping[str, object] = MappingProxyType({})
 
     def __len__(self) -> int:
         return len(self.keys)

@@ -6,6 +6,7 @@ of its own (``test_processes.py``).
 
 from __future__ import annotations
 
+import gc
 import io
 import multiprocessing
 import os
@@ -49,6 +50,9 @@ class Forked:
 
 
 def _serve(name: str, streams: Sequence[Connection], env: Mapping[str, str]) -> None:
+    gc.freeze()  # a collection would copy every page of what was imported
+    # As in a loader's own process. Here it would be forkserver, whose workers import torch anew.
+    multiprocessing.set_start_method("fork", force=True)
     os.setsid()
     os.environ.update(env)
     for number, stream in enumerate(streams):

@@ -38,11 +38,13 @@ class Held:
 def snapshot() -> Held:
     """Return what this process holds now."""
     # Python's own helper process stays once it is started: start it before anything is counted.
+    # Its command line is ours until it has called exec, so it is known by its number.
     resource_tracker.ensure_running()
+    tracker = str(resource_tracker._resource_tracker._pid)  # type: ignore[attr-defined]
     gc.collect()
     return Held(
         threads=frozenset(f"{t.name} ({t.ident})" for t in threading.enumerate()),
-        children=frozenset(_children()),
+        children=frozenset(child for child in _children() if child.split()[0] != tracker),
         shared_memory=frozenset(_shared_memory()),
         descriptors=frozenset(_descriptors()),
     )
@@ -97,7 +99,7 @@ def _shared_memory() -> list[str]:
     others = {p.name for p in Path("/proc").iterdir() if p.name.isdigit()} - family
     # What torch makes says who made it.
     names = {name for name in names if not _maker(name) & others}
-    # By inode: a semaphore is made under another name, which its maker's maps go on showing.
+    # By inode: a semaphore is made under another name, which its maker's maps keep showing.
     inodes = {name: str(entry) for name in names if (entry := _inode(SHM / name))}
     for process in others:
         maps = _read(Path("/proc") / process / "maps").splitlines()

@@ -6,14 +6,16 @@ Importing torch and torchvision takes a second or two, and is most of what a sho
     Program(words)     for subprocess.Popen with stdout=PIPE, stderr=PIPE, text=True
 
 ``words`` are a file or begin with -c or -m. Such a process runs and ends as one that was started:
-the interpreter is finalized, exceptions and signals have their exit status. What a program
-*imports*, and what it costs, has to be tested in one that was started.
+the interpreter is finalized, exceptions and signals have their exit status. To finalize torch takes
+half a second; ``finalize=False`` leaves it out, where a program's end is not what is tested. What a
+program *imports*, and what it costs, has to be tested in one that was started.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -24,10 +26,11 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import types
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 _IMPORTED = [
     "torch.utils.data",
@@ -48,6 +51,7 @@ class Program:
         words: a file, -c and code, or -m and the name of a module; then the arguments.
         cwd, env: as for ``subprocess.Popen``.
         stdout: a descriptor; the default is a pipe, whose end is ``self.stdout``.
+        finalize: whether the interpreter is; threads are joined and exit functions run in any case.
     """
 
     def __init__(
@@ -57,11 +61,13 @@ class Program:
         cwd: str | os.PathLike[str] | None = None,
         env: Mapping[str, str] | None = None,
         stdout: int | None = None,
+        finalize: bool = True,
     ) -> None:
         request = {
             "words": [os.fspath(w) if isinstance(w, os.PathLike) else str(w) for w in words],
             "cwd": os.fspath(cwd or os.getcwd()),
             "env": dict(os.environ if env is None else env),
+            "finalize": finalize,
         }
         self.args = request["words"]
         self.returncode: int | None = None
@@ -129,9 +135,10 @@ def run(
     stdout: int | None = None,
     timeout: float | None = 120,
     check: bool = False,
+    finalize: bool = True,
 ) -> subprocess.CompletedProcess[str]:
     """The program once it has ended, with what it wrote; see ``Program``."""
-    program = Program(words, cwd=cwd, env=env, stdout=stdout)
+    program = Program(words, cwd=cwd, env=env, stdout=stdout, finalize=finalize)
     try:
         written, errors = program.communicate(timeout)
     except BaseException:
@@ -142,6 +149,14 @@ def run(
     if check and code:
         raise subprocess.CalledProcessError(code, program.args, written, errors)
     return subprocess.CompletedProcess(program.args, code, written, errors)
+
+
+def _run_command(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    return run(command[1:], finalize=False, **options)
+
+
+# In the place of ``subprocess`` in a module that runs [sys.executable, *words].
+SUBPROCESS = types.SimpleNamespace(run=_run_command, TimeoutExpired=subprocess.TimeoutExpired)
 
 
 def _started() -> socket.socket:
@@ -205,6 +220,25 @@ def _serve(connection: socket.socket) -> dict[str, Any]:
         os.write(given[3], f"{pid}\n".encode())
 
 
+def _run_to_its_end(request: Mapping[str, Any]) -> NoReturn:
+    """Run the program, and end the process without finalizing the interpreter."""
+    code: object = 0
+    try:
+        _become(request)
+    except SystemExit as ended:
+        code = ended.code or 0
+        if not isinstance(code, int):
+            print(code, file=sys.stderr)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code if isinstance(code, int) else 1)
+
+
 def _become(request: Mapping[str, Any]) -> None:
     """Run the program in this process, as ``python WORDS`` does."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -237,4 +271,9 @@ def _become(request: Mapping[str, Any]) -> None:
 if __name__ == "__main__":
     for name in _IMPORTED:
         importlib.import_module(name)
-    _become(_serve(socket.socket(fileno=int(sys.argv[1]))))
+    gc.freeze()  # a collection in a child would copy every page of what was imported
+    wanted = _serve(socket.socket(fileno=int(sys.argv[1])))
+    if wanted["finalize"]:
+        _become(wanted)
+    else:
+        _run_to_its_end(wanted)

@@ -1,6 +1,6 @@
-"""simplejpeg and OpenCV: the fastest way to one image that Python code has today.
+"""simplejpeg and OpenCV: the fastest way to decode one image in Python today.
 
-Several peers bring bytes and leave decoding to their user; this is what a user in a hurry writes.
+Several peers read bytes and leave decoding to the user; this is the fastest code for that.
 Decoding is exact (no DCT scaling), resizing is OpenCV's linear, which does not antialias: faster
 and a little rougher than Pillow's.
 """

@@ -56,7 +56,7 @@ def _image(work: Workload, t: Any) -> list[Any]:
 
 
 def mixed(work: Workload) -> Callable[..., Any]:
-    """MixUp or CutMix of a batch of images and labels, as torchvision's documentation has it."""
+    """MixUp or CutMix of a batch of images and labels, as in torchvision's documentation."""
     from torchvision.transforms import v2
 
     classes = len(work.samples()[1])

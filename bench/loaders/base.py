@@ -32,7 +32,7 @@ class Loader(abc.ABC):
     """One way to get batches from images.
 
     Attributes:
-        name: as the command line and the report call it.
+        name: its name in the command line and in the report.
         summary: one line for ``python -m bench list``.
         needs: modules without which it cannot run.
         user_imports: those of them that a training script imports anyway, for its transforms; not
@@ -88,7 +88,7 @@ class Loader(abc.ABC):
         return Path(work.stores) / f"{Path(work.images).name}-{self.store}{masks}"
 
     def data_folder(self, work: Workload) -> Path:
-        """Where the bytes lie that it reads."""
+        """The folder that it reads."""
         return Path(work.images) if self.store is None else self.store_folder(work)
 
     def prepare(self, work: Workload, *, fresh: bool = False) -> None:
@@ -109,7 +109,7 @@ class Loader(abc.ABC):
             shutil.rmtree(partial, ignore_errors=True)
 
     def settings(self, work: Workload) -> list[Setting]:
-        """Settings worth trying, the most promising first; the fastest in the warm-up is taken."""
+        """Settings to try, the most promising first; the fastest in the warm-up is used."""
         return [{}]
 
     @abc.abstractmethod
@@ -125,4 +125,4 @@ class Loader(abc.ABC):
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Let go of everything ``open`` made."""
+        """Release everything that ``open`` made."""

@@ -61,7 +61,7 @@ class Dali(Loader):
             yield images, labels.squeeze(1).long()
 
     def _outputs(self) -> Iterator[Batch]:
-        """As the pipeline gives them, valid until the next is asked for."""
+        """As the pipeline gives them: each is valid until the next."""
         if self._plugin:
             for (found,) in self._iterator:
                 yield found["images"], found["labels"]

@@ -1,4 +1,4 @@
-"""fastload: on the loose files, and on LMDB stores of the ways to pack."""
+"""fastload on the loose files and on stores of each kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.loaders._torchvision import mixed, transforms_joint, transforms_v1
 from bench.loaders.base import Batch, Loader, NotAvailable, Setting
 from bench.workload import Workload
 
-_LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # that formats are written with
+_LIBRARIES = {".lmdb": "lmdb", ".h5": "h5py"}  # libraries that write formats
 
 
 class _Fastload(Loader):
@@ -120,7 +120,7 @@ class LmdbScaled(Lmdb):
 
 
 class _Masked:
-    """What is packed of images with masks: the bytes of both files."""
+    """The records of images with masks: the bytes of both files."""
 
     def __init__(self, work: Workload) -> None:
         self._work = work

@@ -64,7 +64,7 @@ class Ffcv(Loader):
 
 
 class FfcvChannelsLast(Ffcv):
-    """The layout that costs FFCV nothing."""
+    """FFCV's fastest layout."""
 
     summary = "FFCV, channels_last output (NHWC in memory), the fastest it does"
 

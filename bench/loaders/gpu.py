@@ -19,7 +19,7 @@ from bench.workload import Workload
 
 
 def finished(device: str, batches: Iterator[Batch]) -> Iterator[Batch]:
-    """``batches``, and an epoch that ends when the device has done its part of it."""
+    """``batches``; the epoch ends when the device has finished its work."""
     yield from batches
     if device != "cpu":
         torch.cuda.synchronize(device)

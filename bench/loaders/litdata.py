@@ -19,7 +19,7 @@ class Litdata(DataLoaderBase):
     needs = ("litdata", "simplejpeg", "cv2")
     install = "litdata, simplejpeg, opencv-python-headless"
     store = "litdata"
-    ordered = False  # chunks are dealt out to workers
+    ordered = False  # each worker gets chunks of its own
 
     def pack(self, work: Workload, folder: Path) -> None:
         import litdata

@@ -15,7 +15,7 @@ class Streaming(DataLoaderBase):
     needs = ("streaming", "simplejpeg", "cv2")
     install = "mosaicml-streaming, simplejpeg, opencv-python-headless"
     store = "mds"
-    ordered = False  # samples are dealt out to workers in blocks
+    ordered = False  # each worker gets blocks of its own
 
     def pack(self, work: Workload, folder: Path) -> None:
         from streaming import MDSWriter

@@ -1,7 +1,7 @@
-"""A plain thread pool with simplejpeg and OpenCV, which both let go of the GIL.
+"""A plain thread pool with simplejpeg and OpenCV, which both release the GIL.
 
-What one writes in forty lines when DataLoader's processes are too slow: samples are written
-straight into batch buffers that are used in turn, and a few batches are always under way.
+Forty lines that users write when DataLoader's processes are too slow: samples are written straight
+into batch buffers that are used in turn, and a few batches are always in flight.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The whole data set as one tensor in memory, augmented a batch at a time by torch itself.
+"""The whole dataset as one tensor in memory, augmented a batch at a time by torch itself.
 
-What one does with CIFAR when in a hurry. No workers: torch's own threads do the work.
+A usual shortcut for CIFAR. No workers: torch's own threads do the work.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class TorchArray(Loader):
             pixels = torch.from_numpy(found["pixels"]).permute(0, 3, 1, 2)
             self._labels = torch.from_numpy(found["labels"]).long()
         mean, std = (torch.tensor(value).view(3, 1, 1) for value in (MEAN, STD))
-        # Normalised and padded once: 12 bytes a pixel are affordable at this size only.
+        # Normalised and padded once: 12 bytes a pixel fit into memory at this size only.
         whole = torch.empty(len(pixels), 3, work.size + 8, work.size + 8)
         whole[:] = (0 - mean) / std
         whole[:, :, 4:-4, 4:-4] = (pixels.float() / 255 - mean) / std

@@ -1,4 +1,4 @@
-"""What many have in their own code: an LMDB of JPEGs read by torch's DataLoader."""
+"""What many training scripts have: an LMDB of JPEGs read by torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TorchLmdb(DataLoaderBase):
 
 
 class _Records(Dataset[tuple[torch.Tensor, int]]):
-    """Opens the store in each worker, as LMDB demands."""
+    """Opens the store in each worker, as LMDB requires."""
 
     def __init__(self, work: Workload, path: str) -> None:
         self._work, self._path = work, path

@@ -39,7 +39,7 @@ class TorchV2(DataLoaderBase):
 
 
 class _Masked(Dataset[Any]):
-    """Images with their masks, as one would write it."""
+    """Images with their masks, as users write it."""
 
     def __init__(self, work: Workload, transform: Any, decoder: str) -> None:
         samples, _ = work.samples()

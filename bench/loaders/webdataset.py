@@ -19,7 +19,7 @@ class Webdataset(Loader):
     needs = ("webdataset", "simplejpeg", "cv2")
     install = "webdataset, simplejpeg, opencv-python-headless"
     store = "webdataset"
-    ordered = False  # shards are dealt out to workers
+    ordered = False  # each worker gets shards of its own
     _loader: Any = None
 
     def pack(self, work: Workload, folder: Path) -> None:
@@ -27,7 +27,7 @@ class Webdataset(Loader):
 
         samples, _ = work.samples()
         pattern = str(folder / "images-%04d.tar")
-        # Shards take turns, so that a shard holds all classes.
+        # Written in turn, so that each shard holds all classes.
         for shard in range(_SHARDS):
             chosen = list(enumerate(samples))[shard::_SHARDS]
             with webdataset.TarWriter(pattern % shard) as writer:

@@ -1,4 +1,4 @@
-"""any-dataset: a Dataset of one's own through FastLoader and through DataLoader, in turn."""
+"""any-dataset: a user's own Dataset through FastLoader and through DataLoader, in turn."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PAIRS, _T = 12, 2.2
 
 class AnyDataset(Suite):
     name = "any-dataset"
-    summary = "datasets of one's own and in memory: FastLoader against DataLoader, interleaved"
+    summary = "a user's own datasets and datasets in memory: FastLoader against DataLoader"
     variants = {name: Variant() for name in _SIZES}
 
     def run(self, variant: str, options: Options) -> list[Row]:
@@ -75,7 +75,7 @@ def _rows(
     options: Options,
     facts: dict[str, Any],
 ) -> list[Row]:
-    """What both loaders reach with ``workers``, and how many times faster ours is."""
+    """The speed of both loaders with ``workers``, and how many times faster ours is."""
     arguments: dict[str, Any] = {
         "batch_size": batch,
         "shuffle": True,

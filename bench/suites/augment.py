@@ -1,4 +1,4 @@
-"""augment: the recipes that people train with, whole in the native core."""
+"""augment: common training recipes, all in the native core."""
 
 from __future__ import annotations
 

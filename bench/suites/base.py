@@ -1,4 +1,4 @@
-"""What a suite is, and what all of them share."""
+"""The interface of a suite, and what all suites share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.workload import Workload
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line asks of a suite.
+    """The options of the command line.
 
     Attributes:
         data: folder or archive of images; None lets the suite make its own.
@@ -28,7 +28,7 @@ class Options:
         toy: the smallest size at which everything still runs.
         cache: folder for images and packed stores.
         fresh: pack again what an earlier run packed.
-        say: takes a line for the user.
+        say: prints a line for the user.
         machine: added to each row.
         tries: how many of its settings each loader tries; None: all.
         tuned: by loader, the setting that an earlier run found to be its best; others are tried.
@@ -66,7 +66,7 @@ class Variant:
 
 
 class Suite(abc.ABC):
-    """A workload and what is measured on it."""
+    """A workload, and the measurements on it."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -90,7 +90,7 @@ class Suite(abc.ABC):
         ]
 
     def facts(self, work: Workload, options: Options) -> dict[str, Any]:
-        """What every row says besides its figure."""
+        """The fields of every row beside its figure."""
         samples, _ = work.samples()
         return {
             "threads": work.threads,
@@ -168,7 +168,7 @@ def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
 
 
 class Absent:
-    """Turns what a loader cannot do into rows with a reason."""
+    """Makes rows with a reason for what a loader cannot do."""
 
     def __init__(self, work: Workload, options: Options, **facts: Any) -> None:
         self.rows: list[Row] = []

@@ -1,4 +1,4 @@
-"""cache: what each of FastLoader's caches costs in the first epoch and gains in later ones.
+"""cache: the cost of each FastLoader cache in the first epoch, and its gain in later ones.
 
 In one process, on loose files. All caches take turns within a round, so that a machine that gets
 slower or faster treats all alike; ratios are of neighbours in time.

@@ -12,8 +12,8 @@ from bench.process import Failed, Process, Refused
 from bench.report import SEQUENTIAL, Row, row
 from bench.suites.base import Absent, Options, Suite, Variant, imagenet
 
-# More than this of the data in the page cache when the epoch begins, or less than this read from
-# the disk by its end, and the epoch was not a cold one.
+# An epoch is cold only if at most the first share of the data is in the page cache when it begins,
+# and at least the second share has been read from the disk when it ends.
 _RESIDENT = 0.05
 _READ = 0.5
 
@@ -36,7 +36,7 @@ class Cold(Suite):
         found: dict[str, list[dict[str, Any]]] = {}
         for name in self.loaders(variant, options):
             disk.append(coldness.sequential_rate(plain))
-            # One process at a time: pages that another one has mapped cannot be dropped.
+            # One process at a time: pages that another process maps cannot be dropped.
             with Process(name) as process:
                 try:
                     process.call("make", work=work.to_json())
@@ -76,7 +76,7 @@ def _epochs(process: Process, options: Options) -> list[dict[str, Any]]:
     for _ in range(options.rounds):
         epoch = process.call("cold_epoch", tuned=options.tuned.get(process.name))
         epochs.append(epoch)
-        if options.toy:  # may lie in a file system that has no disk
+        if options.toy:  # may be in a file system without a disk
             continue
         if epoch["resident"] > _RESIDENT:
             share = f"{epoch['resident']:.0%}"

@@ -1,4 +1,4 @@
-"""memory: the most that a loader and its workers held while batches were read."""
+"""memory: the peak of a loader and its workers while batches are read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Memory(Suite):
 
 def _peak(process: Process, work: Workload, options: Options) -> dict[str, int]:
     process.call("make", work=work.to_json())
-    process.call("train")  # all loaders in the same surroundings: some import what others leave out
+    process.call("train")  # the same for all loaders: some import what others do not
     imported = memory.tree(process.pid)["anon_shmem"]
     process.call("open", setting=0)
     process.send("run", seconds=options.seconds)

@@ -1,4 +1,4 @@
-"""never-slower: FastLoader in the place of DataLoader in ordinary configurations, in turn."""
+"""never-slower: FastLoader and DataLoader in ordinary configurations, in turn."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ from fastload import FastLoader
 # Pairs of measurements, and Student's t for the 95 % interval of so many.
 _PAIRS, _T = 12, 2.2
 
-# Where the interval reaches below 1 there are so many times the pairs: the smallest of many ratios
-# would be that with the most noise.
+# If the interval reaches below 1, so many times the pairs are measured: else the smallest of many
+# ratios would be the noisiest one.
 _AGAIN = 2
 
 _SUFFIXES = {"jpeg": ".jpg", "cmyk": ".jpg", "gray": ".png", "palette": ".png", "tiff": ".tif"}
@@ -48,7 +48,7 @@ _MODES = {"gray": "L", "palette": "P", "cmyk": "CMYK"}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Configuration:
-    """A loader as somebody would write it.
+    """A loader as users write it.
 
     Attributes:
         name: in words.
@@ -125,7 +125,7 @@ def _own_function(image: Any) -> Any:
 
 
 def _with_function(kind: str, side: int, count: int) -> Callable[[Options], Any]:
-    """An ImageFolder with a callable of one's own in its transform."""
+    """An ImageFolder with a user's own function in its transform."""
 
     def make(options: Options) -> Any:
         from torchvision import transforms

@@ -1,4 +1,4 @@
-"""overhead: what the always-on stamps cost, in CPU time, with them and without in turn."""
+"""overhead: the CPU time that the always-on stamps cost, with and without them in turn."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class Pack(Suite):
 def _rounds(
     names: Sequence[str], work: Workload, options: Options, absent: Absent
 ) -> dict[str, list[dict[str, float]]]:
-    """What every round took, writers in turn; before each the disk has nothing left to write."""
+    """The seconds of every round, writers in turn; the disk is idle before each."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
     for number in range(options.rounds):
         for name in list(found):

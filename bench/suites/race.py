@@ -12,7 +12,7 @@ from bench.report import Row, row
 from bench.suites.base import Absent, Options
 from bench.workload import Workload
 
-# Fresh processes that each loader runs its first epoch in.
+# The number of fresh processes in which each loader runs its first epoch.
 _FRESH = 2
 
 
@@ -33,7 +33,7 @@ def race(
     *,
     fresh: int = _FRESH,
 ) -> list[Row]:
-    """Each loader in its own process; every round runs each once; all others hold still meanwhile.
+    """Each loader in its own process; every round runs each once, and stops the others meanwhile.
 
     The order changes from round to round, so that a machine that gets slower or faster treats all
     alike. Afterwards each runs the first epoch of ``fresh`` new processes, with nothing remembered
@@ -60,7 +60,7 @@ def race(
                     _measure(runner, options)
                 except Failed as error:
                     absent.note(runner.process.name, error, runner.process, **what)
-                    runner.process.stop()  # it may only have hung
+                    runner.process.stop()  # it may have hung
                     runners.remove(runner)
             options.say(f"round {number + 1} of {options.rounds} done")
         firsts = _first_epochs(work, runners, min(fresh, options.rounds))

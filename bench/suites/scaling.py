@@ -104,7 +104,7 @@ class Scaling(Suite):
 
 
 def _start(process: Process, work: Workload, options: Options) -> dict[str, Any]:
-    """Its setting, once it is warm."""
+    """The setting that it chose in its warm-up."""
     process.call("make", work=work.to_json())
     process.call("prepare", fresh=options.fresh)
     found = process.call(

@@ -1,4 +1,4 @@
-"""startup: what a script waits for before its first batch."""
+"""startup: the time before a script's first batch."""
 
 from __future__ import annotations
 

@@ -41,11 +41,11 @@ class State(Suite):
         _epoch(loader, calling=True)
         shares, calls_us = [], []
         for _ in range(2 if options.toy else max(_EPOCHS, options.rounds)):
-            # Reading the clock twice, in the place of a call, costs as much as a call.
+            # Reading the clock costs as much as a call: read it twice in place of the call.
             clock_s, _, _ = _epoch(loader, calling=False)
             calls_s, loop_s, steps = _epoch(loader, calling=True)
             calls_s -= clock_s
-            # As long as the loop would take on as many free CPUs: the calls are on one of them.
+            # The loop's time on that many free CPUs; the calls run on one of them.
             shares.append(calls_s / (loop_s / threads))
             calls_us.append(1e6 * calls_s / steps)
         return [

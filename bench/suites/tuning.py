@@ -1,4 +1,4 @@
-"""autotune and auto: what fastload chooses by itself, against every setting there is.
+"""autotune and auto: the settings that fastload chooses, against all settings.
 
 ``autotune`` measures all settings of a grid, runs autotune ten times in a sixth of that time, and
 then measures each of its choices and the grid's best again, side by side. ``auto`` does the same
@@ -167,7 +167,7 @@ class _Waiting(Dataset[torch.Tensor]):
 
 
 def _settle(loader: FastLoader, step: Callable[[Any], Any] | None, batches: int) -> None:
-    """Let ``batches`` pass, in as many epochs as it takes."""
+    """Read ``batches`` batches, in as many epochs as that takes."""
     left = batches
     while left > 0:
         for batch in loader:
@@ -179,7 +179,7 @@ def _settle(loader: FastLoader, step: Callable[[Any], Any] | None, batches: int)
 
 
 def _order(target: Target, batch: int) -> dict[str, Any]:
-    """What makes epochs long for threads, and as long as the dataset for processes."""
+    """A sampler that makes epochs long for threads, and as long as the dataset for processes."""
     if not target.native():
         return {"batch_size": batch, "shuffle": True}
     sampler = target.loader(Point(num_workers=0, batch_size=1)).sampler

@@ -7,11 +7,14 @@ with the position where each string starts (https://arrow.apache.org/docs/format
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Images:
     ends: np.ndarray
 
 
-def images_of(column: Any, name: str) -> Images:
+def images_of(column: pa.ChunkedArray, name: str) -> Images:
     """The images of a ``ChunkedArray`` of struct<bytes, path>, the type of datasets.Image.
 
     Raises:
@@ -99,7 +102,7 @@ def images_of(column: Any, name: str) -> Images:
     return Images(buffers, file, none, offset, nbytes, blob, path_ends)
 
 
-def numbers_of(column: Any) -> np.ndarray | None:
+def numbers_of(column: pa.ChunkedArray) -> np.ndarray | None:
     """The numbers of a column, (rows, *shape), in their dtype; None if it has other values.
 
     A list type of fixed length becomes an axis.
@@ -137,7 +140,7 @@ def numbers_of(column: Any) -> np.ndarray | None:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _strings(array: Any) -> tuple[np.ndarray, np.ndarray, Any]:
+def _strings(array: pa.Array) -> tuple[np.ndarray, np.ndarray, pa.Buffer | None]:
     """Where each string of an array starts and ends in its buffer, and the buffer."""
     import pyarrow as pa
 
@@ -153,10 +156,10 @@ def _strings(array: Any) -> tuple[np.ndarray, np.ndarray, Any]:
     return found[:-1], found[1:], memory
 
 
-def _bytes(memory: Any) -> np.ndarray:
+def _bytes(memory: pa.Buffer) -> np.ndarray:
     return np.frombuffer(memory, np.uint8) if memory.size else np.zeros(1, np.uint8)
 
 
-def _bools(array: Any) -> np.ndarray:
+def _bools(array: pa.BooleanArray) -> np.ndarray:
     values: np.ndarray = array.to_numpy(zero_copy_only=False)
     return values

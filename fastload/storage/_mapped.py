@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from .. import _native
 from ..errors import StoreError, StoreNotFoundError
 from ._read import open_regular
+
+if TYPE_CHECKING:
+    from .._native import _core
 
 _COMPRESSED = (
     (b"\x1f\x8b", "gzip"),
@@ -58,7 +61,7 @@ class Watch:
 
     def __init__(self, mapped: mmap.mmap, path: str) -> None:
         core = _native.load()
-        self._core: Any = None if core is None else core.SigbusGuard(mapped)
+        self._core: _core.SigbusGuard | None = None if core is None else core.SigbusGuard(mapped)
         self._map, self._path = mapped, path
 
     def check(self) -> None:

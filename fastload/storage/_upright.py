@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import io
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ._probe import UNREADABLE
 from .base import ENCODED, TURNED, Spans
+
+if TYPE_CHECKING:
+    from .._native import _core
 
 _ORIENTATION = 0x0112  # the EXIF tag
 _MARKS = (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp", b"xmp")  # in PNG files
@@ -40,7 +43,7 @@ def size_and_kind(data: bytes) -> tuple[int, int, int]:
     return (height, width, TURNED) if turn >= 5 else (width, height, TURNED)
 
 
-def by_core(files: Any, spans: Spans, sizes: np.ndarray, threads: int) -> np.ndarray:
+def by_core(files: _core.Files | None, spans: Spans, sizes: np.ndarray, threads: int) -> np.ndarray:
     """Fill ``sizes`` (int32 (n, 2)): bool (n,), which images certainly have no orientation.
 
     Args:

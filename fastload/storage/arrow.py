@@ -13,7 +13,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,9 @@ from ._upright import by_core, size_and_kind
 from .base import ENCODED, Field, Spans, Store
 from .folder import PathList
 from .registry import Format
+
+if TYPE_CHECKING:
+    from .._native import _core
 
 # Note [Columns]
 #     A sample is a dict with the columns of the dataset, like one of its rows. Numbers have the
@@ -107,7 +110,7 @@ class ArrowStore(Store):
         rows = len(self._images.file)
         self._sizes = np.full((rows, 2), UNKNOWN, np.int32)
         self._kinds = np.full(rows, ENCODED, np.uint8)
-        self._probing: tuple[int, Any] | None = None
+        self._probing: tuple[int, _core.Files] | None = None
 
     def _name_files(self) -> None:
         images = self._images
@@ -219,7 +222,7 @@ class ArrowStore(Store):
         self._kinds[rows] = kinds
         self._sizes[rows] = found
 
-    def _core_files(self) -> Any:
+    def _core_files(self) -> _core.Files | None:
         """The core's view of ``files`` in this process; None without a core."""
         core = _native.load()
         if core is None:
@@ -327,7 +330,7 @@ def open_saved(path: str) -> ArrowStore:
     return ArrowStore(datasets.load_from_disk(path))
 
 
-def _is(feature: Any, name: str) -> bool:
+def _is(feature: object, name: str) -> bool:
     """Whether a feature is of the class of this name in datasets."""
     return type(feature) is getattr(sys.modules.get("datasets"), name, None)
 
@@ -372,7 +375,7 @@ def _file_of(value: Mapping[str, Any], record: int) -> bytes | None:
         ) from error
 
 
-def _plain(name: str, value: Any) -> Any:
+def _plain(name: str, value: object) -> object:
     """A value of the column ``name`` that JSON cannot hold, as one that it can."""
     if hasattr(value, "tolist"):
         return value.tolist()

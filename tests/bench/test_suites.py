@@ -26,15 +26,15 @@ pytestmark = pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("suite", "variant", "loaders"),
     [
-        ("imagenet-train", "float32", "torch-pil,fastload-folder,fastload-lmdb"),
+        ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
         ("small-images", "jpeg", "fastload-lmdb"),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
         ("augment", "plain", "fastload-lmdb"),
         pytest.param("augment", "jitter", "torch-pil,fastload-folder", marks=pytest.mark.long),
-        ("augment", "randaugment", "torch-v2,fastload-lmdb"),
+        pytest.param("augment", "randaugment", "torch-v2,fastload-lmdb", marks=pytest.mark.long),
         pytest.param("augment", "trivialaugment", "fastload-lmdb", marks=pytest.mark.long),
-        ("augment", "mixup", "torch-pil,torch-v2,fastload-folder"),
+        ("augment", "mixup", "torch-v2,fastload-folder"),
         ("augment", "large", "fastload-folder-scaled"),
         ("augment", "segmentation", "torch-v2,fastload-lmdb"),
     ],

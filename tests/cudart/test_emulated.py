@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import torch
 
-# Half a minute of a machine's time that has nothing else to do.
+# The whole of tests/gpu takes minutes.
 pytestmark = pytest.mark.timeout(600)
 
 HERE = Path(__file__).resolve().parent
@@ -29,11 +29,18 @@ LIBRARIES = {
 }
 # CUPTI watches a real driver, and DALI decodes on a real device.
 NEVER = "not copies_run_beside and not dali"
-# Those that start processes, and those whose like is run anyhow.
-SHORT = (
-    "not process_that_ends and not no_context and not other_allocators"
-    " and not flat_over_a_thousand and not 200_times and not memory_format0 and not dtype1"
-)
+# Of streams and memory, those that find most in a second.
+QUICK = [
+    f"tests/gpu/test_{name}"
+    for name in (
+        "transfer.py::test_batches_are_whole_and_memory_let_go_of_is_not_written_to_early",
+        "transfer.py::test_leaving_early_leaves_no_copy_and_a_second_loader_works",
+        "cuda.py::test_memory_is_registered_once_and_given_back",
+        "cuda.py::test_batches_let_go_of_in_one_stream_after_another",
+        "callers.py::test_two_loaders_never_share_a_side_stream",
+        "stress.py::test_errors_come_at_their_batch_and_those_around_it_are_whole",
+    )
+]
 
 
 @pytest.fixture(scope="module")
@@ -97,13 +104,11 @@ def test_a_transfer_stage_that_leaves_something_out_is_found_out(
     emulated: Path, count: Callable[[int, int], int]
 ) -> None:
     for seed in range(count(1, 5)):
-        assert "5 passed" in _run(emulated, seed, ["tests/cudart/mutants.py"])
+        assert "skipped" not in _run(emulated, seed, ["tests/cudart/mutants.py", *QUICK])
 
 
-def test_the_tests_of_a_gpu_pass_over_the_emulated_one(
-    emulated: Path, count: Callable[[int, int], int]
-) -> None:
+@pytest.mark.long
+def test_the_tests_of_a_gpu_pass_over_the_emulated_one(emulated: Path) -> None:
     files = [f"tests/gpu/test_{name}.py" for name in ("callers", "cuda", "transfer", "stress")]
-    for seed in range(count(1, 5)):
-        chosen = NEVER if seed else f"{NEVER} and {SHORT}"
-        assert "skipped" not in _run(emulated, seed, files, chosen)
+    for seed in range(5):
+        assert "skipped" not in _run(emulated, seed, files, NEVER)

@@ -111,6 +111,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "cache": {"cache": "ram"},
     "cache of pixels": {"cache": "decoded"},
+    "cache of coefficients": {"cache": "dct"},
+    "shared cache": {"cache": "shm"},
     "persistent": {"persistent_workers": True},
     "traced": {"trace": "run.json"},
 }

@@ -64,8 +64,15 @@ KINDS = ["pair", "nested", "named", "scalars", "none", "ragged", "empty", "strid
 KINDS += ["half", "sparse"]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", KINDS)
+# The test after this one sends every kind from a worker.
+MOST = ["pair", "nested", "ragged"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"),
+    [(kind, 0) for kind in KINDS]
+    + [pytest.param(kind, 2, marks=() if kind in MOST else pytest.mark.long) for kind in KINDS],
+)
 def test_samples_of_any_structure(kind, workers):
     side_by_side(Samples(kind=kind), 1, batch_size=4, num_workers=workers)
 
@@ -109,7 +116,7 @@ def test_samplers_batch_sizes_and_drop_last(n, batch_size, drop_last, sampler):
     prefetch=st.sampled_from([None, 1, 5]),
     persistent=st.booleans(),
 )
-@settings(max_examples=settings.default.max_examples // 2)
+@settings(max_examples=settings.default.max_examples // 3)
 def test_in_worker_processes_too(batch_size, drop_last, sampler, workers, prefetch, persistent):
     side_by_side(
         Samples(9),
@@ -197,8 +204,10 @@ class Drawing(Samples):
         return i, torch.rand(2), random.random(), np.random.rand(), who, mine
 
 
-@pytest.mark.parametrize("workers", [0, 1, 2])
-@pytest.mark.parametrize("persistent", [False, True])
+@pytest.mark.parametrize(
+    ("workers", "persistent"),
+    [(0, False), pytest.param(1, False, marks=pytest.mark.long), (1, True), (2, False), (2, True)],
+)
 def test_worker_seeds_and_random_numbers(workers, persistent):
     side_by_side(
         Drawing(),
@@ -206,7 +215,7 @@ def test_worker_seeds_and_random_numbers(workers, persistent):
         batch_size=3,
         shuffle=True,
         num_workers=workers,
-        persistent_workers=persistent and workers > 0,
+        persistent_workers=persistent,
         generator=lambda: torch.Generator().manual_seed(5),
     )
 

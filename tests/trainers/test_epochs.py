@@ -1,4 +1,4 @@
-"""In Lightning a run that goes on augments what the run without an interruption would have."""
+"""In Lightning, a resumed run augments as the run without an interruption would have."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def test_a_dataloader_over_a_packed_dataset_decodes_whole_batches(store, monkeyp
 
 
 def lightning_curve(kind, folder, resume_at=None):
-    """Losses of three epochs; with ``resume_at`` stopped after so many steps and gone on with."""
+    """Losses of three epochs; with ``resume_at`` stopped after so many steps and resumed."""
     import lightning
 
     losses = []

@@ -9,7 +9,7 @@
 //   errors         nothing throws
 //   thread safety  functions without state
 //
-// Tests: tests/native/test_batch.py (every status), tests/test_philox.py.
+// Tests: tests/native/test_batch.py (every status), tests/base/test_philox.py.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@
 //   ownership      an array is held (Buffer) for as long as the core may use it; small arrays are copied, so
 //                  that later changes by the caller cannot bypass the checks
 //
-// Tests: tests/native/test_arguments.py, test_sample_params.py, test_pool.py, tests/faults/test_endings.py.
+// Tests: tests/native/test_arguments.py, test_sample_params.py, test_pool.py, tests/run/test_endings.py.
 #pragma once
 
 #include <pybind11/pybind11.h>

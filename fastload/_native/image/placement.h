@@ -14,7 +14,7 @@
 //   ownership      the caller owns spans and targets
 //
 // Tests: tests/native/test_batch.py, test_scaled.py, test_fuzz.py (fuzz.cpp),
-// tests/datasets/test_huggingface.py (orientation).
+// tests/sources/test_huggingface.py (orientation).
 #pragma once
 
 #include <cstddef>

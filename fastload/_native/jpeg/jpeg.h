@@ -18,7 +18,7 @@
 //
 // Tests: tests/native/test_jpeg.py, test_entropy.py, test_planes.py, test_samples.py, test_scaled.py,
 // test_random_jpegs.py, test_fuzz.py (fuzz.cpp, entries.cpp), tests/engine/test_huffman_index.py,
-// tests/test_exactness.py.
+// tests/loader/test_exactness.py.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@
 //   thread safety  a Resampler belongs to one thread; shared tables are immutable
 //   ownership      the target, its lut and shared tables belong to the caller and must live until finish()
 //
-// Tests: tests/native/test_resample.py, test_scaled.py, test_batch.py, tests/test_exactness.py,
+// Tests: tests/native/test_resample.py, test_scaled.py, test_batch.py, tests/loader/test_exactness.py,
 // tests/transforms/.
 //
 // Source of the arithmetic: Pillow, src/libImaging/Resample.c (22-bit fixed-point weights, rounding half up,

@@ -14,7 +14,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -38,6 +38,9 @@ from ._image_table import (
     least_stored,
 )
 
+if TYPE_CHECKING:
+    import h5py
+
 NAME = "hdf5"
 VERSION = 1
 _CACHE_NBYTES = 64 << 20  # of chunks, while a batch is read
@@ -59,7 +62,7 @@ class Layout:
         self.take = take
 
     @classmethod
-    def of(cls, file: Any, path: str) -> Layout:
+    def of(cls, file: h5py.File, path: str) -> Layout:
         """What the open ``file`` holds."""
         datasets, mapped = _datasets(file), MappedColumns(path)
         text = _array(datasets["fastload"], path).item() if "fastload" in datasets else None
@@ -146,7 +149,7 @@ class _Places:
         self.axes = axes
 
     @classmethod
-    def raw(cls, images: Any, path: str) -> _Places:
+    def raw(cls, images: h5py.Dataset, path: str) -> _Places:
         """Of one dataset of pixels."""
         name = images.name.lstrip("/")
         axes = axes_of(images.shape, images.dtype, path, name)
@@ -158,7 +161,7 @@ class _Places:
         return cls(offset, nbytes, why, lambda index: axes.rgb(images[index]), axes)
 
     @classmethod
-    def encoded(cls, data: Any, ends: np.ndarray, path: str) -> _Places:
+    def encoded(cls, data: h5py.Dataset, ends: np.ndarray, path: str) -> _Places:
         """Of image files one after the other, record i from ends[i] to ends[i + 1]."""
         if data.dtype != np.uint8 or data.ndim != 1 or ends.dtype.kind not in "iu" or not ends.size:
             raise StoreError(
@@ -182,7 +185,7 @@ class _Places:
         )
 
     @classmethod
-    def variable(cls, images: Any, path: str) -> _Places:
+    def variable(cls, images: h5py.Dataset, path: str) -> _Places:
         """Of image files as arrays of variable length."""
         count, stored = images.shape[0], images.id.get_storage_size()
         if least_stored(images.shape, images.dtype.itemsize) > stored:
@@ -196,7 +199,7 @@ class _Places:
         return cls(nbytes, nbytes, why, lambda index: bytes(images[index].tobytes()))
 
 
-def _place(dataset: Any, path: str) -> tuple[int, str | None]:
+def _place(dataset: h5py.Dataset, path: str) -> tuple[int, str | None]:
     """Where the data of a dataset start in the file, or why they do not lie there in one piece."""
     import h5py
 
@@ -234,11 +237,11 @@ def _place(dataset: Any, path: str) -> tuple[int, str | None]:
     return int(offset), None
 
 
-def _datasets(file: Any) -> dict[str, Any]:
+def _datasets(file: h5py.File) -> dict[str, h5py.Dataset]:
     """The datasets of a file by path, including ``fields``; links to other files are left out."""
     import h5py
 
-    found: dict[str, Any] = {}
+    found: dict[str, h5py.Dataset] = {}
     groups = [("", file)]
     while groups:
         prefix, group = groups.pop()
@@ -253,13 +256,13 @@ def _datasets(file: Any) -> dict[str, Any]:
     return found
 
 
-def _is_variable(dataset: Any) -> bool:
+def _is_variable(dataset: h5py.Dataset) -> bool:
     import h5py
 
     return bool(h5py.check_vlen_dtype(dataset.dtype) == np.uint8 and dataset.ndim == 1)
 
 
-def _array(dataset: Any, path: str, mapped: MappedColumns | None = None) -> np.ndarray:
+def _array(dataset: h5py.Dataset, path: str, mapped: MappedColumns | None = None) -> np.ndarray:
     """A whole column that lies in the file; ``mapped`` leaves it there if it is large."""
     import h5py
 
@@ -290,7 +293,7 @@ def _keys_of(path: str, count: int) -> Blobs:
         return _keys(_datasets(file).get("keys"), count, path)
 
 
-def _keys(dataset: Any, count: int, path: str) -> Blobs:
+def _keys(dataset: h5py.Dataset | None, count: int, path: str) -> Blobs:
     """The keys; numbers if there are none."""
     if dataset is None:
         return numbered_keys(count)
@@ -300,7 +303,7 @@ def _keys(dataset: Any, count: int, path: str) -> Blobs:
     return Blobs.of([name if isinstance(name, bytes) else encode_text(str(name)) for name in names])
 
 
-def _decoded(name: Any) -> str:
+def _decoded(name: object) -> str:
     return name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else str(name)
 
 
@@ -323,7 +326,7 @@ def _fork_lock() -> threading.RLock:
 
 
 @contextlib.contextmanager
-def opened(path: str) -> Iterator[Any]:
+def opened(path: str) -> Iterator[h5py.File]:
     """The file, open for reading within the block."""
     h5py = library()
     if not os.path.exists(path):

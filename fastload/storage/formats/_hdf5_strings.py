@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ...errors import StoreError
+
+if TYPE_CHECKING:
+    import h5py
 
 _REFERENCE = np.dtype([("length", "<u4"), ("heap", "<u8"), ("index", "<u4")])
 _HEAP = struct.Struct("<4sB3xQ")  # signature, version, size of it all
@@ -21,7 +24,7 @@ _NOWHERE = 2**64 - 1
 _MOST = 1 << 30  # bytes of a heap
 
 
-def strings(dataset: Any, path: str) -> list[bytes] | None:
+def strings(dataset: h5py.Dataset, path: str) -> list[bytes] | None:
     """The strings of a dataset, in order; None if they do not lie in heaps as described.
 
     Args:

@@ -20,8 +20,8 @@ import reprlib
 import struct
 import zipfile
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import IO, Any, BinaryIO
 
 import numpy as np
 
@@ -243,21 +243,23 @@ def strided(data: bytes | np.ndarray, tensor: TensorRef, start: int) -> np.ndarr
     return view
 
 
-def _rebuild(storage: Any, start: Any, shape: Any, strides: Any, *_: Any) -> TensorRef:
+def _rebuild(
+    storage: object, start: int, shape: Iterable[int], strides: Iterable[int], *_: object
+) -> TensorRef:
     """Replaces ``torch._utils._rebuild_tensor_v2``."""
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor without a storage")
     return TensorRef(storage, start, tuple(shape), tuple(strides))
 
 
-def _encode(text: Any, encoding: Any) -> bytes:
+def _encode(text: object, encoding: object) -> bytes:
     """Replaces ``_codecs.encode``, by which bytes are pickled."""
     if encoding != "latin1" or not isinstance(text, str):
         raise ValueError(f"an encoding of {reprlib.repr(encoding)}")
     return text.encode("latin1")
 
 
-_KNOWN: dict[tuple[str, str], Any] = {
+_KNOWN: dict[tuple[str, str], object] = {
     ("torch._utils", "_rebuild_tensor_v2"): _rebuild,
     ("_codecs", "encode"): _encode,
     ("collections", "OrderedDict"): collections.OrderedDict,
@@ -267,7 +269,7 @@ _KNOWN: dict[tuple[str, str], Any] = {
 
 
 class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
+    def find_class(self, module: str, name: str) -> object:
         found = _KNOWN.get((module, name))
         if found is None:
             raise ValueError(f"the object {module}.{name}")
@@ -291,11 +293,11 @@ class PthWriter:
 
     _ROOT = "archive"
 
-    def __init__(self, file: Any) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
         self._archive = zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True)
         self._count = 0
-        self._stream: Any = None
+        self._stream: IO[bytes] | None = None
 
     def begin(self) -> None:
         """Start a storage, whose bytes follow with ``write``."""
@@ -309,16 +311,18 @@ class PthWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """Add to the storage."""
+        assert self._stream is not None, "begin() comes first"
         self._stream.write(data)
 
     def end(self) -> int:
         """End the storage and return its key."""
+        assert self._stream is not None, "begin() comes first"
         self._stream.close()
         self._stream = None
         self._count += 1
         return self._count - 1
 
-    def tensor(self, array: np.ndarray) -> Any:
+    def tensor(self, array: np.ndarray) -> _SavedTensor:
         """Write ``array`` as a storage; returns the object to put into the content."""
         array = np.ascontiguousarray(array)
         self.begin()
@@ -334,7 +338,7 @@ class PthWriter:
         count: int,
         shape: Sequence[int],
         strides: Sequence[int],
-    ) -> Any:
+    ) -> _SavedTensor:
         """The object to put into the content for a tensor over a storage of ``count`` elements."""
         import torch
 
@@ -342,7 +346,7 @@ class PthWriter:
         storage = _SavedStorage(("storage", getattr(torch, kind), str(key), "cpu", count))
         return _SavedTensor((storage, 0, tuple(shape), tuple(strides)))
 
-    def finish(self, content: Any) -> None:
+    def finish(self, content: object) -> None:
         """Write ``content`` and the zip directory."""
         buffer = io.BytesIO()
         _Pickler(buffer, protocol=2).dump(content)
@@ -363,20 +367,20 @@ class PthWriter:
 
 @dataclasses.dataclass(frozen=True)
 class _SavedStorage:
-    reference: tuple[Any, ...]
+    reference: tuple[object, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class _SavedTensor:
-    arguments: tuple[Any, ...]
+    arguments: tuple[object, ...]
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         import torch
 
-        hooks: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        hooks: collections.OrderedDict[object, object] = collections.OrderedDict()
         return torch._utils._rebuild_tensor_v2, (*self.arguments, False, hooks)
 
 
 class _Pickler(pickle.Pickler):
-    def persistent_id(self, value: Any) -> Any:
+    def persistent_id(self, value: object) -> tuple[object, ...] | None:
         return value.reference if isinstance(value, _SavedStorage) else None

@@ -22,7 +22,7 @@ import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 
@@ -39,6 +39,9 @@ from ._array_shards import array_writer, read_shards
 from ._array_writer import ArrayWriter, to_json
 from ._hdf5_layout import NAME, VERSION, Layout, library, opened
 from ._image_table import arrays_of
+
+if TYPE_CHECKING:
+    import h5py
 
 COMPRESSIONS = get_args(Compression)
 _SPARE_NBYTES = 4 << 20  # of the disk: the library's own tables, and what it caches
@@ -247,7 +250,9 @@ def _create(
     return offset
 
 
-def _add(file: Any, arrays: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[bytes]]) -> None:
+def _add(
+    file: h5py.File, arrays: Mapping[str, np.ndarray], texts: Mapping[str, Sequence[bytes]]
+) -> None:
     """Columns into an open file."""
     strings = library().string_dtype("utf-8")
     for name, array in arrays.items():

@@ -30,6 +30,9 @@ from ..table import Table, TableStore, constant
 from ._lmdb_pages import Pages, Tree
 
 if TYPE_CHECKING:
+    import lmdb
+
+if TYPE_CHECKING:
     from types import ModuleType
 
 VERSIONS = (1, 2)  # 2: labels other than int64 (n,), or fields
@@ -353,7 +356,12 @@ class LmdbWriter(PartialWriter):
         if info["map_size"] < wanted:
             self._env.set_mapsize(max(2 * info["map_size"], wanted))
 
-    def _append(self, transaction: Any, database: Any, items: Sequence[tuple[bytes, Any]]) -> None:
+    def _append(
+        self,
+        transaction: lmdb.Transaction,
+        database: lmdb._Database,
+        items: Sequence[tuple[bytes, bytes | memoryview]],
+    ) -> None:
         """Put ``items``, whose keys are ascending and greater than all existing ones."""
         _, added = transaction.cursor(database).putmulti(items, dupdata=False, append=True)
         if added != len(items):
@@ -363,7 +371,7 @@ class LmdbWriter(PartialWriter):
                 path=self._partial.folder,
             )
 
-    def _write(self, action: Callable[[Any], None]) -> None:
+    def _write(self, action: Callable[[lmdb.Transaction], None]) -> None:
         """One durable transaction; the map grows until it fits."""
         while True:
             try:
@@ -415,7 +423,7 @@ class LmdbWriter(PartialWriter):
                 )
         database = self._env.open_db(COLUMNS)
 
-        def write(transaction: Any) -> None:
+        def write(transaction: lmdb.Transaction) -> None:
             fingerprint = {"transaction": transaction.id(), "root": tree.root}
             content[b"fingerprint"] = json.dumps(fingerprint).encode()
             transaction.drop(database, delete=False)  # left by a commit that was killed

@@ -314,7 +314,7 @@ print("end")
     ("name", "way"), [("a.h5", "0"), ("a.h5", "anew"), ("a.pth", "0"), ("a.rec", "sidecar")]
 )
 def test_columns_that_are_left_in_a_file_are_an_error_once_it_is_cut_short(tmp_path, name, way):
-    process = python(COLUMNS, tmp_path / name, way)
+    process = forked(COLUMNS, tmp_path / name, way)
     stdout, stderr = process.communicate(timeout=HANGS_S)
     assert (process.returncode, stdout) == (0, "end\n"), stderr
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
@@ -62,15 +59,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def forked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts run in processes that have torch imported already."""
-
-    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-        return warm.run(command[1:], **options)
-
-    there = SimpleNamespace(run=run, TimeoutExpired=subprocess.TimeoutExpired)
-    module = importlib.import_module(
-        "fastload._tools.doctor.examine"
-    )  # the name is a function's, too
-    monkeypatch.setattr(module, "subprocess", there)
+    # By its name: the package's attribute is the function.
+    module = importlib.import_module("fastload._tools.doctor.examine")
+    monkeypatch.setattr(module, "subprocess", warm.SUBPROCESS)
 
 
 def diagnose(name: str, folder: Path) -> Diagnosis:

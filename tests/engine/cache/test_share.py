@@ -114,7 +114,7 @@ def test_one_process_fills_and_another_finds_everything(
     hits, digest = first.epoch()
     assert hits == 0
     assert second.epoch() == (24, digest)
-    # The second goes on without the first, and a third finds it there.
+    # The second continues without the first, and a third finds it there.
     first.end()
     third = start(store)
     assert third.epoch() == (24, digest)

@@ -76,7 +76,7 @@ def test_a_state_after_a_worker_died_or_was_late_lacks_no_batch(
             got.append(next(iterator))
     state = loader.state_dict()
     armed.unlink(missing_ok=True)
-    if happens is held:  # the same iterator goes on as well
+    if happens is held:  # the same iterator continues as well
         assert numbers([*got, *in_the_end(iterator)]) == list(range(40))
     del iterator
     again = FastLoader(dataset, 5, num_workers=workers, seed=seed)

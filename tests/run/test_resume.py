@@ -436,7 +436,7 @@ def test_a_sampler_that_repeats_augments_each_time_anew_after_resuming_too(store
 
 
 def test_a_distributed_sampler_is_told_the_epoch_that_it_had(store):
-    """Lightning asks for the order of the epoch it goes on with before it tells the sampler."""
+    """Lightning asks for the order of the epoch it resumes before it tells the sampler."""
 
     def make():
         sampler = DistributedSampler(range(24), 2, 1, seed=4)

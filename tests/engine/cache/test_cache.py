@@ -135,8 +135,17 @@ def test_without_the_core_the_batches_are_the_same(
 
 
 @pytest.mark.native
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "threads"),
+    [
+        pytest.param(
+            *(kind, threads),
+            marks=() if threads == 3 or kind == "decoded" else pytest.mark.long,
+        )
+        for kind in KINDS
+        for threads in (0, 1, 3)
+    ],
+)
 def test_what_does_not_fit_is_read_as_without_a_cache(
     stores: dict[str, Path], kind: str, threads: int
 ) -> None:
@@ -435,6 +444,15 @@ def test_the_default_is_half_of_the_available_memory(monkeypatch: pytest.MonkeyP
         found = Cache.of(kind, None, "auto")
         assert found is not None
         assert found._options.nbytes() == nbytes
+
+
+@pytest.fixture(autouse=True)
+def in_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads decode what the core does not: to fork for each epoch takes longer than all the rest.
+
+    tests/engine/test_processes.py has every kind of cache in processes.
+    """
+    monkeypatch.setattr("fastload._run.pillow_share._SHARE", 2.0)
 
 
 @pytest.fixture

@@ -34,7 +34,8 @@ def makers(store):
     }
 
 
-KINDS = ["native", "caller", "local", "workers", "persistent"]
+PROCESSES = ["workers", "persistent"]
+KINDS = ["native", "caller", "local", *PROCESSES]
 
 
 def halved(dataset):
@@ -54,7 +55,7 @@ def test_an_epoch_that_the_sampler_is_told_before_the_first_batch_counts(store, 
     assert len(iterator) == len(expected)
     assert_same(list(iterator), expected)
     told.set_epoch(5)
-    assert_same(list(loader), list(told))  # and it goes on from there
+    assert_same(list(loader), list(told))  # and continues from there
     del iterator, loader, told
     gc.collect()
 
@@ -159,10 +160,18 @@ def orders(make):
 
 
 ORDERS = ["in order", "shuffled", "list", "divided"]
+# An order is drawn in the training process, whoever makes the samples.
+CASES = [
+    pytest.param(
+        *(kind, order),
+        marks=pytest.mark.long if kind in PROCESSES and order in ("in order", "list") else (),
+    )
+    for kind in KINDS
+    for order in ORDERS
+]
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "order"), CASES)
 def test_an_epoch_that_the_loader_is_told_before_the_first_batch_counts(store, kind, order):
     make = orders(makers(store)[kind])[order]
     expected, other = {}, make()
@@ -229,9 +238,8 @@ def test_a_state_that_is_loaded_counts_more_than_an_epoch_told_before():
 
 
 @pytest.mark.parametrize("epoch", [0, 3])
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_state_that_is_loaded_before_the_first_batch_is_gone_on_with(store, kind, order, epoch):
+@pytest.mark.parametrize(("kind", "order"), CASES)
+def test_a_state_that_is_loaded_before_the_first_batch_is_resumed(store, kind, order, epoch):
     make = orders(makers(store)[kind])[order]
     loader = make()
     loader.set_epoch(epoch)

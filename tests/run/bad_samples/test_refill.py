@@ -276,7 +276,7 @@ def test_an_engine_of_ours_resumes_at_the_very_next_sample(damaged, seed, thread
 
 
 class Stream(IterableDataset):
-    """Counts to 20; an iterator that goes on behind an error."""
+    """Counts to 20; an iterator that continues after an error."""
 
     def __iter__(self):
         return Steps()

@@ -265,7 +265,7 @@ def test_where_shared_memory_is_full_batches_still_come_or_say_why(count, tmp_pa
     script = tmp_path / "full.py"
     script.write_text(FULL)
     rounds = count(2, 100)
-    arguments = [sys.executable, str(script), str(Path(__file__).parents[1]), str(rounds)]
+    arguments = [sys.executable, str(script), str(Path(__file__).parents[2]), str(rounds)]
     done = subprocess.run(
         [*own, "sh", "-c", f'{mount} && exec "$@"', "sh", *arguments],
         capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -126,14 +127,26 @@ def taken(make, steps):
     return json.loads(json.dumps(state)), after
 
 
-@pytest.mark.parametrize("steps", [None, 3, "last"])
+def cases(*lists, long):
+    """Each combination; those of which ``long`` is true are for --long, as processes are slow."""
+    return [
+        pytest.param(*case, marks=pytest.mark.long if long(*case) else ())
+        for case in itertools.product(*lists)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("kind", "run"),
-    [(OWN_STATE[0], run) for run in RUNS]
-    + [(kind, run) for kind in OWN_STATE[1:] for run in (RUNS[0], RUNS[2])],
+    ("kind", "run", "steps"),
+    cases(
+        OWN_STATE[:1], RUNS, [None, 3, "last"], long=lambda _, run, at: run == RUNS[5] and at != 3
+    )
+    + cases(
+        *(OWN_STATE[1:], [RUNS[0], RUNS[2]], [None, 3, "last"]),
+        long=lambda _, run, at: run == RUNS[2] and at is None,
+    ),
     ids=named,
 )
-def test_the_state_of_an_iterable_dataset_goes_on_in_later_epochs(kind, run, steps):
+def test_the_state_of_an_iterable_dataset_continues_in_later_epochs(kind, run, steps):
     def make():
         return FastLoader(Counting(kind), 2, **run)
 
@@ -209,10 +222,13 @@ class Shifted(Dataset):
         self.generator.set_state(state["generator"])
 
 
-@pytest.mark.parametrize("steps", [None, 0, 3, 5])
 @pytest.mark.parametrize(
-    "run",
-    [*RUNS[:4], {"seed": 3, **RUNS[2]}, {"on_error": "refill", **RUNS[2]}],
+    ("run", "steps"),
+    cases(RUNS[:4], [None, 0, 3, 5], long=lambda run, at: run == RUNS[1] and at == 0)
+    + cases(
+        *([{"seed": 3, **RUNS[2]}, {"on_error": "refill", **RUNS[2]}], [None, 0, 3, 5]),
+        long=lambda run, at: at in (0, 5),
+    ),
     ids=named,
 )
 def test_a_map_style_dataset_with_a_state_is_given_it(run, steps):
@@ -277,8 +293,13 @@ class Heavy(Counting):
         self.asked = state["asked"]
 
 
-@pytest.mark.parametrize("every", [1, 2, 5, 0, None])
-@pytest.mark.parametrize("run", RUNS[:3], ids=named)
+@pytest.mark.parametrize(
+    ("run", "every"),
+    cases(RUNS[:1], [1, 2, 5, 0, None], long=lambda run, every: False)
+    + cases(RUNS[1:2], [1, 2, 5, 0, None], long=lambda run, every: every != 2)
+    + cases(RUNS[2:3], [1, 2, 5, 0, None], long=lambda run, every: every in (2, None)),
+    ids=named,
+)
 def test_snapshots_in_between_resume_at_the_same_batch(run, every):
     for steps in (1, 4, 7):
         loader = FastLoader(Heavy(), 2, snapshot_every_n_steps=every, **run)
@@ -301,7 +322,7 @@ def test_snapshots_that_cannot_be_are_refused(every):
 
 
 class Changing(IterableDataset):
-    """Its state is an object that it goes on changing."""
+    """Its state is an object that it keeps changing."""
 
     def __init__(self):
         self.seen = []
@@ -319,7 +340,7 @@ class Changing(IterableDataset):
 
 
 @pytest.mark.parametrize("run", RUNS[:3], ids=named)
-def test_a_state_is_of_its_batch_though_the_dataset_goes_on(run):
+def test_a_state_is_of_its_batch_though_the_dataset_continues(run):
     loader = FastLoader(Changing(), 2, **run)
     iterator = iter(loader)
     next(iterator)
