@@ -8,6 +8,9 @@ Some tensors cannot be placed in a slab: those on a device, sparse ones, subclas
 require gradients, those with gaps in memory, or larger than the room left. They are sent in torch's
 way inside the same message, as is everything if the worker has no access to the slab. A batch may
 be anything that can be pickled.
+
+A deferred tensor (``deferral.py``) is sent as what was recorded, some hundred bytes for an image;
+bytes that came from no file are placed in the slab. The other process fills the tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +33,10 @@ import torch
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
 from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
+from .deferral import Row, Shape, parts_of
+
+if TYPE_CHECKING:
+    from ..._sources.deferred.recording import Opened, Operation, Recording
 
 _ALIGNMENT = 64  # bytes; a cache line, enough for any dtype
 
@@ -53,6 +60,26 @@ _dtype = operator.attrgetter("dtype")
 # A tensor in a slab: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
+_OpenedFields = tuple[Any, ...]  # of an Opened; a tensor (n,) in the place of its data
+_RecordedRow: TypeAlias = "tuple[_OpenedFields, tuple[Operation, ...], tuple[int, int], str]"
+
+
+class _Recorded(NamedTuple):
+    """A deferred tensor in transit.
+
+    Attributes:
+        number: its own in this message.
+        content: kind, shape, strides, dtype and rows, as ``deferral.start`` takes them, with
+            recordings as tuples. None: it came before in this message.
+    """
+
+    number: int
+    content: tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Any]] | None
+
+
+Fill: TypeAlias = Callable[..., torch.Tensor]
+"""Called like ``deferral.start`` without its decoder; returns a tensor that is complete later."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:
@@ -64,6 +91,7 @@ class Message:
         placed: number of tensors in the slab.
         unplaced: number of tensors that cannot be placed in any slab.
         inline: takes the place of the slab if there was none.
+        recorded: number of deferred tensors.
     """
 
     data: bytes
@@ -71,18 +99,26 @@ class Message:
     placed: int
     unplaced: int
     inline: bytes | None = None
+    recorded: int = 0
 
 
 class Packer:
     """Packs one batch into ``memory`` (uint8, 1-D), or into its message if that is None."""
 
     def __init__(self, memory: np.ndarray | None) -> None:
+        self._given = memory
         self._slab = memory is not None
         self._memory = _inline() if memory is None else memory
         self._end = 0
         self._nbytes = 0
         self._unplaced = 0
         self._places: dict[int, tuple[torch.Tensor, _Place]] = {}
+        self._recorded: dict[int, _Recorded] = {}
+        self._opened: dict[int, tuple[Opened, _OpenedFields]] = {}
+
+    def another(self) -> Packer:
+        """One for the same memory, to pack the batch anew."""
+        return Packer(self._given)
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
@@ -91,10 +127,52 @@ class Packer:
     def pack(self, batch: Any) -> Message:
         """The message that carries ``batch``."""
         stream = io.BytesIO()
-        _BatchPickler(stream, self._place).dump(batch)
+        _BatchPickler(stream, self._in_place_of).dump(batch)
         inline = None if self._slab else self._memory[: self._end].tobytes()
-        placed = len(self._places)
-        return Message(stream.getvalue(), self._nbytes, placed, self._unplaced, inline)
+        return Message(
+            stream.getvalue(),
+            self._nbytes,
+            len(self._places),
+            self._unplaced,
+            inline,
+            len(self._recorded),
+        )
+
+    def _in_place_of(self, tensor: torch.Tensor) -> _Place | _Recorded | None:
+        """What is pickled in the place of ``tensor``; None: itself."""
+        if type(tensor) is torch.Tensor or not _is_deferred(tensor):
+            return self._place(tensor)
+        known = self._recorded.get(id(tensor))
+        if known is not None:
+            return known._replace(content=None)
+        *facts, rows = parts_of(tensor)
+        if rows is None:
+            return None  # it pickles as the real tensor
+        found = _Recorded(len(self._recorded), (*facts, list(map(self._row, rows))))  # type: ignore[arg-type]
+        self._recorded[id(tensor)] = found
+        return found
+
+    def _row(self, row: Row) -> torch.Tensor | _RecordedRow:
+        """A row as it is sent. What the core cannot make is made here, in this process."""
+        from ..._sources.deferred.lowering import may_lower
+        from ..._sources.deferred.replay import replay
+
+        if isinstance(row, torch.Tensor):
+            return row
+        if not may_lower(row):
+            made = replay(row)
+            assert isinstance(made, torch.Tensor), "a row is a tensor"
+            return made
+        opened = row.opened
+        known = self._opened.get(id(opened))
+        if known is None:
+            data = None if opened.data is None else torch.frombuffer(opened.data, dtype=torch.uint8)
+            fields = (
+                opened.path, data, opened.stamp, opened.size, opened.mode, opened.format,
+                opened.library,
+            )  # fmt: skip
+            known = self._opened[id(opened)] = opened, fields
+        return known[1], row.operations, row.size, row.mode
 
     def _stack(
         self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
@@ -173,11 +251,16 @@ def sweep() -> None:
             os.remove(name)
 
 
-def unpack(message: Message, memory: np.ndarray | None, *, copy: bool = False) -> Any:
-    """The batch in ``message``; its tensors keep ``memory`` alive, or are copies with ``copy``."""
+def unpack(
+    message: Message, memory: np.ndarray | None, *, copy: bool = False, fill: Fill | None = None
+) -> Any:
+    """The batch in ``message``; its tensors keep ``memory`` alive, or are copies with ``copy``.
+
+    ``fill`` starts to make what was recorded.
+    """
     if message.inline is not None:
         memory, copy = np.frombuffer(bytearray(message.inline), np.uint8), False
-    return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy).load()
+    return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
 def warm_collate(ring: SlabRing) -> Columns:
@@ -206,33 +289,71 @@ def warm_collate(ring: SlabRing) -> Columns:
 
 
 class _BatchPickler(ForkingPickler):
-    """Replaces tensors by the places that ``place`` returns; torch pickles the others."""
+    """Replaces tensors by what ``place`` returns; torch pickles the others."""
 
-    def __init__(self, stream: io.BytesIO, place: Callable[[torch.Tensor], _Place | None]) -> None:
+    def __init__(
+        self, stream: io.BytesIO, place: Callable[[torch.Tensor], _Place | _Recorded | None]
+    ) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self._place = place
 
-    def persistent_id(self, value: object) -> _Place | None:
-        """The place of a tensor in the slab; None for a value that is pickled."""
+    def persistent_id(self, value: object) -> _Place | _Recorded | None:
+        """What a tensor is replaced by; None for a value that is pickled."""
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
 
 class _BatchUnpickler(pickle.Unpickler):
     """Makes tensors over the slab. It reads only what a worker of this process has pickled."""
 
-    def __init__(self, stream: io.BytesIO, memory: np.ndarray | None, *, copy: bool) -> None:
+    def __init__(
+        self, stream: io.BytesIO, memory: np.ndarray | None, *, copy: bool, fill: Fill | None
+    ) -> None:
         super().__init__(stream)
         self._memory = memory
         self._copy = copy
+        self._fill = fill
         self._made: dict[_Place, torch.Tensor] = {}
+        self._filled: dict[int, torch.Tensor] = {}
 
-    def persistent_load(self, place: _Place) -> torch.Tensor:
+    def persistent_load(self, place: _Place | _Recorded) -> torch.Tensor:
         """The tensor at ``place``; the same place gives the same tensor object."""
+        if isinstance(place, _Recorded):
+            return self._recorded(place)
         if place not in self._made:
             assert self._memory is not None, "a worker wrote into a slab that it was not given"
             tensor = _tensor(self._memory, place)
             self._made[place] = tensor.clone() if self._copy else tensor
         return self._made[place]
+
+    def _recorded(self, recorded: _Recorded) -> torch.Tensor:
+        """A tensor that is being filled."""
+        if recorded.content is not None:
+            assert self._fill is not None, "only workers send what was recorded"
+            *facts, rows = recorded.content
+            opened: dict[int, Opened] = {}
+            made = [row if isinstance(row, torch.Tensor) else _row(row, opened) for row in rows]
+            self._filled[recorded.number] = self._fill(*facts, made)
+        return self._filled[recorded.number]
+
+
+def _row(row: _RecordedRow, known: dict[int, Opened]) -> Recording:
+    """The recording of a row. Rows of one image share what was opened, as they did."""
+    from ..._sources.deferred.recording import Opened, Recording
+
+    fields, operations, size, mode = row
+    opened = known.get(id(fields))
+    if opened is None:
+        path, data, *others = fields
+        if data is not None:
+            data = data.numpy().data  # in the slab, which it keeps alive
+        opened = known[id(fields)] = Opened(path, data, *others)
+    return Recording(opened, operations, size, mode)
+
+
+def _is_deferred(tensor: torch.Tensor) -> bool:
+    from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
+
+    return isinstance(tensor, (DeferredBatch, DeferredTensor))
 
 
 def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:

@@ -145,20 +145,19 @@ class BatchDecoder:
         self.counts = Counts()
         self._ring = ring
 
-    def begin(self, shape: tuple[int, int, int, int], dtype: torch.dtype) -> Filling:
-        """A batch of ``shape`` (n, channels, h, w), contiguous, that is to be filled."""
-        strides = tuple(math.prod(shape[i + 1 :]) for i in range(4))
+    def begin(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> Filling:
+        """A batch of ``shape`` (n, channels, h, w) that is to be filled.
+
+        Args:
+            shape: of the batch.
+            strides: in elements; without gaps.
+            dtype: of the batch.
+        """
         if math.prod(shape) == 0:
             return Filling(self, torch.empty(shape, dtype=dtype), np.empty(0, np.uint8))
         return Filling(self, *self._ring.lease(shape, dtype, strides))
-
-    def submit(
-        self, recordings: Sequence[Recording], shape: tuple[int, int, int], dtype: torch.dtype
-    ) -> Filling:
-        """A batch of ``recordings``, each (channels, h, w), that is being filled."""
-        filling = self.begin((len(recordings), *shape), dtype)
-        filling.add(0, recordings)
-        return filling
 
 
 class Filling:
@@ -189,10 +188,11 @@ class Filling:
             if sample is None:
                 self._leave(first + place, recordings[place], "")
         _, channels, height, width = self.images.shape
+        rows_of_pixels = not self.images.is_contiguous()
         for group in lowering.grouped(samples):
             kernel = None
             if group.size == (width, height) and group.first.channels == channels:
-                kernel = kernel_of(_key(group), self.images.dtype)
+                kernel = kernel_of(_key(group), self.images.dtype, rows_of_pixels)
             if kernel is None:
                 for place in group.places:
                     self._leave(first + place, recordings[place], "")
@@ -248,7 +248,7 @@ class Filling:
             row, recording, _ = part
             try:
                 made = replay(recording)
-            except Exception as error:
+            except Exception as error:  # whatever the library raises for a damaged image
                 raise Damaged(f"{type(error).__name__}: {error}", row) from error
             assert isinstance(made, torch.Tensor), "a row is a tensor"
             self.images[row].copy_(made)
@@ -296,8 +296,11 @@ class _GroupJob:
         if self.rows[-1] - start == n - 1:
             into = memory[start * row_nbytes : (start + n) * row_nbytes]
         else:
-            self._scratch = torch.empty((n, *images.shape[1:]), dtype=images.dtype)
-            into = np.frombuffer(memoryview(_bytes_of(self._scratch)), np.uint8)
+            scratch = np.empty(n * row_nbytes, np.uint8)
+            self._scratch = torch.from_numpy(scratch).view(images.dtype).as_strided(
+                (n, *images.shape[1:]), images.stride()
+            )
+            into = scratch
         core = _native.load()
         assert core is not None, "there is no kernel without the core"
         opened = [recording.opened for recording in recordings]
@@ -381,14 +384,6 @@ def _end(job: _core.Job, files: _core.Files) -> None:
     files.close()
 
 
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """The memory of a contiguous tensor."""
-    flat = torch.empty(0, dtype=torch.uint8)
-    storage = tensor.untyped_storage()
-    flat.set_(storage, 0, (storage.nbytes(),), (1,))
-    return flat.numpy().data
-
-
 def unchanged(opened: Opened) -> bool:
     """Whether the file is still the one that was opened; what came from memory is."""
     if opened.stamp is None or opened.path is None:
@@ -425,7 +420,7 @@ def _key(group: Group) -> _Key:
 
 
 @functools.lru_cache(maxsize=128)
-def kernel_of(key: _Key, dtype: torch.dtype) -> Kernel | None:
+def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | None:
     """The core's kernel for a group; None: the core cannot give what the operations give."""
     if _native.load() is None:
         return None
@@ -442,12 +437,10 @@ def kernel_of(key: _Key, dtype: torch.dtype) -> Kernel | None:
         if stored is None:
             return None
         erasing.append(Erase(1.0, (0, 0), (1, 1), stored))
-    return Kernel(
-        Plan(
-            filter=filter, fill=fill, lut=lut, dtype=dtype, channels=channels,
-            erasing=tuple(erasing),
-        )
-    )  # fmt: skip
+    plan = Plan(
+        filter=filter, fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing)
+    )
+    return Kernel(plan, channels_last=rows_of_pixels)
 
 
 def _stored(value: Argument, dtype: torch.dtype, channels: int) -> np.ndarray | None:

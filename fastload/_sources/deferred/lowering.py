@@ -46,10 +46,13 @@ DECODED: Final = {"JPEG": frozenset(("RGB", "L"))}
 _FILTERS: Final = {0: 0, 1: 5, 2: 2, 3: 4, 4: 1, 5: 3}
 
 # Operations that give or change a tensor level by level, so that a table of 256 values says what
-# they do.
+# they do. "contiguous" only moves values.
 TABLED: Final = frozenset(
-    ("to_tensor", "to_image", "to_dtype", "normalize", "float", "half", "double", "div", "mul")
-)
+    (
+        "to_tensor", "to_image", "to_dtype", "convert_dtype", "normalize",
+        "mul", "div", "add", "sub", "contiguous",
+    )
+)  # fmt: skip
 
 _LONGEST = 65_535  # pixels of a side that the core resizes
 _MOST_PIXELS = 1 << 28  # of an image between two stages
@@ -168,15 +171,16 @@ class _Stages:
         self.resized_w, self.resized_h = self.w, self.h = w, h
         self.filter = _FILTERS[filter]
 
-    def pad(self, left: int, top: int, right: int, bottom: int, fill: Argument) -> None:
-        """Add a border of ``fill``."""
+    def pad(self, left: int, top: int, right: int, bottom: int, level: Fill) -> None:
+        """Add a border of ``level``."""
         if min(left, top, right, bottom) < 0:
             raise _Unsupported
-        level = _levels(fill)
-        if (self.cut and self.filter is not None) or (self.outside and self.fill != level):
-            self._next()
+        if self.cut and (self.filter is not None or self.outside):
+            self._next()  # what was cut off must not come back
         elif self.cut:
             self._settle()
+        elif self.outside and self.fill != level:
+            self._next()
         if self.flip:
             left, right = right, left
         self.left -= left
@@ -184,6 +188,14 @@ class _Stages:
         self.w += left + right
         self.h += top + bottom
         self.outside, self.fill = True, level
+
+    def window(self, left: int, top: int, right: int, bottom: int) -> None:
+        """Keep a box that may reach outside, where it is black, as in ``Image.crop``."""
+        border = max(0, -left), max(0, -top), max(0, right - self.w), max(0, bottom - self.h)
+        w, h = right - left, bottom - top
+        if any(border):
+            self.pad(*border, (0, 0, 0))
+        self.crop(left + border[0], top + border[1], w, h)
 
     def mirror(self) -> None:
         """Left to right."""
@@ -200,41 +212,70 @@ class _Stages:
             self._begin(int(values[-2]), int(values[-1]))
 
 
-def _levels(fill: Argument) -> Fill:
-    """A fill as levels of R, G and B."""
+def _levels(mode: str, fill: Argument) -> Fill:
+    """A fill as levels of R, G and B: as ``Image.new`` reads it."""
     if fill is None:
         return 0, 0, 0
-    if isinstance(fill, bool) or isinstance(fill, str):
-        raise _Unsupported
     given = fill if isinstance(fill, tuple) else (fill,)
-    if not all(type(level) is int and 0 <= level <= 255 for level in given):
+    if not all(type(level) is int and level >= 0 for level in given):
         raise _Unsupported
-    if len(given) == 1:
+    if mode == "RGB" and len(given) == 1 and not isinstance(fill, tuple):
+        value: int = given[0]  # type: ignore[assignment]
+        given = value & 255, value >> 8 & 255, value >> 16 & 255  # 0xBBGGRR
+    elif mode == "L" and len(given) == 1:
         given *= 3
-    if len(given) != 3:
+    if len(given) != 3 or not all(level <= 255 for level in given):  # type: ignore[operator]
         raise _Unsupported
     return given  # type: ignore[return-value]
 
 
 _ROTATIONS: Final = {1: pixels.ROTATE_90, 2: pixels.ROTATE_180, 3: pixels.ROTATE_270}
 
+# Operations of the core that take their recorded arguments as they are.
+_CODES: Final = {
+    "brightness": pixels.BRIGHTNESS,
+    "contrast": pixels.CONTRAST,
+    "saturation": pixels.SATURATION,
+    "sharpness": pixels.SHARPNESS,
+    "invert": pixels.INVERT,
+    "solarize": pixels.SOLARIZE,
+    "posterize": pixels.POSTERIZE,
+    "equalize": pixels.EQUALIZE,
+    "autocontrast": pixels.AUTOCONTRAST,
+}
+
+_KNOWN: Final = frozenset(
+    (
+        *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
+        "rot90", "affine", "hue", "copy", "erase",
+    )
+)  # fmt: skip
+
+_AFFINE_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
+
 
 def _convert(stages: _Stages, mode: str, to: Argument) -> str:
+    """The new mode. The core has three channels, which are equal in a gray image."""
     if to == mode:
         return mode
     if mode == "RGB" and to == "L":
         stages.pixels(pixels.GRAYSCALE)
         return "L"
-    if mode == "L" and to == "RGB":  # the core has three equal channels
+    if mode == "L" and to == "RGB":
         return "RGB"
     raise _Unsupported
 
 
-# Operations on an image that keep its mode, by name: called with the stages and their arguments.
-_ON_IMAGES: Final[dict[str, Callable[..., None]]] = {
-    "crop": _Stages.crop,
-    "resize": _Stages.resize,
-}
+def _affine(
+    stages: _Stages, mode: str, w: int, h: int, matrix: tuple[float, ...], filter: int, fill: Any
+) -> None:
+    if filter not in _AFFINE_FILTERS or len(matrix) != 6:
+        raise _Unsupported
+    values = (*map(float, matrix), filter, *_levels(mode, fill))
+    if (w, h) == (stages.w, stages.h):
+        stages.pixels(pixels.AFFINE, *values)
+    else:
+        stages.pixels(pixels.AFFINE_TO, *values, w, h)
 
 
 def lower(recording: Recording) -> Lowered | None:
@@ -251,32 +292,23 @@ def lower(recording: Recording) -> Lowered | None:
         return None  # an operation or an argument that is not known here
 
 
+def may_lower(recording: Recording) -> bool:
+    """Whether ``lower`` is worth a try: format, mode and operations are of those that it knows."""
+    opened = recording.opened
+    if opened.library != "pillow" or opened.mode not in DECODED.get(opened.format, ()):
+        return False
+    return all(operation[0] in _KNOWN for operation in recording.operations)
+
+
 def _lowered(recording: Recording) -> Lowered | None:
     width, height = recording.opened.size
     stages, mode = _Stages(width, height), recording.opened.mode
     operations = recording.operations
     at = 0
-    for operation in operations:
-        name = operation[0]
-        if name == "crop":
-            stages.crop(*operation[1:])  # type: ignore[arg-type]
-        elif name == "resize":
-            stages.resize(*operation[1:])  # type: ignore[arg-type]
-        elif name == "flip":
-            if operation[1]:
-                stages.pixels(pixels.UPSIDE_DOWN)
-            else:
-                stages.mirror()
-        elif name == "convert":
-            mode = _convert(stages, mode, operation[1])
-        elif name in TABLED:
+    for name, *given in operations:
+        if name in TABLED:
             break
-        elif name == "rot90":
-            turns = operation[1] % 4  # type: ignore[operator]
-            if turns:
-                stages.pixels(_ROTATIONS[turns])
-        else:
-            _ON_IMAGES[name](stages, *operation[1:])
+        mode = _on_image(stages, mode, name, given)
         at += 1
     end = at
     while end < len(operations) and operations[end][0] in TABLED:
@@ -284,12 +316,13 @@ def _lowered(recording: Recording) -> Lowered | None:
     if end == at:
         return None
     erased, values = [], []
-    for operation in operations[end:]:
-        if operation[0] != "erase":
+    for name, *given in operations[end:]:
+        if name == "erase":
+            y, x, h, w, value = given
+            erased.append((x, y, w, h))
+            values.append(value)
+        elif name != "contiguous":
             return None
-        y, x, h, w, value = operation[1:]
-        erased.append((x, y, w, h))
-        values.append(value)
     stages.end()
     return Lowered(
         tuple(stages.steps),
@@ -302,6 +335,39 @@ def _lowered(recording: Recording) -> Lowered | None:
         tuple(erased),  # type: ignore[arg-type]
         tuple(values),
     )
+
+
+def _on_image(stages: _Stages, mode: str, name: str, given: list[Any]) -> str:
+    """One operation on an image; the mode after it. KeyError for an unknown one."""
+    if name == "crop":
+        stages.crop(*given)
+    elif name == "resize":
+        stages.resize(*given)
+    elif name == "flip":
+        if given[0]:
+            stages.pixels(pixels.UPSIDE_DOWN)
+        else:
+            stages.mirror()
+    elif name == "convert":
+        return _convert(stages, mode, given[0])
+    elif name == "grayscale":
+        _convert(stages, mode, "L")
+        return "RGB"
+    elif name == "expand":
+        stages.pad(*given[:4], _levels(mode, given[4]))
+    elif name == "window":
+        stages.window(*given)
+    elif name == "rot90":
+        if given[0] % 4:
+            stages.pixels(_ROTATIONS[given[0] % 4])
+    elif name == "affine":
+        _affine(stages, mode, *given)
+    elif name == "hue":
+        if mode == "RGB":  # torchvision leaves other images as they are
+            stages.pixels(pixels.HUE, int(given[0] * 255) & 255)
+    elif name != "copy":
+        stages.pixels(_CODES[name], *map(float, given))
+    return mode
 
 
 # --- groups ---------------------------------------------------------------------------------------
