@@ -49,6 +49,7 @@ def _deferred(
     opened: Opened, kind: type[ImageFile], filename: Any, file: Any, plain: bool
 ) -> DeferredImage:
     image = DeferredImage(Recording(opened, (), opened.size, opened.mode))
+    THREAD.opened += 1
     image._class = kind
     image.filename = filename
     image._file = file

@@ -35,13 +35,16 @@ class Cause:
 
 class _Thread(threading.local):
     deferring = False
+    opened = 0
+    failed = False
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
 
 
 THREAD = _Thread()
-"""``THREAD.deferring``: whether what this thread opens is deferred."""
+"""``THREAD.deferring``: whether what this thread opens is deferred. ``opened``: how many images were,
+and ``failed``: whether one could not be made for the user's code; the caller sets both back."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
@@ -62,6 +65,9 @@ def cause(function: str) -> Iterator[None]:
     begin = time.perf_counter_ns()
     try:
         yield
+    except Exception:
+        THREAD.failed = True
+        raise
     finally:
         taken = time.perf_counter_ns() - begin
         key = (function, *_caller())
