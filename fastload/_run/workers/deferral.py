@@ -20,14 +20,15 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import math
+import sys
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 
 from ..._base.slabs import SlabRing
+from ..image_counts import Report
 from . import randomness
 
 if TYPE_CHECKING:
@@ -46,52 +47,52 @@ Row: TypeAlias = "Recording | torch.Tensor"
 _PATIENCE = 3
 _LOOK_EVERY = 64
 
+_NEEDED = ("PIL.Image", "torchvision.transforms")
+
 # How deep objects of the user's classes are searched for deferred ones.
 _DEEPEST = 8
 
 
+def install() -> None:
+    """Redirect what opens images, if that is loaded. Forked workers have it from this process."""
+    if all(name in sys.modules for name in _NEEDED):
+        from ..._sources.deferred import hooks
+
+        hooks.install()
+
+
 class Filler(Protocol):
-    """Something that is being filled."""
+    """Something that is being filled.
+
+    Attributes:
+        tensor: complete after ``result``.
+    """
+
+    tensor: torch.Tensor
 
     def result(self) -> torch.Tensor:
         """The tensor, when it is complete. Raises ``Damaged`` where an image cannot be made."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-    """What became of the images of one batch.
-
-    Attributes:
-        deferred: how many of its tensors were recorded to the end.
-        causes: what materialised others.
-        again: how often the batch was made again without deferring.
-    """
-
-    deferred: int = 0
-    causes: tuple[Cause, ...] = ()
-    again: int = 0
 
 
 class Deferral:
     """Runs batches over deferred images. Each process that makes batches has its own.
 
     Args:
-        threads: of the core, for batches that are completed here; None: another process completes
-            them.
+        decoder: completes batches in this process; None: another process completes them.
         keep: of how many of the last batches to keep the states of the generators.
     """
 
-    def __init__(self, threads: int | None, keep: int = 0) -> None:
-        self._threads = threads
+    def __init__(self, decoder: BatchDecoder | None, keep: int = 0) -> None:
         self._keep = keep
-        self._made: BatchDecoder | None = None
+        self._made = decoder
         self._quiet = self._passed = 0
+        self._installed = False
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None}  # another process makes its own
+        return {**self.__dict__, "_made": None, "_installed": False}  # another process makes its own
 
     @property
     def decoder(self) -> BatchDecoder:
@@ -99,11 +100,17 @@ class Deferral:
         if self._made is None:
             from ..._sources.deferred.batch import BatchDecoder
 
-            self._made = BatchDecoder(self._threads or 0, SlabRing(2))
+            self._made = BatchDecoder(0, SlabRing(2))
         return self._made
 
     def due(self) -> bool:
         """Whether to defer the images of the next batch."""
+        if not self._installed:
+            # Without them no image becomes a tensor, and importing them takes its time.
+            if not all(name in sys.modules for name in _NEEDED):
+                return False
+            install()
+            self._installed = True
         if self._quiet < _PATIENCE:
             return True
         self._passed += 1
@@ -188,7 +195,7 @@ class Deferral:
 
         causes = tuple(hooks.materialised())
         deferred = 0 if again else self.report.deferred
-        self.report = Report(deferred, causes, again)
+        self.report = Report(opened, deferred, causes, again)
         self._quiet = 0 if opened else self._quiet + 1
 
     @contextlib.contextmanager
@@ -230,11 +237,11 @@ class Ready:
     """A tensor that is complete already."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self._tensor = tensor
+        self.tensor = tensor
 
     def result(self) -> torch.Tensor:
         """The tensor."""
-        return self._tensor
+        return self.tensor
 
 
 class FillingTensor:
@@ -247,7 +254,7 @@ class FillingTensor:
     def __init__(self, filling: Filling, kind: type[torch.Tensor] = torch.Tensor) -> None:
         self._filling = filling
         # A tensor of its own, not a view of the batch.
-        row = filling.images
+        row = filling.tensor
         self.tensor = torch.empty(0, dtype=row.dtype).set_(
             row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
         )

@@ -19,7 +19,6 @@ import collections
 from collections.abc import Iterator
 from typing import Any
 
-from ..._sources.deferred.batch import Damaged
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator
 from .torch_iterator import TorchWorkersIterator, has_workers
 

@@ -57,7 +57,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._progress = progress = plan.progress
         self._bad = plan.bad
         self._stamps = plan.stamps
-        self._reports = plan.reports
+        self._images = plan.images
         self._samples = 0
         self._process = os.getpid()
         self._closed = False
@@ -148,7 +148,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         if bad:
             self._bad.add(bad, self._samples)
         if made.report is not None:
-            self._reports.add(made.report)
+            self._images.add(made.report)
         if not empty:
             end_ns = time.perf_counter_ns()
             self._stamps.worker(

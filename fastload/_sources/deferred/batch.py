@@ -164,11 +164,11 @@ class Filling:
     """A batch that is being filled.
 
     Attributes:
-        images: (n, channels, h, w). Complete after ``result``.
+        tensor: (n, channels, h, w). Complete after ``result``.
     """
 
     def __init__(self, decoder: BatchDecoder, images: torch.Tensor, memory: np.ndarray) -> None:
-        self.images = images
+        self.tensor = images
         self._decoder = decoder
         self._memory = memory
         self._row_nbytes = images[0].numel() * images.element_size() if len(images) else 0
@@ -176,6 +176,7 @@ class Filling:
         self._left: list[tuple[int, Recording, str]] = []
         self._changed: list[int] = []
         self._done = False
+        self._damaged: Damaged | None = None
 
     def add(self, first: int, recordings: Sequence[Recording]) -> None:
         """Start to fill the rows from ``first`` on."""
@@ -187,12 +188,12 @@ class Filling:
         for place, sample in enumerate(samples):
             if sample is None:
                 self._leave(first + place, recordings[place], "")
-        _, channels, height, width = self.images.shape
-        rows_of_pixels = not self.images.is_contiguous()
+        _, channels, height, width = self.tensor.shape
+        rows_of_pixels = not self.tensor.is_contiguous()
         for group in lowering.grouped(samples):
             kernel = None
             if group.size == (width, height) and group.first.channels == channels:
-                kernel = kernel_of(_key(group), self.images.dtype, rows_of_pixels)
+                kernel = kernel_of(_key(group), self.tensor.dtype, rows_of_pixels)
             if kernel is None:
                 for place in group.places:
                     self._leave(first + place, recordings[place], "")
@@ -204,7 +205,7 @@ class Filling:
                     group,
                     [recordings[place] for place in group.places],
                     first,
-                    self.images,
+                    self.tensor,
                     self._memory,
                     self._row_nbytes,
                 )
@@ -212,7 +213,7 @@ class Filling:
 
     def put(self, row: int, tensor: torch.Tensor) -> None:
         """Fill a row with what was made elsewhere."""
-        self.images[row].copy_(tensor)
+        self.tensor[row].copy_(tensor)
 
     def _leave(self, row: int, recording: Recording, why: str) -> None:
         self._left.append((row, recording, why or in_words(recording)))
@@ -224,22 +225,31 @@ class Filling:
             Damaged: an image cannot be made.
         """
         if self._done:
-            return self.images
+            return self.tensor
+        if self._damaged is None:
+            try:
+                self._finish()
+            except Damaged as damaged:
+                self._damaged = damaged
+        if self._damaged is not None:
+            raise self._damaged
+        self._done = True
+        return self.tensor
+
+    def _finish(self) -> None:
         for job in self._jobs:
             job.wait()
         if self._changed:
             raise Damaged("the file has changed since it was opened", self._changed[0])
         counts = self._decoder.counts
-        for job in self._jobs:
-            declined = job.finish(self.images)
+        while self._jobs:
+            job = self._jobs.pop()
+            declined = job.finish(self.tensor)
             counts.native += len(job.recordings) - len(declined)
             for i in declined:
                 self._leave(job.rows[i], job.recordings[i], job.why(i))
-        self._jobs.clear()
         if self._left:
             self._replay()
-        self._done = True
-        return self.images
 
     def _replay(self) -> None:
         left, self._left = self._left, []
@@ -251,7 +261,7 @@ class Filling:
             except Exception as error:  # whatever the library raises for a damaged image
                 raise Damaged(f"{type(error).__name__}: {error}", row) from error
             assert isinstance(made, torch.Tensor), "a row is a tensor"
-            self.images[row].copy_(made)
+            self.tensor[row].copy_(made)
 
         threads = min(self._decoder.threads, len(left))
         if len(left) < _MANY or threads < 2:
