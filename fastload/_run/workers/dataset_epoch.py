@@ -15,7 +15,7 @@ from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .deferral import Deferral
+from .deferral import Deferral, install
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
@@ -49,6 +49,10 @@ def stream(
     Args:
         reported: the length that an IterableDataset gave, or None.
     """
+    decoder = _decoder(config, resources, plan)
+    if decoder is not None:
+        install()
+        decoder.counts = plan.images.made
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
@@ -182,5 +186,4 @@ def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Bat
     known = resources.decoder
     if known is None or known.threads != threads:
         known = resources.decoder = BatchDecoder(threads, SlabRing(ahead + _WARM_SLABS))
-    known.counts = plan.images.made
     return known

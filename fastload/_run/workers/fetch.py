@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import itertools
 import os
@@ -211,6 +212,7 @@ class Fetcher(Dataset[Outcome]):
                 made.append(self[one])
             finally:
                 self.deferral = deferral
+        made[0] = dataclasses.replace(made[0], report=Report(again=1))
         return Outcome(task.number, worker, empty=True, again=tuple(made))
 
     def make(

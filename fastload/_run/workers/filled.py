@@ -83,12 +83,13 @@ class Filled(Iterator[Outcome]):
 
     def _receive(self) -> tuple[int, Outcome]:
         """The next outcome from torch's iterator, and the place of its task."""
-        while True:
+        # What was asked for again is beside the tasks that torch gives one for one.
+        self._tasks.paused = self._torch._rcvd_idx == self._requested
+        try:
             outcome = next(self._wrapped)
-            place = self._torch._rcvd_idx - 1
-            if not outcome.again or place == self._requested:
-                return place, outcome
-            self._tasks.given.pop(place, None)  # asked for before an error, and again after it
+        finally:
+            self._tasks.paused = False
+        return self._torch._rcvd_idx - 1, outcome
 
     def _complete(self, outcome: Outcome) -> bool:
         if outcome.message is None or not outcome.message.recorded:
@@ -116,12 +117,31 @@ class Filled(Iterator[Outcome]):
 
     def _made_again(self, place: int, outcome: Outcome) -> Outcome:
         """``outcome`` made again by its worker, without deferring."""
-        tasks, inner, worker = self._tasks, self._torch, outcome.worker
-        first = tasks.given[place]
+        if self._requested < 0:  # else an error has ended the wait for it
+            self._request(place, outcome.worker)
+        received_place, received = self._receive()
+        while not received.again:
+            self._early.append((received_place, received))
+            received_place, received = self._receive()
+        self._tasks.given.pop(received_place, None)
+        self.close()
+        made, *others = received.again
+        self._instead |= {one.task: one for one in others}
+        return made
+
+    def close(self) -> None:
+        """Wait for nothing more that was asked for again."""
+        if self._requested >= 0:
+            self._requested = -1
+            self._torch._prefetch_factor -= 1
+
+    def _request(self, place: int, worker: int) -> None:
+        """Have ``worker`` make the batch at ``place`` again, and its later ones."""
+        tasks, inner = self._tasks, self._torch
         later = self._in_flight(place, worker)
         for one in later:
             self._instead.pop(one.number, None)
-        self._requested, task = tasks.request_again([first, *later])
+        self._requested, task = tasks.request_again([tasks.given[place], *later])
         assert self._requested == inner._send_idx, "a task has a place in torch's order"
         inner._index_queues[worker].put((self._requested, task))
         inner._task_info[self._requested] = (worker,)
@@ -129,18 +149,7 @@ class Filled(Iterator[Outcome]):
             inner._workers_num_tasks[worker] += 1
         inner._tasks_outstanding += 1
         inner._send_idx += 1
-        inner._prefetch_factor += 1  # this task is beside those that torch counts
-        try:
-            place, received = self._receive()
-            while received.task != task.number:
-                self._early.append((place, received))
-                place, received = self._receive()
-        finally:
-            inner._prefetch_factor -= 1
-        tasks.given.pop(place, None)
-        made, *others = received.again
-        self._instead |= {one.task: one for one in others}
-        return made
+        inner._prefetch_factor += 1
 
     def _in_flight(self, place: int, worker: int) -> list[Task]:
         """The tasks that ``worker`` was given after the one at ``place``, in order."""

@@ -230,6 +230,8 @@ class TaskIterator(Iterator[Task]):
         self.given: dict[int, Task] = {}
         """Where workers record: tasks by the order in which they were given, until ``forget``."""
         self._count_given = 0
+        self.paused = False
+        """Whether to give no task for the moment."""
 
     @property
     def counts(self) -> bool:
@@ -252,7 +254,7 @@ class TaskIterator(Iterator[Task]):
 
     def __next__(self) -> Task:
         self._skip_items()
-        if self._stopped:
+        if self._stopped or self.paused:
             raise StopIteration
         if self._idle:
             self._idle -= 1

@@ -136,6 +136,8 @@ class WorkerIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End this epoch. Worker processes end with torch's iterator, unless they persist."""
+        if isinstance(self._wrapped, Filled):
+            self._wrapped.close()
         self._wrapped = _NoOutcomes()
 
     def start(self) -> None:
