@@ -25,7 +25,7 @@ import torchvision.transforms.functional as functional
 import torchvision.transforms.v2.functional as functional_v2
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
-from .image import PLAIN, DeferredImage, _fits, _within_limit
+from .image import PLAIN, DeferredImage, fits, within_limit
 from .openers import opener
 from .operations import channels, dtype_name
 from .recording import Operation
@@ -119,6 +119,8 @@ def _enhancement(degenerate: DeferredImage, image: DeferredImage) -> str | None:
     count = len(image._operations)
     if degenerate._opened is not image._opened or image._mode not in PLAIN:
         return None
+    if degenerate._mode != image._mode:
+        return None
     if degenerate._operations[:count] != image._operations:
         return None
     tail = degenerate._operations[count:]
@@ -145,9 +147,9 @@ def _expand(original: Function) -> Function:
     def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
         if _waiting(image) and image._mode in PLAIN:
             sides = _sides(border)
-            if sides is not None and _fits(image._mode, fill) and _keeps_no_color(image):
+            if sides is not None and fits(image._mode, fill) and _keeps_no_color(image):
                 w, h = image._size
-                if _within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
                     return image._then(("expand", *sides, fill))
         return original(image, border, fill)
 
@@ -168,9 +170,7 @@ def _sides(border: Any) -> tuple[int, int, int, int] | None:
 
 def _keeps_no_color(image: DeferredImage) -> bool:
     """Whether there is no transparent colour, which some functions take over."""
-    if image._opened.format == "JPEG" and image._info is None:
-        return True
-    return "transparency" not in image.info and image._real is None
+    return not image._transparent and (image._info is None or "transparency" not in image._info)
 
 
 def _pointwise(name: str, *, numbers: int = 0, most: float | None = None) -> Callable[[Function], Function]:
@@ -180,7 +180,7 @@ def _pointwise(name: str, *, numbers: int = 0, most: float | None = None) -> Cal
         def function(image: Any, *args: Any, **kwargs: Any) -> Any:
             if _waiting(image) and image._mode in PLAIN and not kwargs and len(args) == numbers:
                 valid = (int,) if most is not None else (int, float)
-                if all(type(v) in valid and (most is None or 0 <= v <= most) for v in args):
+                if all(type(v) in valid and (most is None or 1 <= v <= most) for v in args):
                     return image._then((name, *args))
             return original(image, *args, **kwargs)
 
@@ -206,7 +206,7 @@ def _pad(original: Function) -> Function:
             sides = _sides(values)
             if sides is not None and (fill is None or isinstance(fill, (int, float, tuple, list))):
                 w, h = img._size
-                if _within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
                     return img._then(("pad", *sides, padding_mode))
         return original(img, padding, fill, padding_mode)
 

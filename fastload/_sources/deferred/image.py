@@ -36,6 +36,9 @@ CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
 
+SETTLED = frozenset({"JPEG", "BMP"})
+"""Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
+
 _RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
 _WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
 _TRANSPOSED: dict[int, tuple[Operation, ...]] = {
@@ -73,6 +76,7 @@ class DeferredImage(Image):
     _file: io.IOBase | None = None  # the user's own, where one was given
     _class: type[ImageFile] | None = None
     _plain_header = False  # nothing but a JPEG's tables in it: no EXIF
+    _transparent = False  # a colour or palette entry is
 
     _real: Image | None = None
     _head: ImageFile | None = None
@@ -113,6 +117,10 @@ class DeferredImage(Image):
                     real._exif = self._exif
             else:
                 real = self._header()
+                if self._left:
+                    real.__exit__(None, None, None)
+                elif not self._loaded and getattr(self._file, "closed", False):
+                    real.fp = cast(Any, self._file)  # Pillow could not read on, either
             self._real = real
             self._head = None
         return self._real
@@ -122,14 +130,14 @@ class DeferredImage(Image):
         raise AssertionError("an image that is not materialised has a recording")
 
     def _made(self, function: str) -> Image:
-        """The real image, decoded, for ``function``, which is not recorded."""
+        """The real image, for ``function``, which is not recorded.
+
+        What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
+        """
         if self._real is not None:
             return self._real
         with cause(f"Image.{function}"):
-            self._first_load()
-            real = self.materialise()
-            real.load()
-        return real
+            return self.materialise()
 
     def _header(self) -> ImageFile:
         """What ``PIL.Image.open`` gives: the header read, the body not."""
@@ -147,19 +155,13 @@ class DeferredImage(Image):
         """What loading does to the user's file, and fails at when that is closed."""
         if self._loaded:
             return
+        if not self._operations:
+            file = self._file
+            if self._left or getattr(file, "closed", False):
+                self.materialise().load()  # which raises
+            elif file is not None:
+                file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
         self._loaded = True
-        if self._operations:
-            return
-        file = self._file
-        if self._left or (file is not None and file.closed):
-            real = self._real = self._header()
-            if self._left:
-                real.__exit__(None, None, None)
-            else:
-                real.fp = cast(Any, file)
-            real.load()
-        elif file is not None:
-            file.seek(0, io.SEEK_END)  # Pillow reads whole blocks, to the end of all but odd files
 
     def _then(self, *operations: Operation) -> DeferredImage:
         """A new image: this one after these operations."""
@@ -184,6 +186,8 @@ class DeferredImage(Image):
             new._info = self._copy_info() if keeps_info else {}
         elif self._plain_header:
             new._plain_header = True
+        if self._transparent:
+            new._transparent = True
         return new
 
     # What Pillow keeps in attributes.
@@ -219,7 +223,7 @@ class DeferredImage(Image):
             return cast(Info, self._real.info)
         if self._info is None:
             self._info = self._find_info()
-        return self._info
+        return self._info if self._real is None else cast(Info, self._real.info)
 
     @info.setter
     def info(self, info: Info) -> None:
@@ -228,10 +232,15 @@ class DeferredImage(Image):
         self._info = info
 
     def _find_info(self) -> Info:
+        if self._opened.format not in SETTLED:
+            if not self._operations and not self._loaded:
+                with cause("Image.info"):
+                    return cast(Info, self.materialise().info)
+            real = self._made("info")
+            real.load()
+            return cast(Info, real.info)
         if not self._operations:
             return cast(Info, self._header().info)
-        if self._opened.format != "JPEG":  # where loading adds to it, and operations take from it
-            return cast(Info, self._made("info").info)
         if not all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations):
             return {}
         return dict(reopen(self._opened).info)
@@ -261,7 +270,10 @@ class DeferredImage(Image):
     @property
     def im(self) -> Any:
         """Pillow's own image object."""
-        return self._made("im").im
+        real = self._made("im")
+        if self._loaded:
+            real.load()
+        return real.im
 
     @im.setter
     def im(self, im: Any) -> None:
@@ -270,7 +282,10 @@ class DeferredImage(Image):
 
     @property
     def _im(self) -> Any:
-        return self._made("im")._im
+        real = self._made("im")
+        if self._loaded:
+            real.load()
+        return real._im
 
     @_im.setter
     def _im(self, im: Any) -> None:
@@ -317,10 +332,9 @@ class DeferredImage(Image):
                 mode in CONVERTED_TO
                 and self._mode in CONVERTED_FROM
                 and (dither is None or dither == PIL.Image.Dither.FLOYDSTEINBERG)
-                and (self._opened.format == "JPEG" or "transparency" not in self.info)
+                and not self._transparent
                 and (self._info is None or "transparency" not in self._info)
                 and _converts(self._mode, mode)
-                and self._real is None  # info may have made it
             ):
                 return self._then(("convert", mode))
         return self._made("convert").convert(mode, matrix, dither, palette, colors)
@@ -338,7 +352,7 @@ class DeferredImage(Image):
                     if numbers == (0, 0, w, h):
                         return self._then()
                     return self._then(("crop", left, top, right - left, bottom - top))
-                if left < right and top < bottom and _within_limit(right - left, bottom - top):
+                if left < right and top < bottom and within_limit(right - left, bottom - top):
                     return self._then(("window", left, top, right, bottom))
         return self._made("crop").crop(box)
 
@@ -405,10 +419,9 @@ class DeferredImage(Image):
                 and wanted is not None
                 and isinstance(resample, int)
                 and resample in _WARPING
-                and _fits(self._mode, fillcolor)
+                and fits(self._mode, fillcolor)
             ):
-                fill_value = tuple(fillcolor) if isinstance(fillcolor, list) else fillcolor
-                return self._then((name, *wanted, numbers, int(resample), fill_value))
+                return self._then((name, *wanted, numbers, int(resample), fillcolor))
         return self._made("transform").transform(size, method, data, resample, fill, fillcolor)
 
     def filter(self, filter: Any) -> Image:
@@ -485,29 +498,34 @@ class DeferredImage(Image):
             self._real = self._head or _unread(self)
         self._real.close()
 
-    # Operations in place, before the body is read: on what PIL.Image.open gives.
+    # Operations in place that depend on whether the body was read.
+
+    def _loaded_if_it_was(self, function: str) -> Image:
+        real = self._made(function)
+        if self._loaded:
+            real.load()
+        return real
 
     def draft(self, mode: str | None, size: Any) -> Any:
         """As Pillow's."""
-        result = (self.materialise() if not self._loaded else self._made("draft")).draft(mode, size)
+        result = self._loaded_if_it_was("draft").draft(mode, size)
         self._adopt()
         return result
 
     def verify(self) -> None:
         """As Pillow's."""
-        (self.materialise() if not self._loaded else self._made("verify")).verify()
+        self._loaded_if_it_was("verify").verify()
 
     def seek(self, frame: int) -> None:
         """As Pillow's. The first frame is where it is."""
         if frame != 0 or self._real is not None:
-            (self.materialise() if not self._loaded else self._made("seek")).seek(frame)
+            self._loaded_if_it_was("seek").seek(frame)
             self._adopt()
 
     def thumbnail(self, *args: Any, **kwargs: Any) -> None:
         """As Pillow's."""
         with cause("Image.thumbnail"):
-            real = self.materialise()
-            real.thumbnail(*args, **kwargs)
+            self._loaded_if_it_was("thumbnail").thumbnail(*args, **kwargs)
         self._adopt()
 
     # Copies of the object.
@@ -541,7 +559,11 @@ class _Pixels:
 def _delegate(name: str) -> Callable[..., Any]:
     @functools.wraps(getattr(Image, name))
     def method(self: DeferredImage, *args: Any, **kwargs: Any) -> Any:
-        result = getattr(self._made(name), name)(*args, **kwargs)
+        if self._real is not None:
+            result = getattr(self._real, name)(*args, **kwargs)
+        else:
+            with cause(f"Image.{name}"):
+                result = getattr(self.materialise(), name)(*args, **kwargs)
         self._adopt()
         return result
 
@@ -550,7 +572,10 @@ def _delegate(name: str) -> Callable[..., Any]:
 
 def _delegated(name: str) -> property:
     def get(self: DeferredImage) -> Any:
-        return getattr(self._made(name), name)
+        if self._real is not None:
+            return getattr(self._real, name)
+        with cause(f"Image.{name}"):
+            return getattr(self.materialise(), name)
 
     return property(get)
 
@@ -645,19 +670,18 @@ def _method(method: Any) -> tuple[str, int] | None:
     return None
 
 
-def _fits(mode: str, color: Any) -> bool:
+def fits(mode: str, color: Any) -> bool:
     """Whether Pillow takes a colour for images of this mode."""
-    try:
-        return _fits_hashable(mode, tuple(color) if isinstance(color, list) else color)
-    except TypeError:
-        return False
+    values = color if type(color) is tuple else (color,)
+    kinds = tuple(type(v) for v in values)
+    return _KINDS.issuperset(kinds) and _fits(mode, color, kinds)
+
+
+_KINDS = frozenset({int, float, str, type(None)})
 
 
 @functools.lru_cache(1024)
-def _fits_hashable(mode: str, color: Argument) -> bool:
-    values = color if isinstance(color, tuple) else (color,)
-    if not all(v is None or type(v) in (int, float, str) for v in values):
-        return False
+def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
     try:
         PIL.Image.new(mode, (1, 1), cast(Any, color))
     except (TypeError, ValueError, OverflowError):
@@ -665,6 +689,6 @@ def _fits_hashable(mode: str, color: Argument) -> bool:
     return True
 
 
-def _within_limit(w: int, h: int) -> bool:
+def within_limit(w: int, h: int) -> bool:
     limit = PIL.Image.MAX_IMAGE_PIXELS
     return limit is None or w * h <= limit

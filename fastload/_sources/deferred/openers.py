@@ -16,7 +16,7 @@ import PIL.JpegImagePlugin
 from PIL.ImageFile import ImageFile
 
 from . import headers
-from .image import DeferredImage
+from .image import SETTLED, DeferredImage
 from .recording import Opened, Recording
 from .thread_state import THREAD
 
@@ -161,7 +161,9 @@ def _unless_unusual(
             return None  # opening it again would warn again
     opened = Opened(path, data, stamp, image.size, image.mode, image.format)
     deferred = _deferred(opened, type(image), filename, file, False)
-    deferred._info = image.info
+    deferred._transparent = "transparency" in image.info
+    if image.format in SETTLED:
+        deferred._info = image.info
     if image._exclusive_fp and image.fp is not None:
         image.fp.close()
     return deferred

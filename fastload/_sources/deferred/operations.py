@@ -277,4 +277,6 @@ def shape_and_strides(
     """Shape (channels, height, width) and strides, in elements, of the tensor of an image."""
     w, h = size
     c = channels(mode)
-    return (c, h, w), ((h * w, w, 1) if contiguous else (1, w * c, c))
+    if contiguous and c > 1 and w * h > 1:
+        return (c, h, w), (h * w, w, 1)
+    return (c, h, w), (1, w * c, c)  # which with one channel or one pixel is contiguous, too

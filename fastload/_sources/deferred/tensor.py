@@ -134,8 +134,7 @@ class _Deferred(torch.Tensor):
 
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor. torch does not ask __torch_function__ for this."""
-        with cause("Tensor.as_subclass"):
-            return self.materialise().as_subclass(kind)
+        return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -243,6 +242,10 @@ class DeferredTensor(_Deferred):
                 return DeferredTensor._of(self._memory)
             if kind is tv_tensors.Image or kind is DeferredTVImage:
                 return DeferredTVImage._of(self._memory)
+        elif kind is DeferredTensor:
+            kind = torch.Tensor
+        elif kind is DeferredTVImage:
+            kind = tv_tensors.Image
         return super().as_subclass(kind)
 
     def _real_or_none(self) -> torch.Tensor | None:
@@ -262,6 +265,11 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):
     @staticmethod
     def __new__(cls, recording: Recording) -> DeferredTVImage:  # type: ignore[override]
         return cast(DeferredTVImage, DeferredTensor.__new__(cls, recording))
+
+    @classmethod
+    def wrap(cls, tensor: torch.Tensor, like: Any, **kwargs: Any) -> Any:
+        """What torchvision makes of its results for such an image: an image, deferred or not."""
+        return tensor.as_subclass(tv_tensors.Image)
 
     def materialise(self) -> torch.Tensor:
         """As of any deferred tensor; it shares the memory of those that are not marked."""
@@ -454,7 +462,12 @@ def _numel(tensor: Any) -> Any:
 def _is_contiguous(tensor: Any, **kwargs: Any) -> Any:
     if not _pending(tensor) or kwargs:
         return NotImplemented
-    return tensor._memory.layout.contiguous or tensor.shape[0] == 1
+    return _contiguous_already(tensor)
+
+
+def _contiguous_already(tensor: DeferredTensor) -> bool:
+    c, h, w = tensor.shape
+    return tensor._memory.layout.contiguous or c == 1 or h * w == 1
 
 
 def _requires_grad(tensor: Any, requires_grad: Any = True) -> Any:
@@ -489,7 +502,7 @@ def _cast_to(dtype: torch.dtype) -> Handler:
 def _contiguous(tensor: Any, **kwargs: Any) -> Any:
     if not _pending(tensor) or kwargs:
         return NotImplemented
-    if tensor._memory.layout.contiguous or tensor.shape[0] == 1:
+    if _contiguous_already(tensor):
         return tensor
     return record(tensor, ("contiguous",))
 
