@@ -170,7 +170,8 @@ class Deferral:
         replaced(batch, found.add)
         if not found:
             return batch
-        filled = {key: fill(self.decoder, tensor) for key, tensor in found.tensors.items()}
+        with self.decoder.together():
+            filled = {key: fill(self.decoder, tensor) for key, tensor in found.tensors.items()}
         results: dict[int, object] = {key: one.result() for key, one in filled.items()}
         results |= {key: image.materialise() for key, image in found.images.items()}
         self._count(found)

@@ -7,6 +7,7 @@ turns tasks into outcomes, and ``TaskIterator.open`` turns outcomes into batches
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import weakref
@@ -361,7 +362,11 @@ class TaskIterator(Iterator[Task]):
             fillers.append(filler)
             return filler.tensor
 
-        batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
+        together = contextlib.nullcontext()
+        if self._decoder is not None and outcome.message.recorded > 1:
+            together = self._decoder.together()
+        with together:
+            batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
         self._begun[outcome.task] = _Begun(outcome.message, batch, fillers)
 
     def complete(self, outcome: Outcome) -> bool:

@@ -314,6 +314,7 @@ class _BatchUnpickler(pickle.Unpickler):
         self._fill = fill
         self._made: dict[_Place, torch.Tensor] = {}
         self._filled: dict[int, torch.Tensor] = {}
+        self._opened: dict[int, tuple[Opened, _OpenedFields]] = {}
 
     def persistent_load(self, place: _Place | _Recorded) -> torch.Tensor:
         """The tensor at ``place``; the same place gives the same tensor object."""
@@ -330,24 +331,24 @@ class _BatchUnpickler(pickle.Unpickler):
         if recorded.content is not None:
             assert self._fill is not None, "only workers send what was recorded"
             *facts, rows = recorded.content
-            opened: dict[int, Opened] = {}
-            made = [row if isinstance(row, torch.Tensor) else _row(row, opened) for row in rows]
+            known = self._opened
+            made = [row if isinstance(row, torch.Tensor) else _row(row, known) for row in rows]
             self._filled[recorded.number] = self._fill(*facts, made)
         return self._filled[recorded.number]
 
 
-def _row(row: _RecordedRow, known: dict[int, Opened]) -> Recording:
+def _row(row: _RecordedRow, known: dict[int, tuple[Opened, _OpenedFields]]) -> Recording:
     """The recording of a row. Rows of one image share what was opened, as they did."""
     from ..._sources.deferred.recording import Opened, Recording
 
     fields, operations, size, mode = row
-    opened = known.get(id(fields))
-    if opened is None:
+    found = known.get(id(fields))
+    if found is None:
         path, data, *others = fields
         if data is not None:
             data = data.numpy().data  # in the slab, which it keeps alive
-        opened = known[id(fields)] = Opened(path, data, *others)
-    return Recording(opened, operations, size, mode)
+        found = known[id(fields)] = Opened(path, data, *others), fields
+    return Recording(found[0], operations, size, mode)
 
 
 def _is_deferred(tensor: torch.Tensor) -> bool:

@@ -17,13 +17,14 @@ How it ends
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import functools
 import math
 import os
 import weakref
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import torch
@@ -32,7 +33,7 @@ from ... import _native
 from ..._base.slabs import SlabRing
 from ..._engine.huffman_index import new_table
 from ..._engine.image_engine import BatchRequest
-from ..._engine.native import Kernel
+from ..._engine.native import Kernel, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
 from ...storage.base import ENCODED, Spans
@@ -144,6 +145,31 @@ class BatchDecoder:
         self.threads = threads
         self.counts = Counts()
         self._ring = ring
+        self._waiting: list[_GroupJob] | None = None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Batches that are begun within it start at its end, and share the decoding of images.
+
+        Several views of one image are read once, and decoded once where that is less work.
+        """
+        waiting: list[_GroupJob] = []
+        before, self._waiting = self._waiting, waiting
+        try:
+            yield
+        finally:
+            self._waiting = before
+        same: dict[tuple[int, ...], list[_GroupJob]] = {}
+        for job in waiting:
+            same.setdefault(job.images, []).append(job)
+        for leader, *followers in same.values():
+            leader.start(self.threads, followers)
+
+    def _start(self, job: _GroupJob) -> None:
+        if self._waiting is None:
+            job.start(self.threads)
+        else:
+            self._waiting.append(job)
 
     def begin(
         self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
@@ -198,18 +224,17 @@ class Filling:
                 for place in group.places:
                     self._leave(first + place, recordings[place], "")
                 continue
-            self._jobs.append(
-                _GroupJob(
-                    self._decoder.threads,
-                    kernel,
-                    group,
-                    [recordings[place] for place in group.places],
-                    first,
-                    self.tensor,
-                    self._memory,
-                    self._row_nbytes,
-                )
+            job = _GroupJob(
+                kernel,
+                group,
+                [recordings[place] for place in group.places],
+                first,
+                self.tensor,
+                self._memory,
+                self._row_nbytes,
             )
+            self._jobs.append(job)
+            self._decoder._start(job)
 
     def put(self, row: int, tensor: torch.Tensor) -> None:
         """Fill a row with what was made elsewhere."""
@@ -284,11 +309,15 @@ class Filling:
 
 
 class _GroupJob:
-    """The samples of one group, filled by one call of the core."""
+    """The samples of one group, filled by one call of the core.
+
+    Attributes:
+        recordings, rows: the samples, and their rows in the batch.
+        images: identifies the images, in order.
+    """
 
     def __init__(
         self,
-        threads: int,
         kernel: Kernel,
         group: Group,
         recordings: list[Recording],
@@ -329,10 +358,12 @@ class _GroupJob:
             None,
             in_memory,
         )
+        self.images = tuple(map(id, opened))
         points = entry_points()
         numbers = np.array([points.number(one) for one in opened], np.int64)
         self._status = np.zeros(n, np.int32)
-        batch = BatchRequest(
+        self._kernel = kernel
+        self._batch = BatchRequest(
             records=numbers,
             spans=Spans(
                 file=np.arange(n, dtype=np.int32),
@@ -353,15 +384,33 @@ class _GroupJob:
             cached=None,
             cache_fill=None,
         )
-        self._job = kernel.submit(
+        self._entries = points.table, numbers
+
+    def start(self, threads: int, followers: Sequence[_GroupJob] = ()) -> None:
+        """Start to fill these samples, and those of ``followers``: other views of the same images.
+
+        The jobs of the followers end with this one.
+        """
+        views = None
+        if followers:
+            batches = [self._batch, *(follower._batch for follower in followers)]
+            jobs = [follower._submit(threads, begin=False) for follower in followers]
+            views = jobs, shared_regions(batches)
+        self._job = self._submit(threads, views=views)
+        for one in (self, *followers):
+            one._job = self._job
+            one._end = weakref.finalize(one, _end, self._job, one._files)
+
+    def _submit(self, threads: int, **how: Any) -> _core.Job:
+        return self._kernel.submit(
             self._files,
-            batch,
+            self._batch,
             self._status,
-            np.zeros(n, np.int32),
+            np.zeros(len(self.rows), np.int32),
             threads=threads,
-            entries=(points.table, numbers),
+            entries=self._entries,
+            **how,
         )
-        self._end = weakref.finalize(self, _end, self._job, self._files)
 
     @property
     def done(self) -> bool:
