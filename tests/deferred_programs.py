@@ -174,15 +174,15 @@ positive = st.integers(1, 50)
 factor = st.sampled_from([0, 0.0, 0.3, 0.5, 1.0, 1, 1.7, 3.0])
 resampling = st.sampled_from([0, 1, 2, 3, 4, 5, None])
 fills = st.sampled_from([None, 0, 7, (1, 2, 3), (9,), [4, 5, 6], 3.5, "red"])
-modes = st.sampled_from(["RGB", "RGB", "L", "RGBA", "CMYK", "P", "1", "HSV", "YCbCr", "LA", "F", "I", None, "X"])
+modes = st.sampled_from(
+    ["RGB", "RGB", "L", "RGBA", "CMYK", "P", "1", "HSV", "YCbCr", "LA", "F", "I", None, "X"]
+)
 sides = st.one_of(st.integers(0, 9), st.tuples(small, small), st.tuples(*[st.integers(0, 9)] * 4))
 
 
 def step(function: Callable[..., Any], **arguments: Any) -> st.SearchStrategy[Step]:
     """``function(value, **drawn)``."""
-    return st.fixed_dictionaries(arguments).map(
-        lambda drawn: _Step(function, drawn)
-    )
+    return st.fixed_dictionaries(arguments).map(lambda drawn: _Step(function, drawn))
 
 
 class _Step:
@@ -438,8 +438,12 @@ means = st.sampled_from(
     [(0.5, 0.4, 0.3), [0.5], [0.1, 0.2, 0.3], (0.5, 0.5), torch.tensor([0.4, 0.5, 0.6]),
      np.array([0.4, 0.5, 0.6]), 0.5, (1, 2, 3)]
 )  # fmt: skip
-deviations = st.sampled_from([(0.2, 0.3, 0.4), [0.5], [1, 2, 3], (0.0, 1.0, 1.0), (1e-50, 1.0, 1.0), 0.5])
-dtypes = st.sampled_from([torch.float32, torch.float16, torch.uint8, torch.int64, torch.float64, torch.bfloat16])
+deviations = st.sampled_from(
+    [(0.2, 0.3, 0.4), [0.5], [1, 2, 3], (0.0, 1.0, 1.0), (1e-50, 1.0, 1.0), 0.5]
+)
+dtypes = st.sampled_from(
+    [torch.float32, torch.float16, torch.uint8, torch.int64, torch.float64, torch.bfloat16]
+)
 
 TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, m, s, i: F.normalize(x, m, s, i), m=means, s=deviations, i=st.booleans()),

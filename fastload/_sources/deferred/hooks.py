@@ -159,7 +159,12 @@ def _expand(original: Function) -> Function:
 def _sides(border: Any) -> tuple[int, int, int, int] | None:
     """Left, top, right and bottom, none of them negative."""
     values = (border,) if type(border) is int else border
-    if type(values) is not tuple or len(values) not in (1, 2, 4) or border is values and len(values) == 1:
+    if (
+        type(values) is not tuple
+        or len(values) not in (1, 2, 4)
+        or border is values
+        and len(values) == 1
+    ):
         return None
     if not all(type(v) is int and v >= 0 for v in values):
         return None
@@ -173,7 +178,9 @@ def _keeps_no_color(image: DeferredImage) -> bool:
     return not image._transparent and (image._info is None or "transparency" not in image._info)
 
 
-def _pointwise(name: str, *, numbers: int = 0, most: float | None = None) -> Callable[[Function], Function]:
+def _pointwise(
+    name: str, *, numbers: int = 0, most: float | None = None
+) -> Callable[[Function], Function]:
     """A function of ImageOps that is a table of 256 values for each band."""
 
     def make(original: Function) -> Function:
@@ -301,9 +308,7 @@ def _normalize(marked: bool) -> Callable[[Function], Function]:
         def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
             if pending(tensor):
                 memory = tensor._memory
-                operation = _normalization(
-                    mean, std, channels(memory.mode), memory.layout.dtype
-                )
+                operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
                 if operation is not None:
                     if inplace:
                         record_in_place(tensor, operation)
@@ -397,7 +402,9 @@ def _erase(original: Function) -> Function:
     return erase
 
 
-def _erased(img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any) -> tuple[float, ...] | None:
+def _erased(
+    img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any
+) -> tuple[float, ...] | None:
     c, height, width = img.shape
     if not all(type(n) is int for n in (i, j, h, w)):
         return None

@@ -430,7 +430,10 @@ class DeferredImage(Image):
             kind = filter if isinstance(filter, type) else type(filter)
             if kind in _KERNELS:
                 return self._then(("filter", _KERNELS[kind]))
-            if kind in (PIL.ImageFilter.GaussianBlur, PIL.ImageFilter.BoxBlur) and kind is not filter:
+            if (
+                kind in (PIL.ImageFilter.GaussianBlur, PIL.ImageFilter.BoxBlur)
+                and kind is not filter
+            ):
                 radius = filter.radius
                 both = (radius, radius) if isinstance(radius, (int, float)) else radius
                 x_y = _floats(both, 2)
@@ -501,6 +504,8 @@ class DeferredImage(Image):
     # Operations in place that depend on whether the body was read.
 
     def _loaded_if_it_was(self, function: str) -> Image:
+        if self._real is not None:
+            return self._real
         real = self._made(function)
         if self._loaded:
             real.load()

@@ -119,7 +119,9 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
     return lambda image, factor: cast(Image, enhancer(image).enhance(factor))
 
 
-def _kernel_blur(image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]) -> Image:
+def _kernel_blur(
+    image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]
+) -> Image:
     blur = functional_v2.gaussian_blur if v2 else functional.gaussian_blur
     return cast(Image, blur(image, list(kernel), list(sigma)))
 
@@ -142,7 +144,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, *box: image.crop(box),
         lambda size, mode, left, top, right, bottom: ((right - left, bottom - top), mode),
     ),
-    "resize": ImageOperation(lambda image, w, h, resample: image.resize((w, h), resample), _resized),
+    "resize": ImageOperation(
+        lambda image, w, h, resample: image.resize((w, h), resample), _resized
+    ),
     "resize_box": ImageOperation(  # w, h, filter, box
         lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
     ),
@@ -194,7 +198,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur((x, y)))
     ),
     "box_blur": ImageOperation(lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur((x, y)))),
-    "kernel_blur": ImageOperation(_kernel_blur, keeps_info=False),  # torchvision's: v2, kernel, sigma
+    "kernel_blur": ImageOperation(
+        _kernel_blur, keeps_info=False
+    ),  # torchvision's: v2, kernel, sigma
 }
 """Operations on images, by name."""
 
@@ -207,7 +213,7 @@ def dtype_named(name: str) -> torch.dtype:
 
 @functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """"float32" for ``torch.float32``."""
+    """ "float32" for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -41,9 +41,7 @@ def redirect(
     original.__module__ = function.__module__
     original.__dict__.update(function.__dict__)
     signature = inspect.signature(function)
-    consts = tuple(
-        make(original) if value is ... else value for value in _stub.__code__.co_consts
-    )
+    consts = tuple(make(original) if value is ... else value for value in _stub.__code__.co_consts)
     names = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
     function.__code__ = _stub.__code__.replace(
         co_consts=consts,

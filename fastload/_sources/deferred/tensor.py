@@ -194,11 +194,11 @@ class DeferredTensor(_Deferred):
     def __new__(cls, recording: Recording) -> DeferredTensor:
         found = layout(recording)
         if found is None:
-            raise ValueError("expected a recording that ends in a tensor; this one ends in an image")
-        return cls._of(
-            _Memory(
-                recording.opened, recording.operations, recording.size, recording.mode, found
+            raise ValueError(
+                "expected a recording that ends in a tensor; this one ends in an image"
             )
+        return cls._of(
+            _Memory(recording.opened, recording.operations, recording.size, recording.mode, found)
         )
 
     def __init__(self, recording: Recording) -> None:
