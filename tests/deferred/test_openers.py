@@ -1,4 +1,4 @@
-"""What is opened while deferring: as Pillow has it, from wherever it comes, with Pillow's errors."""
+"""What is opened while deferring is as Pillow has it, wherever it comes from, errors included."""
 
 from __future__ import annotations
 

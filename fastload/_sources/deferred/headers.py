@@ -112,7 +112,7 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
                 exif = head[body : body + length - 2]
         elif marker == 0xE2:
             start = head[body : body + 12]
-            if start[:4] == b"MPF\0" or start == b"ICC_PROFILE\0" and length < 16:
+            if start[:4] == b"MPF\0" or (start == b"ICC_PROFILE\0" and length < 16):
                 return None
         elif marker == 0xED or marker < 0xE0 or marker > 0xEF:
             return None  # Photoshop's segments may be refused; the others are unusual

@@ -1,9 +1,9 @@
 """Deferring: within it, on this thread, what is opened comes as deferred images.
 
 Functions of Pillow, torchvision and torch are redirected once, for the whole process, when a thread
-defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at its thread's
-flag. The others look at what they are given: a deferred object, or anything else, which goes to the
-original at once. So a thread that does not defer never sees a deferred image unless it is handed one.
+defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at the flag of
+its thread. The others look at what they are given: a deferred object, or anything else, which goes
+to the original at once. So a thread that does not defer sees no deferred image that it is not given.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LOCK = threading.Lock()
 _INSTALLED: list[bool] = []
 
 
-class deferring:  # noqa: N801 - a context manager that reads as a verb
+class deferring:
     """A context in which this thread's images are deferred. It may be entered within itself."""
 
     def __enter__(self) -> None:
@@ -162,8 +162,7 @@ def _sides(border: Any) -> tuple[int, int, int, int] | None:
     if (
         type(values) is not tuple
         or len(values) not in (1, 2, 4)
-        or border is values
-        and len(values) == 1
+        or (border is values and len(values) == 1)
     ):
         return None
     if not all(type(v) is int and v >= 0 for v in values):
@@ -379,7 +378,7 @@ def _to_dtype(original: Function) -> Function:
             if now == dtype:
                 # What torchvision's wrapper gives for a marked image is another object.
                 return image
-            if now == torch.uint8 or not scale and now.is_floating_point:
+            if now == torch.uint8 or (not scale and now.is_floating_point):
                 if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
                     name = dtype_name(dtype)
                     return record(image, ("to_dtype", name, bool(scale)), marked=True)

@@ -1,7 +1,7 @@
-"""The operations that are recorded: what each does to size and mode, and how Pillow or torch does it.
+"""The operations that are recorded: their effect on size and mode, and how they are replayed.
 
-The one table that recording, replaying and lowering share. ``OPERATIONS[name]`` takes the arguments
-that follow the name in a recorded operation.
+The one table that recording, replaying and lowering share. What it has under a name takes the
+arguments that follow the name in a recorded operation.
 """
 
 from __future__ import annotations
