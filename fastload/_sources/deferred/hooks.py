@@ -3,7 +3,7 @@
 Functions of Pillow, torchvision and torch are redirected once, for the whole process, when a thread
 defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at the flag of
 its thread. The others look at what they are given: a deferred object, or anything else, which goes
-to the original at once. So a thread that does not defer sees no deferred image that it is not given.
+to the original at once. So a thread that does not defer sees only what it is handed.
 """
 
 from __future__ import annotations

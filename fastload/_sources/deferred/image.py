@@ -376,14 +376,13 @@ class DeferredImage(Image):
                 and isinstance(resample, int)
                 and resample in _RESAMPLING
             ):
+                inner = None if box is None else _box_within(box, self._size)
+                whole = box is None or inner == (0, 0, *self._size)
+                if whole and wanted == self._size:
+                    return self._then()
                 if box is None:
-                    if wanted == self._size:
-                        return self._then()
                     return self._then(("resize", *wanted, int(resample)))
-                inner = _box_within(box, self._size)
                 if inner is not None:
-                    if wanted == self._size and inner == (0, 0, *self._size):
-                        return self._then()
                     return self._then(("resize_box", *wanted, int(resample), inner))
         return self._made("resize").resize(size, resample, box, reducing_gap)
 
