@@ -1,7 +1,7 @@
 """Random programs over Pillow, torchvision and torch, and what they come to.
 
-A program opens a small file and does things to what it got. ``run`` gives its outcome in values that
-can be compared: of a program that is run with deferred images, and of the same one without.
+A program opens a small file and does things to what it got. ``run`` gives its outcome in values
+that can be compared: of a program that is run with deferred images, and of the same one without.
 """
 
 from __future__ import annotations
@@ -174,15 +174,15 @@ positive = st.integers(1, 50)
 factor = st.sampled_from([0, 0.0, 0.3, 0.5, 1.0, 1, 1.7, 3.0])
 resampling = st.sampled_from([0, 1, 2, 3, 4, 5, None])
 fills = st.sampled_from([None, 0, 7, (1, 2, 3), (9,), [4, 5, 6], 3.5, "red"])
-modes = st.sampled_from(["RGB", "RGB", "L", "RGBA", "CMYK", "P", "1", "HSV", "YCbCr", "LA", "F", "I", None, "X"])
+modes = st.sampled_from(
+    ["RGB", "RGB", "L", "RGBA", "CMYK", "P", "1", "HSV", "YCbCr", "LA", "F", "I", None, "X"]
+)
 sides = st.one_of(st.integers(0, 9), st.tuples(small, small), st.tuples(*[st.integers(0, 9)] * 4))
 
 
 def step(function: Callable[..., Any], **arguments: Any) -> st.SearchStrategy[Step]:
     """``function(value, **drawn)``."""
-    return st.fixed_dictionaries(arguments).map(
-        lambda drawn: _Step(function, drawn)
-    )
+    return st.fixed_dictionaries(arguments).map(lambda drawn: _Step(function, drawn))
 
 
 class _Step:
@@ -248,6 +248,9 @@ def _left(x: Any) -> Any:
 def _closed(x: Any) -> Any:
     x.close()
     return x
+
+
+SQUARE = [[0, 0], [9, 0], [9, 9], [0, 9]]
 
 
 def _split_and_merged(x: Any) -> Any:
@@ -316,7 +319,9 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
         kind=st.sampled_from(["Brightness", "Contrast", "Color", "Sharpness"]),
         f=factor,
     ),
-    step(lambda x, b, f: ImageOps.expand(x, b, f), b=sides, f=fills.filter(lambda f: f is not None)),
+    step(
+        lambda x, b, f: ImageOps.expand(x, b, f), b=sides, f=fills.filter(lambda f: f is not None)
+    ),
     step(lambda x: ImageOps.mirror(x)),
     step(lambda x: ImageOps.flip(x)),
     step(lambda x: ImageOps.invert(x)),
@@ -344,29 +349,48 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(_left),
     step(_closed),
     # torchvision
-    step(lambda x, s, i: F.resize(x, s, i), s=st.sampled_from([8, [8], [7, 9], [50, 3]]),
-         i=st.sampled_from(list(v1.InterpolationMode))),
+    step(
+        lambda x, s, i: F.resize(x, s, i),
+        s=st.sampled_from([8, [8], [7, 9], [50, 3]]),
+        i=st.sampled_from(list(v1.InterpolationMode)),
+    ),
     step(lambda x, s: F.center_crop(x, s), s=st.sampled_from([5, [7, 9], [60, 3], [60, 60]])),
     step(lambda x, t: F.crop(x, *t), t=st.tuples(small, small, positive, positive)),
-    step(lambda x, t: F.resized_crop(x, *t, [6, 7]),
-         t=st.tuples(st.integers(0, 5), st.integers(0, 5), positive, positive)),
+    step(
+        lambda x, t: F.resized_crop(x, *t, [6, 7]),
+        t=st.tuples(st.integers(0, 5), st.integers(0, 5), positive, positive),
+    ),
     step(lambda x: F.hflip(x)),
     step(lambda x: F2.vertical_flip(x)),
-    step(lambda x, p, f, m: F.pad(x, p, f, m), p=st.one_of(st.integers(0, 5), st.lists(st.integers(-2, 5), min_size=1, max_size=4)),
-         f=st.sampled_from([0, 5, (1, 2, 3), None, "x"]), m=st.sampled_from(["constant", "edge", "reflect", "symmetric", "other"])),
+    step(
+        lambda x, p, f, m: F.pad(x, p, f, m),
+        p=st.one_of(st.integers(0, 5), st.lists(st.integers(-2, 5), min_size=1, max_size=4)),
+        f=st.sampled_from([0, 5, (1, 2, 3), None, "x"]),
+        m=st.sampled_from(["constant", "edge", "reflect", "symmetric", "other"]),
+    ),
     step(lambda x, p: F2.pad(x, p), p=st.integers(0, 5)),
-    step(lambda x, f, w: getattr(F, "adjust_" + w)(x, f), f=factor,
-         w=st.sampled_from(["brightness", "contrast", "saturation", "sharpness", "gamma"])),
+    step(
+        lambda x, f, w: getattr(F, "adjust_" + w)(x, f),
+        f=factor,
+        w=st.sampled_from(["brightness", "contrast", "saturation", "sharpness", "gamma"]),
+    ),
     step(lambda x, f: F.adjust_hue(x, f), f=st.sampled_from([-0.6, -0.5, -0.1, 0, 0.25, 0.5])),
     step(lambda x, f: F2.adjust_hue(x, f), f=st.sampled_from([-0.1, 0.25])),
     step(lambda x, n: F.to_grayscale(x, n), n=st.sampled_from([1, 3, 2])),
     step(lambda x, n: F2.rgb_to_grayscale(x, n), n=st.sampled_from([1, 3])),
-    step(lambda x, k, s: F.gaussian_blur(x, k, s), k=st.sampled_from([3, [3, 5], [2, 3], 1]),
-         s=st.sampled_from([None, 1.0, [0.5, 2.0], 0, [1]])),
+    step(
+        lambda x, k, s: F.gaussian_blur(x, k, s),
+        k=st.sampled_from([3, [3, 5], [2, 3], 1]),
+        s=st.sampled_from([None, 1.0, [0.5, 2.0], 0, [1]]),
+    ),
     step(lambda x, k: F2.gaussian_blur(x, k), k=st.sampled_from([3, [3, 5], [2, 3]])),
-    step(lambda x, a, e: F.rotate(x, a, expand=e, fill=3), a=st.sampled_from([0.0, 30.5, 90.0]), e=st.booleans()),
+    step(
+        lambda x, a, e: F.rotate(x, a, expand=e, fill=3),
+        a=st.sampled_from([0.0, 30.5, 90.0]),
+        e=st.booleans(),
+    ),
     step(lambda x, a: F.affine(x, a, [1, 2], 1.2, [3.0, 0.0]), a=st.floats(-90, 90)),
-    step(lambda x: F.perspective(x, [[0, 0], [9, 0], [9, 9], [0, 9]], [[1, 1], [8, 0], [9, 7], [0, 9]])),
+    step(lambda x: F.perspective(x, SQUARE, [[1, 1], [8, 0], [9, 7], [0, 9]])),
     step(lambda x: F.invert(x)),
     step(lambda x: F2.equalize(x)),
     step(lambda x: F.posterize(x, 3)),
@@ -386,7 +410,7 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: v2.RandomGrayscale(0.5)(x)),
     step(lambda x: random.choice(v1.FiveCrop(4)(x))),
     step(lambda x: v2.RandomPhotometricDistort(p=0.5)(x)),
-]  # fmt: skip
+]
 
 TO_TENSOR: list[st.SearchStrategy[Step]] = [
     step(lambda x: F.to_tensor(x)),
@@ -422,6 +446,12 @@ def _rows(x: Any, n: int) -> Any:
     return x, batch, batch.shape, batch.stride(), batch.is_contiguous()
 
 
+def _shaped(x: Any) -> Any:
+    asked = ("shape", "dtype", "ndim", "device", "requires_grad", "layout", "is_leaf")
+    called = ("dim", "numel", "stride", "is_contiguous", "is_floating_point", "type", "__len__")
+    return [getattr(x, name) for name in asked], [getattr(x, name)() for name in called], str(x)
+
+
 def _batch(x: Any) -> Any:
     y = torch.stack([x, x.clone()])
     x.add_(1)
@@ -434,17 +464,27 @@ def _saved(x: Any) -> Any:
     return torch.load(io.BytesIO(buffer.getvalue()), weights_only=False)
 
 
+def _listed(values: Any) -> bool:
+    return isinstance(values, (tuple, list))
+
+
 means = st.sampled_from(
     [(0.5, 0.4, 0.3), [0.5], [0.1, 0.2, 0.3], (0.5, 0.5), torch.tensor([0.4, 0.5, 0.6]),
      np.array([0.4, 0.5, 0.6]), 0.5, (1, 2, 3)]
 )  # fmt: skip
-deviations = st.sampled_from([(0.2, 0.3, 0.4), [0.5], [1, 2, 3], (0.0, 1.0, 1.0), (1e-50, 1.0, 1.0), 0.5])
-dtypes = st.sampled_from([torch.float32, torch.float16, torch.uint8, torch.int64, torch.float64, torch.bfloat16])
+deviations = st.sampled_from(
+    [(0.2, 0.3, 0.4), [0.5], [1, 2, 3], (0.0, 1.0, 1.0), (1e-50, 1.0, 1.0), 0.5]
+)
+dtypes = st.sampled_from(
+    [torch.float32, torch.float16, torch.uint8, torch.int64, torch.float64, torch.bfloat16]
+)
 
 TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x, m, s, i: F.normalize(x, m, s, i), m=means, s=deviations, i=st.booleans()),
     step(lambda x, m, s: F2.normalize(x, m, s), m=means, s=deviations),
-    step(lambda x, m, s: v2.Normalize(m, s)(x), m=means.filter(lambda m: isinstance(m, (tuple, list))), s=deviations.filter(lambda m: isinstance(m, (tuple, list)))),
+    step(
+        lambda x, m, s: v2.Normalize(m, s)(x), m=means.filter(_listed), s=deviations.filter(_listed)
+    ),
     step(lambda x, d: F.convert_image_dtype(x, d), d=dtypes),
     step(lambda x, d, s: F2.to_dtype(x, d, scale=s), d=dtypes, s=st.booleans()),
     step(lambda x, d: v2.ToDtype(d, scale=True)(x), d=dtypes),
@@ -483,7 +523,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: x.requires_grad_(True).sum()),
     step(lambda x: list(x)),
     step(lambda x: x.numpy()),
-    step(lambda x: (x.shape, x.dtype, x.ndim, x.dim(), x.size(0), x.numel(), len(x), x.stride(), x.is_contiguous(), x.device, x.requires_grad, x.is_floating_point(), str(x), x.type())),
+    step(_shaped),
     step(lambda x: torch.nn.functional.interpolate(x[None].float(), (5, 5))),
     step(lambda x: F.to_pil_image(x)),
     step(lambda x: F.resize(x, [6, 7], antialias=True)),
@@ -497,7 +537,7 @@ TENSOR_STEPS: list[st.SearchStrategy[Step]] = [
     step(lambda x: tv_tensors.wrap(x, like=x)),
     step(lambda x: torch.utils.data.default_collate([(x, 1), (x, 2)])),
     step(lambda x: torch.utils.data.default_collate([{"a": x}])["a"].float().div(255)),
-]  # fmt: skip
+]
 
 ENDINGS: list[st.SearchStrategy[Step]] = [
     step(lambda x: x),

@@ -79,7 +79,12 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
                 return None
         elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
             parts = head[body + 5]
-            if size is not None or head[body] != 8 or length != 8 + 3 * parts or parts not in _MODES:
+            if (
+                size is not None
+                or head[body] != 8
+                or length != 8 + 3 * parts
+                or parts not in _MODES
+            ):
                 return None
             size = head[body + 3] << 8 | head[body + 4], head[body + 1] << 8 | head[body + 2]
             mode = _MODES[parts]
@@ -107,7 +112,7 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
                 exif = head[body : body + length - 2]
         elif marker == 0xE2:
             start = head[body : body + 12]
-            if start[:4] == b"MPF\0" or start == b"ICC_PROFILE\0" and length < 16:
+            if start[:4] == b"MPF\0" or (start == b"ICC_PROFILE\0" and length < 16):
                 return None
         elif marker == 0xED or marker < 0xE0 or marker > 0xEF:
             return None  # Photoshop's segments may be refused; the others are unusual

@@ -1,9 +1,9 @@
 """Deferring: within it, on this thread, what is opened comes as deferred images.
 
 Functions of Pillow, torchvision and torch are redirected once, for the whole process, when a thread
-defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at its thread's
-flag. The others look at what they are given: a deferred object, or anything else, which goes to the
-original at once. So a thread that does not defer never sees a deferred image unless it is handed one.
+defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at the flag of
+its thread. The others look at what they are given: a deferred object, or anything else, which goes
+to the original at once. So a thread that does not defer sees only what it is handed.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _LOCK = threading.Lock()
 _INSTALLED: list[bool] = []
 
 
-class deferring:  # noqa: N801 - a context manager that reads as a verb
+class deferring:
     """A context in which this thread's images are deferred. It may be entered within itself."""
 
     def __enter__(self) -> None:
@@ -159,7 +159,11 @@ def _expand(original: Function) -> Function:
 def _sides(border: Any) -> tuple[int, int, int, int] | None:
     """Left, top, right and bottom, none of them negative."""
     values = (border,) if type(border) is int else border
-    if type(values) is not tuple or len(values) not in (1, 2, 4) or border is values and len(values) == 1:
+    if (
+        type(values) is not tuple
+        or len(values) not in (1, 2, 4)
+        or (border is values and len(values) == 1)
+    ):
         return None
     if not all(type(v) is int and v >= 0 for v in values):
         return None
@@ -173,7 +177,9 @@ def _keeps_no_color(image: DeferredImage) -> bool:
     return not image._transparent and (image._info is None or "transparency" not in image._info)
 
 
-def _pointwise(name: str, *, numbers: int = 0, most: float | None = None) -> Callable[[Function], Function]:
+def _pointwise(
+    name: str, *, numbers: int = 0, most: float | None = None
+) -> Callable[[Function], Function]:
     """A function of ImageOps that is a table of 256 values for each band."""
 
     def make(original: Function) -> Function:
@@ -301,9 +307,7 @@ def _normalize(marked: bool) -> Callable[[Function], Function]:
         def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
             if pending(tensor):
                 memory = tensor._memory
-                operation = _normalization(
-                    mean, std, channels(memory.mode), memory.layout.dtype
-                )
+                operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
                 if operation is not None:
                     if inplace:
                         record_in_place(tensor, operation)
@@ -374,7 +378,7 @@ def _to_dtype(original: Function) -> Function:
             if now == dtype:
                 # What torchvision's wrapper gives for a marked image is another object.
                 return image
-            if now == torch.uint8 or not scale and now.is_floating_point:
+            if now == torch.uint8 or (not scale and now.is_floating_point):
                 if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
                     name = dtype_name(dtype)
                     return record(image, ("to_dtype", name, bool(scale)), marked=True)
@@ -397,7 +401,9 @@ def _erase(original: Function) -> Function:
     return erase
 
 
-def _erased(img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any) -> tuple[float, ...] | None:
+def _erased(
+    img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any
+) -> tuple[float, ...] | None:
     c, height, width = img.shape
     if not all(type(n) is int for n in (i, j, h, w)):
         return None

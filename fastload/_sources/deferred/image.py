@@ -1,8 +1,8 @@
-"""DeferredImage: a PIL image that knows what was opened and what was asked of it, and has no pixels.
+"""DeferredImage: a PIL image without pixels, which knows what was opened and what was asked of it.
 
-It passes for what ``PIL.Image.open`` gives and for what comes of it. An operation of ``operations.py``
-gives a new deferred image. Whatever else is asked of it materialises it, and from then on everything
-is asked of the real image.
+It passes for what ``PIL.Image.open`` gives and for what comes of it. An operation of
+``operations.py`` gives a new deferred image. Whatever else is asked of it materialises it, and from
+then on everything is asked of the real image.
 
 Note [Errors of the body]
     Pillow decodes at the first operation, and raises there if the body is damaged. A deferred image
@@ -12,7 +12,6 @@ Note [Errors of the body]
 
 from __future__ import annotations
 
-import builtins
 import functools
 import io
 from collections.abc import Callable
@@ -169,7 +168,7 @@ class DeferredImage(Image):
             self._first_load()
         if not operations and not self._operations:
             operations = _COPY  # what comes of an image is no file any more
-        new = cast(DeferredImage, object.__new__(DeferredImage))
+        new = object.__new__(DeferredImage)
         size, mode = self._size, self._mode
         keeps_info = True
         for operation in operations:
@@ -192,8 +191,8 @@ class DeferredImage(Image):
 
     # What Pillow keeps in attributes.
 
-    @property
-    def __class__(self) -> type:  # type: ignore[override]
+    @property  # type: ignore[misc] # nobody assigns it
+    def __class__(self) -> type:
         # isinstance(image, JpegImageFile) holds for what was opened, and not for what came of it.
         return Image if self._class is None else self._class
 
@@ -217,13 +216,13 @@ class DeferredImage(Image):
         return None if self._class is None else self._class.format_description
 
     @property
-    def info(self) -> Info:  # type: ignore[override]
+    def info(self) -> Info:
         """What the header says, as Pillow gives it."""
         if self._real is not None:
-            return cast(Info, self._real.info)
+            return self._real.info
         if self._info is None:
             self._info = self._find_info()
-        return self._info if self._real is None else cast(Info, self._real.info)
+        return self._info if self._real is None else self._real.info
 
     @info.setter
     def info(self, info: Info) -> None:
@@ -235,18 +234,18 @@ class DeferredImage(Image):
         if self._opened.format not in SETTLED:
             if not self._operations and not self._loaded:
                 with cause("Image.info"):
-                    return cast(Info, self.materialise().info)
+                    return self.materialise().info
             real = self._made("info")
             real.load()
-            return cast(Info, real.info)
+            return real.info
         if not self._operations:
-            return cast(Info, self._header().info)
+            return self._header().info
         if not all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations):
             return {}
         return dict(reopen(self._opened).info)
 
     @property
-    def palette(self) -> Any:  # type: ignore[override]
+    def palette(self) -> Any:
         """The palette, of images that have one."""
         if self._mode in ("P", "PA"):
             return (self._header() if not self._operations else self._made("palette")).palette
@@ -359,7 +358,7 @@ class DeferredImage(Image):
     def resize(
         self,
         size: Any,
-        resample: int | None = None,
+        resample: Any = None,
         box: Any = None,
         reducing_gap: float | None = None,
     ) -> Image:
@@ -367,7 +366,7 @@ class DeferredImage(Image):
         if self._real is None and reducing_gap is None and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
-            wanted = tuple(size)
+            wanted: tuple[Any, ...] = tuple(size)
             if (
                 len(wanted) == 2
                 and type(wanted[0]) is int
@@ -377,14 +376,13 @@ class DeferredImage(Image):
                 and isinstance(resample, int)
                 and resample in _RESAMPLING
             ):
+                inner = None if box is None else _box_within(box, self._size)
+                whole = box is None or inner == (0, 0, *self._size)
+                if whole and wanted == self._size:
+                    return self._then()
                 if box is None:
-                    if wanted == self._size:
-                        return self._then()
                     return self._then(("resize", *wanted, int(resample)))
-                inner = _box_within(box, self._size)
                 if inner is not None:
-                    if wanted == self._size and inner == (0, 0, *self._size):
-                        return self._then()
                     return self._then(("resize_box", *wanted, int(resample), inner))
         return self._made("resize").resize(size, resample, box, reducing_gap)
 
@@ -410,7 +408,13 @@ class DeferredImage(Image):
         fillcolor: Any = None,
     ) -> Image:
         """As Pillow's."""
-        if self._real is None and self._mode in PLAIN and _method(method) is not None:
+        if (
+            self._real is None
+            and self._mode in PLAIN
+            and _method(method) is not None
+            # Pillow copies the info before it loads, which adds to that of some formats.
+            and (self._loaded or self._opened.format in SETTLED)
+        ):
             name, count = _method(method) or ("", 0)
             numbers = _floats(data, count)
             wanted = _size(size)
@@ -430,7 +434,10 @@ class DeferredImage(Image):
             kind = filter if isinstance(filter, type) else type(filter)
             if kind in _KERNELS:
                 return self._then(("filter", _KERNELS[kind]))
-            if kind in (PIL.ImageFilter.GaussianBlur, PIL.ImageFilter.BoxBlur) and kind is not filter:
+            if (
+                kind in (PIL.ImageFilter.GaussianBlur, PIL.ImageFilter.BoxBlur)
+                and kind is not filter
+            ):
                 radius = filter.radius
                 both = (radius, radius) if isinstance(radius, (int, float)) else radius
                 x_y = _floats(both, 2)
@@ -486,7 +493,7 @@ class DeferredImage(Image):
 
     def __exit__(self, *args: object) -> None:
         if self._real is not None:
-            self._real.__exit__(*args)  # type: ignore[no-untyped-call]
+            self._real.__exit__(*args)
         elif not self._operations and not self._loaded:
             self._left = True
 
@@ -501,6 +508,8 @@ class DeferredImage(Image):
     # Operations in place that depend on whether the body was read.
 
     def _loaded_if_it_was(self, function: str) -> Image:
+        if self._real is not None:
+            return self._real
         real = self._made(function)
         if self._loaded:
             real.load()
@@ -625,7 +634,7 @@ def _integers(box: Any) -> tuple[int, int, int, int] | None:
     try:
         if c < a or d < b:  # Pillow compares before it rounds
             return None
-        left, top, right, bottom = (int(round(v)) for v in box)
+        left, top, right, bottom = (int(v) for v in map(round, box))
     except (TypeError, ValueError, OverflowError, RuntimeError):
         return None
     return left, top, right, bottom

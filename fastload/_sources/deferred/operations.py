@@ -1,7 +1,7 @@
-"""The operations that are recorded: what each does to size and mode, and how Pillow or torch does it.
+"""The operations that are recorded: their effect on size and mode, and how they are replayed.
 
-The one table that recording, replaying and lowering share. ``OPERATIONS[name]`` takes the arguments
-that follow the name in a recorded operation.
+The one table that recording, replaying and lowering share. What it has under a name takes the
+arguments that follow the name in a recorded operation.
 """
 
 from __future__ import annotations
@@ -119,7 +119,9 @@ def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
     return lambda image, factor: cast(Image, enhancer(image).enhance(factor))
 
 
-def _kernel_blur(image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]) -> Image:
+def _kernel_blur(
+    image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]
+) -> Image:
     blur = functional_v2.gaussian_blur if v2 else functional.gaussian_blur
     return cast(Image, blur(image, list(kernel), list(sigma)))
 
@@ -142,7 +144,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, *box: image.crop(box),
         lambda size, mode, left, top, right, bottom: ((right - left, bottom - top), mode),
     ),
-    "resize": ImageOperation(lambda image, w, h, resample: image.resize((w, h), resample), _resized),
+    "resize": ImageOperation(
+        lambda image, w, h, resample: image.resize((w, h), resample), _resized
+    ),
     "resize_box": ImageOperation(  # w, h, filter, box
         lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
     ),
@@ -194,7 +198,9 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
         lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur((x, y)))
     ),
     "box_blur": ImageOperation(lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur((x, y)))),
-    "kernel_blur": ImageOperation(_kernel_blur, keeps_info=False),  # torchvision's: v2, kernel, sigma
+    "kernel_blur": ImageOperation(
+        _kernel_blur, keeps_info=False
+    ),  # torchvision's: v2, kernel, sigma
 }
 """Operations on images, by name."""
 
@@ -207,7 +213,7 @@ def dtype_named(name: str) -> torch.dtype:
 
 @functools.cache
 def dtype_name(dtype: torch.dtype) -> str:
-    """"float32" for ``torch.float32``."""
+    """ "float32" for ``torch.float32``."""
     return str(dtype).removeprefix("torch.")
 
 

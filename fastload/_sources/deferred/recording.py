@@ -10,7 +10,7 @@ import dataclasses
 from typing import Literal, TypeAlias
 
 Number: TypeAlias = "int | float"
-Argument: TypeAlias = "int | float | bool | str | None | tuple[Argument, ...]"
+Argument: TypeAlias = "int | float | bool | str | tuple[Argument, ...] | None"
 Operation: TypeAlias = "tuple[str, *tuple[Argument, ...]]"
 """The name of an operation and its arguments; ``operations.py`` lists them all.
 

@@ -1,11 +1,11 @@
 """Redirecting a function of another library, for everybody who has it, whenever they imported it.
 
 Note [Why the code]
-    ``PIL.Image.open = ours`` misses who wrote ``from PIL.Image import open`` before. So the function
-    object stays, and its ``__code__`` becomes one that calls ours. The original code lives on in a new
-    function. Name, defaults, signature, file and line stay as they were, so that ``inspect``,
-    tracebacks and ``torch.jit.script`` see the original. The function to call is a constant of the
-    new code: a global would have to be put into the other library's module.
+    ``PIL.Image.open = ours`` misses who wrote ``from PIL.Image import open`` before. So the
+    function object stays, and its ``__code__`` becomes one that calls ours. The original code lives
+    on in a new function. Name, defaults, signature, file and line stay as they were, so that
+    ``inspect``, tracebacks and ``torch.jit.script`` see the original. The function to call is a
+    constant of the new code: a global would have to be put into the other library's module.
 """
 
 from __future__ import annotations
@@ -41,9 +41,7 @@ def redirect(
     original.__module__ = function.__module__
     original.__dict__.update(function.__dict__)
     signature = inspect.signature(function)
-    consts = tuple(
-        make(original) if value is ... else value for value in _stub.__code__.co_consts
-    )
+    consts = tuple(make(original) if value is ... else value for value in _stub.__code__.co_consts)
     names = {"co_qualname": code.co_qualname} if hasattr(code, "co_qualname") else {}
     function.__code__ = _stub.__code__.replace(
         co_consts=consts,

@@ -39,7 +39,9 @@ def encoded(opened: Opened) -> bytes:
             before = stamp(file.fileno())
             data = file.read()
     except OSError as error:
-        raise FileChanged(f"{opened.path} was opened, but can no longer be read: {error}") from error
+        raise FileChanged(
+            f"{opened.path} was opened, but can no longer be read: {error}"
+        ) from error
     if before != opened.stamp:
         raise FileChanged(
             f"{opened.path} changed after it was opened and before it was decoded: a Dataset that "

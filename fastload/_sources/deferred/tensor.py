@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torchvision import tv_tensors
+from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
 
 from .operations import (
     TENSOR_OPERATIONS,
@@ -35,8 +36,9 @@ BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] 
 """Makes the tensor of a batch whose rows are recordings. Without it each row is replayed."""
 
 _CAST = frozenset(
-    {torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64}
-)  # fmt: skip
+    getattr(torch, name)
+    for name in ("float16", "bfloat16", "float32", "float64", "uint8", "int32", "int64")
+)
 
 
 class _Memory:
@@ -118,7 +120,7 @@ class _Deferred(torch.Tensor):
         return torch.strided
 
     @property
-    def requires_grad(self) -> bool:  # type: ignore[override]
+    def requires_grad(self) -> bool:
         """As of any tensor."""
         real = self._real_or_none()
         return False if real is None else real.requires_grad
@@ -143,7 +145,7 @@ class _Deferred(torch.Tensor):
         return repr(self.materialise())
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.materialise().__reduce_ex__(protocol)
+        return self.materialise().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         return cast(torch.Tensor, self.materialise().__deepcopy__(memo))  # type: ignore[no-untyped-call]
@@ -152,7 +154,7 @@ class _Deferred(torch.Tensor):
         return dir(torch.Tensor)
 
     @classmethod
-    def __torch_function__(  # type: ignore[override]
+    def __torch_function__(
         cls,
         func: Callable[..., Any],
         types: Sequence[type],
@@ -194,11 +196,11 @@ class DeferredTensor(_Deferred):
     def __new__(cls, recording: Recording) -> DeferredTensor:
         found = layout(recording)
         if found is None:
-            raise ValueError("expected a recording that ends in a tensor; this one ends in an image")
-        return cls._of(
-            _Memory(
-                recording.opened, recording.operations, recording.size, recording.mode, found
+            raise ValueError(
+                "expected a recording that ends in a tensor; this one ends in an image"
             )
+        return cls._of(
+            _Memory(recording.opened, recording.operations, recording.size, recording.mode, found)
         )
 
     def __init__(self, recording: Recording) -> None:
@@ -207,11 +209,11 @@ class DeferredTensor(_Deferred):
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
         shape, strides = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made = torch.Tensor._make_wrapper_subclass(
             cls, shape, strides=strides, dtype=memory.layout.dtype
         )
         made._memory = memory
-        return cast(DeferredTensor, made)
+        return made
 
     @property
     def recording(self) -> Recording | None:
@@ -259,12 +261,24 @@ class DeferredTensor(_Deferred):
         return self._memory.layout.dtype
 
 
-class DeferredTVImage(DeferredTensor, tv_tensors.Image):
+class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
     """The same, as torchvision's v2 transforms mark an image."""
 
     @staticmethod
-    def __new__(cls, recording: Recording) -> DeferredTVImage:  # type: ignore[override]
+    def __new__(cls, recording: Recording) -> DeferredTVImage:
         return cast(DeferredTVImage, DeferredTensor.__new__(cls, recording))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if _must_return_subclass():  # tv_tensors.set_return_type("TVTensor")
+            return _eagerly(func, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)
 
     @classmethod
     def wrap(cls, tensor: torch.Tensor, like: Any, **kwargs: Any) -> Any:
@@ -273,7 +287,7 @@ class DeferredTVImage(DeferredTensor, tv_tensors.Image):
 
     def materialise(self) -> torch.Tensor:
         """As of any deferred tensor; it shares the memory of those that are not marked."""
-        return super().materialise().as_subclass(tv_tensors.Image)
+        return cast(torch.Tensor, super().materialise().as_subclass(tv_tensors.Image))
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._memory.real
@@ -288,19 +302,18 @@ class DeferredBatch(_Deferred):
 
     rows: tuple[DeferredTensor | torch.Tensor, ...]
     _real: torch.Tensor | None
+    _geometry: tuple[tuple[int, ...], torch.dtype]
 
     @staticmethod
     def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
         # What is done in place to a row later must not show here.
         own = tuple(_snapshot(row) for row in rows)
         shape, dtype, strides = _stacked(own)
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape, strides=strides, dtype=dtype
-        )
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
         made.rows = own
         made._real = None
         made._geometry = shape, dtype
-        return cast(DeferredBatch, made)
+        return made
 
     def __init__(self, rows: Sequence[DeferredTensor | torch.Tensor]) -> None:
         pass  # __new__ did it
@@ -321,10 +334,10 @@ class DeferredBatch(_Deferred):
         return self._real
 
     def _shape(self) -> tuple[int, ...]:
-        return cast("tuple[int, ...]", self._geometry[0])  # type: ignore[attr-defined]
+        return self._geometry[0]
 
     def _dtype(self) -> torch.dtype:
-        return cast(torch.dtype, self._geometry[1])  # type: ignore[attr-defined]
+        return self._geometry[1]
 
 
 _CPU = torch.device("cpu")
@@ -417,6 +430,11 @@ def _like(tensor: DeferredTensor, memory: _Memory, marked: bool = False) -> Defe
     return kind._of(memory)
 
 
+def _unmarked(tensor: DeferredTensor) -> DeferredTensor:
+    """The tensor; of a v2 image, which most functions of torch do not give, a plain one."""
+    return DeferredTensor._of(tensor._memory) if isinstance(tensor, DeferredTVImage) else tensor
+
+
 def record(tensor: DeferredTensor, operation: Operation, marked: bool = False) -> DeferredTensor:
     """A new tensor: this one after an operation. ``marked``: a v2 image stays one."""
     return _like(tensor, tensor._memory.then(operation), marked)
@@ -493,7 +511,7 @@ def _cast_to(dtype: torch.dtype) -> Handler:
         if not _pending(tensor) or args or kwargs:
             return NotImplemented
         if dtype == tensor._memory.layout.dtype:
-            return tensor
+            return _unmarked(tensor)
         return record(tensor, ("to_dtype", dtype_name(dtype), False))
 
     return handler
@@ -503,7 +521,7 @@ def _contiguous(tensor: Any, **kwargs: Any) -> Any:
     if not _pending(tensor) or kwargs:
         return NotImplemented
     if _contiguous_already(tensor):
-        return tensor
+        return _unmarked(tensor)
     return record(tensor, ("contiguous",))
 
 
@@ -527,7 +545,7 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
         if not dtype.is_floating_point and torch.get_default_dtype() != torch.float32:
             return NotImplemented
         if in_place:
-            return record_in_place(tensor, (name, other))
+            return _unmarked(record_in_place(tensor, (name, other)))
         return record(tensor, (name, other))
 
     return handler

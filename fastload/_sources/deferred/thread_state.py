@@ -100,8 +100,19 @@ _FOUND: list[tuple[str, ...]] = []
 
 def _libraries() -> tuple[str, ...]:
     if not _FOUND:
-        names = ("fastload", "torch", "torchvision", "PIL", "numpy", "cv2", "datasets", "contextlib")
+        names = (
+            "fastload",
+            "torch",
+            "torchvision",
+            "PIL",
+            "numpy",
+            "cv2",
+            "datasets",
+            "contextlib",
+        )
         files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
-        roots = [f if f.endswith("contextlib.py") else os.path.dirname(f) + os.sep for f in files if f]
+        roots = [
+            f if f.endswith("contextlib.py") else os.path.dirname(f) + os.sep for f in files if f
+        ]
         _FOUND.append(tuple(roots))
     return _FOUND[0]
