@@ -136,9 +136,7 @@ class SameCrop(Photos):
 
 def one_filter(image: Image.Image) -> T.InterpolationMode:
     """Nearest for masks."""
-    return (
-        T.InterpolationMode.NEAREST if image.mode == "L" else T.InterpolationMode.BILINEAR
-    )
+    return T.InterpolationMode.NEAREST if image.mode == "L" else T.InterpolationMode.BILINEAR
 
 
 class OwnPil(Photos):

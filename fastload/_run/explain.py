@@ -17,7 +17,6 @@ from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
 
-
 # Lines of the user's code that ``explain`` names.
 _MOST_CAUSES = 5
 

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import deferred_datasets as shapes
 import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageFile
 from torch.utils.data import DataLoader
 
+import deferred_datasets as shapes
 from fastload import FastLoader
 from fastload._sources.deferred.image import DeferredImage
 from sides import side_by_side
@@ -104,9 +104,7 @@ def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_users_collate_fn_gets_what_it_can_stack(photos: list[Path], workers: int) -> None:
-    side_by_side(
-        shapes.Photos(photos), batch_size=4, collate_fn=shapes.stack, num_workers=workers
-    )
+    side_by_side(shapes.Photos(photos), batch_size=4, collate_fn=shapes.stack, num_workers=workers)
     side_by_side(shapes.Images(photos), batch_size=4, collate_fn=shapes.late, num_workers=workers)
 
 

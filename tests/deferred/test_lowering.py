@@ -46,7 +46,11 @@ class Program:
         self.size, self.mode = opened.size, opened.mode
         self.operations: list[Operation] = []
 
-    def add(self) -> None:
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self._add()
+
+    def _add(self) -> None:
         rng, (w, h) = self.rng, self.size
         kind = rng.choice(
             ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "pixels", "convert"]
@@ -109,19 +113,16 @@ def test_the_core_makes_what_the_libraries_make(tail: int, count: Any) -> None:
     made = 0
     for round_ in range(count(5, 300)):
         recordings = []
-        for i in range(6):
+        for _ in range(6):
             program = Program(photo(rng.randrange(1000), rng.choice(["RGB", "RGB", "L"])), rng)
-            for _ in range(rng.randint(0, 5)):
-                program.add()
+            program.add(rng.randint(0, 5))
             recordings.append(program.recording(list(TAILS[tail])))
         for mode in ("RGB", "L"):
             some = [one for one in recordings if one.mode == mode]
             if not some:
                 continue
             expected = torch.stack([replay(one) for one in some])  # type: ignore[arg-type]
-            filling = decoder.begin(
-                tuple(expected.shape), tuple(expected.stride()), expected.dtype
-            )
+            filling = decoder.begin(tuple(expected.shape), tuple(expected.stride()), expected.dtype)
             filling.add(0, some)
             got = filling.result()
             for one, mine, theirs in zip(some, got, expected, strict=True):

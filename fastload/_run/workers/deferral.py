@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from ..._sources.deferred.image import DeferredImage
     from ..._sources.deferred.recording import Recording
     from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
-    from ..._sources.deferred.thread_state import Cause
 
 Shape: TypeAlias = "tuple[int, ...]"
 
@@ -92,7 +91,11 @@ class Deferral:
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_made": None, "_installed": False}  # another process makes its own
+        return {
+            **self.__dict__,
+            "_made": None,
+            "_installed": False,
+        }  # another process makes its own
 
     @property
     def decoder(self) -> BatchDecoder:

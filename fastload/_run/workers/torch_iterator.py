@@ -28,7 +28,7 @@ class TorchWorkersIterator(Protocol):
         """Give the next task to a worker."""
 
     def _try_get_data(self, timeout: float) -> tuple[bool, Any]:
-        """Whether a result has arrived, and (number of its task, result). Raises for dead workers."""
+        """Whether a result is there, and (number of its task, result). Raises for dead workers."""
 
 
 def has_workers(iterator: object) -> TypeGuard[TorchWorkersIterator]:

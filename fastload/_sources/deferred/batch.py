@@ -38,7 +38,7 @@ from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
 from ...storage.base import ENCODED, Spans
 from . import lowering
-from .lowering import Group, Lowered
+from .lowering import Group
 from .recording import Argument, Opened, Operation, Recording
 from .replay import replay
 
@@ -336,8 +336,10 @@ class _GroupJob:
             into = memory[start * row_nbytes : (start + n) * row_nbytes]
         else:
             scratch = np.empty(n * row_nbytes, np.uint8)
-            self._scratch = torch.from_numpy(scratch).view(images.dtype).as_strided(
-                (n, *images.shape[1:]), images.stride()
+            self._scratch = (
+                torch.from_numpy(scratch)
+                .view(images.dtype)
+                .as_strided((n, *images.shape[1:]), images.stride())
             )
             into = scratch
         core = _native.load()
@@ -466,9 +468,7 @@ def in_words(recording: Recording) -> str:
 
 # --- kernels --------------------------------------------------------------------------------------
 
-_Key = tuple[
-    int, tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]
-]
+_Key = tuple[int, tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
 
 
 def _key(group: Group) -> _Key:
@@ -508,8 +508,3 @@ def _stored(value: Argument, dtype: torch.dtype, channels: int) -> np.ndarray | 
     if len(given) not in (1, channels) or not all(isinstance(one, (int, float)) for one in given):
         return None
     return as_numpy(torch.tensor(given, dtype=torch.float64).to(dtype).reshape(-1, 1).expand(3, 1))
-
-
-
-    """What the core will do for ``recording``; None: it will be replayed."""
-    return lowering.lower(recording)

@@ -509,9 +509,7 @@ def grouped(samples: Sequence[Lowered | None]) -> list[Group]:
         key = (one.steps[-1][9:], one.filters, one.fills, one.table, one.mode, one.values)
         group = exact.get(key)
         if group is None:
-            exact[key] = Group(
-                [place], [one], list(one.filters), list(one.fills), list(one.values)
-            )
+            exact[key] = Group([place], [one], list(one.filters), list(one.fills), list(one.values))
         else:
             group.places.append(place)
             group.samples.append(one)
