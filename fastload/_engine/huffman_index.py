@@ -52,7 +52,8 @@ def new_table(records: int) -> _core.EntryTable:
     sharers = int(ranks) if ranks.isdigit() else 1
     sharers *= 1 if worker is None else worker.num_workers
     limit = int(memory.available() * _SHARE) // max(1, sharers)
-    return core.EntryTable(records, limit)
+    table: _core.EntryTable = core.EntryTable(records, limit)
+    return table
 
 
 def nbytes(parts: Sequence[Store]) -> int:

@@ -29,10 +29,11 @@ from ..._sources.collate import Collate, ReadyBatch, collate
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
+from ..image_counts import Report
 from ..progress import Position, Positions
 from ..stateful import is_stateful
 from . import randomness
-from .deferral import Deferral, Report
+from .deferral import Deferral
 from .hybrid_samples import HybridSamples
 from .tasks import Outcome, Task
 from .transport import Message, Packer, sweep, warm_collate
@@ -48,7 +49,7 @@ class Made(NamedTuple):
     """A batch that was made, or none.
 
     Attributes:
-        count: number of samples; None: there is no batch.
+        samples: how many; None: there is no batch.
         batch: what ``collate`` gave of them.
         message: carries it to another process; None: it stays here.
         bad, missing, position: as in ``Outcome``.
@@ -57,7 +58,7 @@ class Made(NamedTuple):
         report: what became of its images; None: none were deferred.
     """
 
-    count: int | None
+    samples: int | None
     batch: Any
     message: Message | None
     bad: Sequence[BadSample]
@@ -176,7 +177,7 @@ class Fetcher(Dataset[Outcome]):
             if state is not None:
                 randomness.put(state)
         position = made.position if made.position is None else made.position.delta()
-        if made.count is None:
+        if made.samples is None:
             return Outcome(
                 task.number,
                 worker,
@@ -188,7 +189,7 @@ class Fetcher(Dataset[Outcome]):
         return Outcome(
             task.number,
             worker,
-            samples=made.count,
+            samples=made.samples,
             batch=made.batch if packer is None else None,
             message=made.message,
             bad=tuple(made.bad),
@@ -254,7 +255,7 @@ class Fetcher(Dataset[Outcome]):
         deferral: Deferral, packer: Packer | None, made: Made
     ) -> tuple[Any, Message | None]:
         """The batch with its deferred images made, or the message that carries them."""
-        if made.count is None:
+        if made.samples is None:
             return None, None
         if packer is None:
             return deferral.complete(made.batch), None

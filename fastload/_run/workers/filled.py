@@ -32,9 +32,8 @@ class Filled(Iterator[Outcome]):
     """
 
     def __init__(self, wrapped: OutcomeIterator, tasks: TaskIterator) -> None:
-        assert has_workers(wrapped)
         self._wrapped = wrapped
-        self._torch: TorchWorkersIterator = wrapped
+        self._torch = _with_workers(wrapped)
         self._tasks = tasks
         self._early: collections.deque[tuple[int, Outcome]] = collections.deque()
         self._instead: dict[int, Outcome] = {}  # by task number
@@ -157,3 +156,8 @@ class Filled(Iterator[Outcome]):
         mine = {at for at, outcome in self._early if outcome.worker == worker}
         mine |= {at for at, (its, *_) in info.items() if its == worker and at > place}
         return [tasks.given[at] for at in sorted(mine) if not tasks.given[at].again]
+
+
+def _with_workers(iterator: object) -> TorchWorkersIterator:
+    assert has_workers(iterator), "only workers record images for another process"
+    return iterator

@@ -127,7 +127,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             finally:
                 if state is not None:
                     randomness.put(state)
-            empty = made.count is None
+            empty = made.samples is None
             batch = _NO_BATCH if empty else made.batch
             if self._pin_memory and not empty:
                 batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
@@ -139,7 +139,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             if reached is not None:
                 progress.workers[0] = reached
             raise
-        position, bad, count = made.position, made.bad, made.count or 0
+        position, bad, count = made.position, made.bad, made.samples or 0
         if position is not None:
             progress.workers[0] = position
         if not (fetcher.iterable and empty):

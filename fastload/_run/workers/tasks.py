@@ -24,8 +24,9 @@ from ..._base.torch_loader import DataLoader
 from ..._base.trace import Clock
 from ...errors import InternalError
 from ..bad_samples.policy import BadSample
+from ..image_counts import Report
 from ..progress import Position
-from .deferral import Filler, Report, start
+from .deferral import Filler, start
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
@@ -362,7 +363,7 @@ class TaskIterator(Iterator[Task]):
             fillers.append(filler)
             return filler.tensor
 
-        together = contextlib.nullcontext()
+        together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._decoder is not None and outcome.message.recorded > 1:
             together = self._decoder.together()
         with together:

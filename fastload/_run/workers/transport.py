@@ -140,7 +140,11 @@ class Packer:
 
     def _in_place_of(self, tensor: torch.Tensor) -> _Place | _Recorded | None:
         """What is pickled in the place of ``tensor``; None: itself."""
-        if type(tensor) is torch.Tensor or not _is_deferred(tensor):
+        if type(tensor) is torch.Tensor:
+            return self._place(tensor)
+        from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
+
+        if not isinstance(tensor, (DeferredBatch, DeferredTensor)):
             return self._place(tensor)
         known = self._recorded.get(id(tensor))
         if known is not None:
@@ -349,12 +353,6 @@ def _row(row: _RecordedRow, known: dict[int, tuple[Opened, _OpenedFields]]) -> R
             data = data.numpy().data  # in the slab, which it keeps alive
         found = known[id(fields)] = Opened(path, data, *others), fields
     return Recording(found[0], operations, size, mode)
-
-
-def _is_deferred(tensor: torch.Tensor) -> bool:
-    from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
-
-    return isinstance(tensor, (DeferredBatch, DeferredTensor))
 
 
 def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:

@@ -23,7 +23,7 @@ import functools
 import math
 import os
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -387,6 +387,8 @@ class _GroupJob:
             cache_fill=None,
         )
         self._entries = points.table, numbers
+        self._job: _core.Job
+        self._end: Callable[[], object] = self._files.close
 
     def start(self, threads: int, followers: Sequence[_GroupJob] = ()) -> None:
         """Start to fill these samples, and those of ``followers``: other views of the same images.
@@ -487,9 +489,8 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     table = lowering.table_of(mode, operations, replay)
     if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
         return None
-    lut = as_numpy(table.expand(3, 256))
-    if dtype == torch.uint8 and bool((table == torch.arange(256)).all()):
-        lut = None
+    same = dtype == torch.uint8 and bool((table == torch.arange(256)).all())
+    lut = None if same else as_numpy(table.expand(3, 256))
     erasing = []
     for value in values:
         stored = _stored(value, dtype, channels)

@@ -354,7 +354,8 @@ def _on_image(stages: _Stages, mode: str, name: str, given: list[Any]) -> str:
         _convert(stages, mode, "L")
         return "RGB"
     elif name == "expand":
-        stages.pad(*given[:4], _levels(mode, given[4]))
+        left, top, right, bottom, fill = given
+        stages.pad(left, top, right, bottom, _levels(mode, fill))
     elif name == "window":
         stages.window(*given)
     elif name == "rot90":

@@ -43,8 +43,9 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
-"""Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images were,
-and ``failed``: whether one could not be made for the user's code; who reads them sets them back."""
+"""Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images
+it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
+sets them back."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
