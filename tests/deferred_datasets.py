@@ -214,6 +214,21 @@ class Recovering(Photos):
         return self.transform(image), random.random(), np.random.rand(), i
 
 
+class Keeping(Photos):
+    """Keeps what it has opened, and transforms it anew in each epoch."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        self.kept: dict[int, Any] = {}
+        self.tensors: dict[int, Any] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if i not in self.kept:
+            self.kept[i] = Image.open(self.paths[i]).convert("RGB")
+            self.tensors[i] = F.to_tensor(self.kept[i].resize((10, 11)))
+        return self.transform(self.kept[i]), self.tensors[i]
+
+
 class Images(Photos):
     """PIL images, which a collate_fn makes tensors of."""
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import math
+import operator
 import sys
 from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -47,6 +48,9 @@ _PATIENCE = 3
 _LOOK_EVERY = 64
 
 _NEEDED = ("PIL.Image", "torchvision.transforms")
+
+# An object of the user's class may refer to a whole dataset, which is not searched.
+_MOST_OWNED = 4096
 
 # How deep objects of the user's classes are searched for deferred ones.
 _DEEPEST = 8
@@ -86,6 +90,8 @@ class Deferral:
         self._made = decoder
         self._quiet = self._passed = 0
         self._installed = False
+        # Whether this dataset has opened an image: it may have kept it, deferred, for a later batch.
+        self._opened = decoder is not None and decoder.opened
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
@@ -114,7 +120,7 @@ class Deferral:
                 return False
             install()
             self._installed = True
-        if self._quiet < _PATIENCE:
+        if self._quiet < _PATIENCE or self._opened:
             return True
         self._passed += 1
         return self._passed % _LOOK_EVERY == 0
@@ -169,8 +175,7 @@ class Deferral:
         Raises:
             Damaged, or what Pillow raises: an image cannot be made.
         """
-        found = Found()
-        replaced(batch, found.add)
+        found = self._find(batch)
         if not found:
             return batch
         with self.decoder.together():
@@ -182,13 +187,20 @@ class Deferral:
 
     def complete_images(self, batch: Any) -> Any:
         """``batch`` with plain PIL images; its tensors may stay deferred."""
-        found = Found()
-        replaced(batch, found.add)
+        found = self._find(batch)
         self._count(found)
         if not found.images:
             return batch
         results = {key: image.materialise() for key, image in found.images.items()}
         return replaced(batch, lambda part: results.get(id(part), part))
+
+    def _find(self, batch: Any) -> Found:
+        from ..._sources.deferred.thread_state import THREAD
+
+        found = Found()
+        if THREAD.opened or self._opened:
+            replaced(batch, found.add)
+        return found
 
     def _count(self, found: Found) -> None:
         self.report = Report(deferred=sum(map(rows_of, found.tensors.values())))
@@ -200,7 +212,11 @@ class Deferral:
         causes = tuple(hooks.materialised())
         deferred = 0 if again else self.report.deferred
         self.report = Report(opened, deferred, causes, again)
-        self._quiet = 0 if opened else self._quiet + 1
+        if opened and not self._opened:
+            self._opened = True
+            if self._made is not None:
+                self._made.opened = True
+        self._quiet += 1
 
     @contextlib.contextmanager
     def _filling(self) -> Iterator[None]:
@@ -351,7 +367,7 @@ def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
     """
     seen: set[int] = set()
 
-    def walk(part: Any, depth: int) -> Any:
+    def walk(part: Any, depth: int, most: float) -> Any:
         kind = type(part)
         if kind in _ATOMS:
             return part
@@ -361,34 +377,32 @@ def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
         seen.add(id(part))
         if depth == _DEEPEST:
             return part
+        depth += 1
         if isinstance(part, tuple):
-            parts = [walk(each, depth + 1) for each in part]
-            if all(map(_same, parts, part)):
+            parts = [walk(each, depth, most) for each in part]
+            if all(map(operator.is_, parts, part)):
                 return part
             return kind(*parts) if hasattr(part, "_fields") else kind(parts)
         if isinstance(part, MutableMapping):
-            for key, value in list(part.items()):
-                new = walk(value, depth + 1)
-                if new is not value:
-                    part[key] = new
+            if len(part) <= most:
+                for key, value in list(part.items()):
+                    new = walk(value, depth, most)
+                    if new is not value:
+                        part[key] = new
         elif isinstance(part, MutableSequence):
-            if not isinstance(part, bytearray):
+            if len(part) <= most and not isinstance(part, bytearray):
                 for i, value in enumerate(part):
-                    new = walk(value, depth + 1)
+                    new = walk(value, depth, most)
                     if new is not value:
                         part[i] = new
         elif not isinstance(part, type) and not callable(part):
             for name, value in list(getattr(part, "__dict__", {}).items()):
-                new = walk(value, depth + 1)
+                new = walk(value, depth, _MOST_OWNED)
                 if new is not value:
                     object.__setattr__(part, name, new)
         return part
 
-    return walk(batch, 0)
+    return walk(batch, 0, math.inf)
 
 
 _ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Tensor))
-
-
-def _same(one: object, other: object) -> bool:
-    return one is other

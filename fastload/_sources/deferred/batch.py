@@ -139,11 +139,13 @@ class BatchDecoder:
 
     Attributes:
         counts: how images were made.
+        opened: whether the dataset that it decodes for has opened an image.
     """
 
     def __init__(self, threads: int, ring: SlabRing) -> None:
         self.threads = threads
         self.counts = Counts()
+        self.opened = False
         self._ring = ring
         self._waiting: list[_GroupJob] | None = None
 
