@@ -266,8 +266,8 @@ def test_a_file_that_changes_before_it_is_decoded_is_noticed(photo: Path, change
 
 def test_a_damaged_body_raises_pillows_error_when_it_is_needed(photo: Path) -> None:
     photo.write_bytes(photo.read_bytes()[:900])
-    with pytest.raises(OSError, match="truncated") as expected:
-        Image.open(photo).convert("RGB")
+    with pytest.raises(OSError, match="truncated") as expected, Image.open(photo) as real:
+        real.convert("RGB")
     image = deferred(photo).convert("RGB")
     with pytest.raises(OSError, match="truncated") as found:
         image.tobytes()

@@ -90,7 +90,7 @@ class Deferral:
         self._made = decoder
         self._quiet = self._passed = 0
         self._installed = False
-        # Whether this dataset has opened an image: it may have kept it, deferred, for a later batch.
+        # Whether this dataset has opened an image, which it may have kept for a later batch.
         self._opened = decoder is not None and decoder.opened
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 HEAD = 2048  # bytes that are read first: tables and frame header of a file without thumbnail
 _MOST_SEGMENTS = 200
+# Quantization tables, frames, the scan, and applications whose segments Pillow takes apart.
+_LOOKED_INTO = frozenset({0xDB, 0xC0, 0xC1, 0xC2, 0xDA, 0xE0, 0xE1, 0xE2, 0xED, 0xEE})
 _MODES = {1: "L", 3: "RGB", 4: "CMYK"}
 _EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
 
@@ -45,31 +47,29 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
         return None
     size: tuple[int, int] | None = None
     mode, dpi, exif, plain = "", False, None, True
+    there = len(head)
     for _ in range(_MOST_SEGMENTS):
-        if at + 4 > len(head):
+        # The segment begins at ``at``, and is all there, or all of it that matters.
+        if at + 4 > there:
             base, at, head = base + at, 0, read(HEAD, base + at)
-            if len(head) < 4:
+            there = len(head)
+            if there < 4:
                 return None
         if head[at] != 0xFF:
             return None
         marker, length = head[at + 1], head[at + 2] << 8 | head[at + 3]
         if length < 2:
             return None
+        needed = length + 2
+        if at + needed > there and marker in _LOOKED_INTO:
+            base, at, head = base + at, 0, read(needed + HEAD, base + at)
+            there = len(head)
+            if there < needed:
+                return None
         body = at + 4
-        if marker == 0xE1 or body + 16 > len(head):
-            # What is looked at below has to be there, all of a short one.
-            needed = length + 2 if marker in (0xE1, 0xDB) else min(length + 2, 64)
-            if at + needed > len(head):
-                base, at, head = base + at, 0, read(max(needed, HEAD), base + at)
-                body = 4
-                if len(head) < needed:
-                    return None
-        if marker == 0xDB:
-            if at + length + 2 > len(head):
-                base, at, head = base + at, 0, read(length + HEAD, base + at)
-                body = 4
-                if len(head) < length + 2:
-                    return None
+        if marker == 0xC4 or marker == 0xDD or marker == 0xFE:
+            pass
+        elif marker == 0xDB:
             left = length - 2
             while left > 0:
                 table = 65 if head[body] < 16 else 129
@@ -77,33 +77,27 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
                 body += table
             if left:
                 return None
-        elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
-            parts = head[body + 5]
-            if (
-                size is not None
-                or head[body] != 8
-                or length != 8 + 3 * parts
-                or parts not in _MODES
-            ):
-                return None
-            size = head[body + 3] << 8 | head[body + 4], head[body + 1] << 8 | head[body + 2]
-            mode = _MODES[parts]
-        elif marker == 0xC4 or marker == 0xDD or marker == 0xFE:
-            pass
-        elif marker == 0xDA:
-            if size is None or size[0] == 0 or size[1] == 0:
-                return None
-            end = base + at + 2 + length
-            if at + 2 + length > len(head) and len(read(length + 2, base + at)) < length + 2:
-                return None
-            if exif is not None and not dpi and not exif_is_plain(exif):
-                return None  # Pillow looks for the resolution, and may warn of what it finds
-            return Header(size, mode, plain, end)
         elif marker == 0xE0:
             if head[body : body + 4] == b"JFIF":
                 if length < 16:
                     return None
                 dpi = dpi or head[body + 7] in (1, 2)
+        elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
+            if length < 8:
+                return None
+            parts = head[body + 5]
+            if size is not None or head[body] != 8 or length != 8 + 3 * parts:
+                return None
+            if parts not in _MODES:
+                return None
+            size = head[body + 3] << 8 | head[body + 4], head[body + 1] << 8 | head[body + 2]
+            mode = _MODES[parts]
+        elif marker == 0xDA:
+            if size is None or size[0] == 0 or size[1] == 0:
+                return None
+            if exif is not None and not dpi and not exif_is_plain(exif):
+                return None  # Pillow looks for the resolution, and may warn of what it finds
+            return Header(size, mode, plain, base + at + needed)
         elif marker == 0xE1:
             plain = False
             if head[body : body + 6] == b"Exif\0\0":
@@ -114,12 +108,35 @@ def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
             start = head[body : body + 12]
             if start[:4] == b"MPF\0" or (start == b"ICC_PROFILE\0" and length < 16):
                 return None
-        elif marker == 0xED or marker < 0xE0 or marker > 0xEF:
-            return None  # Photoshop's segments may be refused; the others are unusual
-        elif marker == 0xEE and head[body : body + 5] == b"Adobe" and length < 14:
+        elif marker == 0xED:
+            segment = head[body : body + length - 2]
+            if segment.startswith(b"Photoshop 3.0\0") and not _photoshop_is_plain(segment):
+                return None
+        elif marker == 0xEE:
+            if head[body : body + 5] == b"Adobe" and length < 14:
+                return None
+        elif marker < 0xE0 or marker > 0xEF:
             return None
-        at += 2 + length
+        at += needed
     return None
+
+
+def _photoshop_is_plain(segment: bytes) -> bool:
+    """Whether Pillow gets through the resources in a segment, or stops where it may."""
+    at, end = 14, len(segment)
+    while segment[at : at + 4] == b"8BIM":
+        at += 6
+        if at > end:
+            return True
+        if at == end:
+            return False  # the length of the name
+        at += 1 + segment[at]
+        at += at & 1
+        if at + 4 > end:
+            return True
+        at += 4 + int.from_bytes(segment[at : at + 4], "big")
+        at += at & 1
+    return True
 
 
 def exif_is_plain(segment: bytes) -> bool:

@@ -323,16 +323,18 @@ def _normalize(marked: bool) -> Callable[[Function], Function]:
 
 
 def _normalization(mean: Any, std: Any, bands: int, dtype: torch.dtype) -> Operation | None:
-    means, stds = _numbers(mean), _numbers(std)
-    if means is None or stds is None:
+    try:
+        return _valid_normalization(_numbers(mean), _numbers(std), bands, dtype)
+    except TypeError:  # numbers that are not hashable are no plain ones
         return None
-    return _valid_normalization(means, stds, bands, dtype)
 
 
 @functools.lru_cache(256)
 def _valid_normalization(
     means: tuple[float, ...], stds: tuple[float, ...], bands: int, dtype: torch.dtype
 ) -> Operation | None:
+    if not all(type(v) in (float, int) for v in (*means, *stds)):
+        return None
     if not dtype.is_floating_point or {len(means), len(stds)} - {1, bands}:
         return None
     if bool((torch.tensor(stds, dtype=dtype) == 0).any()) or not all(stds):
@@ -340,22 +342,18 @@ def _valid_normalization(
     return "normalize", means, stds
 
 
-def _numbers(values: Any) -> tuple[float, ...] | None:
-    """Plain numbers, of a sequence, an array or a tensor."""
+def _numbers(values: Any) -> tuple[float, ...]:
+    """What a sequence, an array or a tensor has in it; nothing where that is not certain."""
+    if type(values) is tuple:
+        return values
+    if type(values) is list:
+        return tuple(values)
     if isinstance(values, torch.Tensor) and not isinstance(values, _Deferred):
-        if values.ndim != 1 or values.device.type != "cpu" or values.requires_grad:
-            return None
-        values = values.tolist()
-    elif isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            return None
-        values = values.tolist()
-    if type(values) is float:
-        return (values,)
-    if not isinstance(values, (tuple, list)):
-        return None
-    found = tuple(values)
-    return found if found and all(type(v) in (float, int) for v in found) else None
+        plain_tensor = values.ndim == 1 and values.device.type == "cpu" and not values.requires_grad
+        return tuple(values.tolist()) if plain_tensor else ()
+    if isinstance(values, np.ndarray):
+        return tuple(values.tolist()) if values.ndim == 1 else ()
+    return (values,) if type(values) is float else ()
 
 
 def _convert_dtype(original: Function) -> Function:

@@ -169,8 +169,7 @@ class DeferredImage(Image):
         if not operations and not self._operations:
             operations = _COPY  # what comes of an image is no file any more
         new = object.__new__(DeferredImage)
-        size, mode = self._size, self._mode
-        keeps_info = True
+        size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:
             what = IMAGE_OPERATIONS[operation[0]]
             if what.effect is not None:
@@ -455,9 +454,7 @@ class DeferredImage(Image):
         self._first_load()
         return _Pixels(self) if self._real is None else self._real.load()
 
-    def getbands(self) -> tuple[str, ...]:
-        """The names of the bands."""
-        return Image.getbands(self)
+    getbands = Image.getbands
 
     def getexif(self) -> Any:
         """As Pillow's."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Callable
+from stat import S_ISREG
 from typing import Any
 
 import PIL.Image
@@ -17,7 +17,7 @@ from PIL.ImageFile import ImageFile
 
 from . import headers
 from .image import SETTLED, DeferredImage
-from .recording import Opened, Recording
+from .recording import Opened
 from .thread_state import THREAD
 
 Open = Callable[..., Any]
@@ -48,8 +48,12 @@ def opener(original: Open) -> Open:
 def _deferred(
     opened: Opened, kind: type[ImageFile], filename: Any, file: Any, plain: bool
 ) -> DeferredImage:
-    image = DeferredImage(Recording(opened, (), opened.size, opened.mode))
     THREAD.opened += 1
+    image = object.__new__(DeferredImage)
+    image._opened = opened
+    image._operations = ()
+    image._size = opened.size
+    image._mode = opened.mode
     image._class = kind
     image.filename = filename
     image._file = file
@@ -70,14 +74,14 @@ def _open_path(original: Open, fp: Any) -> Any:
         return original(fp)  # which raises as it should
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        if not S_ISREG(found.st_mode):
             return original(fp)
         header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
     finally:
         os.close(descriptor)
     stamp = found.st_mtime_ns, found.st_size, found.st_ino
-    path = os.fsdecode(name)
-    if not os.path.isabs(path):
+    path = name if type(name) is str else os.fsdecode(name)
+    if path[0] != "/":
         path = os.path.abspath(path)
     if header is not None and _allowed(header.size):
         opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
@@ -135,7 +139,7 @@ def _path_of(fp: io.BufferedReader) -> tuple[str | None, tuple[int, int, int] | 
     except OSError:
         return None, None
     stamp = found.st_mtime_ns, found.st_size, found.st_ino
-    if not stat.S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
+    if not S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
         return None, None
     if stamp != (there.st_mtime_ns, there.st_size, there.st_ino):
         return None, None
