@@ -169,7 +169,7 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
         return None
     count = config.num_workers
     if not count:
-        return Deferral(_decoder(config, resources, plan))
+        return Deferral(_decoder(config, resources, plan), restores=not config.prefetch_thread)
     # a batch can be asked for again while those after it are in flight
     return Deferral(None, keep=2 * (config.prefetch_factor or 0) + _KEPT_MORE)
 

@@ -83,10 +83,15 @@ class Deferral:
     Args:
         decoder: completes batches in this process; None: another process completes them.
         keep: of how many of the last batches to keep the states of the generators.
+        restores: whether the generators get their states back before a batch is made again. Not in
+            a thread beside the training loop, which uses them too.
     """
 
-    def __init__(self, decoder: BatchDecoder | None, keep: int = 0) -> None:
+    def __init__(
+        self, decoder: BatchDecoder | None, keep: int = 0, *, restores: bool = True
+    ) -> None:
         self._keep = keep
+        self._restores = restores
         self._made = decoder
         self._quiet = self._passed = 0
         self._installed = False
@@ -97,11 +102,8 @@ class Deferral:
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_made": None,
-            "_installed": False,
-        }  # another process makes its own
+        # another process makes its own
+        return {**self.__dict__, "_made": None, "_installed": False}
 
     @property
     def decoder(self) -> BatchDecoder:
@@ -148,7 +150,6 @@ class Deferral:
                 self._states.popitem(last=False)
         thread = thread_state.THREAD
         thread.opened, thread.failed = 0, False
-        error: Exception | None = None
         try:
             with hooks.deferring(), self._filling():
                 made = make()
@@ -156,13 +157,12 @@ class Deferral:
                 completed = complete(made)
                 self._note(thread.opened)
                 return made, completed
-        except Exception as raised:
-            if not thread.opened:
+        except Exception:
+            if not (thread.opened or self._opened):
                 raise
-            error = raised
-        del error
-        self._note(thread.opened, again=1)
-        randomness.put(state)
+        self._note(thread.opened)
+        if self._restores:
+            randomness.put(state)
         return None
 
     def state_before(self, number: int) -> randomness.State | None:
@@ -185,6 +185,15 @@ class Deferral:
         self._count(found)
         return replaced(batch, lambda part: results.get(id(part), part))
 
+    def complete_or_raise(self, batch: Any) -> Any:
+        """The same; where an image cannot be made, it raises what Pillow raises."""
+        from ..._sources.deferred.batch import Damaged
+
+        try:
+            return self.complete(batch)
+        except Damaged as damaged:
+            raise damaged.__cause__ or damaged from None
+
     def complete_images(self, batch: Any) -> Any:
         """``batch`` with plain PIL images; its tensors may stay deferred."""
         found = self._find(batch)
@@ -205,13 +214,12 @@ class Deferral:
     def _count(self, found: Found) -> None:
         self.report = Report(deferred=sum(map(rows_of, found.tensors.values())))
 
-    def _note(self, opened: int, again: int = 0) -> None:
+    def _note(self, opened: int) -> None:
         """Note what became of a batch."""
         from ..._sources.deferred import hooks
 
         causes = tuple(hooks.materialised())
-        deferred = 0 if again else self.report.deferred
-        self.report = Report(opened, deferred, causes, again)
+        self.report = Report(opened, self.report.deferred, causes)
         if opened and not self._opened:
             self._opened = True
             if self._made is not None:
@@ -275,7 +283,7 @@ class FillingTensor:
         self._filling = filling
         # A tensor of its own, not a view of the batch.
         row = filling.tensor
-        self.tensor = torch.empty(0, dtype=row.dtype).set_(
+        self.tensor = torch.empty(0, dtype=row.dtype, device="cpu").set_(
             row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
         )
         if kind is not torch.Tensor:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import functools
 import itertools
 import os
@@ -131,6 +130,7 @@ class Fetcher(Dataset[Outcome]):
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
         self.deferral = None if self.iterable or self.stateful else deferral
+        self._eagerly = False  # the next batch is made again
         # For a dataset that is iterable or stateful:
         self._epoch: int | None = None
         self._position = Position()
@@ -206,14 +206,13 @@ class Fetcher(Dataset[Outcome]):
         state = self.deferral.state_before(task.again[0].number)
         if state is not None:
             randomness.put(state)
-        deferral, made = self.deferral, []
+        made = []
         for n, one in enumerate(task.again):
-            self.deferral = deferral if n else None
+            self._eagerly = not n
             try:
                 made.append(self[one])
             finally:
-                self.deferral = deferral
-        made[0] = dataclasses.replace(made[0], report=Report(again=1))
+                self._eagerly = False
         return Outcome(task.number, worker, empty=True, again=tuple(made))
 
     def make(
@@ -236,19 +235,39 @@ class Fetcher(Dataset[Outcome]):
             begin_ns: now.
         """
         deferral = self.deferral
-        if deferral is None or not deferral.due():
+        if deferral is None or not (self._eagerly or deferral.due()):
             return self._make(indices, epoch, repeats, worker, packer, begin_ns)
+        if self._eagerly:
+            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
         done = deferral.run(
             None if task is None else task.number,
             lambda: self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False),
             functools.partial(self._completed, deferral, packer),
         )
         if done is None:
-            again = None if packer is None else packer.another()
-            made = self._make(indices, epoch, repeats, worker, again, begin_ns)
-            return made._replace(report=deferral.report)
+            packer = None if packer is None else packer.another()
+            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
         made, (batch, message) = done
         return made._replace(batch=batch, message=message, report=deferral.report)  # type: ignore[no-any-return]
+
+    def _made_again(
+        self,
+        deferral: Deferral,
+        indices: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        worker: int,
+        packer: Packer | None,
+        begin_ns: int,
+    ) -> Made:
+        """The batch made without deferring. What the dataset kept deferred is made here."""
+        made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
+        report = Report(again=1)
+        if made.samples is None:
+            return made._replace(report=report)
+        batch = deferral.complete_or_raise(made.batch)
+        message = None if packer is None else packer.pack(batch)
+        return made._replace(batch=batch, message=message, report=report)
 
     @staticmethod
     def _completed(

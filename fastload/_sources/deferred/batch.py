@@ -184,7 +184,9 @@ class BatchDecoder:
             dtype: of the batch.
         """
         if math.prod(shape) == 0:
-            return Filling(self, torch.empty(shape, dtype=dtype), np.empty(0, np.uint8))
+            return Filling(
+                self, torch.empty(shape, dtype=dtype, device="cpu"), np.empty(0, np.uint8)
+            )
         return Filling(self, *self._ring.lease(shape, dtype, strides))
 
 
@@ -491,7 +493,7 @@ def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | N
     table = lowering.table_of(mode, operations, replay)
     if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
         return None
-    same = dtype == torch.uint8 and bool((table == torch.arange(256)).all())
+    same = dtype == torch.uint8 and bool((table == torch.arange(256, device="cpu")).all())
     lut = None if same else as_numpy(table.expand(3, 256))
     erasing = []
     for value in values:
@@ -510,4 +512,6 @@ def _stored(value: Argument, dtype: torch.dtype, channels: int) -> np.ndarray | 
     given = value if isinstance(value, tuple) else (value,)
     if len(given) not in (1, channels) or not all(isinstance(one, (int, float)) for one in given):
         return None
-    return as_numpy(torch.tensor(given, dtype=torch.float64).to(dtype).reshape(-1, 1).expand(3, 1))
+    return as_numpy(
+        torch.tensor(given, dtype=torch.float64, device="cpu").to(dtype).reshape(-1, 1).expand(3, 1)
+    )
