@@ -36,7 +36,7 @@ from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
 from .deferral import Row, Shape, parts_of
 
 if TYPE_CHECKING:
-    from ..._sources.deferred.recording import Opened, Operation, Recording
+    from ..._sources.deferred.recording import Opened, Operation
 
 _ALIGNMENT = 64  # bytes; a cache line, enough for any dtype
 
@@ -60,21 +60,36 @@ _dtype = operator.attrgetter("dtype")
 # A tensor in a slab: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
-_OpenedFields = tuple[Any, ...]  # of an Opened; a tensor (n,) in the place of its data
-_RecordedRow: TypeAlias = "tuple[_OpenedFields, tuple[Operation, ...], tuple[int, int], str]"
+_OpenedFields = tuple[Any, ...]  # of an Opened; in the place of its data, a position in ``tensors``
+_RecordedRow: TypeAlias = "tuple[int, tuple[Operation, ...], tuple[int, int], str]"
+
+
+class _Content(NamedTuple):
+    """A deferred tensor, as it is sent.
+
+    Attributes:
+        facts: kind, shape, strides and dtype, as ``deferral.start`` takes them.
+        rows: pickled: what was opened that this message has not had yet, as tuples of fields; and
+            the rows: for a recording the number of what was opened in this message, operations,
+            size and mode; for a tensor that is made already its position in ``tensors``.
+        tensors: those tensors, and bytes that came from no file.
+    """
+
+    facts: tuple[type[torch.Tensor], Shape, Shape, torch.dtype]
+    rows: bytes
+    tensors: list[torch.Tensor]
 
 
 class _Recorded(NamedTuple):
-    """A deferred tensor in transit.
+    """The place of a deferred tensor in a message.
 
     Attributes:
         number: its own in this message.
-        content: kind, shape, strides, dtype and rows, as ``deferral.start`` takes them, with
-            recordings as tuples. None: it came before in this message.
+        content: None: it came before in this message.
     """
 
     number: int
-    content: tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Any]] | None
+    content: _Content | None
 
 
 Fill: TypeAlias = Callable[..., torch.Tensor]
@@ -114,7 +129,7 @@ class Packer:
         self._unplaced = 0
         self._places: dict[int, tuple[torch.Tensor, _Place]] = {}
         self._recorded: dict[int, _Recorded] = {}
-        self._opened: dict[int, tuple[Opened, _OpenedFields]] = {}
+        self._opened: dict[int, tuple[int, Opened]] = {}
 
     def another(self) -> Packer:
         """One for the same memory, to pack the batch anew."""
@@ -149,34 +164,42 @@ class Packer:
         known = self._recorded.get(id(tensor))
         if known is not None:
             return known._replace(content=None)
-        *facts, rows = parts_of(tensor)
+        kind, shape, strides, dtype, rows = parts_of(tensor)
         if rows is None:
             return None  # it pickles as the real tensor
-        found = _Recorded(len(self._recorded), (*facts, list(map(self._row, rows))))  # type: ignore[arg-type]
-        self._recorded[id(tensor)] = found
+        tensors: list[torch.Tensor] = []
+        opened: list[_OpenedFields] = []
+        sent = [self._row(row, opened, tensors) for row in rows]
+        # Pickled apart: this pickler would ask for a place of each small part.
+        data = pickle.dumps((opened, sent), pickle.HIGHEST_PROTOCOL)
+        content = _Content((kind, shape, strides, dtype), data, tensors)
+        found = self._recorded[id(tensor)] = _Recorded(len(self._recorded), content)
         return found
 
-    def _row(self, row: Row) -> torch.Tensor | _RecordedRow:
+    def _row(
+        self, row: Row, opened: list[_OpenedFields], tensors: list[torch.Tensor]
+    ) -> int | _RecordedRow:
         """A row as it is sent. What the core cannot make is made here, in this process."""
         from ..._sources.deferred.lowering import may_lower
         from ..._sources.deferred.replay import replay
 
-        if isinstance(row, torch.Tensor):
-            return row
-        if not may_lower(row):
+        if not isinstance(row, torch.Tensor) and not may_lower(row):
             made = replay(row)
             assert isinstance(made, torch.Tensor), "a row is a tensor"
-            return made
-        opened = row.opened
-        known = self._opened.get(id(opened))
+            row = made
+        if isinstance(row, torch.Tensor):
+            tensors.append(row)
+            return len(tensors) - 1
+        one = row.opened
+        known = self._opened.get(id(one))
         if known is None:
-            data = None if opened.data is None else torch.frombuffer(opened.data, dtype=torch.uint8)
-            fields = (
-                opened.path, data, opened.stamp, opened.size, opened.mode, opened.format,
-                opened.library,
-            )  # fmt: skip
-            known = self._opened[id(opened)] = opened, fields
-        return known[1], row.operations, row.size, row.mode
+            data = None
+            if one.data is not None:
+                data = len(tensors)
+                tensors.append(torch.frombuffer(bytearray(one.data), dtype=torch.uint8))
+            opened.append((one.path, data, one.stamp, one.size, one.mode, one.format, one.library))
+            known = self._opened[id(one)] = len(self._opened), one
+        return known[0], row.operations, row.size, row.mode
 
     def _stack(
         self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
@@ -318,7 +341,7 @@ class _BatchUnpickler(pickle.Unpickler):
         self._fill = fill
         self._made: dict[_Place, torch.Tensor] = {}
         self._filled: dict[int, torch.Tensor] = {}
-        self._opened: dict[int, tuple[Opened, _OpenedFields]] = {}
+        self._opened: list[Opened] = []
 
     def persistent_load(self, place: _Place | _Recorded) -> torch.Tensor:
         """The tensor at ``place``; the same place gives the same tensor object."""
@@ -334,25 +357,24 @@ class _BatchUnpickler(pickle.Unpickler):
         """A tensor that is being filled."""
         if recorded.content is not None:
             assert self._fill is not None, "only workers send what was recorded"
-            *facts, rows = recorded.content
-            known = self._opened
-            made = [row if isinstance(row, torch.Tensor) else _row(row, known) for row in rows]
-            self._filled[recorded.number] = self._fill(*facts, made)
+            facts, data, tensors = recorded.content
+            self._filled[recorded.number] = self._fill(*facts, self._rows(data, tensors))
         return self._filled[recorded.number]
 
+    def _rows(self, data: bytes, tensors: list[torch.Tensor]) -> list[Row]:
+        """The rows of a deferred tensor. Those of one image share what was opened, as they did."""
+        from ..._sources.deferred.recording import Opened, Recording
 
-def _row(row: _RecordedRow, known: dict[int, tuple[Opened, _OpenedFields]]) -> Recording:
-    """The recording of a row. Rows of one image share what was opened, as they did."""
-    from ..._sources.deferred.recording import Opened, Recording
-
-    fields, operations, size, mode = row
-    found = known.get(id(fields))
-    if found is None:
-        path, data, *others = fields
-        if data is not None:
-            data = data.numpy().data  # in the slab, which it keeps alive
-        found = known[id(fields)] = Opened(path, data, *others), fields
-    return Recording(found[0], operations, size, mode)
+        opened, rows = pickle.loads(data)  # noqa: S301 - of a worker of this process
+        for path, at, *others in opened:
+            # in the slab, which it keeps alive
+            content = None if at is None else tensors[at].numpy().data
+            self._opened.append(Opened(path, content, *others))
+        known = self._opened
+        return [
+            tensors[row] if isinstance(row, int) else Recording(known[row[0]], *row[1:])
+            for row in rows
+        ]
 
 
 def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:
