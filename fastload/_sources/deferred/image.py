@@ -22,9 +22,10 @@ import PIL.ImageFilter
 from PIL.Image import Image
 from PIL.ImageFile import ImageFile
 
+from . import headers
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
-from .replay import reopen, replay
+from .replay import encoded, reopen, replay
 from .thread_state import cause
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
@@ -74,7 +75,7 @@ class DeferredImage(Image):
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
     _class: type[ImageFile] | None = None
-    _plain_header = False  # nothing but a JPEG's tables in it: no EXIF
+    _plain_header = False  # there is no EXIF in the file
     _transparent = False  # a colour or palette entry is
 
     _real: Image | None = None
@@ -460,7 +461,7 @@ class DeferredImage(Image):
         """As Pillow's."""
         if self._real is not None:
             return self._real.getexif()
-        if self._plain_header and self._exif is None and self._info is None:
+        if self._exif is None and self._info is None and self._without_exif():
             self._exif = PIL.Image.Exif()
             self._exif._loaded = True
             return self._exif
@@ -469,6 +470,12 @@ class DeferredImage(Image):
                 self._exif = self._header().getexif()
             return self._exif
         return Image.getexif(self)
+
+    def _without_exif(self) -> bool:
+        if not self._plain_header and self._opened.format == "PNG":
+            # Pillow would decode it, since EXIF may follow the pixels.
+            self._plain_header = headers.png_without_exif(encoded(self._opened))
+        return self._plain_header
 
     def _reload_exif(self) -> None:
         Image._reload_exif(self)
