@@ -12,6 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from .recording import Opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,13 +41,15 @@ class Cause:
 
 class _Thread(threading.local):
     deferring = False
+    decoded: tuple[Opened, Image] | None = None
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
 
 
 THREAD = _Thread()
-"""``THREAD.deferring``: whether what this thread opens is deferred."""
+"""``THREAD.deferring``: whether what this thread opens is deferred. ``THREAD.decoded``: the image
+that it replayed last, while it defers: several views of one image decode it once, as they would."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
