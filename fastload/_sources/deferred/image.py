@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -258,9 +259,9 @@ class DeferredImage(Image):
     @property
     def readonly(self) -> int:
         """Whether Pillow would copy the pixels before it writes to them."""
-        if self._real is not None:
-            return self._real.readonly
-        return int(not self._operations and not self._loaded)
+        if self._real is not None or self._operations:
+            return self._made("readonly").readonly
+        return int(not self._loaded)
 
     @readonly.setter
     def readonly(self, readonly: int) -> None:
@@ -366,16 +367,8 @@ class DeferredImage(Image):
         if self._real is None and reducing_gap is None and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
-            wanted: tuple[Any, ...] = tuple(size)
-            if (
-                len(wanted) == 2
-                and type(wanted[0]) is int
-                and type(wanted[1]) is int
-                and wanted[0] > 0
-                and wanted[1] > 0
-                and isinstance(resample, int)
-                and resample in _RESAMPLING
-            ):
+            wanted = _size(size)
+            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
                 inner = None if box is None else _box_within(box, self._size)
                 whole = box is None or inner == (0, 0, *self._size)
                 if whole and wanted == self._size:
@@ -653,12 +646,16 @@ def _floats(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def _size(size: Any) -> tuple[int, int] | None:
+    """Width and height, if Pillow takes them: NumPy's integers, too."""
     if not isinstance(size, (tuple, list)) or len(size) != 2:
         return None
     w, h = size
-    if type(w) is not int or type(h) is not int or w <= 0 or h <= 0:
-        return None
-    return w, h
+    if type(w) is not int or type(h) is not int:
+        try:
+            w, h = operator.index(w), operator.index(h)
+        except TypeError:
+            return None
+    return (w, h) if w > 0 and h > 0 else None
 
 
 def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:
