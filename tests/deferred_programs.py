@@ -275,6 +275,9 @@ IMAGE_STEPS: list[st.SearchStrategy[Step]] = [
         b=st.tuples(st.floats(0, 5), st.floats(0, 5), st.floats(6, 30), st.floats(6, 30)),
     ),
     step(lambda x, s: x.resize(s, 2, reducing_gap=2.0), s=st.tuples(positive, positive)),
+    step(lambda x, s: x.resize(np.array(s)), s=st.tuples(positive, positive)),
+    step(lambda x, s: x.resize((np.int64(s), s + 0.5)), s=positive),
+    step(lambda x, s: x.resize([np.int32(s), True]), s=positive),
     step(lambda x, m: x.transpose(m), m=st.integers(-1, 7)),
     step(
         lambda x, a, r, e, f: x.rotate(a, r, expand=e, fillcolor=f),

@@ -208,6 +208,23 @@ def test_two_views_share_one_image_and_nothing_else(photo: Path) -> None:
     assert one.getpixel((2, 2)) == (1, 2, 3)
 
 
+def test_views_that_are_materialised_decode_their_image_once(
+    photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    load = JpegImageFile.load_prepare
+    monkeypatch.setattr(
+        JpegImageFile, "load_prepare", lambda self: (decoded.append(1), load(self))[1]
+    )
+    with hooks.deferring():
+        image = Image.open(photo).convert("RGB")
+        views = [np.asarray(image.crop((k, 0, 20, 20))) for k in range(4)]
+    assert len(decoded) == 1
+    assert views[3].shape == (20, 17, 3)
+    np.asarray(image)
+    assert len(decoded) == 2  # nothing is kept after the block
+
+
 def test_an_image_passes_for_what_was_opened(photo: Path) -> None:
     image = opened(photo)
     assert isinstance(image, Image.Image)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile
+from PIL import Image, ImageFile, ImageOps
 from torchvision.datasets.folder import default_loader, pil_loader
 
 from fastload._sources.deferred import headers, hooks
@@ -133,6 +133,31 @@ def test_hugging_faces_image_feature_defers(photo: Path) -> None:
     assert type(image) is DeferredImage
     assert image.recording is not None
     assert image.tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "jpg"])
+def test_asking_for_exif_that_is_not_there_decodes_nothing(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"x.{suffix}"
+    picture().save(path)
+    hooks.materialised()
+    image = deferred(path)
+    image.load()
+    assert dict(image.getexif()) == {}
+    assert dict(image.convert("L").getexif()) == {}
+    assert hooks.materialised() == []
+    assert image.recording is not None
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "jpg"])
+def test_exif_is_found(tmp_path: Path, suffix: str) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 5
+    path = tmp_path / f"x.{suffix}"
+    picture().save(path, exif=exif)
+    assert dict(deferred(path).getexif()) == {0x0112: 5}
+    turned = ImageOps.exif_transpose(deferred(path))
+    with Image.open(path) as expected:
+        assert turned.tobytes() == ImageOps.exif_transpose(expected).tobytes()
 
 
 @pytest.mark.parametrize("kind", ["file", "bytes"])

@@ -139,6 +139,22 @@ def _photoshop_is_plain(segment: bytes) -> bool:
     return True
 
 
+def png_without_exif(data: bytes) -> bool:
+    """Whether no chunk of a whole PNG file has something that Pillow's ``getexif`` would find.
+
+    Source: PNG, third edition, sections 5.3 and 11.3.
+    """
+    at = 8
+    while at + 12 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"):
+            return False
+        if kind == b"IEND":
+            return True
+        at += 12 + length
+    return False
+
+
 def exif_is_plain(segment: bytes) -> bool:
     """Whether Pillow reads an EXIF segment ("Exif" first) without a warning: every value in it.
 

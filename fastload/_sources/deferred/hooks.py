@@ -23,6 +23,7 @@ import torch.utils.data._utils.collate as torch_collate
 import torchvision.transforms._functional_pil as pil_functional
 import torchvision.transforms.functional as functional
 import torchvision.transforms.v2.functional as functional_v2
+from torchvision import tv_tensors
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
 from .image import PLAIN, DeferredImage, fits, within_limit
@@ -41,7 +42,7 @@ from .tensor import (
     record,
     record_in_place,
 )
-from .thread_state import THREAD, Cause, materialised
+from .thread_state import THREAD, Cause, cause, materialised
 
 __all__ = ["Cause", "deferring", "install", "materialised"]
 
@@ -67,6 +68,7 @@ class deferring:
         trace: TracebackType | None,
     ) -> None:
         THREAD.deferring = self._before
+        THREAD.decoded = None
 
 
 def install() -> None:
@@ -82,6 +84,10 @@ def install() -> None:
             registry = _KERNEL_REGISTRY[kernels]
             for kind, base in kinds:
                 registry[kind] = make(registry[base])
+        for function, registry in _KERNEL_REGISTRY.items():
+            image = registry.get(tv_tensors.Image)
+            if image is not None and not function.__name__.startswith("get_"):
+                registry.setdefault(DeferredTVImage, _on_real_images(function, image))
         _INSTALLED.append(True)
 
 
@@ -399,6 +405,19 @@ def _erase(original: Function) -> Function:
     return erase
 
 
+def _on_real_images(function: Function, kernel: Function) -> Function:
+    """A kernel that is not recorded: it gets the real image, and makes others like that."""
+
+    def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if not pending(image):
+            return kernel(image.materialise(), *args, **kwargs)
+        with cause(f"v2.functional.{function.__name__}"):
+            real = image.materialise()
+        return kernel(real, *args, **kwargs)
+
+    return on_real_image
+
+
 def _erased(
     img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any
 ) -> tuple[float, ...] | None:
@@ -453,7 +472,7 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
 # v2 finds its functions by the type of what they are given, so ours are found by our types.
 _TENSORS: list[tuple[type, type]] = [
     (DeferredTensor, torch.Tensor),
-    (DeferredTVImage, functional_v2._utils.tv_tensors.Image),
+    (DeferredTVImage, tv_tensors.Image),
 ]
 _KERNELS: list[tuple[Function, list[tuple[type, type]], Callable[[Function], Function]]] = [
     (functional_v2.normalize, _TENSORS, _normalize(marked=True)),

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 import io
+import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -22,9 +23,10 @@ import PIL.ImageFilter
 from PIL.Image import Image
 from PIL.ImageFile import ImageFile
 
+from . import headers
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
-from .replay import reopen, replay
+from .replay import encoded, reopen, replay
 from .thread_state import cause
 
 Info: TypeAlias = "dict[str | tuple[int, int], Any]"
@@ -74,7 +76,7 @@ class DeferredImage(Image):
     filename: Any
     _file: io.IOBase | None = None  # the user's own, where one was given
     _class: type[ImageFile] | None = None
-    _plain_header = False  # nothing but a JPEG's tables in it: no EXIF
+    _plain_header = False  # there is no EXIF in the file
     _transparent = False  # a colour or palette entry is
 
     _real: Image | None = None
@@ -257,9 +259,9 @@ class DeferredImage(Image):
     @property
     def readonly(self) -> int:
         """Whether Pillow would copy the pixels before it writes to them."""
-        if self._real is not None:
-            return self._real.readonly
-        return int(not self._operations and not self._loaded)
+        if self._real is not None or self._operations:
+            return self._made("readonly").readonly
+        return int(not self._loaded)
 
     @readonly.setter
     def readonly(self, readonly: int) -> None:
@@ -365,16 +367,8 @@ class DeferredImage(Image):
         if self._real is None and reducing_gap is None and self._mode in RESIZED:
             if resample is None:
                 resample = PIL.Image.Resampling.BICUBIC
-            wanted: tuple[Any, ...] = tuple(size)
-            if (
-                len(wanted) == 2
-                and type(wanted[0]) is int
-                and type(wanted[1]) is int
-                and wanted[0] > 0
-                and wanted[1] > 0
-                and isinstance(resample, int)
-                and resample in _RESAMPLING
-            ):
+            wanted = _size(size)
+            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
                 inner = None if box is None else _box_within(box, self._size)
                 whole = box is None or inner == (0, 0, *self._size)
                 if whole and wanted == self._size:
@@ -460,7 +454,7 @@ class DeferredImage(Image):
         """As Pillow's."""
         if self._real is not None:
             return self._real.getexif()
-        if self._plain_header and self._exif is None and self._info is None:
+        if self._exif is None and self._info is None and self._without_exif():
             self._exif = PIL.Image.Exif()
             self._exif._loaded = True
             return self._exif
@@ -469,6 +463,12 @@ class DeferredImage(Image):
                 self._exif = self._header().getexif()
             return self._exif
         return Image.getexif(self)
+
+    def _without_exif(self) -> bool:
+        if not self._plain_header and self._opened.format == "PNG":
+            # Pillow would decode it, since EXIF may follow the pixels.
+            self._plain_header = headers.png_without_exif(encoded(self._opened))
+        return self._plain_header
 
     def _reload_exif(self) -> None:
         Image._reload_exif(self)
@@ -646,12 +646,16 @@ def _floats(values: Any, count: int) -> tuple[float, ...] | None:
 
 
 def _size(size: Any) -> tuple[int, int] | None:
+    """Width and height, if Pillow takes them: NumPy's integers, too."""
     if not isinstance(size, (tuple, list)) or len(size) != 2:
         return None
     w, h = size
-    if type(w) is not int or type(h) is not int or w <= 0 or h <= 0:
-        return None
-    return w, h
+    if type(w) is not int or type(h) is not int:
+        try:
+            w, h = operator.index(w), operator.index(h)
+        except TypeError:
+            return None
+    return (w, h) if w > 0 and h > 0 else None
 
 
 def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:

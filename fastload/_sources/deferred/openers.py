@@ -168,6 +168,8 @@ def _unless_unusual(
     deferred._transparent = "transparency" in image.info
     if image.format in SETTLED:
         deferred._info = image.info
+    elif image.format == "WEBP":  # whose metadata Pillow reads when it opens it
+        deferred._plain_header = not {"exif", "xmp"} & set(image.info)
     if image._exclusive_fp and image.fp is not None:
         image.fp.close()
     return deferred

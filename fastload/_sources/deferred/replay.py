@@ -12,7 +12,7 @@ from PIL.ImageFile import ImageFile
 
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
 from .recording import Opened, Recording
-from .thread_state import eagerly
+from .thread_state import THREAD, eagerly
 
 
 class FileChanged(OSError):
@@ -56,6 +56,17 @@ def reopen(opened: Opened) -> ImageFile:
         return PIL.Image.open(io.BytesIO(encoded(opened)))
 
 
+def _decoded(opened: Opened) -> PIL.Image.Image:
+    """The image, decoded: to make others of, not to be changed."""
+    if THREAD.decoded is not None and THREAD.decoded[0] is opened:
+        return THREAD.decoded[1]
+    image = reopen(opened)
+    image.load()
+    if THREAD.deferring:
+        THREAD.decoded = opened, image
+    return image
+
+
 def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     """What the user's code would have got: a PIL image or a plain tensor.
 
@@ -63,7 +74,7 @@ def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
         FileChanged: the file changed since it was opened.
         Whatever Pillow raises for a damaged body.
     """
-    image: PIL.Image.Image = reopen(recording.opened)
+    image = _decoded(recording.opened) if recording.operations else reopen(recording.opened)
     tensor: torch.Tensor | None = None
     with eagerly():
         for name, *arguments in recording.operations:

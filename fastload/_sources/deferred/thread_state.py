@@ -12,6 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from .recording import Opened
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +43,7 @@ class _Thread(threading.local):
     deferring = False
     opened = 0
     failed = False
+    decoded: tuple[Opened, Image] | None = None
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -45,7 +52,8 @@ class _Thread(threading.local):
 THREAD = _Thread()
 """Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images
 it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
-sets them back."""
+sets them back. ``decoded``: the image that it replayed last, while it defers: several views of one
+image decode it once, as they would."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
