@@ -15,7 +15,7 @@ from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .deferral import Deferral, install
+from .deferral import Deferral, install, loaded
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
@@ -165,7 +165,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
 def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Deferral | None:
     """What runs the dataset over deferred images; None: nothing does."""
     assert isinstance(plan.route, WorkersRoute)
-    if not plan.route.defers:
+    if not (plan.route.defers and loaded()):
         return None
     count = config.num_workers
     if not count:
@@ -177,7 +177,7 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
 def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder | None:
     """What fills batches of recorded images in this process; None: none are recorded."""
     assert isinstance(plan.route, WorkersRoute)
-    if not plan.route.defers:
+    if not (plan.route.defers and loaded()):
         return None
     from ..._sources.deferred.batch import BatchDecoder
 

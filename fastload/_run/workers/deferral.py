@@ -56,12 +56,19 @@ _MOST_OWNED = 4096
 _DEEPEST = 8
 
 
-def install() -> None:
-    """Redirect what opens images, if that is loaded. Forked workers have it from this process."""
-    if all(name in sys.modules for name in _NEEDED):
-        from ..._sources.deferred import hooks
+def loaded() -> bool:
+    """Whether this process can open images and make tensors of them: the program imported that.
 
-        hooks.install()
+    fastload does not, since it takes a second; and without torchvision there is nothing to record.
+    """
+    return all(name in sys.modules for name in _NEEDED)
+
+
+def install() -> None:
+    """Redirect what opens images. Forked workers have it from this process."""
+    from ..._sources.deferred import hooks
+
+    hooks.install()
 
 
 class Filler(Protocol):
@@ -117,8 +124,7 @@ class Deferral:
     def due(self) -> bool:
         """Whether to defer the images of the next batch."""
         if not self._installed:
-            # Without them no image becomes a tensor, and importing them takes its time.
-            if not all(name in sys.modules for name in _NEEDED):
+            if not loaded():
                 return False
             install()
             self._installed = True
