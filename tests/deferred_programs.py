@@ -614,7 +614,8 @@ def described(value: Any) -> Any:
         kind = "tensor" if not isinstance(value, tv_tensors.TVTensor) else _kind(value)
         head = (kind, str(value.dtype), tuple(value.shape), value.stride(), value.requires_grad)
         real = value.detach().as_subclass(torch.Tensor)
-        return (*head, real.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        flat = torch.empty(real.numel(), dtype=real.dtype).copy_(real.reshape(-1))
+        return (*head, flat.view(torch.uint8).numpy().tobytes())
     if isinstance(value, np.ndarray):
         return "array", value.dtype.str, value.shape, value.strides, value.tobytes()
     if isinstance(value, dict):

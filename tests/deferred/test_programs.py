@@ -18,6 +18,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return deferred_programs.write_sources(tmp_path_factory.mktemp("sources"))
 
 
+# A program that fails before it loads leaves its file open, without deferred images too.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_program_gives_the_same_with_deferred_images(
     sources: list[Path], count: Callable[[int, int], int]
 ) -> None:
