@@ -100,7 +100,8 @@ class Deferral:
         self._keep = keep
         self._restores = restores
         self._made = decoder
-        self._quiet = self._passed = 0
+        self._quiet = 0 if decoder is None else decoder.quiet
+        self._passed = 0
         self._installed = False
         # Whether this dataset has opened an image, which it may have kept for a later batch.
         self._opened = decoder is not None and decoder.opened
@@ -231,6 +232,8 @@ class Deferral:
             if self._made is not None:
                 self._made.opened = True
         self._quiet += 1
+        if self._made is not None:
+            self._made.quiet = self._quiet
 
     @contextlib.contextmanager
     def _filling(self) -> Iterator[None]:

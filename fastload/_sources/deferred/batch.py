@@ -140,12 +140,14 @@ class BatchDecoder:
     Attributes:
         counts: how images were made.
         opened: whether the dataset that it decodes for has opened an image.
+        quiet: how many batches of it were looked at, for ``deferral.py``.
     """
 
     def __init__(self, threads: int, ring: SlabRing) -> None:
         self.threads = threads
         self.counts = Counts()
         self.opened = False
+        self.quiet = 0
         self._ring = ring
         self._waiting: list[_GroupJob] | None = None
 
