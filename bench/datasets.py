@@ -30,6 +30,30 @@ class Photos(Dataset[Any]):
         return torch.from_numpy(np.array(image)).permute(2, 0, 1), index % 10
 
 
+class Trained(Dataset[Any]):
+    """JPEG files as most training code has them: open, convert, transform, return with a label.
+
+    Args:
+        paths: of the files.
+        transform: called with each image.
+        views: how often.
+    """
+
+    def __init__(self, paths: list[Path], transform: Callable[[Any], Any], views: int = 1) -> None:
+        self._paths = paths
+        self._transform = transform
+        self._views = views
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = Image.open(self._paths[index]).convert("RGB")
+        if self._views == 1:
+            return self._transform(image), index % 10
+        return [self._transform(image) for _ in range(self._views)], index % 10
+
+
 class Ready(Dataset[Any]):
     """Arrays that need no work: (float32 (3, 224, 224), label); a few, repeated."""
 
@@ -124,11 +148,34 @@ def train_transform() -> Any:
     return transforms.Compose(chain)
 
 
+@functools.cache
+def small_transform() -> Any:
+    """The usual recipe for images of 32 x 32, normalised."""
+    from torchvision import transforms
+
+    chain = [
+        transforms.RandomCrop(32, padding=4),
+        transforms.RandomHorizontalFlip(),
+        transforms.ToTensor(),
+        transforms.Normalize(MEAN, STD),
+    ]
+    return transforms.Compose(chain)
+
+
 def transformed(batch: dict[str, Any]) -> dict[str, Any]:
     """The function that users give to ``with_transform``."""
     images = [train_transform()(image.convert("RGB")) for image in batch["image"]]
     return {"pixel_values": images, "labels": batch["label"]}
 
+
+OPENED: dict[str, Callable[[list[Path]], Any]] = {
+    "pil": Photos,
+    "train": lambda files: Trained(files, train_transform()),
+    "two-views": lambda files: Trained(files, train_transform(), views=2),
+    "small-jpegs": lambda files: Trained(files, small_transform()),
+    "huggingface": hugging_face,
+}
+"""By variant of the suite, what makes a dataset of JPEG files."""
 
 MADE: dict[str, Callable[[int], Any]] = {
     "arrays": Ready,

@@ -172,6 +172,11 @@ class FastLoader(DataLoader[Sample]):
         decode_device: "cpu"; "gpu": DALI decodes JPEGs on ``device``, with slightly different
             pixels (docs/gpu.md); "auto": decodes some of the data both ways before the first batch
             and uses the faster way from then on.
+        defer: Where a map-style dataset's own code runs: while it makes a batch, ``PIL.Image.open``
+            gives images that are decoded later, all of a batch at once in C++, and what Pillow and
+            torchvision are asked to do with them is recorded. The batches are the same, bit for
+            bit, with the same random numbers. What cannot be recorded is done there and then. None:
+            yes, unless the environment variable FASTLOAD_DEFER is 0 (docs/your-dataset.md).
 
     All other arguments are torch's.
 
@@ -207,6 +212,7 @@ class FastLoader(DataLoader[Sample]):
     prefetch_device: int
     batch_transform: Callable[[Any], Any] | None
     decode_device: DecodeDevice
+    defer: bool | None
 
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
@@ -263,6 +269,7 @@ class FastLoader(DataLoader[Sample]):
         prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
         decode_device: DecodeDevice = "cpu",
+        defer: bool | None = None,
     ) -> None:
         check_workers(num_workers)
         check_augmentation(seed, transform, target_transform)
@@ -302,6 +309,7 @@ class FastLoader(DataLoader[Sample]):
             prefetch_device=prefetch_device,
             batch_transform=batch_transform,
             decode_device=decode_device,
+            defer=defer,
             own_order=sampler is None and batch_sampler is None,
         )
         opened = open_dataset(

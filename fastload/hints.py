@@ -125,6 +125,12 @@ class Stats(TypedDict):
     """Size of the cache's content."""
     entry_points_nbytes: int
     """Size of the entry points kept to decode crops of JPEGs faster (docs/performance.md)."""
+    images_opened: int
+    """Images that a user's Dataset opened and that were deferred."""
+    images_deferred: int
+    """Tensors of these that stayed deferred until their batch was made in C++."""
+    images_materialised: int
+    """Images and tensors of these whose values the user's code asked for before that."""
     bound: Bound
     """What limits the loop."""
     why: str

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from fastload import FastLoader
 
 # What differs from run to run in a message: process ids, and the frames of a traceback.
-_FRAMES = re.compile(r"Original Traceback.*\n(?=\w*(?:Error|Exception))", re.DOTALL)
+_FRAMES = re.compile(r"Original Traceback.*\n(?=[\w.]*(?:Error|Exception))", re.DOTALL)
 
 
 def outcome(kind: type, dataset: Any, epochs: int, **arguments: Any) -> list[Any]:

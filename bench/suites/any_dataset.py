@@ -11,7 +11,7 @@ from typing import Any
 from torch.utils.data import DataLoader
 
 from bench import data
-from bench.datasets import MADE, Photos, hugging_face, train_transform, transformed
+from bench.datasets import MADE, OPENED, train_transform, transformed
 from bench.report import Row, row
 from bench.suites.base import Options, Suite, Variant
 from fastload import FastLoader
@@ -19,6 +19,9 @@ from fastload import FastLoader
 # By variant: samples of an epoch, and of a batch.
 _SIZES = {
     "pil": (384, 64),
+    "train": (700, 64),
+    "two-views": (384, 64),
+    "small-jpegs": (4096, 128),
     "huggingface": (384, 64),
     "arrays": (1536, 256),
     "nested": (4096, 128),
@@ -38,16 +41,17 @@ class AnyDataset(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         count, batch = (24, 8) if options.toy else _SIZES[variant]
-        if variant in ("pil", "huggingface"):
+        if variant in OPENED:
+            small = variant == "small-jpegs"
             images = data.jpegs(
                 options.cache,
                 data=options.data,
-                count=48 if options.toy else 1200,
-                small=False,
+                count=48 if options.toy else 4096 if small else 1200,
+                small=small,
                 say=options.say,
             )
             files = data.files(images)[:count]
-            dataset: Any = Photos(files) if variant == "pil" else hugging_face(files)
+            dataset: Any = OPENED[variant](files)
         else:
             dataset = MADE[variant](count)
         rows = []
@@ -56,7 +60,7 @@ class AnyDataset(Suite):
                 "threads": max(1, workers),
                 "batch": batch,
                 "images": len(dataset),
-                "data": "given" if options.data and variant in ("pil", "huggingface") else "made",
+                "data": "given" if options.data and variant in OPENED else "made",
                 "warmup_s": options.seconds,
                 "round_s": options.seconds,
                 **options.machine,

@@ -37,15 +37,21 @@ def table_of(store: Store) -> _core.EntryTable:
     tables = _tables.setdefault(parts[0], {})
     key = tuple(map(weakref.ref, parts))
     if key not in tables:
-        core = _native.load()
-        if core is None:
-            raise _native.missing()
-        worker = get_worker_info()
-        sharers = ranks.local()
-        sharers *= 1 if worker is None else worker.num_workers
-        limit = int(memory.available() * _SHARE) // max(1, sharers)
-        tables.setdefault(key, core.EntryTable(len(store), limit))
+        tables.setdefault(key, new_table(len(store)))
     return tables[key]
+
+
+def new_table(records: int) -> _core.EntryTable:
+    """An empty table for so many records; see ``table_of`` for its memory."""
+    core = _native.load()
+    if core is None:
+        raise _native.missing()
+    worker = get_worker_info()
+    sharers = ranks.local()
+    sharers *= 1 if worker is None else worker.num_workers
+    limit = int(memory.available() * _SHARE) // max(1, sharers)
+    table: _core.EntryTable = core.EntryTable(records, limit)
+    return table
 
 
 def nbytes(parts: Sequence[Store]) -> int:

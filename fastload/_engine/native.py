@@ -118,6 +118,82 @@ def left_to_pillow(store: Store, records: np.ndarray, threads: int) -> np.ndarra
     return left
 
 
+class Kernel:
+    """What a plan does to images, as the core takes it: the one place that submits batches.
+
+    Args:
+        plan: what to make of each image; random parameters come with each batch.
+        channels_last: memory order of the batches.
+
+    Attributes:
+        order: which pass of a resize comes first.
+    """
+
+    def __init__(self, plan: Plan, *, channels_last: bool = False) -> None:
+        self._core = _loaded()
+        self._plan = plan
+        self._channels_last = channels_last
+        self._lut = plan.lut_bytes()
+        self._erased = plan.erased_bytes()
+        self.order = _pass_order()
+
+    def submit(
+        self,
+        files: _core.Files,
+        batch: BatchRequest,
+        status: np.ndarray,
+        detail: np.ndarray,
+        *,
+        threads: int,
+        entries: tuple[_core.EntryTable, np.ndarray],
+        **how: Any,
+    ) -> _core.Job:
+        """Start to fill ``batch``.
+
+        Args:
+            files: what its spans refer to.
+            status, detail: int32 (n,), written.
+            threads: as in ``BatchEngine``.
+            entries: the table of entry points, and the numbers of the images there, int64 (n,).
+            how: as for the core's ``submit``.
+        """
+        geometry, params, plan = batch.geometry, batch.params, self._plan
+        job: _core.Job = self._core.submit(
+            files,
+            batch.spans.file,
+            batch.spans.offset,
+            batch.spans.nbytes,
+            batch.kinds,
+            batch.sizes,
+            batch.checksums,
+            batch.check,
+            geometry.box,
+            geometry.resized,
+            geometry.window,
+            geometry.flip,
+            batch.memory,
+            self._lut,
+            out_h=geometry.out_h,
+            out_w=geometry.out_w,
+            dtype=_DTYPES[plan.dtype],
+            channels_last=self._channels_last,
+            filter=plan.filter,
+            order=self.order,
+            fill=plan.fill,
+            status=status,
+            detail=detail,
+            threads=threads,
+            times=batch.times,
+            stages=None if params is None else params.stages(),
+            erase=None if params is None or self._erased is None else params.erase(*self._erased),
+            entries=entries,
+            channels=plan.channels,
+            scaled=plan.scaled,
+            **how,
+        )
+        return job
+
+
 class NativeEngine(ImageEngine):
     """Fills batches with the C++ core. See ``ImageEngine`` for the arguments."""
 
@@ -132,9 +208,7 @@ class NativeEngine(ImageEngine):
             paths, ends, self.origin.mapped_files(), arena, dict(self.origin.memory())
         )
         self._index = table_of(self.origin)
-        self._lut = plan.lut_bytes()
-        self._erased = plan.erased_bytes()
-        self._order = _pass_order()
+        self._kernel = Kernel(plan, channels_last=options.channels_last)
 
     def readahead(self, spans: Sequence[Spans], *, wait: bool = False) -> None:
         """As in the contract."""
@@ -241,42 +315,16 @@ class NativeEngine(ImageEngine):
 
         ``files``: what the spans refer to, where not to the store's; ``how``: as for ``submit``.
         """
-        geometry, params = batch.geometry, batch.params
-        job: _core.Job = self._core.submit(
+        return self._kernel.submit(
             self._files if files is None else files,
-            batch.spans.file,
-            batch.spans.offset,
-            batch.spans.nbytes,
-            batch.kinds,
-            batch.sizes,
-            batch.checksums,
-            batch.check,
-            geometry.box,
-            geometry.resized,
-            geometry.window,
-            geometry.flip,
-            batch.memory,
-            self._lut,
-            out_h=geometry.out_h,
-            out_w=geometry.out_w,
-            dtype=_DTYPES[self.plan.dtype],
-            channels_last=self.options.channels_last,
-            filter=self.plan.filter,
-            order=self._order,
-            fill=self.plan.fill,
-            status=status,
-            detail=detail,
+            batch,
+            status,
+            detail,
             threads=self.threads,
-            times=batch.times,
-            stages=None if params is None else params.stages(),
-            erase=None if params is None or self._erased is None else params.erase(*self._erased),
-            cache_fill=self._cache_fill(batch),
             entries=(self._index, batch.records),
-            channels=self.plan.channels,
-            scaled=self.plan.scaled,
+            cache_fill=self._cache_fill(batch),
             **how,
         )
-        return job
 
     def _cache_fill(self, batch: BatchRequest) -> _core.CacheFill | None:
         """What of the batch goes into the cache, as the core takes it."""
@@ -291,7 +339,7 @@ class NativeEngine(ImageEngine):
             batch.cache_fill.wanted,
             stage,
             filter=self.plan.filter,
-            order=self._order,
+            order=self._kernel.order,
             fill=self.plan.fill,
         )
         return fill

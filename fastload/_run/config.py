@@ -97,6 +97,7 @@ class LoaderConfig(TorchArguments):
     prefetch_device: int = 2
     batch_transform: Callable[[Any], Any] | None = None
     decode_device: DecodeDevice = "cpu"
+    defer: bool | None = None
     # Not arguments of FastLoader:
     own_order: bool = True
     left_out: int = 0
@@ -108,6 +109,8 @@ class LoaderConfig(TorchArguments):
         check_choice("engine", self.engine, get_args(Engine))
         check_choice("check_crc", self.check_crc, get_args(CheckCrc))
         check_choice("decode", self.decode, get_args(Decode))
+        if self.defer is not None and not isinstance(self.defer, bool):
+            raise UsageError(f"defer: expected True, False or None, got {self.defer!r}")
         if self.memory_format not in (torch.contiguous_format, torch.channels_last):
             raise UsageError(
                 "memory_format: expected torch.contiguous_format or torch.channels_last, "

@@ -168,7 +168,11 @@ def _stream(context: EpochContext) -> BatchStream:
     cursor.progress = plan.progress
     native = isinstance(found, EngineRoute)
     resources.measurements = Measurements(
-        native=native, stamps=stamps, bad=plan.bad, padding=plan.padding
+        native=native,
+        stamps=stamps,
+        bad=plan.bad,
+        images=plan.images,
+        padding=plan.padding,
     )
     with plan.drawing():
         return delivery.deliver(config, resources, cursor, plan, _host_batches(context, plan))

@@ -21,6 +21,7 @@ from .bad_samples.policy import BadSamples
 from .bad_samples.refill import Refill
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
+from .image_counts import ImageCounts
 from .order import SEQUENTIAL, Batches
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
@@ -44,6 +45,7 @@ class EpochPlan:
         refill: gives the samples that refill batches, or None.
         stamps: collects times.
         bad: counts bad samples.
+        images: counts what became of the images that a user's Dataset opened.
     """
 
     route: Route
@@ -57,6 +59,7 @@ class EpochPlan:
     refill: Refill | None
     stamps: Stamps
     bad: BadSamples
+    images: ImageCounts
     _generators: tuple[torch.Generator, ...]
 
     def order(self, config: LoaderConfig) -> Callable[[], Iterable[Any]]:
@@ -163,6 +166,7 @@ def plan(
         refill=refill,
         stamps=stamps,
         bad=BadSamples(config.max_errors, progress.length),
+        images=ImageCounts(),
         _generators=generators(config),
     )
 

@@ -12,9 +12,13 @@ from . import decode_device, pillow_share, scaled_advice
 from .bottleneck import verdict
 from .config import LoaderConfig
 from .delivery import delivery
+from .measurements import Measurements
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
+
+# Lines of the user's code that ``explain`` names.
+_MOST_CAUSES = 5
 
 
 def explain(config: LoaderConfig, resources: Resources) -> str:
@@ -83,6 +87,8 @@ def _workers(
         f"because: {route.reason}",
         *([] if hybrid is None else _split(hybrid)),
     ]
+    if isinstance(route, WorkersRoute):
+        lines += _images(route, resources.measurements)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
         # A hybrid route finds its samples in arrays.
@@ -110,6 +116,35 @@ def _transport(route: WorkersRoute | TorchRoute, ring: SharedRing | None) -> str
             "already, and are sent in torch's way, in a shared file each"
         )
     return "slabs of shared memory, which workers collate into and which are reused"
+
+
+def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
+    """What becomes of the images that the dataset opens, in words."""
+    if route.eager:
+        return [f"images: made where the dataset asks for them, because {route.eager}"]
+    images = measured.images
+    if not images.opened:
+        return ["images: deferred, and made in C++ for a whole batch, if the dataset opens any"]
+    lines = [
+        f"images: {images.opened} opened in the last epoch; {images.deferred} tensors stayed "
+        "deferred until their batch was made in C++"
+    ]
+    elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
+    causes = sorted(images.causes.items(), key=lambda item: -item[1][1])
+    for (function, file, line), (count, ns) in causes[:_MOST_CAUSES]:
+        lines.append(
+            f"slower: {function} at {file}:{line} asked for the pixels of {count} images "
+            f"({ns / elapsed_ns:.0%} of the time); do it in the transform's tensor instead, or "
+            "after the batch is made (docs/your-dataset.md)"
+        )
+    for reason, count in sorted(images.replayed().items(), key=lambda item: -item[1]):
+        lines.append(f"slower: {count} were left to Pillow and torch: {reason}")
+    if images.again:
+        lines.append(
+            f"images: {images.again} batches were made again without deferring, because something "
+            "was raised while they were made, or an image in them is damaged"
+        )
+    return lines
 
 
 def _split(source: Source) -> list[str]:
@@ -161,6 +196,9 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "entry_points_nbytes": 0
         if resources.engine is None
         else huffman_index.nbytes(resources.engine[0].parts),
+        "images_opened": measured.images.opened,
+        "images_deferred": measured.images.deferred,
+        "images_materialised": sum(count for count, _ in measured.images.causes.values()),
         "bound": found.bound,
         "why": found.why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,

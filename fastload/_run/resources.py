@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # not every loader needs these
     from .._base.shared_slabs import SharedRing
     from .._base.slabs import SlabRing
     from .._engine.device_stage import DeviceStage
+    from .._sources.deferred.batch import BatchDecoder
     from .._transforms.plan import Plan
     from .decode_device import Choice
     from .governor import Governor
@@ -58,6 +59,7 @@ class Resources:
         looked_at: stores, the sample of their records that was examined, and those of the sample
             that Pillow decodes.
         ring: slabs of shared memory for batches from worker processes.
+        decoder: makes the images that a user's Dataset opened.
         warm: slabs for large batches that are collated in this process.
         device: the id of this process, the device as it was given, and with its index.
         mover: the id of this process, and what moves batches to the device.
@@ -79,6 +81,7 @@ class Resources:
     ring: SharedRing | None = None
     warm: SlabRing | None = None
     device: tuple[int, object, torch.device] | None = None
+    decoder: BatchDecoder | None = None
     mover: tuple[int, Mover] | None = None
     stage: tuple[Mover, Plan, DeviceStage] | None = None
     fetch_lock: tuple[int, threading.Lock] | None = None
@@ -137,6 +140,7 @@ class Resources:
             "ring",
             "warm",
             "device",
+            "decoder",
             "mover",
             "stage",
             "fetch_lock",

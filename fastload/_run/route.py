@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TypeAlias
 
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
 
+from .. import _native
 from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
 from ..errors import UsageError
 from .config import LoaderConfig
 from .row_order import check_rows
+from .stateful import is_stateful
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,10 +43,17 @@ class WorkersRoute:
         reason: why, for ``explain()``.
         hybrid: what an engine reads if it makes the first part of each sample and Python the rest;
             else None.
+        eager: why the dataset runs over images as Pillow opens them; empty: over deferred ones.
     """
 
     reason: str
     hybrid: Source | None = None
+    eager: str = ""
+
+    @property
+    def defers(self) -> bool:
+        """Whether the dataset runs over deferred images."""
+        return not self.eager
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,7 +95,7 @@ def find(config: LoaderConfig) -> Route:
     unordered = not config.in_order and config.num_workers > 0
     if unordered or isinstance(config.dataset, (IterDataPipe, MapDataPipe)):
         return TorchRoute(reason)
-    return WorkersRoute(reason, hybrid)
+    return WorkersRoute(reason, hybrid, _eager(config, hybrid))
 
 
 def _readable(config: LoaderConfig) -> Source:
@@ -102,6 +112,25 @@ def _readable(config: LoaderConfig) -> Source:
         elif config.custom_collate:
             check_one_size(source)
     return source
+
+
+def _eager(config: LoaderConfig, hybrid: Source | None) -> str:
+    """Why the images that the dataset opens are not deferred; empty: they are."""
+    if config.defer is False:
+        return "defer=False was asked for"
+    if config.defer is None and os.environ.get("FASTLOAD_DEFER") == "0":
+        return "FASTLOAD_DEFER is 0"
+    if is_torch(config.engine):
+        return "engine='workers' was asked for"
+    if hybrid is not None:
+        return "an engine begins each sample"
+    if config.iterable:
+        return "an IterableDataset cannot make a batch again, if an image in it is damaged"
+    if is_stateful(config.dataset):
+        return "a dataset with a state_dict cannot make a batch again, if an image in it is damaged"
+    if _native.load() is None:
+        return "the C++ core is missing"
+    return ""
 
 
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:

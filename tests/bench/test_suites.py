@@ -206,6 +206,7 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
     ("variant", "engine"),
     [
         ("pil", "workers"),
+        ("two-views", "workers"),
         ("huggingface", "native"),
         ("nested", "workers"),
         ("cifar", "native"),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..._base.machine import cpu
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
@@ -14,6 +15,7 @@ from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
+from .deferral import Deferral, install, loaded
 from .fetch import Fetcher
 from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
@@ -21,8 +23,14 @@ from .tasks import Outcome, OutcomeLoader, Tasks, identity
 from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
 
+if TYPE_CHECKING:
+    from ..._sources.deferred.batch import BatchDecoder
+
 # Slabs for batches collated in this process: one in use, and one being made.
 _WARM_SLABS = 2
+
+# States of a worker's generators that are kept in addition to those of its batches in flight.
+_KEPT_MORE = 4
 
 # Batches that ``prefetch_thread`` makes ahead.
 _AHEAD = 2
@@ -41,6 +49,10 @@ def stream(
     Args:
         reported: the length that an IterableDataset gave, or None.
     """
+    decoder = _decoder(config, resources, plan)
+    if decoder is not None:
+        install()
+        decoder.counts = plan.images.made
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
@@ -61,6 +73,7 @@ def stream(
         plan.refill,
         plan.skip,
         resources.lock(),
+        plan.images,
     )
     if plan.resumed and not config.num_workers:
         iterator.start()
@@ -97,6 +110,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
         resources.ring if count else None,
         repeats=plan.repeats,
         keep=plan.refill is not None,
+        decoder=_decoder(config, resources, plan) if count else None,
     )
     options: dict[str, Any] = {}
     if count:
@@ -144,4 +158,32 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         hybrid=None if source is None else HybridSamples(source, config.dataset, config.check_crc),
         warm=None if count else resources.warm,
         waiting=resources.waiting,
+        deferral=_deferral(config, resources, plan),
     )
+
+
+def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Deferral | None:
+    """What runs the dataset over deferred images; None: nothing does."""
+    assert isinstance(plan.route, WorkersRoute)
+    if not (plan.route.defers and loaded()):
+        return None
+    count = config.num_workers
+    if not count:
+        return Deferral(_decoder(config, resources, plan), restores=not config.prefetch_thread)
+    # a batch can be asked for again while those after it are in flight
+    return Deferral(None, keep=2 * (config.prefetch_factor or 0) + _KEPT_MORE)
+
+
+def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder | None:
+    """What fills batches of recorded images in this process; None: none are recorded."""
+    assert isinstance(plan.route, WorkersRoute)
+    if not (plan.route.defers and loaded()):
+        return None
+    from ..._sources.deferred.batch import BatchDecoder
+
+    count = config.num_workers
+    threads, ahead = count or cpu.available(), count * (config.prefetch_factor or 0)
+    known = resources.decoder
+    if known is None or known.threads != threads:
+        known = resources.decoder = BatchDecoder(threads, SlabRing(ahead + _WARM_SLABS))
+    return known

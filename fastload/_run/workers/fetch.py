@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import itertools
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -27,18 +28,44 @@ from ..._sources.collate import Collate, ReadyBatch, collate
 from ...hints import OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
+from ..image_counts import Report
 from ..progress import Position, Positions
 from ..stateful import is_stateful
 from . import randomness
+from .deferral import Deferral
 from .hybrid_samples import HybridSamples
 from .tasks import Outcome, Task
-from .transport import Packer, sweep, warm_collate
+from .transport import Message, Packer, sweep, warm_collate
 
 # If max_errors is a share, one batch of an iterable dataset is not refilled after so many bad
 # samples: the stream may be endless, with every sample bad.
 _MOST_BAD = 10_000
 
 _ENDED = object()  # what ``next`` gives of an iterator that has ended
+
+
+class Made(NamedTuple):
+    """A batch that was made, or none.
+
+    Attributes:
+        samples: how many; None: there is no batch.
+        batch: what ``collate`` gave of them.
+        message: carries it to another process; None: it stays here.
+        bad, missing, position: as in ``Outcome``.
+        fetched_ns: when its samples were fetched.
+        blocked_ns: as in ``Clock``.
+        report: what became of its images; None: none were deferred.
+    """
+
+    samples: int | None
+    batch: Any
+    message: Message | None
+    bad: Sequence[BadSample]
+    missing: Sequence[int]
+    position: Position | None
+    fetched_ns: int = 0
+    blocked_ns: int = 0
+    report: Report | None = None
 
 
 class Fetcher(Dataset[Outcome]):
@@ -62,6 +89,8 @@ class Fetcher(Dataset[Outcome]):
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
         waiting: measures how long the dataset's code waits.
+        deferral: runs the dataset over deferred images; None: it never does. Only for a map-style
+            dataset without a state: a batch may have to be made again.
     """
 
     def __init__(
@@ -80,6 +109,7 @@ class Fetcher(Dataset[Outcome]):
         hybrid: HybridSamples | None = None,
         warm: SlabRing | None = None,
         waiting: cpu.Waiting,
+        deferral: Deferral | None = None,
     ) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
@@ -99,6 +129,8 @@ class Fetcher(Dataset[Outcome]):
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
+        self.deferral = None if self.iterable or self.stateful else deferral
+        self._eagerly = False  # the next batch is made again
         # For a dataset that is iterable or stateful:
         self._epoch: int | None = None
         self._position = Position()
@@ -125,6 +157,8 @@ class Fetcher(Dataset[Outcome]):
         try:
             if self._mapped is None:
                 self._mapped = Mapped()
+            if task.again:
+                return self._again(task, info.id)
             memory = None if task.slot is None else self._mapped.memory(task.slot)
             return self._outcome(task, info.id, Packer(memory))
         except Exception:  # noqa: BLE001 - raised in the training process, at this batch
@@ -136,47 +170,145 @@ class Fetcher(Dataset[Outcome]):
     def _outcome(self, task: Task, worker: int, packer: Packer | None) -> Outcome:
         # The generators of the training process are the user's: their states are restored.
         state = randomness.get() if self.seeds and packer is None else None
-        waiting, begin_ns = self.waiting, time.perf_counter_ns()
-        waiting.begin(begin_ns)
+        begin_ns = time.perf_counter_ns()
         try:
-            position: Position | None = None
-            missing: list[int] = []
-            samples: Sequence[Any]
-            if self.iterable:
-                samples, bad, position = self.next_samples(task.epoch, worker)
-            else:
-                samples, bad, missing = self.samples(task.indices, task.epoch, task.repeats, worker)
-                position = self.position() if self.stateful else None
-            if position is not None:
-                position = position.delta()
-            if missing or (not len(samples) and (bad or self.iterable)):
-                return Outcome(
-                    task.number,
-                    worker,
-                    bad=tuple(bad),
-                    position=position,
-                    missing=tuple(missing),
-                    empty=True,
-                )
-            fetched_ns = time.perf_counter_ns()
-            blocked_ns = waiting.end(begin_ns, fetched_ns)
-            batch = self.collate(samples, packer)
+            made = self.make(task.indices, task.epoch, task.repeats, worker, packer, task, begin_ns)
         finally:
             if state is not None:
                 randomness.put(state)
-        count = len(samples) if self.batched else 1
-        message = None if packer is None else packer.pack(batch)
-        end_ns = time.perf_counter_ns()
+        position = made.position if made.position is None else made.position.delta()
+        if made.samples is None:
+            return Outcome(
+                task.number,
+                worker,
+                bad=tuple(made.bad),
+                position=position,
+                missing=tuple(made.missing),
+                empty=True,
+            )
         return Outcome(
             task.number,
             worker,
-            samples=count,
-            batch=batch if packer is None else None,
-            message=message,
-            bad=tuple(bad),
+            samples=made.samples,
+            batch=made.batch if packer is None else None,
+            message=made.message,
+            bad=tuple(made.bad),
             position=position,
-            clock=Clock(os.getpid(), begin_ns, fetched_ns, end_ns, blocked_ns),
+            clock=Clock(
+                os.getpid(), begin_ns, made.fetched_ns, time.perf_counter_ns(), made.blocked_ns
+            ),
+            report=made.report,
         )
+
+    def _again(self, task: Task, worker: int) -> Outcome:
+        """Make a batch again without deferring, and then those after it; see ``Task.again``."""
+        assert self.deferral is not None, "only batches with deferred images are made again"
+        state = self.deferral.state_before(task.again[0].number)
+        if state is not None:
+            randomness.put(state)
+        made = []
+        for n, one in enumerate(task.again):
+            self._eagerly = not n
+            try:
+                made.append(self[one])
+            finally:
+                self._eagerly = False
+        return Outcome(task.number, worker, empty=True, again=tuple(made))
+
+    def make(
+        self,
+        indices: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        worker: int,
+        packer: Packer | None,
+        task: Task | None,
+        begin_ns: int,
+    ) -> Made:
+        """Fetch and collate one batch.
+
+        Args:
+            indices, epoch, repeats: of the task.
+            worker: id of this worker.
+            packer: packs the batch for another process; None: it stays here.
+            task: where there is one.
+            begin_ns: now.
+        """
+        deferral = self.deferral
+        if deferral is None or not (self._eagerly or deferral.due()):
+            return self._make(indices, epoch, repeats, worker, packer, begin_ns)
+        if self._eagerly:
+            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
+        done = deferral.run(
+            None if task is None else task.number,
+            lambda: self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False),
+            functools.partial(self._completed, deferral, packer),
+        )
+        if done is None:
+            packer = None if packer is None else packer.another()
+            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
+        made, (batch, message) = done
+        return made._replace(batch=batch, message=message, report=deferral.report)  # type: ignore[no-any-return]
+
+    def _made_again(
+        self,
+        deferral: Deferral,
+        indices: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        worker: int,
+        packer: Packer | None,
+        begin_ns: int,
+    ) -> Made:
+        """The batch made without deferring. What the dataset kept deferred is made here."""
+        made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
+        report = Report(again=1)
+        if made.samples is None:
+            return made._replace(report=report)
+        batch = deferral.complete_or_raise(made.batch)
+        message = None if packer is None else packer.pack(batch)
+        return made._replace(batch=batch, message=message, report=report)
+
+    @staticmethod
+    def _completed(
+        deferral: Deferral, packer: Packer | None, made: Made
+    ) -> tuple[Any, Message | None]:
+        """The batch with its deferred images made, or the message that carries them."""
+        if made.samples is None:
+            return None, None
+        if packer is None:
+            return deferral.complete(made.batch), None
+        return None, packer.pack(deferral.complete_images(made.batch))
+
+    def _make(
+        self,
+        indices: Any,
+        epoch: int,
+        repeats: list[int] | None,
+        worker: int,
+        packer: Packer | None,
+        begin_ns: int,
+        *,
+        pack: bool = True,
+    ) -> Made:
+        waiting = self.waiting
+        waiting.begin(begin_ns)
+        position: Position | None = None
+        missing: list[int] = []
+        samples: Sequence[Any]
+        if self.iterable:
+            samples, bad, position = self.next_samples(epoch, worker)
+        else:
+            samples, bad, missing = self.samples(indices, epoch, repeats, worker)
+            position = self.position() if self.stateful else None
+        if missing or (not len(samples) and (bad or self.iterable)):
+            return Made(None, None, None, bad, missing, position)
+        fetched_ns = time.perf_counter_ns()
+        blocked_ns = waiting.end(begin_ns, fetched_ns)
+        batch = self.collate(samples, packer)
+        message = None if packer is None or not pack else packer.pack(batch)
+        count = len(samples) if self.batched else 1
+        return Made(count, batch, message, bad, missing, position, fetched_ns, blocked_ns)
 
     def collate(self, samples: Sequence[Any], packer: Packer | None = None) -> Any:
         """The batch of ``samples``; without batches, the collated single sample."""

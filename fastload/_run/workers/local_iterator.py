@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from torch._C._autograd import _profiler_enabled
@@ -21,7 +21,6 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
 from ..._base.trace import Clock
-from ..bad_samples.policy import BadSample
 from ..config import LoaderConfig
 from ..epoch_plan import EpochPlan
 from ..progress import Position
@@ -58,6 +57,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._progress = progress = plan.progress
         self._bad = plan.bad
         self._stamps = plan.stamps
+        self._images = plan.images
         self._samples = 0
         self._process = os.getpid()
         self._closed = False
@@ -122,14 +122,13 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             state = randomness.get() if fetcher.seeds else None
             try:
                 begin_ns = time.perf_counter_ns()
-                samples, bad, position = self._fetch(indices, begin_ns)
-                fetched_ns = time.perf_counter_ns()
-                blocked_ns = fetcher.waiting.end(begin_ns, fetched_ns)
-                empty = not len(samples) and (bad or fetcher.iterable)
-                batch = _NO_BATCH if empty else fetcher.collate(samples)
+                repeats = None if self._repeats is None else self._repeats.count(indices)
+                made = fetcher.make(indices, progress.epoch, repeats, 0, None, None, begin_ns)
             finally:
                 if state is not None:
                     randomness.put(state)
+            empty = made.samples is None
+            batch = _NO_BATCH if empty else made.batch
             if self._pin_memory and not empty:
                 batch = pin_memory(batch, self._pin_memory_device)  # type: ignore[no-untyped-call]
         except StopIteration:
@@ -140,35 +139,25 @@ class LocalIterator(_SingleProcessDataLoaderIter):
             if reached is not None:
                 progress.workers[0] = reached
             raise
+        position, bad, count = made.position, made.bad, made.samples or 0
         if position is not None:
             progress.workers[0] = position
         if not (fetcher.iterable and empty):
             progress.batch()
-        count = 0 if empty else len(samples) if fetcher.batched else 1
         self._samples += count + len(bad)
         if bad:
             self._bad.add(bad, self._samples)
+        if made.report is not None:
+            self._images.add(made.report)
         if not empty:
             end_ns = time.perf_counter_ns()
-            self._stamps.worker(Clock(self._process, begin_ns, fetched_ns, end_ns, blocked_ns))
+            self._stamps.worker(
+                Clock(self._process, begin_ns, made.fetched_ns, end_ns, made.blocked_ns)
+            )
             self._stamps.batch(count, asked_ns)
         elif position is not None and position.ended:
             raise StopIteration
         return batch
-
-    def _fetch(
-        self, indices: Any, begin_ns: int
-    ) -> tuple[Sequence[Any], list[BadSample], Position | None]:
-        """The samples of the next batch, the bad ones, and the position of the dataset."""
-        fetcher, epoch = self._fetcher, self._progress.epoch
-        fetcher.waiting.begin(begin_ns)
-        samples: Sequence[Any]
-        if fetcher.iterable:
-            samples, bad, position = fetcher.next_samples(epoch, 0)
-            return samples, bad, position
-        repeats = None if self._repeats is None else self._repeats.count(indices)
-        samples, bad, _ = fetcher.samples(indices, epoch, repeats)
-        return samples, bad, fetcher.position() if fetcher.stateful else None
 
 
 class _LoaderView:

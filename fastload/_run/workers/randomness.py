@@ -31,7 +31,7 @@ _TRANSFORM = 0x7472_616E  # ``batch_transform``
 _REPEAT_BITS = 40
 
 # States of Python's, NumPy's and torch's global generators.
-_State = tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], torch.Tensor]
+State = tuple[tuple[Any, ...], dict[str, Any] | tuple[Any, ...], torch.Tensor]
 
 
 def sample_seeds(
@@ -87,12 +87,12 @@ def seed_all(seed: int) -> None:
     np.random.seed(seed & 0xFFFFFFFF)
 
 
-def get() -> _State:
+def get() -> State:
     """The states of the three generators."""
     return random.getstate(), np.random.get_state(), torch.default_generator.get_state()
 
 
-def put(state: _State) -> None:
+def put(state: State) -> None:
     """Restore the states of the three generators."""
     random.setstate(state[0])
     np.random.set_state(state[1])

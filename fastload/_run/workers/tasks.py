@@ -7,13 +7,15 @@ turns tasks into outcomes, and ``TaskIterator.open`` turns outcomes into batches
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import itertools
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sized
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence, Sized
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch._utils import ExceptionWrapper
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -22,8 +24,13 @@ from ..._base.torch_loader import DataLoader
 from ..._base.trace import Clock
 from ...errors import InternalError
 from ..bad_samples.policy import BadSample
+from ..image_counts import Report
 from ..progress import Position
+from .deferral import Filler, start
 from .transport import Message, unpack
+
+if TYPE_CHECKING:
+    from ..._sources.deferred.batch import BatchDecoder
 
 _Item = TypeVar("_Item")
 
@@ -45,6 +52,8 @@ class Task:
         repeats: how often each index occurred before in the epoch; None: never.
         slot: shared memory for the batch, or None.
         idle: there is nothing to do; the task only passes the turn to the next worker.
+        again: batches of this worker to make again, one after the other: the first one without
+            deferring, from the generators' states before it, the others from where it ends.
     """
 
     number: int
@@ -53,6 +62,7 @@ class Task:
     repeats: list[int] | None = None
     slot: Slot | None = None
     idle: bool = False
+    again: tuple[Task, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +82,8 @@ class Outcome:
         empty: there is no batch: all samples were skipped, or there are no more.
         idle: the task was idle.
         clock: when the batch was made; None without a batch.
+        report: what became of its images; None: none were deferred.
+        again: the outcomes of ``Task.again``.
     """
 
     task: int
@@ -86,12 +98,19 @@ class Outcome:
     empty: bool = False
     idle: bool = False
     clock: Clock | None = None
+    report: Report | None = None
+    again: tuple[Outcome, ...] = ()
 
     def pin_memory(self) -> Outcome:
         """The outcome with its batch in pinned memory. torch calls this on its pinning thread."""
         tasks = _open_tasks.get(self.task)
+        if self.again:
+            again = tuple(outcome.pin_memory() for outcome in self.again)
+            return dataclasses.replace(self, again=again)
         if self.error is not None or self.empty or tasks is None:
             return self
+        if not tasks.complete(self):
+            return self  # the consumer has it made again
         batch = pin_memory(tasks.open(self))  # type: ignore[no-untyped-call]
         return dataclasses.replace(self, message=None, batch=batch)
 
@@ -114,15 +133,23 @@ class Tasks:
         ring: slabs for the batches, or None.
         repeats: whether to count how often each index occurs in an epoch.
         keep: keep the tasks in ``TaskIterator.kept`` until they are taken out.
+        decoder: fills tensors that workers recorded; None: they record nothing.
     """
 
     def __init__(
-        self, sized: object, ring: SharedRing | None, *, repeats: bool, keep: bool = False
+        self,
+        sized: object,
+        ring: SharedRing | None,
+        *,
+        repeats: bool,
+        keep: bool = False,
+        decoder: BatchDecoder | None = None,
     ) -> None:
         self._sized = sized
         self._ring = ring
         self._repeats = repeats
         self._keep = keep
+        self._decoder = decoder
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = self._idle = 0
         self.current: TaskIterator | None = None
@@ -148,6 +175,7 @@ class Tasks:
             self._ring,
             self._repeats,
             self._keep,
+            self._decoder,
         )
         return self.current
 
@@ -164,6 +192,15 @@ class OutcomeLoader:
     tasks: Tasks
 
 
+@dataclasses.dataclass(frozen=True)
+class _Begun:
+    """A batch that arrived. Complete when all of ``fillers`` are."""
+
+    message: Message
+    batch: Any
+    fillers: list[Filler]
+
+
 class TaskIterator(Iterator[Task]):
     """The tasks of one epoch, and the slabs that are reserved for them."""
 
@@ -176,6 +213,7 @@ class TaskIterator(Iterator[Task]):
         ring: SharedRing | None,
         repeats: bool,
         keep: bool,
+        decoder: BatchDecoder | None = None,
     ) -> None:
         self._order = order
         self._epoch = epoch
@@ -189,6 +227,13 @@ class TaskIterator(Iterator[Task]):
         self._inserted: collections.deque[Task] = collections.deque()
         self.kept: dict[int, Task] = {}
         """Tasks by number, if they are to be kept."""
+        self._decoder = decoder
+        self._begun: dict[int, _Begun] = {}
+        self.given: dict[int, Task] = {}
+        """Where workers record: tasks by the order in which they were given, until ``forget``."""
+        self._count_given = 0
+        self.paused = False
+        """Whether to give no task for the moment."""
 
     @property
     def counts(self) -> bool:
@@ -211,15 +256,37 @@ class TaskIterator(Iterator[Task]):
 
     def __next__(self) -> Task:
         self._skip_items()
-        if self._stopped:
+        if self._stopped or self.paused:
             raise StopIteration
         if self._idle:
             self._idle -= 1
-            return Task(next(_numbers), None, self._epoch, idle=True)
+            return self._give(Task(next(_numbers), None, self._epoch, idle=True))
         if self._inserted:
-            return self._inserted.popleft()
+            return self._give(self._inserted.popleft())
         indices = next(self._order)
-        return self._task(indices, self._count(indices))
+        return self._give(self._task(indices, self._count(indices)))
+
+    @property
+    def records(self) -> bool:
+        """Whether workers record images, which are made in this process."""
+        return self._decoder is not None
+
+    def _give(self, task: Task) -> Task:
+        if self._decoder is not None:
+            self.given[self._count_given] = task
+            self._count_given += 1
+        return task
+
+    def request_again(self, tasks: Sequence[Task]) -> tuple[int, Task]:
+        """A task that has ``tasks`` made again, and its place in the order of tasks."""
+        for task in tasks:
+            self._begun.pop(task.number, None)
+            _open_tasks[task.number] = self
+        # Without slabs: their first outcomes may still be written there.
+        again = tuple(dataclasses.replace(task, slot=None) for task in tasks)
+        task = self._give(Task(next(_numbers), None, self._epoch, again=again))
+        _open_tasks[task.number] = self
+        return self._count_given - 1, task
 
     def insert(self, indices: list[Any], repeats: list[int] | None) -> int:
         """Make this the next task; return its number."""
@@ -227,10 +294,19 @@ class TaskIterator(Iterator[Task]):
         self._inserted.append(task)
         return task.number
 
+    def replaced(self, outcome: Outcome) -> None:
+        """Free the slab of ``outcome``, which arrived after it was asked for again."""
+        if outcome.message is not None:
+            self._reserved.pop(outcome.task, None)
+
     def discard(self, outcome: Outcome) -> None:
         """Free the slab of ``outcome``, whose batch is not wanted."""
-        _open_tasks.pop(outcome.task, None)
-        self._reserved.pop(outcome.task, None)
+        self._discard(outcome.task)
+
+    def _discard(self, number: int) -> None:
+        _open_tasks.pop(number, None)
+        self._reserved.pop(number, None)
+        self._begun.pop(number, None)
 
     def _task(self, indices: Any, repeats: list[int] | None) -> Task:
         number = next(_numbers)
@@ -245,21 +321,68 @@ class TaskIterator(Iterator[Task]):
         return task
 
     def open(self, outcome: Outcome) -> Any:
-        """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more."""
+        """The batch of ``outcome``. Its slab is free when nothing refers to the batch any more.
+
+        Raises:
+            Damaged: an image that a worker recorded cannot be made.
+        """
         _open_tasks.pop(outcome.task, None)
-        memory = self._reserved.pop(outcome.task, None)
         if outcome.error is not None:
+            self._reserved.pop(outcome.task, None)
             error = _raised(outcome.error)
             try:
                 raise error
             finally:
                 del error  # its traceback refers to this frame
         if outcome.message is None:
+            self._reserved.pop(outcome.task, None)
             return outcome.batch
+        self.begin(outcome)
+        begun = self._begun[outcome.task]
+        for filler in begun.fillers:
+            filler.result()
+        del self._begun[outcome.task]
+        return begun.batch
+
+    def begin(self, outcome: Outcome) -> None:
+        """Start to fill what a worker recorded, before the batch is asked for."""
+        if outcome.message is None:
+            return
+        known = self._begun.get(outcome.task)
+        if known is not None and known.message is outcome.message:
+            return
         assert self._ring is not None, "only worker processes send messages, and they have a ring"
+        memory = self._reserved.pop(outcome.task, None)
         self._ring.wanted(outcome.message.nbytes)
         self._ring.left |= outcome.message.unplaced > 0
-        return unpack(outcome.message, memory, copy=self._ring.crowded)
+        fillers: list[Filler] = []
+
+        def fill(*facts: Any) -> torch.Tensor:
+            assert self._decoder is not None, "workers record only where this process can decode"
+            filler = start(self._decoder, *facts)
+            fillers.append(filler)
+            return filler.tensor
+
+        together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._decoder is not None and outcome.message.recorded > 1:
+            together = self._decoder.together()
+        with together:
+            batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
+        self._begun[outcome.task] = _Begun(outcome.message, batch, fillers)
+
+    def complete(self, outcome: Outcome) -> bool:
+        """Wait for what is being filled; False: an image is damaged."""
+        if outcome.message is None or not outcome.message.recorded:
+            return True
+        from ..._sources.deferred.batch import Damaged
+
+        self.begin(outcome)
+        try:
+            for filler in self._begun[outcome.task].fillers:
+                filler.result()
+        except Damaged:
+            return False
+        return True
 
     def _count(self, indices: Any) -> list[int] | None:
         return None if self._repeats is None else self._repeats.count(indices)

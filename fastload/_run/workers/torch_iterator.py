@@ -18,10 +18,17 @@ class TorchWorkersIterator(Protocol):
     _rcvd_idx: int  # number of the task whose result is returned next
     _task_info: dict[int, tuple[Any, ...]]  # (worker,), or (worker, data) if it came early
     _data_queue: queue.Queue[Any]
+    _index_queues: Sequence[queue.Queue[Any]]
+    _tasks_outstanding: int
+    _workers_num_tasks: list[int]  # from torch 2.6 on
+    _pin_memory: bool
     _shutdown: bool
 
     def _try_put_index(self) -> None:
         """Give the next task to a worker."""
+
+    def _try_get_data(self, timeout: float) -> tuple[bool, Any]:
+        """Whether a result is there, and (number of its task, result). Raises for dead workers."""
 
 
 def has_workers(iterator: object) -> TypeGuard[TorchWorkersIterator]:

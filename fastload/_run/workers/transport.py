@@ -8,6 +8,9 @@ Some tensors cannot be placed in a slab: those on a device, sparse ones, subclas
 require gradients, those with gaps in memory, or larger than the room left. They are sent in torch's
 way inside the same message, as is everything if the worker has no access to the slab. A batch may
 be anything that can be pickled.
+
+A deferred tensor (``deferral.py``) is sent as what was recorded, some hundred bytes for an image;
+bytes that came from no file are placed in the slab. The other process fills the tensor.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ import os
 import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -30,6 +33,10 @@ import torch
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
 from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
+from .deferral import Row, Shape, parts_of
+
+if TYPE_CHECKING:
+    from ..._sources.deferred.recording import Opened, Operation
 
 _ALIGNMENT = 64  # bytes; a cache line, enough for any dtype
 
@@ -53,6 +60,41 @@ _dtype = operator.attrgetter("dtype")
 # A tensor in a slab: byte offset, shape, strides in elements, dtype.
 _Place = tuple[int, tuple[int, ...], tuple[int, ...], torch.dtype]
 
+_OpenedFields = tuple[Any, ...]  # of an Opened; in the place of its data, a position in ``tensors``
+_RecordedRow: TypeAlias = "tuple[int, tuple[Operation, ...], tuple[int, int], str]"
+
+
+class _Content(NamedTuple):
+    """A deferred tensor, as it is sent.
+
+    Attributes:
+        facts: kind, shape, strides and dtype, as ``deferral.start`` takes them.
+        rows: pickled: what was opened that this message has not had yet, as tuples of fields; and
+            the rows: for a recording the number of what was opened in this message, operations,
+            size and mode; for a tensor that is made already its position in ``tensors``.
+        tensors: those tensors, and bytes that came from no file.
+    """
+
+    facts: tuple[type[torch.Tensor], Shape, Shape, torch.dtype]
+    rows: bytes
+    tensors: list[torch.Tensor]
+
+
+class _Recorded(NamedTuple):
+    """The place of a deferred tensor in a message.
+
+    Attributes:
+        number: its own in this message.
+        content: None: it came before in this message.
+    """
+
+    number: int
+    content: _Content | None
+
+
+Fill: TypeAlias = Callable[..., torch.Tensor]
+"""Called like ``deferral.start`` without its decoder; returns a tensor that is complete later."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Message:
@@ -64,6 +106,7 @@ class Message:
         placed: number of tensors in the slab.
         unplaced: number of tensors that cannot be placed in any slab.
         inline: takes the place of the slab if there was none.
+        recorded: number of deferred tensors.
     """
 
     data: bytes
@@ -71,18 +114,26 @@ class Message:
     placed: int
     unplaced: int
     inline: bytes | None = None
+    recorded: int = 0
 
 
 class Packer:
     """Packs one batch into ``memory`` (uint8, 1-D), or into its message if that is None."""
 
     def __init__(self, memory: np.ndarray | None) -> None:
+        self._given = memory
         self._slab = memory is not None
         self._memory = _inline() if memory is None else memory
         self._end = 0
         self._nbytes = 0
         self._unplaced = 0
         self._places: dict[int, tuple[torch.Tensor, _Place]] = {}
+        self._recorded: dict[int, _Recorded] = {}
+        self._opened: dict[int, tuple[int, Opened]] = {}
+
+    def another(self) -> Packer:
+        """One for the same memory, to pack the batch anew."""
+        return Packer(self._given)
 
     def collate(self, samples: Sequence[Any]) -> Any:
         """torch's default_collate, with the tensors stacked in the slab."""
@@ -91,10 +142,64 @@ class Packer:
     def pack(self, batch: Any) -> Message:
         """The message that carries ``batch``."""
         stream = io.BytesIO()
-        _BatchPickler(stream, self._place).dump(batch)
+        _BatchPickler(stream, self._in_place_of).dump(batch)
         inline = None if self._slab else self._memory[: self._end].tobytes()
-        placed = len(self._places)
-        return Message(stream.getvalue(), self._nbytes, placed, self._unplaced, inline)
+        return Message(
+            stream.getvalue(),
+            self._nbytes,
+            len(self._places),
+            self._unplaced,
+            inline,
+            len(self._recorded),
+        )
+
+    def _in_place_of(self, tensor: torch.Tensor) -> _Place | _Recorded | None:
+        """What is pickled in the place of ``tensor``; None: itself."""
+        if type(tensor) is torch.Tensor:
+            return self._place(tensor)
+        from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
+
+        if not isinstance(tensor, (DeferredBatch, DeferredTensor)):
+            return self._place(tensor)
+        known = self._recorded.get(id(tensor))
+        if known is not None:
+            return known._replace(content=None)
+        kind, shape, strides, dtype, rows = parts_of(tensor)
+        if rows is None:
+            return None  # it pickles as the real tensor
+        tensors: list[torch.Tensor] = []
+        opened: list[_OpenedFields] = []
+        sent = [self._row(row, opened, tensors) for row in rows]
+        # Pickled apart: this pickler would ask for a place of each small part.
+        data = pickle.dumps((opened, sent), pickle.HIGHEST_PROTOCOL)
+        content = _Content((kind, shape, strides, dtype), data, tensors)
+        found = self._recorded[id(tensor)] = _Recorded(len(self._recorded), content)
+        return found
+
+    def _row(
+        self, row: Row, opened: list[_OpenedFields], tensors: list[torch.Tensor]
+    ) -> int | _RecordedRow:
+        """A row as it is sent. What the core cannot make is made here, in this process."""
+        from ..._sources.deferred.lowering import may_lower
+        from ..._sources.deferred.replay import replay
+
+        if not isinstance(row, torch.Tensor) and not may_lower(row):
+            made = replay(row)
+            assert isinstance(made, torch.Tensor), "a row is a tensor"
+            row = made
+        if isinstance(row, torch.Tensor):
+            tensors.append(row)
+            return len(tensors) - 1
+        one = row.opened
+        known = self._opened.get(id(one))
+        if known is None:
+            data = None
+            if one.data is not None:
+                data = len(tensors)
+                tensors.append(torch.frombuffer(bytearray(one.data), dtype=torch.uint8))
+            opened.append((one.path, data, one.stamp, one.size, one.mode, one.format, one.library))
+            known = self._opened[id(one)] = len(self._opened), one
+        return known[0], row.operations, row.size, row.mode
 
     def _stack(
         self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None
@@ -173,11 +278,16 @@ def sweep() -> None:
             os.remove(name)
 
 
-def unpack(message: Message, memory: np.ndarray | None, *, copy: bool = False) -> Any:
-    """The batch in ``message``; its tensors keep ``memory`` alive, or are copies with ``copy``."""
+def unpack(
+    message: Message, memory: np.ndarray | None, *, copy: bool = False, fill: Fill | None = None
+) -> Any:
+    """The batch in ``message``; its tensors keep ``memory`` alive, or are copies with ``copy``.
+
+    ``fill`` starts to make what was recorded.
+    """
     if message.inline is not None:
         memory, copy = np.frombuffer(bytearray(message.inline), np.uint8), False
-    return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy).load()
+    return _BatchUnpickler(io.BytesIO(message.data), memory, copy=copy, fill=fill).load()
 
 
 def warm_collate(ring: SlabRing) -> Columns:
@@ -206,33 +316,65 @@ def warm_collate(ring: SlabRing) -> Columns:
 
 
 class _BatchPickler(ForkingPickler):
-    """Replaces tensors by the places that ``place`` returns; torch pickles the others."""
+    """Replaces tensors by what ``place`` returns; torch pickles the others."""
 
-    def __init__(self, stream: io.BytesIO, place: Callable[[torch.Tensor], _Place | None]) -> None:
+    def __init__(
+        self, stream: io.BytesIO, place: Callable[[torch.Tensor], _Place | _Recorded | None]
+    ) -> None:
         super().__init__(stream, pickle.HIGHEST_PROTOCOL)
         self._place = place
 
-    def persistent_id(self, value: object) -> _Place | None:
-        """The place of a tensor in the slab; None for a value that is pickled."""
+    def persistent_id(self, value: object) -> _Place | _Recorded | None:
+        """What a tensor is replaced by; None for a value that is pickled."""
         return self._place(value) if isinstance(value, torch.Tensor) else None
 
 
 class _BatchUnpickler(pickle.Unpickler):
     """Makes tensors over the slab. It reads only what a worker of this process has pickled."""
 
-    def __init__(self, stream: io.BytesIO, memory: np.ndarray | None, *, copy: bool) -> None:
+    def __init__(
+        self, stream: io.BytesIO, memory: np.ndarray | None, *, copy: bool, fill: Fill | None
+    ) -> None:
         super().__init__(stream)
         self._memory = memory
         self._copy = copy
+        self._fill = fill
         self._made: dict[_Place, torch.Tensor] = {}
+        self._filled: dict[int, torch.Tensor] = {}
+        self._opened: list[Opened] = []
 
-    def persistent_load(self, place: _Place) -> torch.Tensor:
+    def persistent_load(self, place: _Place | _Recorded) -> torch.Tensor:
         """The tensor at ``place``; the same place gives the same tensor object."""
+        if isinstance(place, _Recorded):
+            return self._recorded(place)
         if place not in self._made:
             assert self._memory is not None, "a worker wrote into a slab that it was not given"
             tensor = _tensor(self._memory, place)
             self._made[place] = tensor.clone() if self._copy else tensor
         return self._made[place]
+
+    def _recorded(self, recorded: _Recorded) -> torch.Tensor:
+        """A tensor that is being filled."""
+        if recorded.content is not None:
+            assert self._fill is not None, "only workers send what was recorded"
+            facts, data, tensors = recorded.content
+            self._filled[recorded.number] = self._fill(*facts, self._rows(data, tensors))
+        return self._filled[recorded.number]
+
+    def _rows(self, data: bytes, tensors: list[torch.Tensor]) -> list[Row]:
+        """The rows of a deferred tensor. Those of one image share what was opened, as they did."""
+        from ..._sources.deferred.recording import Opened, Recording
+
+        opened, rows = pickle.loads(data)  # noqa: S301 - of a worker of this process
+        for path, at, *others in opened:
+            # in the slab, which it keeps alive
+            content = None if at is None else tensors[at].numpy().data
+            self._opened.append(Opened(path, content, *others))
+        known = self._opened
+        return [
+            tensors[row] if isinstance(row, int) else Recording(known[row[0]], *row[1:])
+            for row in rows
+        ]
 
 
 def _tensor(memory: np.ndarray, place: _Place) -> torch.Tensor:

@@ -27,9 +27,11 @@ from ..._base.trace import Stamps
 from ...errors import UsageError
 from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
+from ..image_counts import ImageCounts
 from ..progress import Position, Progress
 from .background import Background
 from .fetch import Fetcher
+from .filled import Filled
 from .refilled import Refilled
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
 from .torch_iterator import TorchWorkersIterator, has_workers
@@ -50,6 +52,7 @@ class WorkerIterator(Iterator[Any]):
         number: number of the first batch, for ``refill``.
         lock: held by the thread while it makes a batch. A thread of an earlier iteration may still
             run, and the user's dataset must not be used by two threads.
+        images: counts what became of the images that were opened.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class WorkerIterator(Iterator[Any]):
         refill: Refill | None = None,
         number: int = 0,
         lock: threading.Lock | None = None,
+        images: ImageCounts | None = None,
     ) -> None:
         iterator = cast(OutcomeIterator, iter(inner))
         self._wrapped: OutcomeIterator = iterator
@@ -79,12 +83,15 @@ class WorkerIterator(Iterator[Any]):
             pinned = inner.pin_memory and torch.cuda.is_available()
             make = functools.partial(_make, self._fetcher, lock or threading.Lock(), pinned)
             self._wrapped = Background(self._tasks, make, ahead, self._wrapped)
+        elif self._tasks.records:
+            self._wrapped = Filled(self._wrapped, self._tasks)
         if refill is not None:
             self._wrapped = Refilled(self._wrapped, self._tasks, refill, number)
         self._refill = refill
         self._received = _counter(self._wrapped)
         self._progress = progress
         self._bad = bad
+        self._images = ImageCounts() if images is None else images
         self._stamps = stamps
         self._reported = reported
         self._yielded = self._samples = 0
@@ -100,6 +107,8 @@ class WorkerIterator(Iterator[Any]):
         while True:
             outcome = self._outcome(begin)
             self._count(outcome)
+            if outcome.report is not None:
+                self._images.add(outcome.report)
             if outcome.clock is not None:
                 self._stamps.worker(outcome.clock)
             batch = self._open(outcome)
@@ -117,7 +126,7 @@ class WorkerIterator(Iterator[Any]):
     def ready(self) -> bool:
         """As in BatchStream. With workers it may be True too early: another batch has arrived."""
         wrapped = self._wrapped
-        if isinstance(wrapped, Background):
+        if isinstance(wrapped, (Background, Filled)):
             return wrapped.ready()
         if not has_workers(wrapped):
             return True
@@ -127,6 +136,8 @@ class WorkerIterator(Iterator[Any]):
 
     def close(self) -> None:
         """End this epoch. Worker processes end with torch's iterator, unless they persist."""
+        if isinstance(self._wrapped, Filled):
+            self._wrapped.close()
         self._wrapped = _NoOutcomes()
 
     def start(self) -> None:

@@ -1,0 +1,70 @@
+"""ImageCounts: what became of the images that a user's Dataset opened in an epoch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .._sources.deferred.batch import Counts
+    from .._sources.deferred.thread_state import Cause
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What became of the images of one batch.
+
+    Attributes:
+        opened: how many were opened.
+        deferred: how many of its tensors were recorded to the end.
+        causes: what materialised others.
+        again: how often the batch was made again without deferring.
+    """
+
+    opened: int = 0
+    deferred: int = 0
+    causes: tuple[Cause, ...] = ()
+    again: int = 0
+
+
+class ImageCounts:
+    """The images of one epoch.
+
+    Attributes:
+        opened: images that were opened.
+        deferred: tensors that stayed deferred until their batch was made.
+        again: batches that were made again without deferring, because an image is damaged.
+        made: how deferred tensors were made.
+        causes: what materialised others: function, file and line -> how many, and nanoseconds.
+    """
+
+    def __init__(self) -> None:
+        self.opened = self.deferred = self.again = 0
+        self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._made: Counts | None = None
+
+    @property
+    def made(self) -> Counts:
+        """How deferred tensors were made in this process."""
+        if self._made is None:
+            from .._sources.deferred.batch import Counts
+
+            self._made = Counts()
+        return self._made
+
+    def add(self, report: Report) -> None:
+        """Count a batch."""
+        self.opened += report.opened
+        self.deferred += report.deferred
+        self.again += report.again
+        for cause in report.causes:
+            key = cause.function, cause.file, cause.line
+            count, ns = self.causes.get(key, (0, 0))
+            self.causes[key] = count + cause.count, ns + cause.ns
+
+    def replayed(self) -> dict[str, int]:
+        """Deferred tensors that Pillow and torch made, by the reason in words."""
+        return {} if self._made is None else self._made.reasons
+
+    def __reduce__(self) -> tuple[type[ImageCounts], tuple[()]]:
+        return ImageCounts, ()  # a copy in another process starts empty

@@ -1,0 +1,8 @@
+"""Deferred images: what a user's Dataset opens and transforms, decoded later, a batch at a time.
+
+``recording.py`` is the contract: what was opened, and what was asked of it. ``image.py`` and
+``tensor.py`` record while they pass for a PIL image and a tensor; ``operations.py`` is the table of
+what they record; ``hooks.py`` and ``openers.py`` put them in the place of what the user's code
+opens; ``replay.py`` makes one of them as Pillow and torch would have; ``batch.py`` has the core
+make many.
+"""

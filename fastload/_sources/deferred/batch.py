@@ -1,0 +1,519 @@
+"""BatchDecoder: recordings in, tensors out, made by the core, a batch at a time.
+
+How it runs
+    ``BatchDecoder.begin`` allocates a batch; ``Filling.add`` starts to fill some of its rows and
+    returns at once: what the core can do is submitted to its threads, group by group
+    (``lowering.py``). ``Filling.result`` waits. What the core cannot do, or declines when it sees
+    the file (CMYK, a warning of libjpeg), is replayed there with the libraries' own functions, and
+    so is what failed: the library decides what is an error.
+How it ends
+    success   ``result`` returns the batch, which belongs to the caller.
+    failure   ``result`` raises ``Damaged``: an image that was opened cannot be made any more. The
+              user's code would have seen that where it asked for pixels, so the caller makes the
+              batch again, eagerly.
+    cancel    ``cancel``, or dropping the last reference: no thread writes to the batch any more.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import dataclasses
+import functools
+import math
+import os
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import torch
+
+from ... import _native
+from ..._base.slabs import SlabRing
+from ..._engine.huffman_index import new_table
+from ..._engine.image_engine import BatchRequest
+from ..._engine.native import Kernel, shared_regions
+from ..._transforms.pixels.erasing import Erase
+from ..._transforms.plan import STORED, Plan, as_numpy
+from ...storage.base import ENCODED, Spans
+from . import lowering
+from .lowering import Group
+from .recording import Argument, Opened, Operation, Recording
+from .replay import replay
+
+if TYPE_CHECKING:
+    from ..._native import _core
+
+# Images whose entry points are remembered at a time. The table takes memory as it is used.
+_REMEMBERED: Final = 1 << 20
+
+_PROBES: Final = 4  # places where an image's entry points may be
+
+# From so many images on, those that are replayed are divided among threads: Pillow decodes and
+# resizes without the interpreter's lock.
+_MANY: Final = 3
+
+
+class Damaged(Exception):
+    """An image that was opened cannot be made. Handled where batches are made.
+
+    Attributes:
+        place: its row in the batch.
+    """
+
+    def __init__(self, message: str, place: int) -> None:
+        super().__init__(message)
+        self.place = place
+
+
+class EntryPoints:
+    """What the core remembers of the JPEGs that were opened: by path and stamp, or by their bytes.
+
+    Attributes:
+        table: the core's.
+    """
+
+    def __init__(self) -> None:
+        self.table = new_table(_REMEMBERED)
+        # Which image has each place. Equal tags are harmless: the core compares checksums of the
+        # file before it uses an entry point.
+        self._tags = np.zeros(_REMEMBERED, np.uint32)
+
+    def number(self, opened: Opened) -> int:
+        """The place of an image in the table; -1: there is none left for it."""
+        if opened.data is None:
+            found = hash((opened.path, opened.stamp))
+        else:
+            core = _native.load()
+            assert core is not None, "entry points are the core's"
+            found = hash((len(opened.data), core.crc32c(opened.data)))
+        tag = (found >> 32 & 0xFFFFFFFF) | 1
+        for probe in range(_PROBES):
+            place = (found + probe) & (_REMEMBERED - 1)
+            known = self._tags[place]
+            if known == tag:
+                return place
+            if not known:
+                self._tags[place] = tag
+                return place
+        return -1
+
+
+@functools.cache
+def _shared_points(process: int) -> EntryPoints:
+    return EntryPoints()
+
+
+def entry_points() -> EntryPoints:
+    """Those of this process, which all of its loaders share."""
+    return _shared_points(os.getpid())
+
+
+@dataclasses.dataclass
+class Counts:
+    """How the images of an epoch were made.
+
+    Attributes:
+        native: by the core.
+        replayed: with the libraries' own functions, because the core cannot or declined.
+        reasons: why, in words, and how many.
+    """
+
+    native: int = 0
+    replayed: int = 0
+    reasons: dict[str, int] = dataclasses.field(default_factory=dict)
+
+    def replay(self, why: str) -> None:
+        """Count one that was replayed."""
+        self.replayed += 1
+        self.reasons[why] = self.reasons.get(why, 0) + 1
+
+
+class BatchDecoder:
+    """Makes tensors of recordings.
+
+    Args:
+        threads: of the core that fill a batch, 0: the caller's, in ``Filling.result``.
+        ring: where batches are allocated.
+
+    Attributes:
+        counts: how images were made.
+        opened: whether the dataset that it decodes for has opened an image.
+        quiet: how many batches of it were looked at, for ``deferral.py``.
+    """
+
+    def __init__(self, threads: int, ring: SlabRing) -> None:
+        self.threads = threads
+        self.counts = Counts()
+        self.opened = False
+        self.quiet = 0
+        self._ring = ring
+        self._waiting: list[_GroupJob] | None = None
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Batches that are begun within it start at its end, and share the decoding of images.
+
+        Several views of one image are read once, and decoded once where that is less work.
+        """
+        waiting: list[_GroupJob] = []
+        before, self._waiting = self._waiting, waiting
+        try:
+            yield
+        finally:
+            self._waiting = before
+        same: dict[tuple[int, ...], list[_GroupJob]] = {}
+        for job in waiting:
+            same.setdefault(job.images, []).append(job)
+        for leader, *followers in same.values():
+            leader.start(self.threads, followers)
+
+    def _start(self, job: _GroupJob) -> None:
+        if self._waiting is None:
+            job.start(self.threads)
+        else:
+            self._waiting.append(job)
+
+    def begin(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype
+    ) -> Filling:
+        """A batch of ``shape`` (n, channels, h, w) that is to be filled.
+
+        Args:
+            shape: of the batch.
+            strides: in elements; without gaps.
+            dtype: of the batch.
+        """
+        if math.prod(shape) == 0:
+            return Filling(
+                self, torch.empty(shape, dtype=dtype, device="cpu"), np.empty(0, np.uint8)
+            )
+        return Filling(self, *self._ring.lease(shape, dtype, strides))
+
+
+class Filling:
+    """A batch that is being filled.
+
+    Attributes:
+        tensor: (n, channels, h, w). Complete after ``result``.
+    """
+
+    def __init__(self, decoder: BatchDecoder, images: torch.Tensor, memory: np.ndarray) -> None:
+        self.tensor = images
+        self._decoder = decoder
+        self._memory = memory
+        self._row_nbytes = images[0].numel() * images.element_size() if len(images) else 0
+        self._jobs: list[_GroupJob] = []
+        self._left: list[tuple[int, Recording, str]] = []
+        self._changed: list[int] = []
+        self._done = False
+        self._damaged: Damaged | None = None
+
+    def add(self, first: int, recordings: Sequence[Recording]) -> None:
+        """Start to fill the rows from ``first`` on."""
+        samples = [lowering.lower(recording) for recording in recordings]
+        for place, recording in enumerate(recordings):
+            if not unchanged(recording.opened):
+                samples[place] = None
+                self._changed.append(first + place)
+        for place, sample in enumerate(samples):
+            if sample is None:
+                self._leave(first + place, recordings[place], "")
+        _, channels, height, width = self.tensor.shape
+        rows_of_pixels = not self.tensor.is_contiguous()
+        for group in lowering.grouped(samples):
+            kernel = None
+            if group.size == (width, height) and group.first.channels == channels:
+                kernel = kernel_of(_key(group), self.tensor.dtype, rows_of_pixels)
+            if kernel is None:
+                for place in group.places:
+                    self._leave(first + place, recordings[place], "")
+                continue
+            job = _GroupJob(
+                kernel,
+                group,
+                [recordings[place] for place in group.places],
+                first,
+                self.tensor,
+                self._memory,
+                self._row_nbytes,
+            )
+            self._jobs.append(job)
+            self._decoder._start(job)
+
+    def put(self, row: int, tensor: torch.Tensor) -> None:
+        """Fill a row with what was made elsewhere."""
+        self.tensor[row].copy_(tensor)
+
+    def _leave(self, row: int, recording: Recording, why: str) -> None:
+        self._left.append((row, recording, why or in_words(recording)))
+
+    def result(self) -> torch.Tensor:
+        """The batch, when it is complete.
+
+        Raises:
+            Damaged: an image cannot be made.
+        """
+        if self._done:
+            return self.tensor
+        if self._damaged is None:
+            try:
+                self._finish()
+            except Damaged as damaged:
+                self._damaged = damaged
+        if self._damaged is not None:
+            raise self._damaged
+        self._done = True
+        return self.tensor
+
+    def _finish(self) -> None:
+        for job in self._jobs:
+            job.wait()
+        if self._changed:
+            raise Damaged("the file has changed since it was opened", self._changed[0])
+        counts = self._decoder.counts
+        while self._jobs:
+            job = self._jobs.pop()
+            declined = job.finish(self.tensor)
+            counts.native += len(job.recordings) - len(declined)
+            for i in declined:
+                self._leave(job.rows[i], job.recordings[i], job.why(i))
+        if self._left:
+            self._replay()
+
+    def _replay(self) -> None:
+        left, self._left = self._left, []
+
+        def one(part: tuple[int, Recording, str]) -> None:
+            row, recording, _ = part
+            try:
+                made = replay(recording)
+            except Exception as error:  # whatever the library raises for a damaged image
+                raise Damaged(f"{type(error).__name__}: {error}", row) from error
+            assert isinstance(made, torch.Tensor), "a row is a tensor"
+            self.tensor[row].copy_(made)
+
+        threads = min(self._decoder.threads, len(left))
+        if len(left) < _MANY or threads < 2:
+            for part in left:
+                one(part)
+        else:
+            with concurrent.futures.ThreadPoolExecutor(threads, "fastload-helper") as pool:
+                list(pool.map(one, left))
+        for _, _, why in left:
+            self._decoder.counts.replay(why)
+
+    def ready(self) -> bool:
+        """Whether ``result`` would not wait for the core."""
+        return all(job.done for job in self._jobs)
+
+    def cancel(self) -> None:
+        """Stop filling; no thread writes to the batch after this returns."""
+        for job in self._jobs:
+            job.cancel()
+
+
+class _GroupJob:
+    """The samples of one group, filled by one call of the core.
+
+    Attributes:
+        recordings, rows: the samples, and their rows in the batch.
+        images: identifies the images, in order.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        group: Group,
+        recordings: list[Recording],
+        first: int,
+        images: torch.Tensor,
+        memory: np.ndarray,
+        row_nbytes: int,
+    ) -> None:
+        self.recordings = recordings
+        self.rows = [first + place for place in group.places]
+        n = len(recordings)
+        # Straight into the batch where the rows follow each other.
+        start = self.rows[0]
+        self._scratch: torch.Tensor | None = None
+        if self.rows[-1] - start == n - 1:
+            into = memory[start * row_nbytes : (start + n) * row_nbytes]
+        else:
+            scratch = np.empty(n * row_nbytes, np.uint8)
+            self._scratch = (
+                torch.from_numpy(scratch)
+                .view(images.dtype)
+                .as_strided((n, *images.shape[1:]), images.stride())
+            )
+            into = scratch
+        core = _native.load()
+        assert core is not None, "there is no kernel without the core"
+        opened = [recording.opened for recording in recordings]
+        paths = [os.fsencode(one.path) if one.path is not None else b"" for one in opened]
+        in_memory = {
+            i: np.frombuffer(one.data, np.uint8)
+            for i, one in enumerate(opened)
+            if one.data is not None
+        }
+        mapped = np.zeros(n, np.uint8)
+        mapped[list(in_memory)] = 1
+        self._files: _core.Files = core.Files(
+            b"".join(paths),
+            np.cumsum([len(path) for path in paths], dtype=np.int64),
+            mapped,
+            None,
+            in_memory,
+        )
+        self.images = tuple(map(id, opened))
+        points = entry_points()
+        numbers = np.array([points.number(one) for one in opened], np.int64)
+        self._status = np.zeros(n, np.int32)
+        self._kernel = kernel
+        self._batch = BatchRequest(
+            records=numbers,
+            spans=Spans(
+                file=np.arange(n, dtype=np.int32),
+                offset=np.zeros(n, np.int64),
+                nbytes=np.array(
+                    [-1 if one.data is None else len(one.data) for one in opened], np.int64
+                ),
+            ),
+            kinds=np.full(n, ENCODED, np.uint8),
+            sizes=np.array([one.size for one in opened], np.int32),
+            checksums=None,
+            check=None,
+            geometry=group.geometry(),
+            params=group.params(),
+            images=images,
+            memory=into,
+            times=None,
+            cached=None,
+            cache_fill=None,
+        )
+        self._entries = points.table, numbers
+        self._job: _core.Job
+        self._end: Callable[[], object] = self._files.close
+
+    def start(self, threads: int, followers: Sequence[_GroupJob] = ()) -> None:
+        """Start to fill these samples, and those of ``followers``: other views of the same images.
+
+        The jobs of the followers end with this one.
+        """
+        views = None
+        if followers:
+            batches = [self._batch, *(follower._batch for follower in followers)]
+            jobs = [follower._submit(threads, begin=False) for follower in followers]
+            views = jobs, shared_regions(batches)
+        self._job = self._submit(threads, views=views)
+        for one in (self, *followers):
+            one._job = self._job
+            one._end = weakref.finalize(one, _end, self._job, one._files)
+
+    def _submit(self, threads: int, **how: Any) -> _core.Job:
+        return self._kernel.submit(
+            self._files,
+            self._batch,
+            self._status,
+            np.zeros(len(self.rows), np.int32),
+            threads=threads,
+            entries=self._entries,
+            **how,
+        )
+
+    @property
+    def done(self) -> bool:
+        return self._job.done
+
+    def wait(self) -> None:
+        self._job.wait()
+
+    def finish(self, images: torch.Tensor) -> list[int]:
+        """Copy what is not in its place yet; return the samples that the core did not make."""
+        self._end()
+        if self._scratch is not None:
+            images[self.rows] = self._scratch
+            self._scratch = None
+        declined: list[int] = np.flatnonzero(self._status).tolist()
+        return declined
+
+    def why(self, i: int) -> str:
+        """Why the core did not make sample ``i``."""
+        if self._status[i] == _native.UNSUPPORTED:
+            return "JPEGs that the core leaves to Pillow"
+        return "files that the core found damaged"
+
+    def cancel(self) -> None:
+        self._end()
+
+
+def _end(job: _core.Job, files: _core.Files) -> None:
+    job.cancel()
+    files.close()
+
+
+def unchanged(opened: Opened) -> bool:
+    """Whether the file is still the one that was opened; what came from memory is."""
+    if opened.stamp is None or opened.path is None:
+        return True
+    try:
+        now = os.stat(opened.path)
+    except OSError:
+        return False
+    return (now.st_mtime_ns, now.st_size, now.st_ino) == opened.stamp
+
+
+def in_words(recording: Recording) -> str:
+    """Why the core cannot do ``recording``, for ``explain()``."""
+    opened = recording.opened
+    if opened.library != "pillow":
+        return f"images decoded by {opened.library}"
+    if opened.mode not in lowering.DECODED.get(opened.format, ()):
+        return f"{opened.format} images of mode {opened.mode}"
+    return "operations: " + ", ".join(dict.fromkeys(name for name, *_ in recording.operations))
+
+
+# --- kernels --------------------------------------------------------------------------------------
+
+_Key = tuple[int, tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
+
+
+def _key(group: Group) -> _Key:
+    first = group.first
+    return (
+        group.filter, group.fill, first.channels, first.mode, first.table, tuple(group.values)
+    )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=128)
+def kernel_of(key: _Key, dtype: torch.dtype, rows_of_pixels: bool) -> Kernel | None:
+    """The core's kernel for a group; None: the core cannot give what the operations give."""
+    if _native.load() is None:
+        return None
+    filter, fill, channels, mode, operations, values = key
+    table = lowering.table_of(mode, operations, replay)
+    if table.dtype != dtype or dtype not in STORED or table.shape[0] != channels:
+        return None
+    same = dtype == torch.uint8 and bool((table == torch.arange(256, device="cpu")).all())
+    lut = None if same else as_numpy(table.expand(3, 256))
+    erasing = []
+    for value in values:
+        stored = _stored(value, dtype, channels)
+        if stored is None:
+            return None
+        erasing.append(Erase(1.0, (0, 0), (1, 1), stored))
+    plan = Plan(
+        filter=filter, fill=fill, lut=lut, dtype=dtype, channels=channels, erasing=tuple(erasing)
+    )
+    return Kernel(plan, channels_last=rows_of_pixels)
+
+
+def _stored(value: Argument, dtype: torch.dtype, channels: int) -> np.ndarray | None:
+    """An erased rectangle's values, (3, 1), as the output is stored; None: the core cannot."""
+    given = value if isinstance(value, tuple) else (value,)
+    if len(given) not in (1, channels) or not all(isinstance(one, (int, float)) for one in given):
+        return None
+    return as_numpy(
+        torch.tensor(given, dtype=torch.float64, device="cpu").to(dtype).reshape(-1, 1).expand(3, 1)
+    )

@@ -1,0 +1,185 @@
+"""Headers of plain JPEG files, read faster than Pillow does.
+
+Only what Pillow is certain to open without a warning is accepted, and only size and mode are found
+out. Whatever else is in a header is Pillow's to read.
+
+Sources: JPEG, ITU-T T.81, annex B; Exif 2.32; Pillow's JpegImagePlugin.py for what it refuses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+HEAD = 2048  # bytes that are read first: tables and frame header of a file without thumbnail
+_MOST_SEGMENTS = 200
+# Quantization tables, frames, the scan, and applications whose segments Pillow takes apart.
+_LOOKED_INTO = frozenset({0xDB, 0xC0, 0xC1, 0xC2, 0xDA, 0xE0, 0xE1, 0xE2, 0xED, 0xEE})
+_MODES = {1: "L", 3: "RGB", 4: "CMYK"}
+_EXIF_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8}
+
+
+class Header(NamedTuple):
+    """What a header says.
+
+    Attributes:
+        size: width and height.
+        mode: Pillow's.
+        plain: nothing in it that ``getexif`` would find.
+        end: where Pillow stops reading: after the header of the first scan.
+    """
+
+    size: tuple[int, int]
+    mode: str
+    plain: bool
+    end: int
+
+
+def jpeg(read: Callable[[int, int], bytes]) -> Header | None:
+    """The header of a plain JPEG; None: let Pillow read it.
+
+    Args:
+        read: ``read(count, offset)`` gives the bytes that are there, fewer at the end of the file.
+    """
+    head, base, at = read(HEAD, 0), 0, 2
+    if head[:3] != b"\xff\xd8\xff":
+        return None
+    size: tuple[int, int] | None = None
+    mode, dpi, exif, plain = "", False, None, True
+    there = len(head)
+    for _ in range(_MOST_SEGMENTS):
+        # The segment begins at ``at``, and is all there, or all of it that matters.
+        if at + 4 > there:
+            base, at, head = base + at, 0, read(HEAD, base + at)
+            there = len(head)
+            if there < 4:
+                return None
+        if head[at] != 0xFF:
+            return None
+        marker, length = head[at + 1], head[at + 2] << 8 | head[at + 3]
+        if length < 2:
+            return None
+        needed = length + 2
+        if at + needed > there and marker in _LOOKED_INTO:
+            base, at, head = base + at, 0, read(needed + HEAD, base + at)
+            there = len(head)
+            if there < needed:
+                return None
+        body = at + 4
+        if marker == 0xC4 or marker == 0xDD or marker == 0xFE:
+            pass
+        elif marker == 0xDB:
+            left = length - 2
+            while left > 0:
+                table = 65 if head[body] < 16 else 129
+                left -= table
+                body += table
+            if left:
+                return None
+        elif marker == 0xE0:
+            if head[body : body + 4] == b"JFIF":
+                if length < 16:
+                    return None
+                dpi = dpi or head[body + 7] in (1, 2)
+        elif marker == 0xC0 or marker == 0xC1 or marker == 0xC2:
+            if length < 8:
+                return None
+            parts = head[body + 5]
+            if size is not None or head[body] != 8 or length != 8 + 3 * parts:
+                return None
+            if parts not in _MODES:
+                return None
+            size = head[body + 3] << 8 | head[body + 4], head[body + 1] << 8 | head[body + 2]
+            mode = _MODES[parts]
+        elif marker == 0xDA:
+            if size is None or size[0] == 0 or size[1] == 0:
+                return None
+            if exif is not None and not dpi and not exif_is_plain(exif):
+                return None  # Pillow looks for the resolution, and may warn of what it finds
+            return Header(size, mode, plain, base + at + needed)
+        elif marker == 0xE1:
+            plain = False
+            if head[body : body + 6] == b"Exif\0\0":
+                if exif is not None:
+                    return None
+                exif = head[body : body + length - 2]
+        elif marker == 0xE2:
+            start = head[body : body + 12]
+            if start[:4] == b"MPF\0" or (start == b"ICC_PROFILE\0" and length < 16):
+                return None
+        elif marker == 0xED:
+            segment = head[body : body + length - 2]
+            if segment.startswith(b"Photoshop 3.0\0") and not _photoshop_is_plain(segment):
+                return None
+        elif marker == 0xEE:
+            if head[body : body + 5] == b"Adobe" and length < 14:
+                return None
+        elif marker < 0xE0 or marker > 0xEF:
+            return None
+        at += needed
+    return None
+
+
+def _photoshop_is_plain(segment: bytes) -> bool:
+    """Whether Pillow gets through the resources in a segment, or stops where it may."""
+    at, end = 14, len(segment)
+    while segment[at : at + 4] == b"8BIM":
+        at += 6
+        if at > end:
+            return True
+        if at == end:
+            return False  # the length of the name
+        at += 1 + segment[at]
+        at += at & 1
+        if at + 4 > end:
+            return True
+        at += 4 + int.from_bytes(segment[at : at + 4], "big")
+        at += at & 1
+    return True
+
+
+def png_without_exif(data: bytes) -> bool:
+    """Whether no chunk of a whole PNG file has something that Pillow's ``getexif`` would find.
+
+    Source: PNG, third edition, sections 5.3 and 11.3.
+    """
+    at = 8
+    while at + 12 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind in (b"eXIf", b"tEXt", b"zTXt", b"iTXt"):
+            return False
+        if kind == b"IEND":
+            return True
+        at += 12 + length
+    return False
+
+
+def exif_is_plain(segment: bytes) -> bool:
+    """Whether Pillow reads an EXIF segment ("Exif" first) without a warning: every value in it.
+
+    Only the first directory is looked at, as Pillow does when it opens a file.
+    """
+    data = segment[6:]
+    order = {b"II*\0": "<", b"MM\0*": ">"}.get(data[:4])
+    if order is None or len(data) < 8:
+        return False
+    (at,) = struct.unpack_from(order + "L", data, 4)
+    if at + 2 > len(data):
+        return False
+    (count,) = struct.unpack_from(order + "H", data, at)
+    if at + 2 + 12 * count + 4 > len(data) or at < 8:
+        return False
+    entry = struct.Struct(order + "HHL4s")
+    for k in range(count):
+        tag, kind, values, inline = entry.unpack_from(data, at + 2 + 12 * k)
+        unit = _EXIF_SIZES.get(kind)
+        if unit is None:
+            return False
+        if tag in (0x011A, 0x011B, 0x0128) and values != 1:
+            return False
+        if unit * values > 4:
+            (offset,) = struct.unpack(order + "L", inline)
+            if offset + unit * values > len(data):
+                return False
+    return True

@@ -1,0 +1,483 @@
+"""Deferring: within it, on this thread, what is opened comes as deferred images.
+
+Functions of Pillow, torchvision and torch are redirected once, for the whole process, when a thread
+defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at the flag of
+its thread. The others look at what they are given: a deferred object, or anything else, which goes
+to the original at once. So a thread that does not defer sees only what it is handed.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import PIL.Image
+import PIL.ImageEnhance
+import PIL.ImageOps
+import torch
+import torch.utils.data._utils.collate as torch_collate
+import torchvision.transforms._functional_pil as pil_functional
+import torchvision.transforms.functional as functional
+import torchvision.transforms.v2.functional as functional_v2
+from torchvision import tv_tensors
+from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
+
+from .image import PLAIN, DeferredImage, fits, within_limit
+from .openers import opener
+from .operations import channels, dtype_name
+from .recording import Operation
+from .redirect import redirect
+from .tensor import (
+    DeferredTensor,
+    DeferredTVImage,
+    _Deferred,
+    _stack,
+    of_image,
+    pending,
+    plain,
+    record,
+    record_in_place,
+)
+from .thread_state import THREAD, Cause, cause, materialised
+
+__all__ = ["Cause", "deferring", "install", "materialised"]
+
+Function = Callable[..., Any]
+
+_BYTES = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
+_LOCK = threading.Lock()
+_INSTALLED: list[bool] = []
+
+
+class deferring:
+    """A context in which this thread's images are deferred. It may be entered within itself."""
+
+    def __enter__(self) -> None:
+        install()
+        self._before = THREAD.deferring
+        THREAD.deferring = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        THREAD.deferring = self._before
+        THREAD.decoded = None
+
+
+def install() -> None:
+    """Redirect the functions, once in this process. A forked child has it from its parent."""
+    if _INSTALLED:
+        return
+    with _LOCK:
+        if _INSTALLED:
+            return
+        for function, make in _REDIRECTED:
+            redirect(function, make)
+        for kernels, kinds, make in _KERNELS:
+            registry = _KERNEL_REGISTRY[kernels]
+            for kind, base in kinds:
+                registry[kind] = make(registry[base])
+        for function, registry in _KERNEL_REGISTRY.items():
+            image = registry.get(tv_tensors.Image)
+            if image is not None and not function.__name__.startswith("get_"):
+                registry.setdefault(DeferredTVImage, _on_real_images(function, image))
+        _INSTALLED.append(True)
+
+
+def _waiting(image: object) -> bool:
+    """Whether this is a deferred image that is not materialised."""
+    return type(image) is DeferredImage and image._real is None
+
+
+# Pillow. Each gets the original function and gives the new one.
+
+
+def _blend(original: Function) -> Function:
+    def blend(im1: Any, im2: Any, alpha: Any) -> Any:
+        if _waiting(im1) and _waiting(im2) and type(alpha) in (int, float):
+            name = _enhancement(im1, im2)
+            if name is not None:
+                new = im2._then((name, alpha))
+                new._info = None if im1._info is None else im1._copy_info()
+                return new
+        return original(im1, im2, alpha)
+
+    return blend
+
+
+_DEGENERATE: dict[tuple[Operation, ...], str] = {
+    (("black",),): "brightness",
+    (("mean_gray",),): "contrast",
+    (("convert", "L"), ("convert", "RGB")): "saturation",
+    (("filter", "SMOOTH"),): "sharpness",
+}
+
+
+def _enhancement(degenerate: DeferredImage, image: DeferredImage) -> str | None:
+    """Which of ImageEnhance's four blends these two; None: none of them."""
+    count = len(image._operations)
+    if degenerate._opened is not image._opened or image._mode not in PLAIN:
+        return None
+    if degenerate._mode != image._mode:
+        return None
+    if degenerate._operations[:count] != image._operations:
+        return None
+    tail = degenerate._operations[count:]
+    if not tail:
+        return "saturation" if image._mode == "L" else None
+    return _DEGENERATE.get(tail)
+
+
+def _enhancer(name: str) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def init(self: Any, image: Any) -> None:
+            if _waiting(image) and image._mode in PLAIN:
+                self.image = image
+                self.degenerate = image._then((name,))
+            else:
+                original(self, image)
+
+        return init
+
+    return make
+
+
+def _expand(original: Function) -> Function:
+    def expand(image: Any, border: Any = 0, fill: Any = 0) -> Any:
+        if _waiting(image) and image._mode in PLAIN:
+            sides = _sides(border)
+            if sides is not None and fits(image._mode, fill) and _keeps_no_color(image):
+                w, h = image._size
+                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                    return image._then(("expand", *sides, fill))
+        return original(image, border, fill)
+
+    return expand
+
+
+def _sides(border: Any) -> tuple[int, int, int, int] | None:
+    """Left, top, right and bottom, none of them negative."""
+    values = (border,) if type(border) is int else border
+    if (
+        type(values) is not tuple
+        or len(values) not in (1, 2, 4)
+        or (border is values and len(values) == 1)
+    ):
+        return None
+    if not all(type(v) is int and v >= 0 for v in values):
+        return None
+    if len(values) == 4:
+        return values[0], values[1], values[2], values[3]
+    return values[0], values[-1], values[0], values[-1]
+
+
+def _keeps_no_color(image: DeferredImage) -> bool:
+    """Whether there is no transparent colour, which some functions take over."""
+    return not image._transparent and (image._info is None or "transparency" not in image._info)
+
+
+def _pointwise(
+    name: str, *, numbers: int = 0, most: float | None = None
+) -> Callable[[Function], Function]:
+    """A function of ImageOps that is a table of 256 values for each band."""
+
+    def make(original: Function) -> Function:
+        def function(image: Any, *args: Any, **kwargs: Any) -> Any:
+            if _waiting(image) and image._mode in PLAIN and not kwargs and len(args) == numbers:
+                valid = (int,) if most is not None else (int, float)
+                if all(type(v) in valid and (most is None or 1 <= v <= most) for v in args):
+                    return image._then((name, *args))
+            return original(image, *args, **kwargs)
+
+        return function
+
+    return make
+
+
+# torchvision on images.
+
+
+def _pad(original: Function) -> Function:
+    def pad(img: Any, padding: Any, fill: Any = 0, padding_mode: Any = "constant") -> Any:
+        if (
+            _waiting(img)
+            and img._mode in PLAIN
+            and padding_mode in ("edge", "reflect", "symmetric")
+            and isinstance(padding, (int, tuple, list))
+        ):
+            values = padding if isinstance(padding, int) else tuple(padding)
+            if isinstance(values, tuple) and len(values) == 1:
+                values = values[0]
+            sides = _sides(values)
+            if sides is not None and (fill is None or isinstance(fill, (int, float, tuple, list))):
+                w, h = img._size
+                if within_limit(w + sides[0] + sides[2], h + sides[1] + sides[3]):
+                    return img._then(("pad", *sides, padding_mode))
+        return original(img, padding, fill, padding_mode)
+
+    return pad
+
+
+def _adjust_hue(original: Function) -> Function:
+    def adjust_hue(img: Any, hue_factor: Any) -> Any:
+        if _waiting(img) and img._mode == "RGB" and type(hue_factor) in (int, float):
+            if -0.5 <= hue_factor <= 0.5:
+                return img._then(("hue", hue_factor))
+        return original(img, hue_factor)
+
+    return adjust_hue
+
+
+def _adjust_gamma(original: Function) -> Function:
+    def adjust_gamma(img: Any, gamma: Any, gain: Any = 1.0) -> Any:
+        if _waiting(img) and img._mode in PLAIN and type(gamma) in (int, float):
+            if 0 < gamma <= 100 and type(gain) in (int, float) and 0 <= gain <= 1000:
+                if _keeps_no_color(img):
+                    return img._then(("gamma", gamma, gain))
+        return original(img, gamma, gain)
+
+    return adjust_gamma
+
+
+def _to_grayscale(original: Function) -> Function:
+    def to_grayscale(img: Any, num_output_channels: Any) -> Any:
+        if _waiting(img) and img._mode in PLAIN and num_output_channels == 3:
+            return img._then(("grayscale",))
+        return original(img, num_output_channels)
+
+    return to_grayscale
+
+
+def _gaussian_blur(v2: bool) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def gaussian_blur(img: Any, kernel_size: Any, sigma: Any = None) -> Any:
+            if _waiting(img) and img._mode in PLAIN:
+                found = _kernel(kernel_size, sigma)
+                w, h = img._size
+                if found is not None and found[0][0] // 2 < w and found[0][1] // 2 < h:
+                    return img._then(("kernel_blur", v2, *found))
+            return original(img, kernel_size, sigma)
+
+        return gaussian_blur
+
+    return make
+
+
+def _kernel(size: Any, sigma: Any) -> tuple[tuple[int, int], tuple[float, float]] | None:
+    """Kernel size and sigma in x and y, if torchvision takes them."""
+    sizes = (size, size) if type(size) is int else size
+    if not isinstance(sizes, (tuple, list)) or len(sizes) != 2:
+        return None
+    if not all(type(k) is int and k > 0 and k % 2 == 1 for k in sizes):
+        return None
+    if sigma is None:
+        sigma = [k * 0.15 + 0.35 for k in sizes]
+    sigmas = (sigma,) if type(sigma) in (int, float) else sigma
+    if not isinstance(sigmas, (tuple, list)) or len(sigmas) not in (1, 2):
+        return None
+    if not all(type(s) in (int, float) and s > 0 for s in sigmas):
+        return None
+    return (sizes[0], sizes[1]), (float(sigmas[0]), float(sigmas[-1]))
+
+
+# torchvision, from images to tensors, and on those.
+
+
+def _to_tensor(name: str) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def to_tensor(pic: Any) -> Any:
+            if (
+                _waiting(pic)
+                and pic._mode in _BYTES
+                and (name == "to_image" or torch.get_default_dtype() == torch.float32)
+            ):
+                pic._first_load()
+                if pic._real is None:
+                    return of_image(pic._opened, pic._operations, pic._size, pic._mode, name)
+            return original(pic)
+
+        return to_tensor
+
+    return make
+
+
+def _normalize(marked: bool) -> Callable[[Function], Function]:
+    def make(original: Function) -> Function:
+        def normalize(tensor: Any, mean: Any, std: Any, inplace: Any = False) -> Any:
+            # Of one pixel v2 changes the strides, which mean nothing there.
+            if pending(tensor) and not (marked and tensor._memory.size == (1, 1)):
+                memory = tensor._memory
+                operation = _normalization(mean, std, channels(memory.mode), memory.layout.dtype)
+                if operation is not None:
+                    if inplace:
+                        record_in_place(tensor, operation)
+                        if marked or not isinstance(tensor, DeferredTVImage):
+                            return tensor
+                        return DeferredTensor._of(memory)
+                    return record(tensor, operation, marked=marked)
+            return original(tensor, mean, std, inplace)
+
+        return normalize
+
+    return make
+
+
+def _normalization(mean: Any, std: Any, bands: int, dtype: torch.dtype) -> Operation | None:
+    try:
+        return _valid_normalization(_numbers(mean), _numbers(std), bands, dtype)
+    except TypeError:  # numbers that are not hashable are no plain ones
+        return None
+
+
+@functools.lru_cache(256)
+def _valid_normalization(
+    means: tuple[float, ...], stds: tuple[float, ...], bands: int, dtype: torch.dtype
+) -> Operation | None:
+    if not all(type(v) in (float, int) for v in (*means, *stds)):
+        return None
+    if not dtype.is_floating_point or {len(means), len(stds)} - {1, bands}:
+        return None
+    if bool((torch.tensor(stds, dtype=dtype) == 0).any()) or not all(stds):
+        return None
+    return "normalize", means, stds
+
+
+def _numbers(values: Any) -> tuple[float, ...]:
+    """What a sequence, an array or a tensor has in it; nothing where that is not certain."""
+    if type(values) is tuple:
+        return values
+    if type(values) is list:
+        return tuple(values)
+    if isinstance(values, torch.Tensor) and not isinstance(values, _Deferred):
+        plain_tensor = values.ndim == 1 and values.device.type == "cpu" and not values.requires_grad
+        return tuple(values.tolist()) if plain_tensor else ()
+    if isinstance(values, np.ndarray):
+        return tuple(values.tolist()) if values.ndim == 1 else ()
+    return (values,) if type(values) is float else ()
+
+
+def _convert_dtype(original: Function) -> Function:
+    def convert_image_dtype(image: Any, dtype: Any = torch.float) -> Any:
+        if type(image) is DeferredTensor and pending(image):
+            now = image._memory.layout.dtype
+            if now == dtype:
+                return image
+            if now == torch.uint8 and dtype in (torch.float32, torch.float16, torch.float64):
+                return record(image, ("convert_dtype", dtype_name(dtype)))
+        return original(image, dtype)
+
+    return convert_image_dtype
+
+
+def _to_dtype(original: Function) -> Function:
+    def to_dtype(image: Any, dtype: Any = torch.float, scale: Any = False) -> Any:
+        if pending(image):
+            now = image._memory.layout.dtype
+            if now == dtype:
+                # What torchvision's wrapper gives for a marked image is another object.
+                return image
+            if now == torch.uint8 or (not scale and now.is_floating_point):
+                if dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64):
+                    name = dtype_name(dtype)
+                    return record(image, ("to_dtype", name, bool(scale)), marked=True)
+        return original(image, dtype, scale)
+
+    return to_dtype
+
+
+def _erase(original: Function) -> Function:
+    def erase(img: Any, i: Any, j: Any, h: Any, w: Any, v: Any, inplace: Any = False) -> Any:
+        if pending(img):
+            values = _erased(img, i, j, h, w, v)
+            if values is not None:
+                operation: Operation = ("erase", i, j, h, w, values)
+                if inplace:
+                    return record_in_place(img, operation)
+                return record(img, operation, marked=True)
+        return original(img, i, j, h, w, v, inplace)
+
+    return erase
+
+
+def _on_real_images(function: Function, kernel: Function) -> Function:
+    """A kernel that is not recorded: it gets the real image, and makes others like that."""
+
+    def on_real_image(image: Any, *args: Any, **kwargs: Any) -> Any:
+        if not pending(image):
+            return kernel(image.materialise(), *args, **kwargs)
+        with cause(f"v2.functional.{function.__name__}"):
+            real = image.materialise()
+        return kernel(real, *args, **kwargs)
+
+    return on_real_image
+
+
+def _erased(
+    img: DeferredTensor, i: Any, j: Any, h: Any, w: Any, v: Any
+) -> tuple[float, ...] | None:
+    c, height, width = img.shape
+    if not all(type(n) is int for n in (i, j, h, w)):
+        return None
+    if not (0 <= i and 0 <= j and 0 < h and 0 < w and i + h <= height and j + w <= width):
+        return None
+    if not isinstance(v, torch.Tensor) or isinstance(v, _Deferred) or v.device.type != "cpu":
+        return None
+    if v.dtype not in (torch.float32, torch.uint8) or tuple(v.shape) not in ((1, 1, 1), (c, 1, 1)):
+        return None
+    return tuple(v.flatten().tolist())
+
+
+def _collate(original: Function) -> Function:
+    def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Any:
+        if any(isinstance(row, _Deferred) for row in batch):
+            stacked = _stack(batch)
+            if stacked is not NotImplemented:
+                return stacked
+            batch = [plain(row) for row in batch]
+        return original(batch, collate_fn_map=collate_fn_map)
+
+    return collate_tensor_fn
+
+
+_REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
+    (PIL.Image.open, opener),
+    (PIL.Image.blend, _blend),
+    (PIL.ImageEnhance.Brightness.__init__, _enhancer("black")),
+    (PIL.ImageEnhance.Contrast.__init__, _enhancer("mean_gray")),
+    (PIL.ImageOps.expand, _expand),
+    (PIL.ImageOps.invert, _pointwise("invert")),
+    (PIL.ImageOps.solarize, _pointwise("solarize", numbers=1)),
+    (PIL.ImageOps.posterize, _pointwise("posterize", numbers=1, most=8)),
+    (PIL.ImageOps.equalize, _pointwise("equalize")),
+    (PIL.ImageOps.autocontrast, _pointwise("autocontrast")),
+    (pil_functional.pad, _pad),
+    (pil_functional.adjust_hue, _adjust_hue),
+    (pil_functional.adjust_gamma, _adjust_gamma),
+    (pil_functional.to_grayscale, _to_grayscale),
+    (functional.gaussian_blur, _gaussian_blur(v2=False)),
+    (functional.to_tensor, _to_tensor("to_tensor")),
+    (functional.pil_to_tensor, _to_tensor("to_image")),
+    (functional.normalize, _normalize(marked=False)),
+    (functional.convert_image_dtype, _convert_dtype),
+    (functional.erase, _erase),
+    (torch_collate.collate_tensor_fn, _collate),
+]
+
+# v2 finds its functions by the type of what they are given, so ours are found by our types.
+_TENSORS: list[tuple[type, type]] = [
+    (DeferredTensor, torch.Tensor),
+    (DeferredTVImage, tv_tensors.Image),
+]
+_KERNELS: list[tuple[Function, list[tuple[type, type]], Callable[[Function], Function]]] = [
+    (functional_v2.normalize, _TENSORS, _normalize(marked=True)),
+    (functional_v2.to_dtype, _TENSORS, _to_dtype),
+    (functional_v2.erase, _TENSORS, _erase),
+    (functional_v2.gaussian_blur, [(DeferredImage, PIL.Image.Image)], _gaussian_blur(v2=True)),
+]

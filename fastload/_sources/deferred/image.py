@@ -1,0 +1,704 @@
+"""DeferredImage: a PIL image without pixels, which knows what was opened and what was asked of it.
+
+It passes for what ``PIL.Image.open`` gives and for what comes of it. An operation of
+``operations.py`` gives a new deferred image. Whatever else is asked of it materialises it, and from
+then on everything is asked of the real image.
+
+Note [Errors of the body]
+    Pillow decodes at the first operation, and raises there if the body is damaged. A deferred image
+    cannot know. Who makes the pixels later (a batch) has to run the user's code again without
+    deferring, so that the user's own ``except`` sees what it would have seen.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias, cast
+
+import PIL.Image
+import PIL.ImageFilter
+from PIL.Image import Image
+from PIL.ImageFile import ImageFile
+
+from . import headers
+from .operations import IMAGE_OPERATIONS
+from .recording import Argument, Opened, Operation, Recording
+from .replay import encoded, reopen, replay
+from .thread_state import cause
+
+Info: TypeAlias = "dict[str | tuple[int, int], Any]"
+
+# What is recorded, by mode. The others materialise.
+CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
+PLAIN = frozenset({"L", "RGB"})
+
+SETTLED = frozenset({"JPEG", "BMP"})
+"""Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
+
+_RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
+_WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
+_TRANSPOSED: dict[int, tuple[Operation, ...]] = {
+    PIL.Image.Transpose.FLIP_LEFT_RIGHT: (("flip", False),),
+    PIL.Image.Transpose.FLIP_TOP_BOTTOM: (("flip", True),),
+    PIL.Image.Transpose.ROTATE_90: (("rot90", 1),),
+    PIL.Image.Transpose.ROTATE_180: (("rot90", 2),),
+    PIL.Image.Transpose.ROTATE_270: (("rot90", 3),),
+    # At the main diagonal, and at the other one.
+    PIL.Image.Transpose.TRANSPOSE: (("rot90", 1), ("flip", True)),
+    PIL.Image.Transpose.TRANSVERSE: (("rot90", 1), ("flip", False)),
+}
+_KERNELS: dict[object, str] = {
+    getattr(PIL.ImageFilter, name): name
+    for name in ("BLUR", "CONTOUR", "DETAIL", "EDGE_ENHANCE", "EDGE_ENHANCE_MORE", "EMBOSS",
+                 "FIND_EDGES", "SHARPEN", "SMOOTH", "SMOOTH_MORE")
+}  # fmt: skip
+_COPY: tuple[Operation, ...] = (("copy",),)
+
+
+class DeferredImage(Image):
+    """An image that is not decoded yet.
+
+    Args:
+        recording: what it is.
+
+    Attributes:
+        recording: what it is, or None once it is materialised.
+    """
+
+    __hash__ = None  # type: ignore[assignment] # as PIL.Image.Image
+
+    # Set by openers.py for what the user's code opened, not for what comes of it.
+    filename: Any
+    _file: io.IOBase | None = None  # the user's own, where one was given
+    _class: type[ImageFile] | None = None
+    _plain_header = False  # there is no EXIF in the file
+    _transparent = False  # a colour or palette entry is
+
+    _real: Image | None = None
+    _head: ImageFile | None = None
+    _info: Info | None = None
+    _exif: Any = None
+    _loaded = False
+    _left = False
+
+    def __init__(self, recording: Recording) -> None:
+        # Not Image.__init__: what that sets are properties here.
+        self._opened: Opened = recording.opened
+        self._operations: tuple[Operation, ...] = recording.operations
+        self._size = recording.size
+        self._mode = recording.mode
+
+    # What it is.
+
+    @property
+    def recording(self) -> Recording | None:
+        """What it is; None once it is materialised."""
+        if self._real is not None:
+            return None
+        return Recording(self._opened, self._operations, self._size, self._mode)
+
+    def materialise(self) -> Image:
+        """The real PIL image: same mode, size, info and pixels. It is made once.
+
+        Raises:
+            FileChanged: its file changed since it was opened.
+            Whatever Pillow raises for a damaged body.
+        """
+        if self._real is None:
+            if self._operations:
+                real = cast(Image, replay(self.recording or self._never()))
+                if self._info is not None:
+                    real.info = self._info
+                if self._exif is not None:
+                    real._exif = self._exif
+            else:
+                real = self._header()
+                if self._left:
+                    real.__exit__(None, None, None)
+                elif not self._loaded and getattr(self._file, "closed", False):
+                    real.fp = cast(Any, self._file)  # Pillow could not read on, either
+            self._real = real
+            self._head = None
+        return self._real
+
+    @staticmethod
+    def _never() -> Recording:
+        raise AssertionError("an image that is not materialised has a recording")
+
+    def _made(self, function: str) -> Image:
+        """The real image, for ``function``, which is not recorded.
+
+        What was opened stays to be loaded by Pillow, so that it checks arguments first, as ever.
+        """
+        if self._real is not None:
+            return self._real
+        with cause(f"Image.{function}"):
+            return self.materialise()
+
+    def _header(self) -> ImageFile:
+        """What ``PIL.Image.open`` gives: the header read, the body not."""
+        assert not self._operations
+        if self._head is None:
+            head = reopen(self._opened)
+            head.filename = self.filename
+            if self._info is not None:
+                head.info = self._info
+            self._info = head.info
+            self._head = head
+        return self._head
+
+    def _first_load(self) -> None:
+        """What loading does to the user's file, and fails at when that is closed."""
+        if self._loaded:
+            return
+        if not self._operations:
+            file = self._file
+            if self._left or getattr(file, "closed", False):
+                self.materialise().load()  # which raises
+            elif file is not None:
+                file.seek(0, io.SEEK_END)  # Pillow reads blocks, to the end of all but odd files
+        self._loaded = True
+
+    def _then(self, *operations: Operation) -> DeferredImage:
+        """A new image: this one after these operations."""
+        if not self._loaded:
+            self._first_load()
+        if not operations and not self._operations:
+            operations = _COPY  # what comes of an image is no file any more
+        new = object.__new__(DeferredImage)
+        size, mode, keeps_info = self._size, self._mode, True
+        for operation in operations:
+            what = IMAGE_OPERATIONS[operation[0]]
+            if what.effect is not None:
+                size, mode = what.effect(size, mode, *operation[1:])
+            keeps_info = keeps_info and what.keeps_info
+        new._opened = self._opened
+        new._operations = self._operations + operations
+        new._size = size
+        new._mode = mode
+        new._loaded = True
+        if self._info is not None:
+            new._info = self._copy_info() if keeps_info else {}
+        elif self._plain_header:
+            new._plain_header = True
+        if self._transparent:
+            new._transparent = True
+        return new
+
+    # What Pillow keeps in attributes.
+
+    @property  # type: ignore[misc] # nobody assigns it
+    def __class__(self) -> type:
+        # isinstance(image, JpegImageFile) holds for what was opened, and not for what came of it.
+        return Image if self._class is None else self._class
+
+    @property
+    def mode(self) -> str:
+        """Pillow's mode."""
+        return self._mode
+
+    @property
+    def format(self) -> str | None:  # type: ignore[override]
+        """The file's format for what was opened; None for what came of it."""
+        if self._real is not None:
+            return self._real.format
+        return None if self._operations else self._opened.format
+
+    @property
+    def format_description(self) -> str | None:  # type: ignore[override]
+        """The same in words."""
+        if self._real is not None:
+            return self._real.format_description
+        return None if self._class is None else self._class.format_description
+
+    @property
+    def info(self) -> Info:
+        """What the header says, as Pillow gives it."""
+        if self._real is not None:
+            return self._real.info
+        if self._info is None:
+            self._info = self._find_info()
+        return self._info if self._real is None else self._real.info
+
+    @info.setter
+    def info(self, info: Info) -> None:
+        if self._real is not None:
+            self._real.info = info
+        self._info = info
+
+    def _find_info(self) -> Info:
+        if self._opened.format not in SETTLED:
+            if not self._operations and not self._loaded:
+                with cause("Image.info"):
+                    return self.materialise().info
+            real = self._made("info")
+            real.load()
+            return real.info
+        if not self._operations:
+            return self._header().info
+        if not all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations):
+            return {}
+        return dict(reopen(self._opened).info)
+
+    @property
+    def palette(self) -> Any:
+        """The palette, of images that have one."""
+        if self._mode in ("P", "PA"):
+            return (self._header() if not self._operations else self._made("palette")).palette
+        return None if self._real is None else self._real.palette
+
+    @palette.setter
+    def palette(self, palette: Any) -> None:
+        self._made("palette").palette = palette
+
+    @property
+    def readonly(self) -> int:
+        """Whether Pillow would copy the pixels before it writes to them."""
+        if self._real is not None or self._operations:
+            return self._made("readonly").readonly
+        return int(not self._loaded)
+
+    @readonly.setter
+    def readonly(self, readonly: int) -> None:
+        self._made("readonly").readonly = readonly
+
+    @property
+    def im(self) -> Any:
+        """Pillow's own image object."""
+        real = self._made("im")
+        if self._loaded:
+            real.load()
+        return real.im
+
+    @im.setter
+    def im(self, im: Any) -> None:
+        self._made("im").im = im
+        self._adopt()
+
+    @property
+    def _im(self) -> Any:
+        real = self._made("im")
+        if self._loaded:
+            real.load()
+        return real._im
+
+    @_im.setter
+    def _im(self, im: Any) -> None:
+        self._made("im")._im = im
+
+    def __getattr__(self, name: str) -> Any:
+        # What only some images have, such as a JPEG's quantization tables.
+        if not name.startswith("__"):
+            if self._real is not None:
+                return getattr(self._real, name)
+            if not self._operations:
+                return getattr(self._header(), name)
+        kind = self.__class__.__name__
+        raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+
+    def _adopt(self) -> None:
+        """Take over what an operation in place may have changed."""
+        real = self._real
+        if real is not None:
+            self._size = real.size
+            self._mode = real.mode
+
+    # What is recorded.
+
+    def copy(self) -> Image:
+        """A copy that shares nothing that can be written to."""
+        return self._then() if self._real is None else self._real.copy()
+
+    __copy__ = copy
+
+    def convert(
+        self,
+        mode: str | None = None,
+        matrix: Any = None,
+        dither: Any = None,
+        palette: Any = PIL.Image.Palette.WEB,
+        colors: int = 256,
+    ) -> Image:
+        """As Pillow's."""
+        if self._real is None and not matrix:
+            if mode == self._mode:
+                return self._then(("convert", mode))
+            if (
+                mode in CONVERTED_TO
+                and self._mode in CONVERTED_FROM
+                and (dither is None or dither == PIL.Image.Dither.FLOYDSTEINBERG)
+                and not self._transparent
+                and (self._info is None or "transparency" not in self._info)
+                and _converts(self._mode, mode)
+            ):
+                return self._then(("convert", mode))
+        return self._made("convert").convert(mode, matrix, dither, palette, colors)
+
+    def crop(self, box: Any = None) -> Image:
+        """As Pillow's."""
+        if self._real is None:
+            if box is None:
+                return self._then()
+            numbers = _integers(box)
+            if numbers is not None:
+                left, top, right, bottom = numbers
+                w, h = self._size
+                if 0 <= left < right <= w and 0 <= top < bottom <= h:
+                    if numbers == (0, 0, w, h):
+                        return self._then()
+                    return self._then(("crop", left, top, right - left, bottom - top))
+                if left < right and top < bottom and within_limit(right - left, bottom - top):
+                    return self._then(("window", left, top, right, bottom))
+        return self._made("crop").crop(box)
+
+    def resize(
+        self,
+        size: Any,
+        resample: Any = None,
+        box: Any = None,
+        reducing_gap: float | None = None,
+    ) -> Image:
+        """As Pillow's."""
+        if self._real is None and reducing_gap is None and self._mode in RESIZED:
+            if resample is None:
+                resample = PIL.Image.Resampling.BICUBIC
+            wanted = _size(size)
+            if wanted is not None and isinstance(resample, int) and resample in _RESAMPLING:
+                inner = None if box is None else _box_within(box, self._size)
+                whole = box is None or inner == (0, 0, *self._size)
+                if whole and wanted == self._size:
+                    return self._then()
+                if box is None:
+                    return self._then(("resize", *wanted, int(resample)))
+                if inner is not None:
+                    return self._then(("resize_box", *wanted, int(resample), inner))
+        return self._made("resize").resize(size, resample, box, reducing_gap)
+
+    def transpose(self, method: Any) -> Image:
+        """As Pillow's."""
+        if self._real is None and isinstance(method, int) and method in _TRANSPOSED:
+            return self._then(*_TRANSPOSED[method])
+        return self._made("transpose").transpose(method)
+
+    def rotate(self, angle: float, *args: Any, **kwargs: Any) -> Image:
+        """As Pillow's, which makes it of the other operations."""
+        if self._real is None and self._mode in PLAIN:
+            return Image.rotate(self, angle, *args, **kwargs)
+        return self._made("rotate").rotate(angle, *args, **kwargs)
+
+    def transform(
+        self,
+        size: Any,
+        method: Any,
+        data: Any = None,
+        resample: int = PIL.Image.Resampling.NEAREST,
+        fill: int = 1,
+        fillcolor: Any = None,
+    ) -> Image:
+        """As Pillow's."""
+        if (
+            self._real is None
+            and self._mode in PLAIN
+            and _method(method) is not None
+            # Pillow copies the info before it loads, which adds to that of some formats.
+            and (self._loaded or self._opened.format in SETTLED)
+        ):
+            name, count = _method(method) or ("", 0)
+            numbers = _floats(data, count)
+            wanted = _size(size)
+            if (
+                numbers is not None
+                and wanted is not None
+                and isinstance(resample, int)
+                and resample in _WARPING
+                and fits(self._mode, fillcolor)
+            ):
+                return self._then((name, *wanted, numbers, int(resample), fillcolor))
+        return self._made("transform").transform(size, method, data, resample, fill, fillcolor)
+
+    def filter(self, filter: Any) -> Image:
+        """As Pillow's."""
+        if self._real is None and self._mode in PLAIN:
+            kind = filter if isinstance(filter, type) else type(filter)
+            if kind in _KERNELS:
+                return self._then(("filter", _KERNELS[kind]))
+            if (
+                kind in (PIL.ImageFilter.GaussianBlur, PIL.ImageFilter.BoxBlur)
+                and kind is not filter
+            ):
+                radius = filter.radius
+                both = (radius, radius) if isinstance(radius, (int, float)) else radius
+                x_y = _floats(both, 2)
+                if x_y is not None and len(both) == 2 and min(x_y) >= 0:
+                    gaussian = kind is PIL.ImageFilter.GaussianBlur
+                    return self._then(("gaussian_blur" if gaussian else "box_blur", *x_y))
+        return self._made("filter").filter(filter)
+
+    # What neither records nor decodes.
+
+    def load(self) -> Any:
+        """Pillow's pixel access. It decodes when a pixel is asked for."""
+        if self._real is not None:
+            return self._real.load()
+        self._first_load()
+        return _Pixels(self) if self._real is None else self._real.load()
+
+    getbands = Image.getbands
+
+    def getexif(self) -> Any:
+        """As Pillow's."""
+        if self._real is not None:
+            return self._real.getexif()
+        if self._exif is None and self._info is None and self._without_exif():
+            self._exif = PIL.Image.Exif()
+            self._exif._loaded = True
+            return self._exif
+        if not self._operations:
+            if self._exif is None:
+                self._exif = self._header().getexif()
+            return self._exif
+        return Image.getexif(self)
+
+    def _without_exif(self) -> bool:
+        if not self._plain_header and self._opened.format == "PNG":
+            # Pillow would decode it, since EXIF may follow the pixels.
+            self._plain_header = headers.png_without_exif(encoded(self._opened))
+        return self._plain_header
+
+    def _reload_exif(self) -> None:
+        Image._reload_exif(self)
+
+    @property
+    def has_transparency_data(self) -> bool:
+        """As Pillow's."""
+        return bool(Image.has_transparency_data.fget(self))  # type: ignore[attr-defined]
+
+    def _copy_info(self) -> Info:
+        return {k: v.copy() if isinstance(v, list) else v for k, v in self.info.items()}
+
+    def tell(self) -> int:
+        """The frame: the first."""
+        return 0 if self._real is None else self._real.tell()
+
+    def __enter__(self) -> DeferredImage:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        if self._real is not None:
+            self._real.__exit__(*args)
+        elif not self._operations and not self._loaded:
+            self._left = True
+
+    def close(self) -> None:
+        """As Pillow's: nothing can be asked of it afterwards."""
+        if self._real is None and self._operations:
+            self._real = PIL.Image.new(self._mode, (1, 1))  # of which only the error is wanted
+        elif self._real is None:
+            self._real = self._head or _unread(self)
+        self._real.close()
+
+    # Operations in place that depend on whether the body was read.
+
+    def _loaded_if_it_was(self, function: str) -> Image:
+        if self._real is not None:
+            return self._real
+        real = self._made(function)
+        if self._loaded:
+            real.load()
+        return real
+
+    def draft(self, mode: str | None, size: Any) -> Any:
+        """As Pillow's."""
+        result = self._loaded_if_it_was("draft").draft(mode, size)
+        self._adopt()
+        return result
+
+    def verify(self) -> None:
+        """As Pillow's."""
+        self._loaded_if_it_was("verify").verify()
+
+    def seek(self, frame: int) -> None:
+        """As Pillow's. The first frame is where it is."""
+        if frame != 0 or self._real is not None:
+            self._loaded_if_it_was("seek").seek(frame)
+            self._adopt()
+
+    def thumbnail(self, *args: Any, **kwargs: Any) -> None:
+        """As Pillow's."""
+        with cause("Image.thumbnail"):
+            self._loaded_if_it_was("thumbnail").thumbnail(*args, **kwargs)
+        self._adopt()
+
+    # Copies of the object.
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self._made("__reduce__").__reduce_ex__(protocol)
+
+    def __repr__(self) -> str:
+        return Image.__repr__(self)
+
+
+class _Pixels:
+    """Pillow's PixelAccess of an image that is decoded when a pixel is asked for."""
+
+    def __init__(self, image: DeferredImage) -> None:
+        self._image = image
+
+    def _access(self) -> Any:
+        return self._image._made("load").load()
+
+    def __getitem__(self, xy: Any) -> Any:
+        return self._access()[xy]
+
+    def __setitem__(self, xy: Any, value: Any) -> None:
+        self._access()[xy] = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._access(), name)
+
+
+def _delegate(name: str) -> Callable[..., Any]:
+    @functools.wraps(getattr(Image, name))
+    def method(self: DeferredImage, *args: Any, **kwargs: Any) -> Any:
+        if self._real is not None:
+            result = getattr(self._real, name)(*args, **kwargs)
+        else:
+            with cause(f"Image.{name}"):
+                result = getattr(self.materialise(), name)(*args, **kwargs)
+        self._adopt()
+        return result
+
+    return method
+
+
+def _delegated(name: str) -> property:
+    def get(self: DeferredImage) -> Any:
+        if self._real is not None:
+            return getattr(self._real, name)
+        with cause(f"Image.{name}"):
+            return getattr(self.materialise(), name)
+
+    return property(get)
+
+
+def _complete(kind: type[DeferredImage]) -> None:
+    """Whatever else Pillow's class has, in this version of Pillow, is asked of the real image."""
+    sized = {"width", "height", "size", "__init__", "__module__", "__dict__", "__weakref__"}
+    for name, value in vars(Image).items():
+        if name in vars(kind) or name in sized or name.startswith("_Image__"):
+            continue
+        if isinstance(value, property):
+            setattr(kind, name, _delegated(name))
+        elif isinstance(value, type(_complete)):
+            setattr(kind, name, _delegate(name))
+
+
+_complete(DeferredImage)
+
+
+def _unread(image: DeferredImage) -> Image:
+    """An image of the same class, to be closed."""
+    try:
+        return reopen(image._opened)
+    except OSError:
+        return PIL.Image.new(image._mode, (1, 1))
+
+
+@functools.cache
+def _converts(old: str, new: str) -> bool:
+    """Whether Pillow converts between these modes."""
+    try:
+        PIL.Image.new(old, (1, 1)).convert(new)
+    except ValueError:
+        return False
+    return True
+
+
+def _integers(box: Any) -> tuple[int, int, int, int] | None:
+    """Four integers, rounded as ``Image.crop`` does; None if these are no plain numbers."""
+    if type(box) is not tuple and type(box) is not list:
+        return None
+    if len(box) != 4:
+        return None
+    a, b, c, d = box
+    if type(a) is int and type(b) is int and type(c) is int and type(d) is int:
+        return a, b, c, d
+    try:
+        if c < a or d < b:  # Pillow compares before it rounds
+            return None
+        left, top, right, bottom = (int(v) for v in map(round, box))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        return None
+    return left, top, right, bottom
+
+
+def _floats(values: Any, count: int) -> tuple[float, ...] | None:
+    """The first ``count`` values, if they are plain numbers."""
+    if not isinstance(values, (tuple, list)) or len(values) < count:
+        return None
+    found = tuple(values[:count])
+    return found if all(type(v) is float or type(v) is int for v in found) else None
+
+
+def _size(size: Any) -> tuple[int, int] | None:
+    """Width and height, if Pillow takes them: NumPy's integers, too."""
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
+        return None
+    w, h = size
+    if type(w) is not int or type(h) is not int:
+        try:
+            w, h = operator.index(w), operator.index(h)
+        except TypeError:
+            return None
+    return (w, h) if w > 0 and h > 0 else None
+
+
+def _box_within(box: Any, size: tuple[int, int]) -> tuple[float, ...] | None:
+    """The box, if Pillow's resize takes it: not empty, inside the image."""
+    if not isinstance(box, (tuple, list)) or len(box) != 4:
+        return None
+    found = _floats(box, 4)
+    if found is None:
+        return None
+    left, top, right, bottom = found
+    inside = 0 <= left < right <= size[0] and 0 <= top < bottom <= size[1]
+    return found if inside else None
+
+
+def _method(method: Any) -> tuple[str, int] | None:
+    """The operation that one of Pillow's transforms is, and how many numbers it takes."""
+    if isinstance(method, int):
+        if method == PIL.Image.Transform.AFFINE:
+            return "affine", 6
+        if method == PIL.Image.Transform.PERSPECTIVE:
+            return "perspective", 8
+    return None
+
+
+def fits(mode: str, color: Any) -> bool:
+    """Whether Pillow takes a colour for images of this mode."""
+    values = color if type(color) is tuple else (color,)
+    kinds = tuple(type(v) for v in values)
+    return _KINDS.issuperset(kinds) and _fits(mode, color, kinds)
+
+
+_KINDS = frozenset({int, float, str, type(None)})
+
+
+@functools.lru_cache(1024)
+def _fits(mode: str, color: Argument, kinds: tuple[type, ...]) -> bool:
+    try:
+        PIL.Image.new(mode, (1, 1), cast(Any, color))
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
+
+
+def within_limit(w: int, h: int) -> bool:
+    limit = PIL.Image.MAX_IMAGE_PIXELS
+    return limit is None or w * h <= limit

@@ -1,0 +1,550 @@
+"""Lowering: from a recording to what the core does, for one image or for many at once.
+
+A recording becomes stages: a crop-and-resize step (box, resize, window, mirror), operations on
+pixels, another such step, and so on; then a table of output values, and erased rectangles. That is
+the form of ``sample_params.SampleParams``, but with parameters that are known instead of drawn.
+
+Note [Groups]
+    One call of the core fills samples that agree in output size, table, filters and fills. What may
+    differ from sample to sample does not split a group: boxes, mirrors, which operations on pixels
+    there are and in which order, and whether a rectangle is erased. A sample with fewer stages than
+    others gets stages that do nothing. A filter that resizes nothing, and a fill where nothing is
+    padded, agree with any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from PIL import Image
+
+from ..._transforms.geometry.crop_geometry import Geometry
+from ..._transforms.pixels import operations as pixels
+from ..._transforms.sample_params import SampleParams
+from .recording import Argument, Opened, Operation, Recording
+
+if TYPE_CHECKING:
+    import torch
+
+Fill = tuple[int, int, int]
+
+Step = tuple[int, int, int, int, int, int, int, int, int, int, int]
+"""A crop-and-resize step: box (x, y, w, h), resized (w, h), window (x, y), flip, size (w, h)."""
+
+Slot = tuple[int, tuple[float, ...]]
+"""An operation on pixels: its code in ``pixels/operations.py``, and its values."""
+
+# What the core decodes with Pillow's bits, by format; it leaves single files of these to Pillow.
+DECODED: Final = {"JPEG": frozenset(("RGB", "L"))}
+
+# resample.h's numbers, by PIL.Image.Resampling.
+_FILTERS: Final = {0: 0, 1: 5, 2: 2, 3: 4, 4: 1, 5: 3}
+
+# Operations that give or change a tensor level by level, so that a table of 256 values says what
+# they do. "contiguous" only moves values.
+TABLED: Final = frozenset(
+    (
+        "to_tensor", "to_image", "to_dtype", "convert_dtype", "normalize",
+        "mul", "div", "add", "sub", "contiguous",
+    )
+)  # fmt: skip
+
+_LONGEST = 65_535  # pixels of a side that the core resizes
+_MOST_PIXELS = 1 << 28  # of an image between two stages
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Lowered:
+    """What the core does to one image.
+
+    Attributes:
+        steps: at least one.
+        slots: operations between the steps: one list fewer than steps.
+        filters: of each step; None: it resizes nothing.
+        fills: of each step; None: it pads nothing.
+        channels: of the result: 3, or 1 for gray.
+        mode: "RGB" or "L": Pillow's mode of the image that becomes a tensor.
+        table: the operations that ``TABLED`` names, which make the table.
+        erased: x, y, w, h of each rectangle.
+        values: what it is filled with, one value for each channel or for all.
+    """
+
+    steps: tuple[Step, ...]
+    slots: tuple[tuple[Slot, ...], ...]
+    filters: tuple[int | None, ...]
+    fills: tuple[Fill | None, ...]
+    channels: int
+    mode: str
+    table: tuple[Operation, ...]
+    erased: tuple[tuple[int, int, int, int], ...]
+    values: tuple[Argument, ...]
+
+
+class _Unsupported(Exception):
+    """The core cannot do this operation. Never leaves this module."""
+
+
+class _Stages:
+    """The stages of one image, while its operations are read in order.
+
+    The rules of composing are those of ``crop_geometry.Frame``; where an operation does not fit
+    the current step, another step begins.
+    """
+
+    __slots__ = (
+        "box_h", "box_w", "cut", "fill", "fills", "filter", "filters", "flip", "h", "left",
+        "outside", "resized_h", "resized_w", "slots", "steps", "top", "w", "x", "y",
+    )  # fmt: skip
+
+    def __init__(self, width: int, height: int) -> None:
+        self.steps: list[Step] = []
+        self.slots: list[list[Slot]] = []
+        self.filters: list[int | None] = []
+        self.fills: list[Fill | None] = []
+        self._begin(width, height)
+
+    def _begin(self, width: int, height: int) -> None:
+        self.x = self.y = self.left = self.top = self.flip = 0
+        self.w = self.box_w = self.resized_w = width
+        self.h = self.box_h = self.resized_h = height
+        self.cut = self.outside = False
+        self.filter: int | None = None
+        self.fill: Fill | None = None
+
+    def _untouched(self) -> bool:
+        return not (self.cut or self.outside or self.flip or self.filter is not None)
+
+    def end(self) -> None:
+        """End the current step; another one begins, with the image as it is now."""
+        if max(self.w, self.h, self.resized_w, self.resized_h) > _LONGEST:
+            raise _Unsupported
+        self.steps.append(
+            (self.x, self.y, self.box_w, self.box_h, self.resized_w, self.resized_h,
+             self.left, self.top, self.flip, self.w, self.h)
+        )  # fmt: skip
+        self.filters.append(self.filter)
+        self.fills.append(self.fill)
+
+    def _next(self) -> None:
+        self.end()
+        if self.w * self.h > _MOST_PIXELS:
+            raise _Unsupported
+        self.slots.append([])
+        self._begin(self.w, self.h)
+
+    def _settle(self) -> None:
+        """Make the window the box, so that the resized box is the whole image again."""
+        if self.flip or self.filter is not None or self.outside:
+            self._next()
+        elif self.cut:
+            self.x, self.y = self.x + self.left, self.y + self.top
+            self.box_w = self.resized_w = self.w
+            self.box_h = self.resized_h = self.h
+            self.left = self.top = 0
+            self.cut = False
+
+    def crop(self, x: int, y: int, w: int, h: int) -> None:
+        """Keep a box that lies inside the image."""
+        if (x, y, w, h) == (0, 0, self.w, self.h):
+            return
+        if x < 0 or y < 0 or w < 1 or h < 1 or x + w > self.w or y + h > self.h:
+            raise _Unsupported
+        if self.flip:
+            x = self.w - x - w
+        self.left += x
+        self.top += y
+        self.w, self.h = w, h
+        self.cut = True
+
+    def resize(self, w: int, h: int, filter: int) -> None:
+        """As Pillow, which copies an image that has the size already."""
+        if (w, h) == (self.w, self.h):
+            return
+        if w < 1 or h < 1:
+            raise _Unsupported
+        self._settle()
+        self.resized_w, self.resized_h = self.w, self.h = w, h
+        self.filter = _FILTERS[filter]
+
+    def pad(self, left: int, top: int, right: int, bottom: int, level: Fill) -> None:
+        """Add a border of ``level``."""
+        if min(left, top, right, bottom) < 0:
+            raise _Unsupported
+        if self.cut and (self.filter is not None or self.outside):
+            self._next()  # what was cut off must not come back
+        elif self.cut:
+            self._settle()
+        elif self.outside and self.fill != level:
+            self._next()
+        if self.flip:
+            left, right = right, left
+        self.left -= left
+        self.top -= top
+        self.w += left + right
+        self.h += top + bottom
+        self.outside, self.fill = True, level
+
+    def window(self, left: int, top: int, right: int, bottom: int) -> None:
+        """Keep a box that may reach outside, where it is black, as in ``Image.crop``."""
+        border = max(0, -left), max(0, -top), max(0, right - self.w), max(0, bottom - self.h)
+        w, h = right - left, bottom - top
+        if any(border):
+            self.pad(*border, (0, 0, 0))
+        self.crop(left + border[0], top + border[1], w, h)
+
+    def mirror(self) -> None:
+        """Left to right."""
+        self.flip ^= 1
+
+    def pixels(self, code: int, *values: float) -> None:
+        """An operation on pixels."""
+        if not self.steps or not self._untouched():
+            self._next()
+        self.slots[-1].append((code, values))
+        if code in (pixels.ROTATE_90, pixels.ROTATE_270):
+            self._begin(self.h, self.w)
+        elif code == pixels.AFFINE_TO:
+            self._begin(int(values[-2]), int(values[-1]))
+
+
+def _levels(mode: str, fill: Argument) -> Fill:
+    """A fill as levels of R, G and B: as ``Image.new`` reads it."""
+    if fill is None:
+        return 0, 0, 0
+    given = fill if isinstance(fill, tuple) else (fill,)
+    if not all(type(level) is int and level >= 0 for level in given):
+        raise _Unsupported
+    if mode == "RGB" and len(given) == 1 and not isinstance(fill, tuple):
+        value: int = given[0]  # type: ignore[assignment]
+        given = value & 255, value >> 8 & 255, value >> 16 & 255  # 0xBBGGRR
+    elif mode == "L" and len(given) == 1:
+        given *= 3
+    if len(given) != 3 or not all(level <= 255 for level in given):  # type: ignore[operator]
+        raise _Unsupported
+    return given  # type: ignore[return-value]
+
+
+_ROTATIONS: Final = {1: pixels.ROTATE_90, 2: pixels.ROTATE_180, 3: pixels.ROTATE_270}
+
+# Operations of the core that take their recorded arguments as they are.
+_CODES: Final = {
+    "brightness": pixels.BRIGHTNESS,
+    "contrast": pixels.CONTRAST,
+    "saturation": pixels.SATURATION,
+    "sharpness": pixels.SHARPNESS,
+    "invert": pixels.INVERT,
+    "solarize": pixels.SOLARIZE,
+    "posterize": pixels.POSTERIZE,
+    "equalize": pixels.EQUALIZE,
+    "autocontrast": pixels.AUTOCONTRAST,
+}
+
+_KNOWN: Final = frozenset(
+    (
+        *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
+        "rot90", "affine", "hue", "copy", "erase",
+    )
+)  # fmt: skip
+
+_AFFINE_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
+
+
+def _convert(stages: _Stages, mode: str, to: Argument) -> str:
+    """The new mode. The core has three channels, which are equal in a gray image."""
+    if to == mode:
+        return mode
+    if mode == "RGB" and to == "L":
+        stages.pixels(pixels.GRAYSCALE)
+        return "L"
+    if mode == "L" and to == "RGB":
+        return "RGB"
+    raise _Unsupported
+
+
+def _affine(
+    stages: _Stages, mode: str, w: int, h: int, matrix: tuple[float, ...], filter: int, fill: Any
+) -> None:
+    if filter not in _AFFINE_FILTERS or len(matrix) != 6:
+        raise _Unsupported
+    values = (*map(float, matrix), filter, *_levels(mode, fill))
+    if (w, h) == (stages.w, stages.h):
+        stages.pixels(pixels.AFFINE, *values)
+    else:
+        stages.pixels(pixels.AFFINE_TO, *values, w, h)
+
+
+def lower(recording: Recording) -> Lowered | None:
+    """What the core does for ``recording``; None: it can only be replayed.
+
+    A recording that ends in an image, not in a tensor, is not lowered.
+    """
+    opened = recording.opened
+    if opened.library != "pillow" or opened.mode not in DECODED.get(opened.format, ()):
+        return None
+    try:
+        return _lowered(recording)
+    except (_Unsupported, KeyError, TypeError, ValueError):
+        return None  # an operation or an argument that is not known here
+
+
+def may_lower(recording: Recording) -> bool:
+    """Whether ``lower`` is worth a try: format, mode and operations are of those that it knows."""
+    opened = recording.opened
+    if opened.library != "pillow" or opened.mode not in DECODED.get(opened.format, ()):
+        return False
+    return all(operation[0] in _KNOWN for operation in recording.operations)
+
+
+def _lowered(recording: Recording) -> Lowered | None:
+    width, height = recording.opened.size
+    stages, mode = _Stages(width, height), recording.opened.mode
+    operations = recording.operations
+    at = 0
+    for name, *given in operations:
+        if name in TABLED:
+            break
+        mode = _on_image(stages, mode, name, given)
+        at += 1
+    end = at
+    while end < len(operations) and operations[end][0] in TABLED:
+        end += 1
+    if end == at:
+        return None
+    erased, values = [], []
+    for name, *given in operations[end:]:
+        if name == "erase":
+            y, x, h, w, value = given
+            erased.append((x, y, w, h))
+            values.append(value)
+        elif name != "contiguous":
+            return None
+    stages.end()
+    return Lowered(
+        tuple(stages.steps),
+        tuple(map(tuple, stages.slots)),
+        tuple(stages.filters),
+        tuple(stages.fills),
+        1 if mode == "L" else 3,
+        mode,
+        operations[at:end],
+        tuple(erased),  # type: ignore[arg-type]
+        tuple(values),
+    )
+
+
+def _on_image(stages: _Stages, mode: str, name: str, given: list[Any]) -> str:
+    """One operation on an image; the mode after it. KeyError for an unknown one."""
+    if name == "crop":
+        stages.crop(*given)
+    elif name == "resize":
+        stages.resize(*given)
+    elif name == "flip":
+        if given[0]:
+            stages.pixels(pixels.UPSIDE_DOWN)
+        else:
+            stages.mirror()
+    elif name == "convert":
+        return _convert(stages, mode, given[0])
+    elif name == "grayscale":
+        _convert(stages, mode, "L")
+        return "RGB"
+    elif name == "expand":
+        left, top, right, bottom, fill = given
+        stages.pad(left, top, right, bottom, _levels(mode, fill))
+    elif name == "window":
+        stages.window(*given)
+    elif name == "rot90":
+        if given[0] % 4:
+            stages.pixels(_ROTATIONS[given[0] % 4])
+    elif name == "affine":
+        _affine(stages, mode, *given)
+    elif name == "hue":
+        if mode == "RGB":  # torchvision leaves other images as they are
+            stages.pixels(pixels.HUE, int(given[0] * 255) & 255)
+    elif name != "copy":
+        stages.pixels(_CODES[name], *map(float, given))
+    return mode
+
+
+# --- groups ---------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Group:
+    """Samples that one call of the core fills. See Note [Groups].
+
+    Attributes:
+        places: their positions among the samples that were given.
+        samples: what to do to each.
+        filters, fills: by stage; None: any.
+        values: of the erased rectangles.
+    """
+
+    places: list[int]
+    samples: list[Lowered]
+    filters: list[int | None]
+    fills: list[Fill | None]
+    values: list[Argument]
+
+    @property
+    def first(self) -> Lowered:
+        """One of the samples, for what they have in common."""
+        return self.samples[0]
+
+    @property
+    def filter(self) -> int:
+        """Of the first stage, as numbered in resample.h."""
+        return self.filters[0] or 0
+
+    @property
+    def fill(self) -> Fill:
+        """Of the first stage."""
+        return self.fills[0] or (0, 0, 0)
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the results."""
+        return self.first.steps[-1][9:]
+
+    def join(self, other: Group) -> bool:
+        """Add the samples of ``other``, if one call can fill them too."""
+        if _common(self.first) != _common(other.first):
+            return False
+        filters = _agreed(self.filters, other.filters)
+        fills = _agreed(self.fills, other.fills)
+        values = _agreed(self.values, other.values)
+        if filters is None or fills is None or values is None:
+            return False
+        self.filters, self.fills, self.values = filters, fills, values
+        self.places += other.places
+        self.samples += other.samples
+        return True
+
+    def geometry(self) -> Geometry:
+        """The first stage of all samples, with the size of the finished ones."""
+        steps = np.array([sample.steps[0] for sample in self.samples], np.int32)
+        width, height = self.size
+        return Geometry(
+            box=np.ascontiguousarray(steps[:, :4]),
+            resized=np.ascontiguousarray(steps[:, 4:6]),
+            window=np.ascontiguousarray(steps[:, 6:8]),
+            flip=np.ascontiguousarray(steps[:, 8], np.uint8),
+            out_h=height,
+            out_w=width,
+        )
+
+    def params(self) -> SampleParams | None:
+        """What follows the first stage; None: nothing."""
+        more = len(self.filters) - 1
+        if not more and not self.values:
+            return None
+        n = len(self.samples)
+        counts = [
+            max((len(one.slots[k]) for one in self.samples if k < len(one.slots)), default=0)
+            for k in range(more)
+        ]
+        width = max(
+            (len(values) for one in self.samples for some in one.slots for _, values in some),
+            default=0,
+        )
+        codes, values = pixels.empty(n, sum(counts), width)
+        steps = np.zeros((n, more, 11), np.int32)
+        boxes = np.zeros((n, len(self.values), 4), np.int32)
+        for i, one in enumerate(self.samples):
+            at = 0
+            for k in range(more):
+                if k < len(one.slots):
+                    for j, (code, given) in enumerate(one.slots[k], at):
+                        codes[i, j] = code
+                        values[i, j, : len(given)] = given
+                    steps[i, k] = one.steps[k + 1]
+                else:
+                    w, h = self.size
+                    steps[i, k] = (0, 0, w, h, w, h, 0, 0, 0, w, h)
+                at += counts[k]
+            if one.erased:
+                boxes[i, : len(one.erased)] = one.erased
+        settings = [
+            [count, filter or 0, *(fill or (0, 0, 0))]
+            for count, filter, fill in zip(counts, self.filters[1:], self.fills[1:], strict=True)
+        ]
+        return SampleParams(
+            first_size=np.array([one.steps[0][9:] for one in self.samples], np.int32),
+            codes=codes,
+            values=values,
+            frames=steps,
+            settings=np.array(settings, np.int32).reshape(-1, 5),
+            boxes=boxes,
+            keys=np.zeros((n, len(self.values)), np.uint64),
+        )
+
+
+def _common(one: Lowered) -> tuple[object, ...]:
+    return one.steps[-1][9:], one.mode, one.table
+
+
+def _agreed(one: Sequence[Any], other: Sequence[Any]) -> list[Any] | None:
+    """What both can have, position by position, None being any; None: they differ."""
+    if len(one) < len(other):
+        one, other = other, one
+    both = list(one)
+    for k, value in enumerate(other):
+        if both[k] is None:
+            both[k] = value
+        elif value is not None and value != both[k]:
+            return None
+    return both
+
+
+def grouped(samples: Sequence[Lowered | None]) -> list[Group]:
+    """The groups of ``samples``, without those that are None."""
+    exact: dict[tuple[object, ...], Group] = {}
+    for place, one in enumerate(samples):
+        if one is None:
+            continue
+        key = (one.steps[-1][9:], one.filters, one.fills, one.table, one.mode, one.values)
+        group = exact.get(key)
+        if group is None:
+            exact[key] = Group([place], [one], list(one.filters), list(one.fills), list(one.values))
+        else:
+            group.places.append(place)
+            group.samples.append(one)
+    groups: list[Group] = []
+    for group in exact.values():
+        if not any(known.join(group) for known in groups):
+            groups.append(group)
+    for group in groups:
+        order = sorted(range(len(group.places)), key=group.places.__getitem__)
+        group.places = [group.places[k] for k in order]
+        group.samples = [group.samples[k] for k in order]
+    return groups
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=64)
+def ramp(mode: str) -> Opened:
+    """An image of 256 x 1 pixels that has each level once, in every channel."""
+    levels = Image.frombytes("L", (256, 1), bytes(range(256)))
+    stream = io.BytesIO()
+    (levels if mode == "L" else Image.merge("RGB", [levels] * 3)).save(stream, "PNG")
+    return Opened(None, stream.getvalue(), None, (256, 1), mode, "PNG")
+
+
+def table_of(
+    mode: str,
+    operations: tuple[Operation, ...],
+    replay: Callable[[Recording], Image.Image | torch.Tensor],
+) -> torch.Tensor:
+    """What the operations make of each level: (channels, 256), made by ``replay`` itself."""
+    import torch
+
+    made = replay(Recording(ramp(mode), operations, (256, 1), mode))
+    assert isinstance(made, torch.Tensor), "the operations end in a tensor"
+    return made.reshape(made.shape[0], 256)

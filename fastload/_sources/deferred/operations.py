@@ -1,0 +1,288 @@
+"""The operations that are recorded: their effect on size and mode, and how they are replayed.
+
+The one table that recording, replaying and lowering share. What it has under a name takes the
+arguments that follow the name in a recorded operation.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, cast
+
+import PIL.Image
+import PIL.ImageEnhance
+import PIL.ImageFilter
+import PIL.ImageMode
+import PIL.ImageOps
+import torch
+import torchvision.transforms._functional_pil as pil_functional
+import torchvision.transforms.functional as functional
+import torchvision.transforms.v2.functional as functional_v2
+from PIL.Image import Image
+
+from .recording import Argument, Recording
+
+Size: TypeAlias = "tuple[int, int]"
+Effect: TypeAlias = "Callable[..., tuple[Size, str]]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ImageOperation:
+    """An operation that makes an image of an image.
+
+    Attributes:
+        replay: ``replay(image, *arguments)``: what the user's code would have got from Pillow.
+        effect: ``effect(size, mode, *arguments)``: size and mode after it; None: as before.
+        keeps_info: whether the new image has the old one's ``info``.
+    """
+
+    replay: Callable[..., Image]
+    effect: Effect | None = None
+    keeps_info: bool = True
+
+
+class Layout(NamedTuple):
+    """The layout of a tensor of an image.
+
+    Attributes:
+        dtype: its dtype.
+        contiguous: (channels, height, width) in memory; else rows of pixels, as Pillow has them.
+    """
+
+    dtype: torch.dtype
+    contiguous: bool
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorOperation:
+    """An operation that makes a tensor (channels, height, width) of an image or of such a tensor.
+
+    Attributes:
+        replay: ``replay(value, *arguments)``: what the user's code would have got from torch.
+        layout: ``layout(before, *arguments)``: the layout after it; None: as before. ``before`` is
+            None for an image.
+    """
+
+    replay: Callable[..., torch.Tensor]
+    layout: Callable[..., Layout] | None = None
+
+
+def _same_size(size: Size, mode: str, new_mode: str) -> tuple[Size, str]:
+    return size, new_mode
+
+
+def _resized(size: Size, mode: str, w: int, h: int, *rest: Argument) -> tuple[Size, str]:
+    return (w, h), mode
+
+
+def _turned(size: Size, mode: str, turns: int) -> tuple[Size, str]:
+    return (size if turns % 2 == 0 else (size[1], size[0])), mode
+
+
+def _expanded(
+    size: Size, mode: str, left: int, top: int, right: int, bottom: int, fill: Argument = None
+) -> tuple[Size, str]:
+    return (left + size[0] + right, top + size[1] + bottom), mode
+
+
+_QUARTERS = (
+    None,
+    PIL.Image.Transpose.ROTATE_90,
+    PIL.Image.Transpose.ROTATE_180,
+    PIL.Image.Transpose.ROTATE_270,
+)
+
+
+def _rot90(image: Image, turns: int) -> Image:
+    method = _QUARTERS[turns]
+    return image.copy() if method is None else image.transpose(method)
+
+
+def _flip(image: Image, vertical: bool) -> Image:
+    return image.transpose(
+        PIL.Image.Transpose.FLIP_TOP_BOTTOM if vertical else PIL.Image.Transpose.FLIP_LEFT_RIGHT
+    )
+
+
+def _transform(method: PIL.Image.Transform) -> Callable[..., Image]:
+    def replay(
+        image: Image, w: int, h: int, data: tuple[float, ...], resample: int, fill: Any
+    ) -> Image:
+        return image.transform((w, h), method, data, resample, fillcolor=fill)
+
+    return replay
+
+
+def _enhance(enhancer: type[Any]) -> Callable[[Image, float], Image]:
+    return lambda image, factor: cast(Image, enhancer(image).enhance(factor))
+
+
+def _kernel_blur(
+    image: Image, v2: bool, kernel: tuple[int, int], sigma: tuple[float, float]
+) -> Image:
+    blur = functional_v2.gaussian_blur if v2 else functional.gaussian_blur
+    return cast(Image, blur(image, list(kernel), list(sigma)))
+
+
+IMAGE_OPERATIONS: dict[str, ImageOperation] = {
+    # Mode.
+    "convert": ImageOperation(lambda image, mode: image.convert(mode), _same_size),
+    "grayscale": ImageOperation(  # three equal channels
+        lambda image: pil_functional.to_grayscale(image, 3),
+        lambda size, mode: (size, "RGB"),
+        keeps_info=False,
+    ),
+    # Geometry.
+    "copy": ImageOperation(lambda image: image.copy()),
+    "crop": ImageOperation(  # a box inside the image: x, y, w, h
+        lambda image, x, y, w, h: image.crop((x, y, x + w, y + h)),
+        lambda size, mode, x, y, w, h: ((w, h), mode),
+    ),
+    "window": ImageOperation(  # a box that may reach beyond: left, top, right, bottom
+        lambda image, *box: image.crop(box),
+        lambda size, mode, left, top, right, bottom: ((right - left, bottom - top), mode),
+    ),
+    "resize": ImageOperation(
+        lambda image, w, h, resample: image.resize((w, h), resample), _resized
+    ),
+    "resize_box": ImageOperation(  # w, h, filter, box
+        lambda image, w, h, resample, box: image.resize((w, h), resample, box), _resized
+    ),
+    "flip": ImageOperation(_flip),
+    "rot90": ImageOperation(_rot90, _turned),
+    "affine": ImageOperation(  # w, h, 6 numbers, filter, fill
+        _transform(PIL.Image.Transform.AFFINE), _resized
+    ),
+    "perspective": ImageOperation(  # w, h, 8 numbers, filter, fill
+        _transform(PIL.Image.Transform.PERSPECTIVE), _resized
+    ),
+    "expand": ImageOperation(  # left, top, right, bottom, fill
+        lambda image, left, top, right, bottom, fill: PIL.ImageOps.expand(
+            image, (left, top, right, bottom), fill
+        ),
+        _expanded,
+        keeps_info=False,
+    ),
+    "pad": ImageOperation(  # left, top, right, bottom, "edge", "reflect" or "symmetric"
+        lambda image, left, top, right, bottom, mode: pil_functional.pad(
+            image, [left, top, right, bottom], padding_mode=mode
+        ),
+        _expanded,
+        keeps_info=False,
+    ),
+    # Colour. The four enhancers blend an image with one of the "degenerate" images after them.
+    "brightness": ImageOperation(_enhance(PIL.ImageEnhance.Brightness), keeps_info=False),
+    "contrast": ImageOperation(_enhance(PIL.ImageEnhance.Contrast), keeps_info=False),
+    "saturation": ImageOperation(_enhance(PIL.ImageEnhance.Color)),
+    "sharpness": ImageOperation(_enhance(PIL.ImageEnhance.Sharpness)),
+    "black": ImageOperation(
+        lambda image: PIL.Image.new(image.mode, image.size, 0), keeps_info=False
+    ),
+    "mean_gray": ImageOperation(
+        lambda image: PIL.ImageEnhance.Contrast(image).degenerate, keeps_info=False
+    ),
+    "hue": ImageOperation(pil_functional.adjust_hue, keeps_info=False),
+    "gamma": ImageOperation(pil_functional.adjust_gamma),  # gamma, gain
+    "invert": ImageOperation(PIL.ImageOps.invert),
+    "solarize": ImageOperation(PIL.ImageOps.solarize),  # threshold
+    "posterize": ImageOperation(PIL.ImageOps.posterize),  # bits
+    "equalize": ImageOperation(PIL.ImageOps.equalize),
+    "autocontrast": ImageOperation(PIL.ImageOps.autocontrast),
+    # Filters.
+    "filter": ImageOperation(  # the name of one of ImageFilter's constant kernels
+        lambda image, name: image.filter(getattr(PIL.ImageFilter, name))
+    ),
+    "gaussian_blur": ImageOperation(  # Pillow's: radius x, radius y
+        lambda image, x, y: image.filter(PIL.ImageFilter.GaussianBlur((x, y)))
+    ),
+    "box_blur": ImageOperation(lambda image, x, y: image.filter(PIL.ImageFilter.BoxBlur((x, y)))),
+    "kernel_blur": ImageOperation(
+        _kernel_blur, keeps_info=False
+    ),  # torchvision's: v2, kernel, sigma
+}
+"""Operations on images, by name."""
+
+
+@functools.cache
+def dtype_named(name: str) -> torch.dtype:
+    """``torch.float32`` for "float32"."""
+    return cast(torch.dtype, getattr(torch, name))
+
+
+@functools.cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """ "float32" for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _cast(before: Layout, name: str, scale: bool = False) -> Layout:
+    return Layout(dtype_named(name), before.contiguous)
+
+
+def _quotient(before: Layout, by: float) -> Layout:
+    return before if before.dtype.is_floating_point else Layout(torch.float32, before.contiguous)
+
+
+def _erase(
+    tensor: torch.Tensor, y: int, x: int, h: int, w: int, values: tuple[float, ...]
+) -> torch.Tensor:
+    return cast(
+        torch.Tensor, functional.erase(tensor, y, x, h, w, torch.tensor(values)[:, None, None])
+    )
+
+
+TENSOR_OPERATIONS: dict[str, TensorOperation] = {
+    "to_tensor": TensorOperation(
+        functional.to_tensor, lambda before: Layout(torch.float32, contiguous=True)
+    ),
+    "to_image": TensorOperation(
+        functional.pil_to_tensor, lambda before: Layout(torch.uint8, contiguous=False)
+    ),
+    "to_dtype": TensorOperation(  # dtype, scale: v2's
+        lambda tensor, name, scale: functional_v2.to_dtype(tensor, dtype_named(name), scale), _cast
+    ),
+    "convert_dtype": TensorOperation(  # dtype: v1's convert_image_dtype
+        lambda tensor, name: functional.convert_image_dtype(tensor, dtype_named(name)), _cast
+    ),
+    "normalize": TensorOperation(  # mean, std
+        lambda tensor, mean, std: functional.normalize(tensor, list(mean), list(std))
+    ),
+    "erase": TensorOperation(_erase),  # y, x, h, w, values: one, or one for each channel
+    "mul": TensorOperation(lambda tensor, by: tensor.mul(by)),
+    "div": TensorOperation(lambda tensor, by: tensor.div(by), _quotient),
+    "add": TensorOperation(lambda tensor, by: tensor.add(by)),
+    "sub": TensorOperation(lambda tensor, by: tensor.sub(by)),
+    "contiguous": TensorOperation(
+        lambda tensor: tensor.contiguous(), lambda before: Layout(before.dtype, contiguous=True)
+    ),
+}
+"""Operations that end in a tensor, and those on it, by name."""
+
+
+@functools.cache
+def channels(mode: str) -> int:
+    """The number of bands of an image of this mode."""
+    return len(PIL.ImageMode.getmode(mode).bands)
+
+
+def layout(recording: Recording) -> Layout | None:
+    """The layout of the tensor that a recording ends in; None where it ends in an image."""
+    found: Layout | None = None
+    for name, *arguments in recording.operations:
+        operation = TENSOR_OPERATIONS.get(name)
+        if operation is not None and operation.layout is not None:
+            found = operation.layout(found, *arguments)
+    return found
+
+
+def shape_and_strides(
+    size: Size, mode: str, contiguous: bool
+) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+    """Shape (channels, height, width) and strides, in elements, of the tensor of an image."""
+    w, h = size
+    c = channels(mode)
+    if contiguous and c > 1 and w * h > 1:
+        return (c, h, w), (h * w, w, 1)
+    return (c, h, w), (1, w * c, c)  # which with one channel or one pixel is contiguous, too

@@ -1,0 +1,64 @@
+"""Recording: an image that was opened, and what was asked of it, as values.
+
+A recording is immutable, so that two views of one image share what they have in common, and small,
+so that a worker process can send it in the place of pixels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal, TypeAlias
+
+Number: TypeAlias = "int | float"
+Argument: TypeAlias = "int | float | bool | str | tuple[Argument, ...] | None"
+Operation: TypeAlias = "tuple[str, *tuple[Argument, ...]]"
+"""The name of an operation and its arguments; ``operations.py`` lists them all.
+
+Operations on an image, with what Pillow calls them:
+    ("convert", mode), ("crop", x, y, w, h) (a box inside the image), ("resize", w, h, filter)
+    (filter: the number of a PIL.Image.Resampling), ("flip", vertical), ("rot90", quarter turns
+    counterclockwise), and further ones.
+Operations that end in a tensor, and those on it:
+    ("to_tensor",) float32 in [0, 1], ("to_image",) uint8, ("to_dtype", dtype, scale),
+    ("normalize", mean, std), ("erase", y, x, h, w, values), and further ones.
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Opened:
+    """An encoded image, as it was when it was opened. Its body has not been read.
+
+    Attributes:
+        path: absolute path of the file, or None.
+        data: the whole encoded image where it came from no file, or from a part of one; else None.
+        stamp: (mtime in ns, bytes, inode) of the file when it was opened; None without a path.
+        size: width and height, from the header.
+        mode: Pillow's mode of the image before any conversion: "RGB", "L", "P", "CMYK" ...
+        format: Pillow's name: "JPEG", "PNG" ...
+        library: whose decoder the user's code called, and so whose pixels it expects.
+    """
+
+    path: str | None
+    data: bytes | None
+    stamp: tuple[int, int, int] | None
+    size: tuple[int, int]
+    mode: str
+    format: str
+    library: Literal["pillow", "cv2", "torchvision"] = "pillow"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Recording:
+    """What was opened, and what was asked of it, in order.
+
+    Attributes:
+        opened: the image.
+        operations: see ``Operation``.
+        size: width and height after them.
+        mode: Pillow's mode after those on the image.
+    """
+
+    opened: Opened
+    operations: tuple[Operation, ...]
+    size: tuple[int, int]
+    mode: str

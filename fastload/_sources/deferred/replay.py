@@ -1,0 +1,87 @@
+"""Replaying a recording: eagerly, with Pillow and torch, what the user's code would have got."""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+
+import PIL.Image
+import torch
+from PIL.ImageFile import ImageFile
+
+from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
+from .recording import Opened, Recording
+from .thread_state import THREAD, eagerly
+
+
+class FileChanged(OSError):
+    """A file is no longer what it was when the user's code opened it."""
+
+
+def stamp(path: str | int) -> tuple[int, int, int]:
+    """Modification time in ns, bytes and inode of a file, by path or descriptor."""
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def encoded(opened: Opened) -> bytes:
+    """The bytes of an image that was opened.
+
+    Raises:
+        FileChanged: its file changed since, or is gone.
+    """
+    if opened.data is not None:
+        return opened.data
+    assert opened.path is not None
+    try:
+        with builtins.open(opened.path, "rb") as file:
+            before = stamp(file.fileno())
+            data = file.read()
+    except OSError as error:
+        raise FileChanged(
+            f"{opened.path} was opened, but can no longer be read: {error}"
+        ) from error
+    if before != opened.stamp:
+        raise FileChanged(
+            f"{opened.path} changed after it was opened and before it was decoded: a Dataset that "
+            "writes its files while they are read needs FastLoader(defer=False)"
+        )
+    return data
+
+
+def reopen(opened: Opened) -> ImageFile:
+    """The image as ``PIL.Image.open`` gave it: the header read, the body not."""
+    with eagerly():
+        return PIL.Image.open(io.BytesIO(encoded(opened)))
+
+
+def _decoded(opened: Opened) -> PIL.Image.Image:
+    """The image, decoded: to make others of, not to be changed."""
+    if THREAD.decoded is not None and THREAD.decoded[0] is opened:
+        return THREAD.decoded[1]
+    image = reopen(opened)
+    image.load()
+    if THREAD.deferring:
+        THREAD.decoded = opened, image
+    return image
+
+
+def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
+    """What the user's code would have got: a PIL image or a plain tensor.
+
+    Raises:
+        FileChanged: the file changed since it was opened.
+        Whatever Pillow raises for a damaged body.
+    """
+    image = _decoded(recording.opened) if recording.operations else reopen(recording.opened)
+    tensor: torch.Tensor | None = None
+    with eagerly():
+        for name, *arguments in recording.operations:
+            operation = IMAGE_OPERATIONS.get(name)
+            if operation is not None:
+                image = operation.replay(image, *arguments)
+            else:
+                value = image if tensor is None else tensor
+                tensor = TENSOR_OPERATIONS[name].replay(value, *arguments)
+    return image if tensor is None else tensor

@@ -1,0 +1,629 @@
+"""DeferredTensor: the tensor of an image that is not decoded yet; DeferredBatch: several, stacked.
+
+Both pass for a tensor: they have its shape, dtype and strides. Operations of ``operations.py`` are
+recorded; every other function of torch gets the real tensor. An operation in place changes what was
+recorded, for everything that shares the memory.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+from torchvision import tv_tensors
+from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
+
+from .operations import (
+    TENSOR_OPERATIONS,
+    Layout,
+    Size,
+    dtype_name,
+    layout,
+    shape_and_strides,
+)
+from .recording import Opened, Operation, Recording
+from .replay import replay
+from .thread_state import cause
+
+Handler: TypeAlias = "Callable[..., Any]"
+
+BATCHES: contextvars.ContextVar[Callable[[DeferredBatch], torch.Tensor] | None] = (
+    contextvars.ContextVar("fastload deferred batches", default=None)
+)
+"""Makes the tensor of a batch whose rows are recordings. Without it each row is replayed."""
+
+_CAST = frozenset(
+    getattr(torch, name)
+    for name in ("float16", "bfloat16", "float32", "float64", "uint8", "int32", "int64")
+)
+
+
+class _Memory:
+    """What several tensors share: what was recorded, or the real tensor."""
+
+    __slots__ = ("layout", "mode", "opened", "operations", "real", "size")
+
+    def __init__(
+        self,
+        opened: Opened,
+        operations: tuple[Operation, ...],
+        size: Size,
+        mode: str,
+        layout: Layout,
+    ) -> None:
+        self.opened = opened
+        self.operations = operations
+        self.size = size
+        self.mode = mode
+        self.layout = layout
+        self.real: torch.Tensor | None = None
+
+    def then(self, operation: Operation) -> _Memory:
+        """New memory: this after one more operation."""
+        after = TENSOR_OPERATIONS[operation[0]].layout
+        return _Memory(
+            self.opened,
+            self.operations + (operation,),
+            self.size,
+            self.mode,
+            self.layout if after is None else after(self.layout, *operation[1:]),
+        )
+
+
+class _Deferred(torch.Tensor):
+    """What the two kinds of tensor without values have in common."""
+
+    def materialise(self) -> torch.Tensor:
+        """The real tensor. It is made once."""
+        raise NotImplementedError
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        raise NotImplementedError
+
+    def _shape(self) -> tuple[int, ...]:
+        raise NotImplementedError
+
+    def _dtype(self) -> torch.dtype:
+        raise NotImplementedError
+
+    # Properties, since torch asks __torch_function__ for these on every access.
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        """As of any tensor."""
+        real = self._real_or_none()
+        return torch.Size(self._shape()) if real is None else real.shape
+
+    @property
+    def dtype(self) -> torch.dtype:  # type: ignore[override]
+        """As of any tensor."""
+        real = self._real_or_none()
+        return self._dtype() if real is None else real.dtype
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        """As of any tensor."""
+        return len(self.shape)
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """As of any tensor."""
+        real = self._real_or_none()
+        return _CPU if real is None else real.device
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        """As of any tensor."""
+        return torch.strided
+
+    @property
+    def requires_grad(self) -> bool:
+        """As of any tensor."""
+        real = self._real_or_none()
+        return False if real is None else real.requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.materialise().requires_grad = value
+
+    @property
+    def is_nested(self) -> bool:  # type: ignore[override]
+        """As of any tensor."""
+        return False
+
+    def as_subclass(self, kind: Any) -> Any:
+        """As of any tensor. torch does not ask __torch_function__ for this."""
+        return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return repr(self.materialise())
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.materialise().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        return cast(torch.Tensor, self.materialise().__deepcopy__(memo))  # type: ignore[no-untyped-call]
+
+    def __dir__(self) -> list[str]:
+        return dir(torch.Tensor)
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        handler = _HANDLERS.get(func)
+        if handler is not None:
+            result = handler(*args, **(kwargs or {}))
+            if result is not NotImplemented:
+                return result
+        return _eagerly(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        # What reaches torch's C++ without Python's overrides, such as torch.tensor(image).
+        return _eagerly(func, args, kwargs or {})
+
+
+class DeferredTensor(_Deferred):
+    """The tensor of an image that is not decoded yet: (channels, height, width), on the CPU.
+
+    Args:
+        recording: what it is.
+
+    Attributes:
+        recording: what it is, or None once it is materialised.
+    """
+
+    _memory: _Memory
+
+    @staticmethod
+    def __new__(cls, recording: Recording) -> DeferredTensor:
+        found = layout(recording)
+        if found is None:
+            raise ValueError(
+                "expected a recording that ends in a tensor; this one ends in an image"
+            )
+        return cls._of(
+            _Memory(recording.opened, recording.operations, recording.size, recording.mode, found)
+        )
+
+    def __init__(self, recording: Recording) -> None:
+        pass  # __new__ did it
+
+    @classmethod
+    def _of(cls, memory: _Memory) -> DeferredTensor:
+        shape, strides = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
+        made = torch.Tensor._make_wrapper_subclass(
+            cls, shape, strides=strides, dtype=memory.layout.dtype
+        )
+        made._memory = memory
+        return made
+
+    @property
+    def recording(self) -> Recording | None:
+        """What it is; None once it is materialised."""
+        memory = self._memory
+        if memory.real is not None:
+            return None
+        return Recording(memory.opened, memory.operations, memory.size, memory.mode)
+
+    def materialise(self) -> torch.Tensor:
+        """The real tensor. It is made once.
+
+        Raises:
+            FileChanged: the file changed since it was opened.
+            Whatever Pillow raises for a damaged body.
+        """
+        memory = self._memory
+        if memory.real is None:
+            recording = self.recording
+            assert recording is not None
+            memory.real = cast(torch.Tensor, replay(recording))
+        return memory.real
+
+    def as_subclass(self, kind: Any) -> Any:
+        """As of any tensor: another one of the same memory."""
+        if self._memory.real is None:
+            if kind is torch.Tensor or kind is DeferredTensor:
+                return DeferredTensor._of(self._memory)
+            if kind is tv_tensors.Image or kind is DeferredTVImage:
+                return DeferredTVImage._of(self._memory)
+        elif kind is DeferredTensor:
+            kind = torch.Tensor
+        elif kind is DeferredTVImage:
+            kind = tv_tensors.Image
+        return super().as_subclass(kind)
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        return self._memory.real
+
+    def _shape(self) -> tuple[int, ...]:
+        memory = self._memory
+        return shape_and_strides(memory.size, memory.mode, True)[0]
+
+    def _dtype(self) -> torch.dtype:
+        return self._memory.layout.dtype
+
+
+class DeferredTVImage(DeferredTensor, tv_tensors.Image):  # type: ignore[misc]
+    """The same, as torchvision's v2 transforms mark an image."""
+
+    @staticmethod
+    def __new__(cls, recording: Recording) -> DeferredTVImage:
+        return cast(DeferredTVImage, DeferredTensor.__new__(cls, recording))
+
+    @classmethod
+    def __torch_function__(
+        cls,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if _must_return_subclass():  # tv_tensors.set_return_type("TVTensor")
+            return _eagerly(func, args, kwargs or {})
+        return super().__torch_function__(func, types, args, kwargs)
+
+    @classmethod
+    def wrap(cls, tensor: torch.Tensor, like: Any, **kwargs: Any) -> Any:
+        """What torchvision makes of its results for such an image: an image, deferred or not."""
+        return tensor.as_subclass(tv_tensors.Image)
+
+    def materialise(self) -> torch.Tensor:
+        """As of any deferred tensor; it shares the memory of those that are not marked."""
+        return cast(torch.Tensor, super().materialise().as_subclass(tv_tensors.Image))
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        return self._memory.real
+
+
+class DeferredBatch(_Deferred):
+    """Deferred tensors of one shape and dtype, stacked along a new first dimension.
+
+    Args:
+        rows: the tensors; at least one of them is deferred.
+    """
+
+    rows: tuple[DeferredTensor | torch.Tensor, ...]
+    _real: torch.Tensor | None
+    _geometry: tuple[tuple[int, ...], torch.dtype]
+
+    @staticmethod
+    def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
+        # What is done in place to a row later must not show here.
+        own = tuple(_snapshot(row) for row in rows)
+        shape, dtype, strides = _stacked(own)
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
+        made.rows = own
+        made._real = None
+        made._geometry = shape, dtype
+        return made
+
+    def __init__(self, rows: Sequence[DeferredTensor | torch.Tensor]) -> None:
+        pass  # __new__ did it
+
+    def materialise(self) -> torch.Tensor:
+        """The real tensor (rows, channels, height, width). It is made once."""
+        if self._real is None:
+            make = BATCHES.get()
+            self._real = self.replay() if make is None else make(self)
+            self.rows = ()
+        return self._real
+
+    def replay(self) -> torch.Tensor:
+        """The real tensor, each row made by Pillow and torch."""
+        return torch.stack([plain(row) for row in self.rows])
+
+    def _real_or_none(self) -> torch.Tensor | None:
+        return self._real
+
+    def _shape(self) -> tuple[int, ...]:
+        return self._geometry[0]
+
+    def _dtype(self) -> torch.dtype:
+        return self._geometry[1]
+
+
+_CPU = torch.device("cpu")
+
+
+def plain(value: torch.Tensor) -> torch.Tensor:
+    """The tensor itself, materialised if it is deferred."""
+    return value.materialise() if isinstance(value, _Deferred) else value
+
+
+def _snapshot(row: torch.Tensor) -> torch.Tensor:
+    if isinstance(row, DeferredTensor):
+        memory = row._memory
+        if memory.real is None:
+            return DeferredTensor._of(
+                _Memory(memory.opened, memory.operations, memory.size, memory.mode, memory.layout)
+            )
+        return memory.real.clone()
+    return row.clone()
+
+
+def _stacked(
+    rows: Sequence[torch.Tensor],
+) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]:
+    first = rows[0]
+    patterns = tuple(_strides(row) for row in rows)
+    shape = tuple(first.shape)
+    return (len(rows), *shape), first.dtype, _stacked_strides(shape, patterns, first.dtype)
+
+
+def _strides(row: torch.Tensor) -> tuple[int, ...]:
+    if isinstance(row, DeferredTensor) and row._memory.real is None:
+        memory = row._memory
+        return shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)[1]
+    return tuple(plain(row).stride())
+
+
+@functools.lru_cache(64)
+def _stacked_strides(
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], dtype: torch.dtype
+) -> tuple[int, ...]:
+    """Strides of a stack. torch decides; rows of pixels may stay rows of pixels."""
+    rows = [torch.empty_strided(shape, s, dtype=dtype, device="meta") for s in strides]
+    return tuple(torch.stack(rows).stride())
+
+
+def _eagerly(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """What ``func`` makes of the real tensors."""
+    wrappers: dict[int, _Deferred] = {}
+
+    def real(value: Any) -> Any:
+        if isinstance(value, _Deferred):
+            if value._real_or_none() is None:
+                with cause(_name(func)):
+                    made = value.materialise()
+            else:
+                made = value.materialise()
+            wrappers[id(made)] = value
+            return made
+        if type(value) in (list, tuple):
+            return type(value)(real(part) for part in value)
+        if type(value) is dict:
+            return {key: real(part) for key, part in value.items()}
+        return value
+
+    result = func(*real(tuple(args)), **real(dict(kwargs)))
+    # What works in place returns the tensor that it was given.
+    return wrappers.get(id(result), result) if isinstance(result, torch.Tensor) else result
+
+
+def _name(func: Callable[..., Any]) -> str:
+    name = getattr(func, "__name__", str(func))
+    owner = getattr(func, "__self__", None)
+    if name == "__get__" and owner is not None:
+        name = getattr(owner, "__name__", name)
+    return f"Tensor.{name}"
+
+
+# What torch's functions do with a deferred tensor where that needs no values. NotImplemented: they
+# get the real one.
+
+
+def _pending(value: Any) -> bool:
+    return isinstance(value, DeferredTensor) and value._memory.real is None
+
+
+def _like(tensor: DeferredTensor, memory: _Memory, marked: bool = False) -> DeferredTensor:
+    """A tensor of that memory; ``marked``: a v2 image stays one."""
+    kind = DeferredTVImage if marked and isinstance(tensor, DeferredTVImage) else DeferredTensor
+    return kind._of(memory)
+
+
+def _unmarked(tensor: DeferredTensor) -> DeferredTensor:
+    """The tensor; of a v2 image, which most functions of torch do not give, a plain one."""
+    return DeferredTensor._of(tensor._memory) if isinstance(tensor, DeferredTVImage) else tensor
+
+
+def record(tensor: DeferredTensor, operation: Operation, marked: bool = False) -> DeferredTensor:
+    """A new tensor: this one after an operation. ``marked``: a v2 image stays one."""
+    return _like(tensor, tensor._memory.then(operation), marked)
+
+
+def record_in_place(tensor: DeferredTensor, operation: Operation) -> DeferredTensor:
+    """The same tensor after an operation that changes neither shape nor dtype."""
+    memory = tensor._memory
+    memory.operations = memory.then(operation).operations
+    return tensor
+
+
+def pending(value: object) -> bool:
+    """Whether a value is a deferred tensor that is not materialised."""
+    return _pending(value)
+
+
+def of_image(
+    opened: Opened, operations: tuple[Operation, ...], size: Size, mode: str, name: str
+) -> DeferredTensor:
+    """The tensor that "to_tensor" or "to_image" makes of an image."""
+    after = TENSOR_OPERATIONS[name].layout
+    assert after is not None
+    return DeferredTensor._of(_Memory(opened, operations + ((name,),), size, mode, after(None)))
+
+
+def _size(tensor: Any, dim: Any = None) -> Any:
+    shape = tensor.shape
+    return shape if dim is None else shape[dim] if type(dim) is int else NotImplemented
+
+
+def _stride(tensor: Any, dim: Any = None) -> Any:
+    if not _pending(tensor):
+        return NotImplemented
+    strides = _strides(tensor)
+    return strides if dim is None else strides[dim] if type(dim) is int else NotImplemented
+
+
+def _numel(tensor: Any) -> Any:
+    return tensor.shape.numel()
+
+
+def _is_contiguous(tensor: Any, **kwargs: Any) -> Any:
+    if not _pending(tensor) or kwargs:
+        return NotImplemented
+    return _contiguous_already(tensor)
+
+
+def _contiguous_already(tensor: DeferredTensor) -> bool:
+    c, h, w = tensor.shape
+    return tensor._memory.layout.contiguous or c == 1 or h * w == 1
+
+
+def _requires_grad(tensor: Any, requires_grad: Any = True) -> Any:
+    return tensor if requires_grad is False and _pending(tensor) else NotImplemented
+
+
+def _to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+    if not _pending(tensor) or len(args) + len(kwargs) != 1:
+        return NotImplemented
+    target = args[0] if args else kwargs.get("dtype", kwargs.get("device"))
+    if isinstance(target, torch.dtype):
+        if target == tensor._memory.layout.dtype:
+            return tensor
+        if target in _CAST:
+            return record(tensor, ("to_dtype", dtype_name(target), False), marked=True)
+    elif target == "cpu" or target == _CPU:
+        return tensor
+    return NotImplemented
+
+
+def _cast_to(dtype: torch.dtype) -> Handler:
+    def handler(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _pending(tensor) or args or kwargs:
+            return NotImplemented
+        if dtype == tensor._memory.layout.dtype:
+            return _unmarked(tensor)
+        return record(tensor, ("to_dtype", dtype_name(dtype), False))
+
+    return handler
+
+
+def _contiguous(tensor: Any, **kwargs: Any) -> Any:
+    if not _pending(tensor) or kwargs:
+        return NotImplemented
+    if _contiguous_already(tensor):
+        return _unmarked(tensor)
+    return record(tensor, ("contiguous",))
+
+
+def _clone(tensor: Any, **kwargs: Any) -> Any:
+    if not _pending(tensor) or kwargs:
+        return NotImplemented
+    memory = tensor._memory
+    copied = _Memory(memory.opened, memory.operations, memory.size, memory.mode, memory.layout)
+    return _like(tensor, copied, marked=True)
+
+
+def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> Handler:
+    def handler(tensor: Any, other: Any, **kwargs: Any) -> Any:
+        if commutes and type(tensor) in (int, float):
+            tensor, other = other, tensor
+        if not _pending(tensor) or kwargs or type(other) not in (int, float):
+            return NotImplemented
+        dtype = tensor._memory.layout.dtype
+        if not dtype.is_floating_point and (in_place or name != "div" or dtype != torch.uint8):
+            return NotImplemented
+        if not dtype.is_floating_point and torch.get_default_dtype() != torch.float32:
+            return NotImplemented
+        if in_place:
+            return _unmarked(record_in_place(tensor, (name, other)))
+        return record(tensor, (name, other))
+
+    return handler
+
+
+def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
+    if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)):
+        return NotImplemented
+    if not any(_pending(tensor) for tensor in tensors):
+        return NotImplemented
+    first = tensors[0]
+    if not isinstance(first, torch.Tensor):
+        return NotImplemented
+    shape, dtype = first.shape, first.dtype
+    for tensor in tensors:
+        if (
+            not isinstance(tensor, torch.Tensor)
+            or isinstance(tensor, DeferredBatch)
+            or tensor.shape != shape
+            or tensor.dtype != dtype
+            or tensor.device != _CPU
+            or tensor.requires_grad
+        ):
+            return NotImplemented
+    return DeferredBatch(tensors)
+
+
+def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
+    if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
+        return NotImplemented
+    if not all(isinstance(t, DeferredBatch) and t._real is None for t in tensors):
+        return NotImplemented
+    first = tensors[0]
+    if any(t.shape[1:] != first.shape[1:] or t.dtype != first.dtype for t in tensors):
+        return NotImplemented
+    if not all(_strides(row) == _strides(first.rows[0]) for t in tensors for row in t.rows):
+        return NotImplemented
+    return DeferredBatch([row for t in tensors for row in t.rows])
+
+
+def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:
+    tensor = torch.Tensor
+    yield tensor.size, _size
+    yield tensor.stride, _stride
+    yield tensor.dim, lambda value: len(value.shape)
+    yield tensor.ndimension, lambda value: len(value.shape)
+    yield tensor.numel, _numel
+    yield tensor.nelement, _numel
+    yield torch.numel, _numel
+    yield tensor.is_floating_point, lambda value: value.dtype.is_floating_point
+    yield torch.is_floating_point, lambda value: value.dtype.is_floating_point
+    yield tensor.is_contiguous, _is_contiguous
+    yield tensor.requires_grad_, _requires_grad
+    yield tensor.to, _to
+    yield tensor.float, _cast_to(torch.float32)
+    yield tensor.half, _cast_to(torch.float16)
+    yield tensor.bfloat16, _cast_to(torch.bfloat16)
+    yield tensor.double, _cast_to(torch.float64)
+    yield tensor.contiguous, _contiguous
+    yield tensor.clone, _clone
+    yield torch.clone, _clone
+    for name in ("div", "mul", "add", "sub"):
+        commutes = name in ("mul", "add")
+        yield getattr(tensor, name), _with_number(name)
+        yield getattr(torch, name), _with_number(name, commutes)
+        yield getattr(tensor, name + "_"), _with_number(name, in_place=True)
+    yield tensor.__truediv__, _with_number("div")
+    yield tensor.__mul__, _with_number("mul")
+    yield tensor.__rmul__, _with_number("mul")
+    yield tensor.__add__, _with_number("add")
+    yield tensor.__radd__, _with_number("add")
+    yield tensor.__sub__, _with_number("sub")
+    yield tensor.__itruediv__, _with_number("div", in_place=True)
+    yield tensor.__imul__, _with_number("mul", in_place=True)
+    yield tensor.__iadd__, _with_number("add", in_place=True)
+    yield tensor.__isub__, _with_number("sub", in_place=True)
+    yield torch.stack, _stack
+    yield torch.cat, _cat
+
+
+_HANDLERS: dict[Callable[..., Any], Handler] = dict(_handlers())

@@ -1,0 +1,127 @@
+"""What a thread does with images at the moment: whether it defers them, and what it had to make.
+
+Everything is per thread: a thread that did not ask for deferred images never gets one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from .recording import Opened
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """What materialised deferred objects.
+
+    Attributes:
+        function: what was called: "Image.getpixel", "Tensor.numpy" ...
+        file: the user's file that called it: the first one outside of fastload and the libraries.
+        line: the line in it.
+        count: how many objects.
+        ns: nanoseconds that making them took.
+    """
+
+    function: str
+    file: str
+    line: int
+    count: int
+    ns: int
+
+
+class _Thread(threading.local):
+    deferring = False
+    opened = 0
+    failed = False
+    decoded: tuple[Opened, Image] | None = None
+
+    def __init__(self) -> None:
+        self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
+
+
+THREAD = _Thread()
+"""Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images
+it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
+sets them back. ``decoded``: the image that it replayed last, while it defers: several views of one
+image decode it once, as they would."""
+
+MOST_CAUSES = 1000  # a loader that never asks must not collect without end
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """In here this thread opens images as without fastload."""
+    before, THREAD.deferring = THREAD.deferring, False
+    try:
+        yield
+    finally:
+        THREAD.deferring = before
+
+
+@contextlib.contextmanager
+def cause(function: str) -> Iterator[None]:
+    """What is made in here was asked for by ``function``."""
+    begin = time.perf_counter_ns()
+    try:
+        yield
+    except Exception:
+        THREAD.failed = True
+        raise
+    finally:
+        taken = time.perf_counter_ns() - begin
+        key = (function, *_caller())
+        causes = THREAD.causes
+        if key in causes or len(causes) < MOST_CAUSES:
+            count, ns = causes.get(key, (0, 0))
+            causes[key] = count + 1, ns + taken
+
+
+def materialised() -> list[Cause]:
+    """What this thread materialised since it last asked, the most expensive first."""
+    causes, THREAD.causes = THREAD.causes, {}
+    found = [Cause(*key, *value) for key, value in causes.items()]
+    return sorted(found, key=lambda cause: -cause.ns)
+
+
+def _caller() -> tuple[str, int]:
+    libraries = _libraries()
+    frame = sys._getframe(2)
+    while frame.f_back is not None:
+        name = frame.f_code.co_filename
+        if not name.startswith(libraries) and not name.startswith("<"):
+            break
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+_FOUND: list[tuple[str, ...]] = []
+
+
+def _libraries() -> tuple[str, ...]:
+    if not _FOUND:
+        names = (
+            "fastload",
+            "torch",
+            "torchvision",
+            "PIL",
+            "numpy",
+            "cv2",
+            "datasets",
+            "contextlib",
+        )
+        files = [getattr(sys.modules.get(name), "__file__", None) for name in names]
+        roots = [
+            f if f.endswith("contextlib.py") else os.path.dirname(f) + os.sep for f in files if f
+        ]
+        _FOUND.append(tuple(roots))
+    return _FOUND[0]

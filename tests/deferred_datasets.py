@@ -1,0 +1,271 @@
+"""Datasets in the shapes that people write, over a folder of small photos."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.transforms.functional as F
+from PIL import Image, ImageFile, ImageOps
+from torch.utils.data import Dataset, get_worker_info
+from torchvision import transforms as T
+from torchvision.datasets.folder import default_loader
+from torchvision.transforms import v2
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def write_photos(folder: Path, count: int = 14) -> list[Path]:
+    """JPEGs of several sizes: colour and gray, baseline and progressive; some CMYK, some PNG."""
+    generator = np.random.default_rng(7)
+    paths = []
+    for i in range(count):
+        width, height = (int(side) for side in generator.integers(48, 90, 2))
+        coarse = generator.integers(0, 256, (6, 6, 3), np.uint8)
+        image = Image.fromarray(coarse).resize((width, height), Image.Resampling.BICUBIC)
+        path = folder / f"{i:02d}.jpg"
+        options: dict[str, Any] = {"quality": 85, "progressive": i % 4 == 1}
+        if i % 7 == 3:
+            image = image.convert("L")
+        elif i % 7 == 5:
+            image = image.convert("CMYK")
+        elif i % 7 == 6:
+            path, options = path.with_suffix(".png"), {}
+        image.save(path, **options)
+        paths.append(path)
+    return paths
+
+
+def train() -> T.Compose:
+    """The usual chain."""
+    return T.Compose(
+        [
+            T.RandomResizedCrop(32),
+            T.RandomHorizontalFlip(),
+            T.ToTensor(),
+            T.Normalize(MEAN, STD),
+        ]
+    )
+
+
+class Photos(Dataset[Any]):
+    """Opens, converts, transforms, returns with a label."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        self.paths = paths
+        self.transform = transform or train()
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(Image.open(self.paths[i]).convert("RGB")), i
+
+
+class WithHandle(Photos):
+    """Closes the file before the pixels are needed."""
+
+    def __getitem__(self, i: int) -> Any:
+        with open(self.paths[i], "rb") as file:
+            image = Image.open(file).convert("RGB")
+        return {"image": self.transform(image), "label": i, "name": self.paths[i].name}
+
+
+class InMemory(Photos):
+    """Opens bytes."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        self.data = [path.read_bytes() for path in paths]
+
+    def __getitem__(self, i: int) -> Any:
+        return self.transform(Image.open(io.BytesIO(self.data[i])).convert("RGB"))
+
+
+class Zipped(Photos):
+    """Opens members of an archive."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        self.archive = paths[0].parent / "photos.zip"
+        with zipfile.ZipFile(self.archive, "w") as archive:
+            for path in paths:
+                archive.write(path, path.name)
+
+    def __getitem__(self, i: int) -> Any:
+        with zipfile.ZipFile(self.archive) as archive, archive.open(self.paths[i].name) as member:
+            return self.transform(Image.open(member).convert("RGB")), str(i)
+
+
+class TwoViews(Photos):
+    """Two random views of one image, with colour."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = default_loader(str(self.paths[i]))
+        view = T.Compose(
+            [
+                T.RandomResizedCrop(24, scale=(0.2, 1.0)),
+                T.RandomApply([T.ColorJitter(0.4, 0.4, 0.4, 0.1)], p=0.8),
+                T.RandomGrayscale(p=0.2),
+                T.RandomHorizontalFlip(),
+                T.ToTensor(),
+                T.Normalize(MEAN, STD),
+            ]
+        )
+        return [view(image), view(image)], i
+
+
+class SameCrop(Photos):
+    """An image and its mask, cropped by the same numbers."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i]).convert("RGB")
+        mask = Image.open(self.paths[i]).convert("L")
+        image, mask = (F.resize(one, [40, 44], one_filter(one)) for one in (image, mask))
+        top, left, height, width = T.RandomCrop.get_params(image, (32, 32))
+        image, mask = (F.crop(one, top, left, height, width) for one in (image, mask))
+        if random.random() < 0.5:
+            image, mask = F.hflip(image), F.hflip(mask)
+        return F.to_tensor(image), torch.as_tensor(np.array(mask), dtype=torch.int64)
+
+
+def one_filter(image: Image.Image) -> T.InterpolationMode:
+    """Nearest for masks."""
+    return T.InterpolationMode.NEAREST if image.mode == "L" else T.InterpolationMode.BILINEAR
+
+
+class OwnPil(Photos):
+    """Pillow's own methods, its size and mode, and a draw of each generator."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = ImageOps.exif_transpose(Image.open(self.paths[i]))
+        if image.mode != "RGB":
+            image = image.convert("RGB")
+        image.load()
+        w, h = image.size
+        side = min(w, h)
+        x, y = random.randint(0, w - side), np.random.randint(0, h - side + 1)
+        image = image.crop((x, y, x + side, y + side)).resize((36, 36), Image.Resampling.BICUBIC)
+        if torch.rand(()) < 0.5:
+            image = ImageOps.mirror(image)
+        image = ImageOps.expand(image.rotate(90 * random.randrange(4)), 2, fill=0)
+        return F.normalize(F.to_tensor(image), MEAN, STD), (w, h)
+
+
+class V2(Photos):
+    """torchvision's v2, with a cast and erasing."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(
+            paths,
+            v2.Compose(
+                [
+                    v2.RandomResizedCrop(32, antialias=True),
+                    v2.RandomVerticalFlip(),
+                    v2.ToImage(),
+                    v2.ToDtype(torch.float32, scale=True),
+                    v2.Normalize(MEAN, STD),
+                    v2.RandomErasing(p=0.5),
+                ]
+            ),
+        )
+
+
+class AsArray(Photos):
+    """Asks for the pixels."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i]).convert("RGB").resize((20, 24))
+        return torch.from_numpy(np.asarray(image, np.float32) / 255).permute(2, 0, 1), i
+
+
+class NoConvert(Photos):
+    """Whatever mode the file has; the channels differ, so each sample is a batch."""
+
+    def __getitem__(self, i: int) -> Any:
+        return F.pil_to_tensor(F.resize(Image.open(self.paths[i]), [30, 31])).float() / 255
+
+
+class Thresholded(Photos):
+    """Works on the tensor."""
+
+    def __getitem__(self, i: int) -> Any:
+        x = self.transform(Image.open(self.paths[i]).convert("RGB"))
+        y = x.clone()
+        y[0] = 0.5
+        return torch.cat([x, y]), (x > 0.5).float(), torch.stack([x, x]).half()
+
+
+class Recovering(Photos):
+    """Takes another image in the place of a damaged one, after a draw of each generator."""
+
+    def __getitem__(self, i: int) -> Any:
+        try:
+            image = Image.open(self.paths[i]).convert("RGB")
+        except OSError:
+            random.random()
+            torch.rand(3)
+            return self[(i + 1) % len(self)]
+        return self.transform(image), random.random(), np.random.rand(), i
+
+
+class Keeping(Photos):
+    """Keeps what it has opened, and transforms it anew in each epoch."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        self.kept: dict[int, Any] = {}
+        self.tensors: dict[int, Any] = {}
+
+    def __getitem__(self, i: int) -> Any:
+        if i not in self.kept:
+            self.kept[i] = Image.open(self.paths[i]).convert("RGB")
+            self.tensors[i] = F.to_tensor(self.kept[i].resize((10, 11)))
+        return self.transform(self.kept[i]), self.tensors[i]
+
+
+class Images(Photos):
+    """PIL images, which a collate_fn makes tensors of."""
+
+    def __getitem__(self, i: int) -> Any:
+        return Image.open(self.paths[i]).convert("RGB").resize((25, 26)), i
+
+
+def stack(samples: list[Any]) -> Any:
+    """A collate_fn of one's own."""
+    images, labels = zip(*samples)
+    return {"x": torch.stack(images), "y": torch.tensor(labels)}
+
+
+def late(samples: list[Any]) -> Any:
+    """A collate_fn that transforms."""
+    return torch.stack([train()(image) for image, _ in samples]) * 2, [i for _, i in samples]
+
+
+def as_they_are(samples: list[Any]) -> Any:
+    """A collate_fn that leaves samples as they are."""
+    return samples
+
+
+def seed_numpy(worker: int) -> None:
+    """A worker_init_fn."""
+    info = get_worker_info()
+    assert info is not None
+    assert info.id == worker
+    np.random.seed(torch.initial_seed() % 2**32)
+
+
+def truncate(path: Path) -> None:
+    """Leave half of the file."""
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+
+
+def allow_truncated(worker: int = 0) -> None:
+    """As many scripts begin."""
+    ImageFile.LOAD_TRUNCATED_IMAGES = True

@@ -1,0 +1,258 @@
+"""A user's Dataset over deferred images: FastLoader gives what DataLoader gives, bit for bit."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFile
+from torch.utils.data import DataLoader
+
+import deferred_datasets as shapes
+from fastload import FastLoader
+from fastload._sources.deferred.image import DeferredImage
+from sides import side_by_side
+
+# Pillow leaves a truncated file open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return shapes.write_photos(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def damaged(tmp_path: Path) -> list[Path]:
+    paths = shapes.write_photos(tmp_path, 16)
+    for i in (3, 9):
+        shapes.truncate(paths[i])
+    paths[12].write_bytes(b"no image")
+    return paths
+
+
+@pytest.fixture
+def truncated_images() -> Iterator[None]:
+    before = ImageFile.LOAD_TRUNCATED_IMAGES
+    shapes.allow_truncated()
+    yield
+    ImageFile.LOAD_TRUNCATED_IMAGES = before
+
+
+SHAPES = [
+    shapes.Photos,
+    shapes.WithHandle,
+    shapes.InMemory,
+    shapes.Zipped,
+    shapes.TwoViews,
+    shapes.SameCrop,
+    shapes.OwnPil,
+    shapes.V2,
+    shapes.AsArray,
+    shapes.Thresholded,
+    shapes.Keeping,
+]
+
+
+def kinds_in(batch: Any) -> set[type]:
+    """The types of tensors and images in a batch."""
+    if isinstance(batch, (torch.Tensor, Image.Image)):
+        return {type(batch)}
+    parts = batch.values() if isinstance(batch, dict) else batch
+    if isinstance(batch, (list, tuple, dict)):
+        return set().union(*map(kinds_in, parts))
+    return set()
+
+
+@pytest.mark.parametrize("kind", SHAPES, ids=lambda kind: kind.__name__)
+def test_a_dataset_gives_the_same_in_this_process(photos: list[Path], kind: type) -> None:
+    batches = side_by_side(kind(photos), epochs=3, batch_size=2, shuffle=True)
+    assert kinds_in([batch for batch in batches if not isinstance(batch, str)]) <= {torch.Tensor}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_every_dataset_gives_the_same_in_workers(photos: list[Path], workers: int) -> None:
+    for kind in SHAPES[:: 3 if workers == 1 else 2]:
+        side_by_side(
+            kind(photos),
+            batch_size=4,
+            shuffle=True,
+            num_workers=workers,
+            worker_init_fn=shapes.seed_numpy,
+        )
+
+
+def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:
+    side_by_side(
+        shapes.TwoViews(photos),
+        epochs=3,
+        batch_size=4,
+        shuffle=True,
+        drop_last=True,
+        num_workers=2,
+        persistent_workers=True,
+        generator=lambda: torch.Generator().manual_seed(4),
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_users_collate_fn_gets_what_it_can_stack(photos: list[Path], workers: int) -> None:
+    side_by_side(shapes.Photos(photos), batch_size=4, collate_fn=shapes.stack, num_workers=workers)
+    side_by_side(shapes.Images(photos), batch_size=4, collate_fn=shapes.late, num_workers=workers)
+
+
+def test_single_samples_and_samples_as_they_are_come_plain(photos: list[Path]) -> None:
+    side_by_side(shapes.NoConvert(photos), batch_size=None)
+    side_by_side(shapes.NoConvert(photos), batch_size=1, num_workers=1)
+    for workers in (0, 1):
+        loader = FastLoader(
+            shapes.Images(photos), 4, collate_fn=shapes.as_they_are, num_workers=workers
+        )
+        expected = DataLoader(shapes.Images(photos), 4, collate_fn=shapes.as_they_are)
+        for ours, theirs in zip(loader, expected, strict=True):
+            for (image, i), (other, j) in zip(ours, theirs, strict=True):
+                assert type(image) is Image.Image
+                assert (i, image.tobytes()) == (j, other.tobytes())
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_the_users_own_except_sees_a_damaged_image(damaged: list[Path], workers: int) -> None:
+    side_by_side(
+        shapes.Recovering(damaged),
+        batch_size=3,
+        shuffle=True,
+        num_workers=workers,
+        worker_init_fn=shapes.seed_numpy,
+        persistent_workers=workers > 0,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_error_is_raised_at_its_batch_and_the_others_follow(
+    damaged: list[Path], workers: int
+) -> None:
+    side_by_side(shapes.Photos(damaged), batch_size=3, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("on_error", ["skip", "replace", "refill"])
+def test_on_error_sees_a_damaged_image(damaged: list[Path], on_error: Any, workers: int) -> None:
+    made = []
+    for defer in (False, True):
+        random.seed(3), np.random.seed(3), torch.manual_seed(3)
+        loader = FastLoader(
+            shapes.Photos(damaged), 4, num_workers=workers, on_error=on_error, max_errors=9,
+            seed=5, defer=defer,
+        )  # fmt: skip
+        made.append([batch[1].tolist() for batch in loader])
+        assert [entry["index"] for entry in loader.stats()["errors"]] == [3, 9, 12]
+    assert made[0] == made[1]
+
+
+def test_truncated_images_are_loaded_where_pillow_is_told_to(
+    damaged: list[Path], truncated_images: None
+) -> None:
+    side_by_side(shapes.Photos([*damaged[:12], *damaged[13:]]), batch_size=5)
+
+
+def test_a_file_that_changes_between_opening_and_decoding_is_opened_again(
+    tmp_path: Path,
+) -> None:
+    paths = shapes.write_photos(tmp_path, 4)[:3]
+
+    class Changing(shapes.Photos):
+        changed = False
+
+        def __getitem__(self, i: int) -> Any:
+            image = Image.open(self.paths[i]).convert("RGB").resize((16, 16))
+            if not self.changed:
+                self.changed = True
+                Image.new("RGB", (60, 50), "red").save(self.paths[i])
+            return shapes.F.to_tensor(image), i
+
+    loader = FastLoader(Changing(paths), batch_size=3)
+    images, _ = next(iter(loader))
+    assert images[0, 0].min() > 0.9  # the second opening, which made the batch again
+    assert loader.stats()["images_deferred"] == 0
+
+
+def test_a_resumed_epoch_continues_with_the_same_images(photos: list[Path]) -> None:
+    def loader() -> FastLoader[Any]:
+        return FastLoader(shapes.Photos(photos), 4, shuffle=True, seed=2, num_workers=1)
+
+    whole = list(loader())
+    first = loader()
+    batches = iter(first)
+    next(batches), next(batches)
+    rest = loader()
+    rest.load_state_dict(first.state_dict())
+    for ours, expected in zip(rest, whole[2:], strict=True):
+        assert torch.equal(ours[0], expected[0])
+        assert torch.equal(ours[1], expected[1])
+
+
+def test_switched_off_nothing_is_deferred(
+    photos: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Looking(shapes.Photos):
+        def __getitem__(self, i: int) -> Any:
+            with Image.open(self.paths[i]) as image:
+                seen.append(type(image) is DeferredImage)
+            return i
+
+    next(iter(FastLoader(Looking(photos), 2)))
+    assert seen == [True, True]
+    next(iter(FastLoader(Looking(photos), 2, defer=False)))
+    next(iter(FastLoader(Looking(photos), 2, engine="workers")))
+    monkeypatch.setenv("FASTLOAD_DEFER", "0")
+    next(iter(FastLoader(Looking(photos), 2)))
+    assert seen[2:] == [False] * 6
+
+
+def test_a_dataset_that_opens_no_image_is_soon_left_alone() -> None:
+    from fastload._sources.deferred.thread_state import THREAD
+
+    class Numbers(torch.utils.data.Dataset[int]):
+        deferring: list[bool] = []
+
+        def __len__(self) -> int:
+            return 200
+
+        def __getitem__(self, i: int) -> int:
+            self.deferring.append(THREAD.deferring)
+            return i
+
+    assert len(list(FastLoader(Numbers(), 1))) == 200
+    assert sum(Numbers.deferring) < 10
+
+
+def test_explain_and_stats_say_what_asked_for_pixels(photos: list[Path]) -> None:
+    loader = FastLoader(shapes.AsArray(photos[:4]), 2)
+    list(loader)
+    text = loader.explain()
+    assert "deferred_datasets.py:" in text
+    assert "asked for the pixels of 4 images" in text
+    stats = loader.stats()
+    assert (stats["images_opened"], stats["images_deferred"]) == (4, 0)
+    assert stats["images_materialised"] == 4
+    plain = FastLoader(shapes.Photos(photos[:6]), 3)
+    list(plain)
+    assert plain.stats()["images_deferred"] == 6
+    assert "CMYK" in plain.explain()
+
+
+def test_leaving_early_leaves_nothing_behind(photos: list[Path], no_leaks: None) -> None:
+    loader = FastLoader(shapes.Photos(photos), 2, num_workers=2)
+    batches = iter(loader)
+    next(batches)
+    del batches, loader

@@ -1,0 +1,167 @@
+"""What the core makes of recordings is what the libraries' own functions make of them."""
+
+from __future__ import annotations
+
+import io
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from fastload._base.slabs import SlabRing
+from fastload._sources.deferred import lowering
+from fastload._sources.deferred.batch import BatchDecoder
+from fastload._sources.deferred.recording import Opened, Operation, Recording
+from fastload._sources.deferred.replay import replay
+
+pytestmark = pytest.mark.native
+
+NORMALIZE: Operation = ("normalize", (0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+TAILS: list[list[Operation]] = [
+    [("to_tensor",), NORMALIZE],
+    [("to_image",)],
+    [("to_image",), ("to_dtype", "float16", True)],
+    [("to_tensor",), ("mul", 255.0), ("sub", 3.5)],
+]
+
+
+def photo(seed: int, mode: str) -> Opened:
+    generator = np.random.default_rng(seed)
+    size = int(generator.integers(40, 70)), int(generator.integers(40, 70))
+    noise = Image.fromarray(generator.integers(0, 256, (5, 5, 3), np.uint8))
+    stream = io.BytesIO()
+    noise.resize(size, Image.Resampling.BICUBIC).convert(mode).save(stream, "JPEG")
+    return Opened(None, stream.getvalue(), None, size, mode, "JPEG")
+
+
+class Program:
+    """Random operations on one image."""
+
+    def __init__(self, opened: Opened, rng: random.Random) -> None:
+        self.rng = rng
+        self.opened = opened
+        self.size, self.mode = opened.size, opened.mode
+        self.operations: list[Operation] = []
+
+    def add(self, count: int) -> None:
+        for _ in range(count):
+            self._add()
+
+    def _add(self) -> None:
+        rng, (w, h) = self.rng, self.size
+        kind = rng.choice(
+            ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "pixels", "convert"]
+        )
+        operation: Any
+        if kind == "crop":
+            cw, ch = rng.randint(8, w), rng.randint(8, h)
+            operation = "crop", rng.randint(0, w - cw), rng.randint(0, h - ch), cw, ch
+            self.size = cw, ch
+        elif kind == "window":
+            left, top = rng.randint(-5, 5), rng.randint(-5, 5)
+            self.size = rng.randint(12, w + 3), rng.randint(12, h + 3)
+            operation = "window", left, top, left + self.size[0], top + self.size[1]
+        elif kind == "resize":
+            self.size = rng.randint(16, 60), rng.randint(16, 60)
+            operation = "resize", *self.size, rng.randrange(6)
+        elif kind == "expand":
+            sides = [rng.randint(0, 5) for _ in range(4)]
+            self.size = w + sides[0] + sides[2], h + sides[1] + sides[3]
+            fill = rng.choice([0, 77, (9, 8, 7)]) if self.mode == "RGB" else rng.choice([0, 50])
+            operation = "expand", *sides, fill
+        elif kind == "rot90":
+            turns = rng.randint(1, 3)
+            self.size = (w, h) if turns == 2 else (h, w)
+            operation = "rot90", turns
+        elif kind == "affine":
+            if rng.random() < 0.3:
+                self.size = rng.randint(16, 50), rng.randint(16, 50)
+            matrix = tuple(rng.uniform(-0.3, 0.3) + (k in (0, 4)) for k in range(6))
+            fill = (3, 200, 100) if self.mode == "RGB" else 90
+            operation = "affine", *self.size, matrix, rng.choice([0, 2, 3]), fill
+        elif kind == "convert":
+            self.mode = rng.choice(["RGB", "L"])
+            operation = "convert", self.mode
+        elif kind == "pixels":
+            operation = rng.choice(
+                [
+                    ("brightness", rng.uniform(0.2, 2)), ("contrast", rng.uniform(0.2, 2)),
+                    ("saturation", rng.uniform(0, 2)), ("sharpness", rng.uniform(0, 3)),
+                    ("hue", rng.uniform(-0.5, 0.5)), ("invert",), ("solarize", 100),
+                    ("posterize", 3), ("equalize",), ("autocontrast",), ("copy",),
+                ]
+            )  # fmt: skip
+        else:
+            operation = "flip", rng.random() < 0.5
+        self.operations.append(operation)
+
+    def recording(self, tail: list[Operation]) -> Recording:
+        self.operations.append(("resize", 24, 20, 2))
+        if self.rng.random() < 0.5:
+            self.operations.append(("flip", False))
+        tail = [one for one in tail if one is not NORMALIZE or self.mode == "RGB"]
+        return Recording(self.opened, (*self.operations, *tail), (24, 20), self.mode)
+
+
+@pytest.mark.parametrize("tail", range(len(TAILS)))
+def test_the_core_makes_what_the_libraries_make(tail: int, count: Any) -> None:
+    rng = random.Random(tail)
+    decoder = BatchDecoder(2, SlabRing(2))
+    made = 0
+    for round_ in range(count(5, 300)):
+        recordings = []
+        for _ in range(6):
+            program = Program(photo(rng.randrange(1000), rng.choice(["RGB", "RGB", "L"])), rng)
+            program.add(rng.randint(0, 5))
+            recordings.append(program.recording(list(TAILS[tail])))
+        for mode in ("RGB", "L"):
+            some = [one for one in recordings if one.mode == mode]
+            if not some:
+                continue
+            expected = torch.stack([replay(one) for one in some])  # type: ignore[arg-type]
+            filling = decoder.begin(tuple(expected.shape), tuple(expected.stride()), expected.dtype)
+            filling.add(0, some)
+            got = filling.result()
+            for one, mine, theirs in zip(some, got, expected, strict=True):
+                assert torch.equal(mine, theirs), (round_, one.operations)
+            made += len(some)
+    assert decoder.counts.native == made
+    assert decoder.counts.replayed == 0
+
+
+def erased(*boxes: tuple[int, int, int, int, Any]) -> Recording:
+    program = Program(photo(1, "RGB"), random.Random(0))
+    tail: list[Operation] = [("to_tensor",), NORMALIZE, *(("erase", *box) for box in boxes)]
+    return program.recording(tail)
+
+
+def test_rectangles_are_erased_where_they_were_in_one_call() -> None:
+    recordings = [
+        erased(),
+        erased((2, 3, 5, 6, (0.0,))),
+        erased((2, 3, 5, 6, (0.0,)), (8, 9, 3, 4, (1.0, -2.0, 0.25))),
+        erased((0, 0, 20, 24, (0.0,))),
+    ]
+    samples = [lowering.lower(recording) for recording in recordings]
+    assert len(lowering.grouped(samples)) == 1
+    decoder = BatchDecoder(0, SlabRing(1))
+    filling = decoder.begin((4, 3, 20, 24), (1440, 480, 24, 1), torch.float32)
+    filling.add(0, recordings)
+    expected = torch.stack([replay(one) for one in recordings])  # type: ignore[arg-type]
+    assert torch.equal(filling.result(), expected)
+    assert decoder.counts.native == 4
+
+
+def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
+    samples = []
+    for seed in range(8):
+        program = Program(photo(seed, "RGB"), random.Random(seed))
+        program.operations.append(("crop", 1, 2, 30, 31))
+        program.operations.append(("resize", 30, 28, 3))
+        if seed % 2:
+            program.operations += [("brightness", 1.5), ("hue", 0.1)][: seed % 3]
+        samples.append(lowering.lower(program.recording([("to_tensor",)])))
+    assert len(lowering.grouped(samples)) == 1

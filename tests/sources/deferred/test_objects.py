@@ -1,0 +1,341 @@
+"""What is recorded, what comes of it, and what a deferred object passes for."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageFilter, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
+from torchvision import transforms as v1
+from torchvision import tv_tensors
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+
+from fastload._sources.deferred import hooks, tensor
+from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.replay import replay
+from fastload._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.jpg"
+    rng = np.random.default_rng(3)
+    small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
+    small.resize((80, 60), Image.Resampling.BICUBIC).save(path)
+    return path
+
+
+def opened(path: Path) -> DeferredImage:
+    with hooks.deferring():
+        image = Image.open(path)
+    assert type(image) is DeferredImage
+    return image
+
+
+V1 = v1.Compose(
+    [v1.RandomResizedCrop(24), v1.RandomHorizontalFlip(), v1.ToTensor(), v1.Normalize(MEAN, STD)]
+)
+V2 = v2.Compose(
+    [
+        v2.RandomResizedCrop(24),
+        v2.RandomHorizontalFlip(),
+        v2.ToImage(),
+        v2.ToDtype(torch.float32, scale=True),
+        v2.Normalize(MEAN, STD),
+    ]
+)
+
+
+@pytest.mark.parametrize("transform", [V1, V2])
+def test_training_transforms_stay_recorded_and_draw_the_same_numbers(
+    photo: Path, transform: Callable[[Any], torch.Tensor]
+) -> None:
+    hooks.materialised()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        expected = transform(Image.open(photo).convert("RGB"))
+        after = torch.rand(3)
+        torch.manual_seed(seed)
+        with hooks.deferring():
+            found = transform(Image.open(photo).convert("RGB"))
+        assert torch.equal(torch.rand(3), after)
+        assert isinstance(found, DeferredTensor)
+        assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
+        assert (found.shape, found.dtype, found.stride()) == (
+            expected.shape, expected.dtype, expected.stride()
+        )  # fmt: skip
+        assert found.recording is not None
+        assert hooks.materialised() == []
+        assert torch.equal(found.materialise(), expected)
+        assert found.recording is None
+
+
+def test_the_operations_of_a_training_transform_are_those_of_the_contract(photo: Path) -> None:
+    image = opened(photo).convert("RGB")
+    cropped = F.hflip(F.resized_crop(image, 3, 4, 30, 40, [24, 20]))
+    found = F.normalize(F.to_tensor(cropped), MEAN, STD)
+    assert found.recording.operations == (
+        ("convert", "RGB"),
+        ("crop", 4, 3, 40, 30),
+        ("resize", 20, 24, 2),
+        ("flip", False),
+        ("to_tensor",),
+        ("normalize", MEAN, STD),
+    )
+    assert (found.recording.size, found.recording.mode) == ((20, 24), "RGB")
+    again = DeferredTensor(found.recording)
+    assert (again.shape, again.dtype, again.stride()) == (found.shape, found.dtype, found.stride())
+    assert torch.equal(replay(found.recording), found.materialise())
+
+
+RECORDED: list[Callable[[Any], Any]] = [
+    lambda x: x.convert("L"),
+    lambda x: x.copy(),
+    lambda x: x.crop((1, 2, 9, 30)),
+    lambda x: x.crop((-3, -2, 90, 30)),
+    lambda x: x.crop((1.4, 2.5, 9.5, 30.1)),
+    lambda x: x.resize((9, 8)),
+    lambda x: x.resize((9, 8), 1, box=(1.5, 2, 30, 40)),
+    lambda x: ImageOps.fit(x, (20, 20)),
+    *[lambda x, m=m: x.transpose(m) for m in Image.Transpose],
+    lambda x: x.rotate(90, expand=True),
+    lambda x: x.rotate(33, Image.Resampling.BILINEAR, expand=True, fillcolor=(1, 2, 3)),
+    lambda x: F.affine(x, 10.0, [1, 2], 1.1, [3.0, 4.0], v1.InterpolationMode.BILINEAR),
+    lambda x: v1.RandomPerspective(p=1)(x),
+    lambda x: F.pad(x, [1, 2, 3, 4], 7),
+    lambda x: F.pad(x, 3, padding_mode="reflect"),
+    lambda x: ImageOps.expand(x, (1, 2), "red"),
+    lambda x: x.filter(ImageFilter.GaussianBlur(1.5)),
+    lambda x: x.filter(ImageFilter.EDGE_ENHANCE),
+    lambda x: F.gaussian_blur(x, [3, 5], 0.7),
+    lambda x: v2.GaussianBlur(5)(x),
+    lambda x: v1.ColorJitter(0.5, 0.5, 0.5, 0.2)(x),
+    lambda x: v2.ColorJitter(0.5, 0.5, 0.5, 0.2)(x),
+    lambda x: F.adjust_sharpness(x, 1.8),
+    lambda x: F.adjust_gamma(x, 0.7),
+    lambda x: F.to_grayscale(x, 3),
+    lambda x: v2.RandomGrayscale(1)(x),
+    lambda x: F.invert(x),
+    lambda x: F.solarize(x, 99),
+    lambda x: F.posterize(x, 3),
+    lambda x: F.equalize(x),
+    lambda x: F.autocontrast(x),
+    lambda x: v1.RandAugment(4)(x),
+    lambda x: v1.TrivialAugmentWide()(x),
+    lambda x: v2.AutoAugment()(x),
+    lambda x: v1.TenCrop(20)(x)[7],
+    lambda x: v2.FiveCrop(20)(x)[2],
+    lambda x: ImageOps.exif_transpose(x),
+]
+
+
+@pytest.mark.parametrize("number", range(len(RECORDED)))
+def test_an_operation_is_recorded_and_gives_pillows_pixels(photo: Path, number: int) -> None:
+    operation = RECORDED[number]
+    torch.manual_seed(number)
+    expected = operation(Image.open(photo).convert("RGB"))
+    torch.manual_seed(number)
+    hooks.materialised()
+    image = opened(photo).convert("RGB")
+    assert type(image) is DeferredImage
+    found = operation(image)
+    assert hooks.materialised() == []
+    assert type(found) is DeferredImage
+    assert found.recording is not None
+    assert (found.size, found.mode) == (expected.size, expected.mode)
+    assert found.tobytes() == expected.tobytes()
+
+
+TENSORS: list[Callable[[Any], Any]] = [
+    lambda x: F.to_tensor(x),
+    lambda x: F.pil_to_tensor(x).float().div(255),
+    lambda x: F.pil_to_tensor(x) / 255.0,
+    lambda x: F.pil_to_tensor(x).contiguous(),
+    lambda x: F.convert_image_dtype(F.pil_to_tensor(x)),
+    lambda x: tv_tensors.Image(x),
+    lambda x: v2.functional.to_dtype(v2.functional.to_image(x), torch.float16, scale=True),
+    lambda x: F.to_tensor(x).half(),
+    lambda x: F.to_tensor(x) * 2 - 1,
+    lambda x: F.to_tensor(x).mul_(255).sub_(127.5),
+    lambda x: F.normalize(F.to_tensor(x), MEAN, STD, inplace=True),
+    lambda x: v1.RandomErasing(p=1)(F.to_tensor(x)),
+    lambda x: v2.RandomErasing(p=1, value=[0.1, 0.2, 0.3])(v2.functional.to_image(x)),
+    lambda x: v2.ToPureTensor()(tv_tensors.Image(x)),
+    lambda x: F.to_tensor(x.convert("L")),
+]
+
+
+@pytest.mark.parametrize("number", range(len(TENSORS)))
+def test_a_tensor_is_recorded_and_gives_torchs_values(photo: Path, number: int) -> None:
+    operation = TENSORS[number]
+    torch.manual_seed(number)
+    expected = operation(Image.open(photo).convert("RGB"))
+    torch.manual_seed(number)
+    hooks.materialised()
+    found = operation(opened(photo).convert("RGB"))
+    assert hooks.materialised() == []
+    assert isinstance(found, DeferredTensor)
+    assert found.recording is not None
+    assert isinstance(found, tv_tensors.Image) == isinstance(expected, tv_tensors.Image)
+    assert (found.dtype, found.shape, found.stride(), found.is_contiguous()) == (
+        expected.dtype, expected.shape, expected.stride(), expected.is_contiguous()
+    )  # fmt: skip
+    real = found.materialise()
+    assert type(real) is type(expected)
+    assert real.stride() == expected.stride()
+    assert torch.equal(real, expected)
+
+
+def test_two_views_share_one_image_and_nothing_else(photo: Path) -> None:
+    image = opened(photo).convert("RGB")
+    one, two = image.crop((0, 0, 9, 9)), image.transpose(Image.Transpose.ROTATE_90)
+    one.paste((1, 2, 3), (0, 0, 5, 5))
+    assert isinstance(two, DeferredImage)
+    assert two.recording is not None
+    assert image.recording is not None
+    real = Image.open(photo).convert("RGB")
+    assert two.tobytes() == real.transpose(Image.Transpose.ROTATE_90).tobytes()
+    assert image.tobytes() == real.tobytes()
+    assert one.getpixel((2, 2)) == (1, 2, 3)
+
+
+def test_views_that_are_materialised_decode_their_image_once(
+    photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[int] = []
+    load = JpegImageFile.load_prepare
+    monkeypatch.setattr(
+        JpegImageFile, "load_prepare", lambda self: (decoded.append(1), load(self))[1]
+    )
+    with hooks.deferring():
+        image = Image.open(photo).convert("RGB")
+        views = [np.asarray(image.crop((k, 0, 20, 20))) for k in range(4)]
+    assert len(decoded) == 1
+    assert views[3].shape == (20, 17, 3)
+    np.asarray(image)
+    assert len(decoded) == 2  # nothing is kept after the block
+
+
+def test_an_image_passes_for_what_was_opened(photo: Path) -> None:
+    image = opened(photo)
+    assert isinstance(image, Image.Image)
+    assert isinstance(image, JpegImageFile)
+    assert (image.format, image.mode, image.size, image.filename) == (
+        "JPEG",
+        "RGB",
+        (80, 60),
+        str(photo),
+    )
+    converted = image.convert("RGB")
+    assert isinstance(converted, Image.Image)
+    assert not isinstance(converted, JpegImageFile)
+    assert converted.format is None
+    assert converted == Image.open(photo).convert("RGB")
+    assert Image.open(photo).convert("RGB") == converted
+
+
+def test_exif_is_turned_without_decoding(tmp_path: Path, photo: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(photo).save(tmp_path / "turned.jpg", exif=exif)
+    expected = ImageOps.exif_transpose(Image.open(tmp_path / "turned.jpg"))
+    hooks.materialised()
+    found = ImageOps.exif_transpose(opened(tmp_path / "turned.jpg"))
+    assert hooks.materialised() == []
+    assert isinstance(found, DeferredImage)
+    assert found.recording is not None
+    assert found.recording.operations == (("rot90", 3),)
+    assert found == expected
+    assert found.materialise().info == expected.info
+
+
+def test_copies_of_the_object_are_real(photo: Path) -> None:
+    image = opened(photo).convert("RGB")
+    assert type(copy.deepcopy(image)) is Image.Image
+    value = F.to_tensor(opened(photo))
+    assert type(copy.deepcopy(value)) is torch.Tensor
+
+
+def test_memory_is_shared_where_torch_shares_it(photo: Path) -> None:
+    marked = tv_tensors.Image(opened(photo))
+    pure = marked.as_subclass(torch.Tensor)
+    assert isinstance(pure, DeferredTensor)
+    assert not isinstance(pure, DeferredTVImage)
+    pure[0, 0, 0] = 7
+    assert marked[0, 0, 0] == 7
+    value = F.to_tensor(opened(photo))
+    before = value.clone()
+    assert value.mul_(3.0) is value
+    assert torch.equal(value.materialise(), before.materialise() * 3.0)
+
+
+def test_a_stack_is_one_batch_and_keeps_what_its_rows_were(photo: Path) -> None:
+    rows = [F.to_tensor(opened(photo)) for _ in range(3)]
+    batch = torch.stack([*rows[:2], rows[2].materialise()])
+    assert isinstance(batch, DeferredBatch)
+    rows[0].mul_(2.0)
+    rows[2].materialise().mul_(2.0)
+    expected = F.to_tensor(Image.open(photo))
+    assert batch.shape == (3, 3, 60, 80)
+    assert torch.equal(batch.materialise(), torch.stack([expected] * 3))
+
+
+@pytest.mark.parametrize("kind", ["to_tensor", "pil_to_tensor"])
+def test_a_batch_has_the_strides_of_torchs(photo: Path, kind: str) -> None:
+    for mode in ("RGB", "L"):
+        make = getattr(F, kind)
+        expected = torch.stack([make(Image.open(photo).convert(mode))] * 2)
+        batch = torch.stack([make(opened(photo).convert(mode))] * 2)
+        assert batch.stride() == expected.stride()
+        assert batch.is_contiguous() == expected.is_contiguous()
+        assert batch.materialise().stride() == expected.stride()
+
+
+def test_default_collate_defers(photo: Path) -> None:
+    samples = [(F.to_tensor(opened(photo)), {"label": k}) for k in range(2)]
+    images, labels = torch.utils.data.default_collate(samples)
+    assert isinstance(images, DeferredBatch)
+    assert torch.equal(labels["label"], torch.tensor([0, 1]))
+    views = torch.cat([images, images])
+    assert isinstance(views, DeferredBatch)
+    assert torch.equal(views.materialise(), torch.cat([images.materialise()] * 2))
+
+
+def test_a_batch_is_made_by_whom_the_context_names(photo: Path) -> None:
+    asked: list[DeferredBatch] = []
+
+    def make(batch: DeferredBatch) -> torch.Tensor:
+        asked.append(batch)
+        return batch.replay()
+
+    batch = torch.stack([F.to_tensor(opened(photo))] * 2)
+    token = tensor.BATCHES.set(make)
+    try:
+        total = batch.sum()
+    finally:
+        tensor.BATCHES.reset(token)
+    assert asked == [batch] or asked[0] is batch
+    assert torch.equal(total, batch.materialise().sum())
+
+
+def test_what_materialises_is_told_with_its_line(photo: Path) -> None:
+    hooks.materialised()
+    for _ in range(3):
+        np.asarray(opened(photo).convert("RGB"))  # this line
+    F.to_tensor(opened(photo)).numpy()
+    causes = {cause.function: cause for cause in hooks.materialised()}
+    lines = Path(__file__).read_text().splitlines()
+    array = causes["Image.__array_interface__"]
+    assert (array.count, array.file) == (3, __file__)
+    assert lines[array.line - 1].endswith("# this" + " line")
+    assert causes["Tensor.numpy"].count == 1
+    assert hooks.materialised() == []

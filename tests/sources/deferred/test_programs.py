@@ -1,0 +1,36 @@
+"""Random programs give the same with deferred images as without: result, exception, warnings."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import hypothesis
+import pytest
+
+import deferred_programs
+from fastload._sources.deferred import hooks
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return deferred_programs.write_sources(tmp_path_factory.mktemp("sources"))
+
+
+# A program that fails before it loads leaves its file open, without deferred images too.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_program_gives_the_same_with_deferred_images(
+    sources: list[Path], count: Callable[[int, int], int]
+) -> None:
+    @hypothesis.settings(max_examples=count(500, 10_000))
+    @hypothesis.given(deferred_programs.programs(sources))
+    def same(program: deferred_programs.Program) -> None:
+        eager = deferred_programs.run(program, contextlib.nullcontext())
+        deferred = deferred_programs.run(program, hooks.deferring())
+        if program.path.name == deferred_programs.DAMAGED and eager[0][0] == "error":
+            return  # only who asks for the pixels learns of it: see image.py, Errors of the body
+        assert deferred == eager
+
+    same()
