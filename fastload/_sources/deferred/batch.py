@@ -469,7 +469,7 @@ def in_words(recording: Recording) -> str:
     opened = recording.opened
     if opened.library != "pillow":
         return f"images decoded by {opened.library}"
-    if opened.mode not in lowering.DECODED.get(opened.format, ()):
+    if not lowering.decodes(recording):
         return f"{opened.format} images of mode {opened.mode}"
     return "operations: " + ", ".join(dict.fromkeys(name for name, *_ in recording.operations))
 

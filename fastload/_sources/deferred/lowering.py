@@ -39,8 +39,17 @@ Step = tuple[int, int, int, int, int, int, int, int, int, int, int]
 Slot = tuple[int, tuple[float, ...]]
 """An operation on pixels: its code in ``pixels/operations.py``, and its values."""
 
-# What the core decodes with Pillow's bits, by format; it leaves single files of these to Pillow.
-DECODED: Final = {"JPEG": frozenset(("RGB", "L"))}
+# Modes that the core decodes with Pillow's bits, by format; it leaves single files to Pillow.
+_DECODED: Final = {
+    "JPEG": frozenset(("RGB", "L")),
+    "PNG": frozenset(("RGB", "L")),
+    "WEBP": frozenset(("RGB",)),
+    "BMP": frozenset(("RGB",)),
+}
+
+# Modes that it decodes as what ``convert("RGB")`` makes of them.
+_CONVERTED: Final = {"PNG": frozenset(("P", "LA", "RGBA")), "WEBP": frozenset(("RGBA",))}
+_TO_RGB: Final = ("convert", "RGB")
 
 # resample.h's numbers, by PIL.Image.Resampling.
 _FILTERS: Final = {0: 0, 1: 5, 2: 2, 3: 4, 4: 1, 5: 3}
@@ -283,8 +292,7 @@ def lower(recording: Recording) -> Lowered | None:
 
     A recording that ends in an image, not in a tensor, is not lowered.
     """
-    opened = recording.opened
-    if opened.library != "pillow" or opened.mode not in DECODED.get(opened.format, ()):
+    if not decodes(recording):
         return None
     try:
         return _lowered(recording)
@@ -294,16 +302,30 @@ def lower(recording: Recording) -> Lowered | None:
 
 def may_lower(recording: Recording) -> bool:
     """Whether ``lower`` is worth a try: format, mode and operations are of those that it knows."""
+    return decodes(recording) and all(name in _KNOWN for name, *_ in recording.operations)
+
+
+def decodes(recording: Recording) -> bool:
+    """Whether the core decodes images of this format and mode."""
     opened = recording.opened
-    if opened.library != "pillow" or opened.mode not in DECODED.get(opened.format, ()):
+    if opened.library != "pillow":
         return False
-    return all(operation[0] in _KNOWN for operation in recording.operations)
+    return opened.mode in _DECODED.get(opened.format, ()) or _converts(recording)
+
+
+def _converts(recording: Recording) -> bool:
+    """Whether decoding includes the first operation."""
+    opened = recording.opened
+    known = opened.mode in _CONVERTED.get(opened.format, ())
+    return known and recording.operations[:1] == (_TO_RGB,)
 
 
 def _lowered(recording: Recording) -> Lowered | None:
     width, height = recording.opened.size
     stages, mode = _Stages(width, height), recording.opened.mode
     operations = recording.operations
+    if _converts(recording):
+        operations, mode = operations[1:], "RGB"
     at = 0
     for name, *given in operations:
         if name in TABLED:

@@ -165,3 +165,48 @@ def test_an_optional_flip_or_colour_does_not_split_a_group() -> None:
             program.operations += [("brightness", 1.5), ("hue", 0.1)][: seed % 3]
         samples.append(lowering.lower(program.recording([("to_tensor",)])))
     assert len(lowering.grouped(samples)) == 1
+
+
+@pytest.mark.parametrize(
+    ("format", "mode"),
+    [
+        ("PNG", "RGB"),
+        ("PNG", "L"),
+        ("PNG", "P"),
+        ("PNG", "LA"),
+        ("PNG", "RGBA"),
+        ("WEBP", "RGB"),
+        ("WEBP", "RGBA"),
+        ("BMP", "RGB"),
+    ],
+)
+def test_the_core_decodes_every_format_as_pillow_converts_it(format: str, mode: str) -> None:
+    noise = np.random.default_rng(1).integers(0, 256, (6, 7, 4), np.uint8)
+    image = Image.fromarray(noise, "RGBA").resize((40, 30), Image.Resampling.BICUBIC)
+    # Pillow makes no palette of an image with alpha.
+    image = (image.convert("RGB") if mode == "P" else image).convert(mode)
+    stream = io.BytesIO()
+    image.save(stream, format)
+    opened = Opened(None, stream.getvalue(), None, (40, 30), mode, format)
+    operations: tuple[Operation, ...] = (
+        ("convert", "RGB"),
+        ("crop", 3, 2, 30, 25),
+        ("resize", 24, 20, 2),
+        ("flip", False),
+        ("to_tensor",),
+        NORMALIZE,
+    )
+    recording = Recording(opened, operations, (24, 20), "RGB")
+    decoder = BatchDecoder(0, SlabRing(1))
+    filling = decoder.begin((1, 3, 20, 24), (1440, 480, 24, 1), torch.float32)
+    filling.add(0, [recording])
+    assert torch.equal(filling.result()[0], replay(recording))  # type: ignore[arg-type]
+    assert decoder.counts.native == 1
+
+
+def test_what_is_not_converted_to_rgb_keeps_its_channels() -> None:
+    opened = Opened(None, b"", None, (40, 30), "RGBA", "PNG")
+    resized: tuple[Operation, ...] = (("resize", 24, 20, 2), ("to_tensor",))
+    assert not lowering.decodes(Recording(opened, resized, (24, 20), "RGBA"))
+    converted: tuple[Operation, ...] = (("resize", 24, 20, 2), ("convert", "RGB"), ("to_tensor",))
+    assert not lowering.decodes(Recording(opened, converted, (24, 20), "RGB"))
