@@ -50,6 +50,7 @@ NOT_RUN = {
     "python -m bench ": "measures for minutes; tests/bench runs it in small",
     "PYTHON=python3.12 sh bench/gpu.sh ": "is for a machine with a GPU",
     "sh bench/gpu.sh ": "is for a machine with a GPU",
+    "BUDGET=570 sh bench/gpu.sh ": "is for a machine with a GPU",
     "for part in ": "is for a machine with a GPU",
     "done ": "is for a machine with a GPU",
 }
@@ -217,6 +218,7 @@ READ = {
     "performance.md": ["imgs", "imgs.lmdb", "train.py"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
+    "your-dataset.md": ["imgs"],
 }
 
 
