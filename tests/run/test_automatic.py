@@ -112,7 +112,7 @@ class Own(TensorDataset):
 
 def test_little_memory_bounds_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastload._base.machine.memory.available", lambda: 200 << 20)
-    monkeypatch.setattr("fastload._base.machine.cpu.available", lambda: 8)
+    monkeypatch.setattr("fastload._base.machine.cpu.available", lambda **_: 8)
     loader = FastLoader(Own(torch.arange(4)), num_workers="auto")
     assert loader.num_workers == 1
     assert isinstance(loader._resources.governor, Governor)
