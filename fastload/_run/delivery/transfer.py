@@ -35,12 +35,14 @@ How it ends
 
 from __future__ import annotations
 
+import atexit
 import collections
 import contextlib
 import dataclasses
 import functools
 import os
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -62,6 +64,9 @@ _SAMPLED = 16  # without a timeline, only one in so many batches is timed
 # Transfers in flight whose iterator was dropped while a CUDA graph was captured.
 _orphaned = list["_InFlight"]()
 
+# Settled when the interpreter exits, while torch's modules are still whole.
+_alive: weakref.WeakSet[_InFlight] = weakref.WeakSet()
+
 
 class _InFlight:
     """Owns host memory until the copies from it are done. Deleting it waits for all of them."""
@@ -70,6 +75,7 @@ class _InFlight:
         self._accelerator = accelerator
         self._pid = os.getpid()
         self._transfers = collections.deque[tuple[Mark, list[object], Callable[[], None] | None]]()
+        _alive.add(self)
 
     def __len__(self) -> int:
         return len(self._transfers)
@@ -98,6 +104,14 @@ class _InFlight:
         self.settle()
         if self._transfers and os.getpid() == self._pid:
             _orphaned.append(self)
+
+
+def _settle_all() -> None:
+    for in_flight in list(_alive):
+        in_flight.settle()
+
+
+atexit.register(_settle_all)
 
 
 @dataclasses.dataclass
