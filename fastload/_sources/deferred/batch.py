@@ -225,7 +225,7 @@ class Filling:
         for group in lowering.grouped(samples):
             kernel = None
             if group.size == (width, height) and group.first.channels == channels:
-                kernel = kernel_of(_key(group), self.tensor.dtype, rows_of_pixels)
+                kernel = kernel_of(key_of(group), self.tensor.dtype, rows_of_pixels)
             if kernel is None:
                 for place in group.places:
                     self._leave(first + place, recordings[place], "")
@@ -479,7 +479,8 @@ def in_words(recording: Recording) -> str:
 _Key = tuple[int, tuple[int, int, int], int, str, tuple[Operation, ...], tuple[Argument, ...]]
 
 
-def _key(group: Group) -> _Key:
+def key_of(group: Group) -> _Key:
+    """What the kernel of a group depends on."""
     first = group.first
     return (
         group.filter, group.fill, first.channels, first.mode, first.table, tuple(group.values)

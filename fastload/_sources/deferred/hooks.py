@@ -42,7 +42,7 @@ from .tensor import (
     record,
     record_in_place,
 )
-from .thread_state import THREAD, Cause, cause, materialised
+from .thread_state import THREAD, Cause, cause, forget, materialised
 
 __all__ = ["Cause", "deferring", "install", "materialised"]
 
@@ -68,7 +68,7 @@ class deferring:
         trace: TracebackType | None,
     ) -> None:
         THREAD.deferring = self._before
-        THREAD.decoded = None
+        forget()
 
 
 def install() -> None:

@@ -12,18 +12,20 @@ Note [Errors of the body]
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import operator
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
+import numpy as np
 import PIL.Image
 import PIL.ImageFilter
 from PIL.Image import Image
 from PIL.ImageFile import ImageFile
 
-from . import headers
+from . import headers, single
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
 from .replay import encoded, reopen, replay
@@ -80,6 +82,7 @@ class DeferredImage(Image):
     _transparent = False  # a colour or palette entry is
 
     _real: Image | None = None
+    _array: np.ndarray | None = None  # its pixels, where the core has made them
     _head: ImageFile | None = None
     _info: Info | None = None
     _exif: Any = None
@@ -111,20 +114,49 @@ class DeferredImage(Image):
         """
         if self._real is None:
             if self._operations:
-                real = cast(Image, replay(self.recording or self._never()))
+                real = self._of_pixels() or cast(Image, replay(self.recording or self._never()))
                 if self._info is not None:
                     real.info = self._info
                 if self._exif is not None:
                     real._exif = self._exif
             else:
                 real = self._header()
-                if self._left:
+                if self._array is not None and self._opened.format in SETTLED:
+                    real.im = PIL.Image.frombytes(self._mode, self._size, self._array).im
+                    real.tile = []  # Pillow has nothing to load any more
+                    real.readonly = 0
+                elif self._left:
                     real.__exit__(None, None, None)
                 elif not self._loaded and getattr(self._file, "closed", False):
                     real.fp = cast(Any, self._file)  # Pillow could not read on, either
             self._real = real
             self._head = None
         return self._real
+
+    def _of_pixels(self) -> Image | None:
+        """The real image of what came of the one that was opened; None: the core cannot make it."""
+        if self._opened.format not in SETTLED and self._keeps_info():
+            return None  # Pillow finds the info of such formats when it decodes
+        pixels = self._pixels()
+        if pixels is None:
+            return None
+        real = PIL.Image.frombytes(self._mode, self._size, pixels)
+        real.info = self._find_info() if self._info is None else self._info
+        return real
+
+    def _pixels(self) -> np.ndarray | None:
+        """Its pixels as the core makes them, read-only; None: it cannot."""
+        if self._real is not None:
+            return None
+        if self._array is None:
+            self._first_load()
+            recording = self.recording
+            if recording is not None:
+                self._array = single.pixels(recording)
+        return self._array
+
+    def _keeps_info(self) -> bool:
+        return all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations)
 
     @staticmethod
     def _never() -> Recording:
@@ -241,7 +273,7 @@ class DeferredImage(Image):
             return real.info
         if not self._operations:
             return self._header().info
-        if not all(IMAGE_OPERATIONS[name].keeps_info for name, *_ in self._operations):
+        if not self._keeps_info():
             return {}
         return dict(reopen(self._opened).info)
 
@@ -438,6 +470,29 @@ class DeferredImage(Image):
                     gaussian = kind is PIL.ImageFilter.GaussianBlur
                     return self._then(("gaussian_blur" if gaussian else "box_blur", *x_y))
         return self._made("filter").filter(filter)
+
+    # What needs pixels, but no image of Pillow's.
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        with self._asked("__array_interface__"):
+            pixels = self._pixels()
+            if pixels is None:
+                return self.materialise().__array_interface__
+        return {"version": 3, "shape": pixels.shape, "typestr": "|u1", "data": pixels.data}
+
+    def tobytes(self, encoder_name: str = "raw", *args: Any) -> bytes:
+        """As Pillow's."""
+        with self._asked("tobytes"):
+            pixels = self._pixels() if encoder_name == "raw" and not args else None
+            if pixels is None:
+                return self.materialise().tobytes(encoder_name, *args)
+        return pixels.tobytes()
+
+    def _asked(self, function: str) -> contextlib.AbstractContextManager[None]:
+        """What is made within it was asked for by ``function``."""
+        made = self._real is not None or self._array is not None
+        return contextlib.nullcontext() if made else cause(f"Image.{function}")
 
     # What neither records nor decodes.
 

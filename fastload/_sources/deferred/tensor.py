@@ -16,6 +16,7 @@ import torch
 from torchvision import tv_tensors
 from torchvision.tv_tensors._torch_function_helpers import _must_return_subclass
 
+from . import single
 from .operations import (
     TENSOR_OPERATIONS,
     Layout,
@@ -234,7 +235,8 @@ class DeferredTensor(_Deferred):
         if memory.real is None:
             recording = self.recording
             assert recording is not None
-            memory.real = cast(torch.Tensor, replay(recording))
+            made = single.tensor(recording, memory.layout)
+            memory.real = cast(torch.Tensor, replay(recording)) if made is None else made
         return memory.real
 
     def as_subclass(self, kind: Any) -> Any:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL.Image import Image
 
     from .recording import Opened
@@ -44,6 +45,8 @@ class _Thread(threading.local):
     opened = 0
     failed = False
     decoded: tuple[Opened, Image] | None = None
+    asked: Opened | None = None
+    kept: tuple[Opened, np.ndarray] | None = None
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -53,7 +56,8 @@ THREAD = _Thread()
 """Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images
 it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
 sets them back. ``decoded``: the image that it replayed last, while it defers: several views of one
-image decode it once, as they would."""
+image decode it once, as they would. ``asked``: the image of which ``single.py`` made something
+last, and ``kept``: the last one that it decoded as a whole."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
@@ -84,6 +88,11 @@ def cause(function: str) -> Iterator[None]:
         if key in causes or len(causes) < MOST_CAUSES:
             count, ns = causes.get(key, (0, 0))
             causes[key] = count + 1, ns + taken
+
+
+def forget() -> None:
+    """Let go of the images that this thread has decoded."""
+    THREAD.decoded = THREAD.asked = THREAD.kept = None
 
 
 def materialised() -> list[Cause]:

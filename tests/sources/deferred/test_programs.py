@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 import deferred_programs
-from fastload._sources.deferred import hooks
+from fastload._sources.deferred import hooks, single
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,10 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_program_gives_the_same_with_deferred_images(
-    sources: list[Path], count: Callable[[int, int], int]
+    sources: list[Path], count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(single, "LEAST_PIXELS", 0)  # else the core would make none of these images
+
     @hypothesis.settings(max_examples=count(500, 10_000))
     @hypothesis.given(deferred_programs.programs(sources))
     def same(program: deferred_programs.Program) -> None:

@@ -1,0 +1,188 @@
+"""A single image or tensor that the user's code asks for, made there and then by the core.
+
+The values are those of ``replay.py``, bit for bit, but the core decodes, on the caller's thread and
+without the interpreter's lock. The result is None where the core cannot make them, or declines the
+file; then the caller replays, and Pillow decides what is an error.
+
+Note [Decoded once]
+    The first request decodes what it needs of an image, a crop for example. If the same image is
+    asked for again, it is decoded as a whole and kept: further requests begin with its pixels. One
+    image is kept per thread, until another one is asked for or the batch ends.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from ... import _native
+from ..._engine.image_engine import BatchRequest
+from ...storage.base import ENCODED, RAW, Spans
+from . import lowering
+from .batch import entry_points, kernel_of, key_of, unchanged
+from .operations import Layout, channels, shape_and_strides
+from .recording import Opened, Operation, Recording
+from .thread_state import THREAD
+
+if TYPE_CHECKING:
+    from ..._engine.native import Kernel
+    from .lowering import Group
+
+_PIXELS: Final[Operation] = ("to_image",)
+_TO_RGB: Final[Operation] = ("convert", "RGB")
+_MODES: Final = frozenset(("RGB", "L"))
+
+# Images with fewer pixels are replayed: measured, Pillow decodes 64 x 64 as fast as the core is
+# called.
+LEAST_PIXELS = 64 * 64
+
+_ROWS_OF_PIXELS: Final = Layout(torch.uint8, contiguous=False)
+
+# Of a batch of one.
+_FIRST_FILE: Final = np.zeros(1, np.int32)
+_START: Final = np.zeros(1, np.int64)
+_ENCODED: Final = np.full(1, ENCODED, np.uint8)
+_RAW: Final = np.full(1, RAW, np.uint8)
+_READ: Final = np.zeros(1, np.uint8)
+_MAPPED: Final = np.ones(1, np.uint8)
+_WHOLE_FILE: Final = np.full(1, -1, np.int64)
+
+
+def pixels(recording: Recording) -> np.ndarray | None:
+    """The pixels of a recording that ends in an image: uint8 (h, w, 3), or (h, w) for mode "L".
+
+    The array is read-only, since others may get the same one.
+    """
+    if recording.mode not in _MODES:
+        return None
+    kept = _kept(recording)
+    whole = _is_rgb(recording) and not _after_rgb(recording)
+    if kept is not None and whole:
+        return kept
+    ended = dataclasses.replace(recording, operations=(*recording.operations, _PIXELS))
+    memory = _filled(ended, _ROWS_OF_PIXELS, kept)
+    if memory is None:
+        return None
+    memory.flags.writeable = False
+    w, h = recording.size
+    if recording.mode == "L":
+        return memory.reshape(h, w)
+    made = memory.reshape(h, w, 3)
+    if whole:
+        THREAD.kept = recording.opened, made
+    return made
+
+
+def tensor(recording: Recording, layout: Layout) -> torch.Tensor | None:
+    """The tensor of a recording that ends in one, laid out as ``layout``."""
+    memory = _filled(recording, layout, _kept(recording))
+    if memory is None:
+        return None
+    shape, strides = shape_and_strides(recording.size, recording.mode, layout.contiguous)
+    return torch.from_numpy(memory).view(layout.dtype).as_strided(shape, strides)
+
+
+def _is_rgb(recording: Recording) -> bool:
+    """Whether its operations are applied to the whole image in mode "RGB"."""
+    return recording.opened.mode == "RGB" or recording.operations[:1] == (_TO_RGB,)
+
+
+def _after_rgb(recording: Recording) -> bool:
+    """Whether there are operations after those that give the whole image in mode "RGB"."""
+    return any(one != _TO_RGB and one[0] != "copy" for one in recording.operations)
+
+
+def _kept(recording: Recording) -> np.ndarray | None:
+    """The pixels of the whole image in mode "RGB", if they are kept. See Note [Decoded once]."""
+    if not _is_rgb(recording):
+        return None
+    opened = recording.opened
+    if THREAD.kept is not None and THREAD.kept[0] is opened:
+        return THREAD.kept[1]
+    if THREAD.asked is not opened:
+        THREAD.asked = opened
+        return None
+    THREAD.asked = None  # once is enough
+    if not THREAD.deferring:
+        return None
+    operations = () if opened.mode == "RGB" else (_TO_RGB,)
+    return pixels(Recording(opened, operations, opened.size, "RGB"))
+
+
+def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np.ndarray | None:
+    """The memory of the tensor of a recording: uint8, 1-D.
+
+    Args:
+        recording: ends in a tensor.
+        layout: of the tensor.
+        kept: the pixels of the whole image in mode "RGB", if they are known.
+    """
+    width, height = recording.opened.size
+    lowered = None if width * height < LEAST_PIXELS else lowering.lower(recording)
+    if lowered is None:
+        return None
+    (group,) = lowering.grouped([lowered])
+    kernel = kernel_of(key_of(group), layout.dtype, not layout.contiguous)
+    if kernel is None or group.first.channels != channels(recording.mode):
+        return None
+    w, h = recording.size
+    memory = np.empty(w * h * channels(recording.mode) * layout.dtype.itemsize, np.uint8)
+    if not _fill(memory, kernel, group, recording.opened, kept):
+        return None
+    return memory
+
+
+def _fill(
+    memory: np.ndarray, kernel: Kernel, group: Group, opened: Opened, kept: np.ndarray | None
+) -> bool:
+    """Fill ``memory``; returns whether the core could."""
+    core = _native.load()
+    assert core is not None, "there is no kernel without the core"
+    if not unchanged(opened):
+        return False
+    path, data = b"", kept
+    if data is None and opened.data is not None:
+        data = np.frombuffer(opened.data, np.uint8)
+    if data is None:
+        assert opened.path is not None, "an image has a path or bytes"
+        path = os.fsencode(opened.path)
+    files = core.Files(
+        path,
+        np.array([len(path)], np.int64),
+        _READ if data is None else _MAPPED,
+        None,
+        {} if data is None else {0: data.reshape(-1)},
+    )
+    points = entry_points()
+    number = np.array([points.number(opened) if kept is None else -1], np.int64)
+    status = np.zeros(1, np.int32)
+    batch = BatchRequest(
+        records=number,
+        spans=Spans(
+            file=_FIRST_FILE,
+            offset=_START,
+            nbytes=_WHOLE_FILE if data is None else np.array([data.size], np.int64),
+        ),
+        kinds=_ENCODED if kept is None else _RAW,
+        sizes=np.array([opened.size], np.int32),
+        checksums=None,
+        check=None,
+        geometry=group.geometry(),
+        params=group.params(),
+        images=torch.from_numpy(memory),
+        memory=memory,
+        times=None,
+        cached=None,
+        cache_fill=None,
+    )
+    detail = np.zeros(1, np.int32)
+    entries = points.table, number
+    try:
+        kernel.submit(files, batch, status, detail, threads=0, entries=entries).wait()
+    finally:
+        files.close()
+    return not status[0]

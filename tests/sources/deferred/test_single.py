@@ -1,0 +1,261 @@
+"""What asks for pixels gets them from the core, there and then, as Pillow would have given them."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageOps
+from torchvision.transforms import functional as F
+
+import deferred_datasets as shapes
+from fastload._sources.deferred import hooks, image, single, tensor
+from fastload._sources.deferred.image import DeferredImage
+from fastload._sources.deferred.replay import FileChanged
+
+# Pillow leaves a truncated file open.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def picture(size: tuple[int, int] = (150, 110)) -> Image.Image:
+    coarse = np.random.default_rng(2).integers(0, 256, (11, 15, 3), np.uint8)
+    return Image.fromarray(coarse).resize(size, Image.Resampling.BICUBIC)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.jpg"
+    picture().save(path)
+    return path
+
+
+@pytest.fixture
+def no_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is replayed in this test fails."""
+
+    def replay(recording: object) -> None:
+        raise AssertionError(f"replayed: {recording}")
+
+    monkeypatch.setattr(image, "replay", replay)
+    monkeypatch.setattr(tensor, "replay", replay)
+
+
+@pytest.fixture
+def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """For each call of the core: whether it decoded, or took pixels that were kept."""
+    calls: list[bool] = []
+    fill = single._fill
+
+    def counted(memory: Any, kernel: Any, group: Any, opened: Any, kept: Any) -> bool:
+        calls.append(kept is None)
+        return fill(memory, kernel, group, opened, kept)
+
+    monkeypatch.setattr(single, "_fill", counted)
+    return calls
+
+
+PROGRAMS: dict[str, Callable[[Any], Any]] = {
+    "array": lambda image: np.asarray(image),
+    "copy": lambda image: np.array(image.convert("RGB")),
+    "gray": lambda image: np.asarray(image.convert("L")),
+    "crop": lambda image: np.asarray(image.crop((3, 5, 70, 61))),
+    "beyond": lambda image: np.asarray(image.crop((-3, 5, 90, 130))),
+    "resize": lambda image: np.asarray(image.resize((64, 48), Image.Resampling.LANCZOS)),
+    "rotate": lambda image: np.asarray(image.rotate(90, expand=True)),
+    "colour": lambda image: np.asarray(F.adjust_brightness(image, 1.3).crop((0, 0, 50, 40))),
+    "bytes": lambda image: image.transpose(Image.Transpose.ROTATE_180).tobytes(),
+    "pixel": lambda image: image.resize((40, 30)).getpixel((7, 8)),
+    "quantize": lambda image: image.convert("RGB").crop((1, 2, 90, 80)).quantize(8).tobytes(),
+    "statistics": lambda image: image.convert("RGB").histogram(),
+    "tensor": lambda image: (F.to_tensor(image.crop((0, 0, 80, 60))) > 0.5).sum(),
+    "mean": lambda image: F.normalize(F.to_tensor(image.convert("RGB")), [0.5], [0.2]).mean(),
+    "levels": lambda image: F.pil_to_tensor(image.convert("RGB")).numpy(),
+}
+
+
+def same(found: Any, expected: Any) -> None:
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+        assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
+    elif isinstance(expected, np.ndarray):
+        np.testing.assert_array_equal(found, expected, strict=True)
+        assert found.flags.writeable == expected.flags.writeable
+    else:
+        assert found == expected
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS.keys())
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+@pytest.mark.parametrize("progressive", [False, True])
+def test_what_asks_for_pixels_is_made_by_the_core(
+    photo: Path, program: Callable[[Any], Any], mode: str, progressive: bool, no_replay: None
+) -> None:
+    picture().convert(mode).save(photo, progressive=progressive)
+    with hooks.deferring():
+        found = program(Image.open(photo))
+    same(found, program(Image.open(photo)))
+
+
+@pytest.mark.parametrize("suffix", ["png", "webp", "bmp"])
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "L"])
+def test_arrays_of_other_formats_are_pillows(tmp_path: Path, suffix: str, mode: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    picture().convert(mode).save(path, lossless=True)
+    for program in PROGRAMS.values():
+        with hooks.deferring():
+            found = program(Image.open(path).convert("RGB"))
+        same(found, program(Image.open(path).convert("RGB")))
+
+
+def test_an_image_from_memory_is_made_by_the_core(photo: Path, no_replay: None) -> None:
+    expected = np.asarray(Image.open(photo))
+    with hooks.deferring(), open(photo, "rb") as file:
+        same(np.asarray(Image.open(file)), expected)
+
+
+def test_a_materialised_image_has_the_info_and_the_exif_that_pillow_gives(
+    photo: Path, no_replay: None
+) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    picture().save(photo, exif=exif, dpi=(72, 72))
+    programs: list[Callable[[Any], Any]] = [
+        lambda image: image.resize((90, 90)),
+        lambda image: ImageOps.exif_transpose(image),
+        lambda image: ImageOps.expand(image, 3),
+    ]
+    for program in programs:
+        with hooks.deferring():
+            made = program(Image.open(photo))
+            assert type(made) is DeferredImage
+        found, expected = made.materialise(), program(Image.open(photo))
+        assert type(found) is Image.Image
+        assert (found.mode, found.size, found.readonly) == (
+            expected.mode, expected.size, expected.readonly
+        )  # fmt: skip
+        assert found.info == expected.info
+        assert dict(found.getexif()) == dict(expected.getexif())
+        assert found.tobytes() == expected.tobytes()
+
+
+def test_an_image_that_is_asked_for_twice_is_decoded_once(
+    photo: Path, decoded: list[bool], no_replay: None
+) -> None:
+    with hooks.deferring():
+        image = Image.open(photo)
+        array = np.asarray(image)
+        assert np.asarray(image).ctypes.data == array.ctypes.data
+        assert image.getpixel((5, 6)) == tuple(array[6, 5])
+        assert image.copy().tobytes() == array.tobytes()
+    assert decoded == [True]
+
+
+def test_views_of_an_image_are_cut_out_of_the_pixels_that_are_known(
+    photo: Path, decoded: list[bool]
+) -> None:
+    boxes = [(k, 0, 80 + k, 90) for k in range(4)]
+    with hooks.deferring():
+        image = Image.open(photo).convert("RGB")
+        views = [np.asarray(image.crop(box).resize((40, 40))) for box in boxes]
+    assert decoded == [True, True, False, False, False]  # the first view, the whole, three views
+    real = Image.open(photo).convert("RGB")
+    for view, box in zip(views, boxes, strict=True):
+        same(view, np.asarray(real.crop(box).resize((40, 40))))
+    with hooks.deferring():
+        np.asarray(image.crop(boxes[0]))
+    assert decoded[5:] == [True]  # nothing is kept after the block
+
+
+def test_what_is_written_to_a_copy_does_not_show_in_another_view(photo: Path) -> None:
+    with hooks.deferring():
+        image = Image.open(photo).convert("RGB")
+        own = np.array(image)
+        own[:] = 0
+        pasted = image.copy()
+        pasted.paste((1, 2, 3), (0, 0, 50, 50))
+        again = np.asarray(image.crop((0, 0, 60, 60)))
+    same(again, np.asarray(Image.open(photo).crop((0, 0, 60, 60))))
+
+
+def test_small_images_are_left_to_pillow(photo: Path, decoded: list[bool]) -> None:
+    picture((63, 64)).save(photo)
+    with hooks.deferring():
+        same(np.asarray(Image.open(photo)), np.asarray(Image.open(photo)))
+    assert not decoded
+
+
+def test_a_damaged_image_raises_where_its_pixels_are_asked_for(photo: Path) -> None:
+    shapes.truncate(photo)
+    with pytest.raises(OSError, match="truncated") as expected:
+        np.asarray(Image.open(photo))
+    with hooks.deferring(), pytest.raises(OSError, match="truncated") as found:
+        np.asarray(Image.open(photo))
+    assert str(found.value) == str(expected.value)
+
+
+def test_an_image_whose_file_was_closed_raises_as_ever(photo: Path) -> None:
+    with hooks.deferring():
+        with open(photo, "rb") as file:
+            image = Image.open(file)
+        with pytest.raises(ValueError, match="closed file"):
+            np.asarray(image)
+
+
+def test_a_file_that_changed_since_it_was_opened_is_not_read(photo: Path) -> None:
+    with hooks.deferring():
+        image = Image.open(photo)
+        picture((150, 111)).save(photo)
+        with pytest.raises(FileChanged):
+            np.asarray(image)
+
+
+def test_the_interpreter_runs_on_while_an_image_is_decoded(photo: Path, no_replay: None) -> None:
+    picture((6000, 4000)).save(photo)
+    ticks, done = [0], threading.Event()
+
+    def count() -> None:
+        while not done.is_set():
+            ticks[0] += 1
+            time.sleep(0)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        with hooks.deferring():
+            image = Image.open(photo).resize((4000, 3000))
+            before = ticks[0]
+            np.asarray(image)
+            after = ticks[0]
+    finally:
+        done.set()
+        thread.join()
+    assert after - before > 50
+
+
+def test_what_materialised_is_reported_once_for_an_image(photo: Path) -> None:
+    hooks.materialised()
+    with hooks.deferring():
+        image = Image.open(photo)
+        np.asarray(image)
+        np.asarray(image)
+        image.tobytes()
+    (cause,) = hooks.materialised()
+    assert (cause.function, cause.file, cause.count) == ("Image.__array_interface__", __file__, 1)
+
+
+def test_nothing_warns(photo: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for program in PROGRAMS.values():
+            with hooks.deferring():
+                program(Image.open(photo))
