@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,96 @@ class Trained(Dataset[Any]):
         if self._views == 1:
             return self._transform(image), index % 10
         return [self._transform(image) for _ in range(self._views)], index % 10
+
+
+class Arrays(Dataset[Any]):
+    """JPEG files as arrays: (uint8 (3, 224, 224), label), cropped and flipped by NumPy."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._paths = paths
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = np.asarray(Image.open(self._paths[index]).convert("RGB"))
+        short = [max(0, 224 - side) for side in image.shape[:2]]
+        if any(short):
+            image = np.pad(image, ((0, short[0]), (0, short[1]), (0, 0)), mode="edge")
+        top = random.randint(0, image.shape[0] - 224)
+        left = random.randint(0, image.shape[1] - 224)
+        image = image[top : top + 224, left : left + 224]
+        if random.random() < 0.5:
+            image = image[:, ::-1]
+        return torch.from_numpy(image.transpose(2, 0, 1).copy()), index % 10
+
+
+class Albumented(Dataset[Any]):
+    """JPEG files through Albumentations: (float32 (3, 224, 224), label).
+
+    Args:
+        paths: of the files.
+        cv2: read them with ``cv2.imread``; otherwise with Pillow.
+    """
+
+    def __init__(self, paths: list[Path], *, cv2: bool) -> None:
+        import albumentations
+        from albumentations.pytorch import ToTensorV2
+
+        self._paths = paths
+        self._cv2 = cv2
+        self._transform = albumentations.Compose(
+            [
+                albumentations.RandomResizedCrop((224, 224)),
+                albumentations.HorizontalFlip(),
+                albumentations.Normalize(MEAN, STD),
+                ToTensorV2(),
+            ]
+        )
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        if self._cv2:
+            import cv2
+
+            image = cv2.cvtColor(cv2.imread(str(self._paths[index])), cv2.COLOR_BGR2RGB)
+        else:
+            image = np.array(Image.open(self._paths[index]).convert("RGB"))
+        return self._transform(image=image)["image"], index % 10
+
+
+class Segmented(Dataset[Any]):
+    """JPEG files and PNG masks with the same random crop and flip.
+
+    Samples are (float32 (3, 224, 224), int64 (224, 224)).
+
+    Args:
+        paths: of the images.
+        masks: of their masks.
+    """
+
+    def __init__(self, paths: list[Path], masks: list[Path]) -> None:
+        self._paths = paths
+        self._masks = masks
+
+    def __len__(self) -> int:
+        return len(self._paths)
+
+    def __getitem__(self, index: int) -> Any:
+        from torchvision.transforms import InterpolationMode, RandomResizedCrop
+        from torchvision.transforms import functional as F
+
+        image = Image.open(self._paths[index]).convert("RGB")
+        mask = Image.open(self._masks[index])
+        box = RandomResizedCrop.get_params(image, scale=[0.3, 1.0], ratio=[3 / 4, 4 / 3])
+        image = F.resized_crop(image, *box, [224, 224])
+        mask = F.resized_crop(mask, *box, [224, 224], InterpolationMode.NEAREST)
+        if random.random() < 0.5:
+            image, mask = F.hflip(image), F.hflip(mask)
+        tensor = F.normalize(F.to_tensor(image), MEAN, STD)
+        return tensor, torch.as_tensor(np.array(mask), dtype=torch.int64)
 
 
 class Ready(Dataset[Any]):
@@ -172,10 +263,16 @@ OPENED: dict[str, Callable[[list[Path]], Any]] = {
     "pil": Photos,
     "train": lambda files: Trained(files, train_transform()),
     "two-views": lambda files: Trained(files, train_transform(), views=2),
+    "numpy": Arrays,
+    "albumentations": functools.partial(Albumented, cv2=False),
+    "cv2": functools.partial(Albumented, cv2=True),
     "small-jpegs": lambda files: Trained(files, small_transform()),
     "huggingface": hugging_face,
 }
 """By variant of the suite, what makes a dataset of JPEG files."""
+
+NEEDED = {"albumentations": ("albumentations",), "cv2": ("albumentations", "cv2")}
+"""By variant, the libraries that fastload does not install."""
 
 MADE: dict[str, Callable[[int], Any]] = {
     "arrays": Ready,

@@ -6,13 +6,14 @@ import math
 import random
 import statistics
 import time
+from importlib.util import find_spec
 from typing import Any
 
 from torch.utils.data import DataLoader
 
 from bench import data
-from bench.datasets import MADE, OPENED, train_transform, transformed
-from bench.report import Row, row
+from bench.datasets import MADE, NEEDED, OPENED, Segmented, train_transform, transformed
+from bench.report import Row, missing, row
 from bench.suites.base import Options, Suite, Variant
 from fastload import FastLoader
 
@@ -21,6 +22,10 @@ _SIZES = {
     "pil": (384, 64),
     "train": (700, 64),
     "two-views": (384, 64),
+    "image-and-mask": (384, 64),
+    "numpy": (384, 64),
+    "albumentations": (384, 64),
+    "cv2": (384, 64),
     "small-jpegs": (4096, 128),
     "huggingface": (384, 64),
     "arrays": (1536, 256),
@@ -41,7 +46,20 @@ class AnyDataset(Suite):
 
     def run(self, variant: str, options: Options) -> list[Row]:
         count, batch = (24, 8) if options.toy else _SIZES[variant]
-        if variant in OPENED:
+        absent = [name for name in NEEDED.get(variant, ()) if find_spec(name) is None]
+        if absent:
+            return [
+                missing(
+                    suite=self.name,
+                    variant=variant,
+                    loader="fastload",
+                    metric="times DataLoader",
+                    unit="x",
+                    reason=f"{' and '.join(absent)} not installed: pip install albumentations",
+                )
+            ]
+        opens = variant in OPENED or variant == "image-and-mask"
+        if opens:
             small = variant == "small-jpegs"
             images = data.jpegs(
                 options.cache,
@@ -51,7 +69,12 @@ class AnyDataset(Suite):
                 say=options.say,
             )
             files = data.files(images)[:count]
-            dataset: Any = OPENED[variant](files)
+            dataset: Any
+            if variant == "image-and-mask":
+                masks = data.files(data.masks(options.cache, images, say=options.say))
+                dataset = Segmented(files, masks[:count])
+            else:
+                dataset = OPENED[variant](files)
         else:
             dataset = MADE[variant](count)
         rows = []
@@ -60,7 +83,7 @@ class AnyDataset(Suite):
                 "threads": max(1, workers),
                 "batch": batch,
                 "images": len(dataset),
-                "data": "given" if options.data and variant in OPENED else "made",
+                "data": "given" if options.data and opens else "made",
                 "warmup_s": options.seconds,
                 "round_s": options.seconds,
                 **options.machine,

@@ -135,13 +135,15 @@ class DeferredImage(Image):
 
     def _of_pixels(self) -> Image | None:
         """The real image of what came of the one that was opened; None: the core cannot make it."""
-        if self._opened.format not in SETTLED and self._keeps_info():
+        keeps_info = self._keeps_info()
+        if keeps_info and self._opened.format not in SETTLED:
             return None  # Pillow finds the info of such formats when it decodes
         pixels = self._pixels()
         if pixels is None:
             return None
         real = PIL.Image.frombytes(self._mode, self._size, pixels)
-        real.info = self._find_info() if self._info is None else self._info
+        if self._info is not None or keeps_info:
+            real.info = self.info
         return real
 
     def _pixels(self) -> np.ndarray | None:
