@@ -123,6 +123,8 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
     if route.eager:
         return [f"images: made where the dataset asks for them, because {route.eager}"]
     images = measured.images
+    if not images.opened and images.read:
+        return [f"images: {images.read} read by OpenCV's functions, and decoded in C++"]
     if not images.opened:
         return ["images: deferred, and made in C++ for a whole batch, if the dataset opens any"]
     lines = [

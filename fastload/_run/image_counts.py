@@ -17,12 +17,14 @@ class Report:
     Attributes:
         opened: how many were opened.
         deferred: how many of its tensors were recorded to the end.
+        read: how many were decoded in C++ for another library, such as OpenCV.
         causes: what materialised others.
         again: how often the batch was made again without deferring.
     """
 
     opened: int = 0
     deferred: int = 0
+    read: int = 0
     causes: tuple[Cause, ...] = ()
     again: int = 0
 
@@ -33,13 +35,14 @@ class ImageCounts:
     Attributes:
         opened: images that were opened.
         deferred: tensors that stayed deferred until their batch was made.
+        read: images that were decoded in C++ for another library.
         again: batches that were made again without deferring, because an image is damaged.
         made: how deferred tensors were made.
         causes: what materialised others: function, file and line -> how many, and nanoseconds.
     """
 
     def __init__(self) -> None:
-        self.opened = self.deferred = self.again = 0
+        self.opened = self.deferred = self.read = self.again = 0
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
         self._made: Counts | None = None
 
@@ -56,6 +59,7 @@ class ImageCounts:
         """Count a batch."""
         self.opened += report.opened
         self.deferred += report.deferred
+        self.read += report.read
         self.again += report.again
         for cause in report.causes:
             key = cause.function, cause.file, cause.line

@@ -1,7 +1,7 @@
 """Deferral: a user's Dataset run over deferred images, batch by batch, in one process.
 
 How it runs
-    A batch is made inside ``hooks.deferring()``: images that the dataset opens are deferred, and
+    A batch is made inside ``switch.deferring()``: images that the dataset opens are deferred, and
     what is asked of them is recorded. Then ``complete`` has the core fill all tensors of the batch
     that were recorded, and makes the PIL images. In a worker process only the images are made:
     tensors travel as recordings (``transport.py``), and the training process fills them.
@@ -47,7 +47,8 @@ Row: TypeAlias = "Recording | torch.Tensor"
 _PATIENCE = 3
 _LOOK_EVERY = 64
 
-_NEEDED = ("PIL.Image", "torchvision.transforms")
+_DEFERRED = "fastload._sources.deferred"
+_OPENERS = ("PIL.Image", "cv2", "torchvision.io")
 
 # An object of the user's class may refer to a whole dataset, which is not searched.
 _MOST_OWNED = 4096
@@ -57,18 +58,20 @@ _DEEPEST = 8
 
 
 def loaded() -> bool:
-    """Whether this process can open images and make tensors of them: the program imported that.
+    """Whether the program has imported something that opens images."""
+    return any(name in sys.modules for name in _OPENERS)
 
-    fastload does not, since it takes a second; and without torchvision there is nothing to record.
-    """
-    return all(name in sys.modules for name in _NEEDED)
+
+def has_tensors() -> bool:
+    """Whether there can be deferred tensors: torchvision makes them, if the program imports it."""
+    return f"{_DEFERRED}.tensor" in sys.modules
 
 
 def install() -> None:
     """Redirect what opens images. Forked workers have it from this process."""
-    from ..._sources.deferred import hooks
+    from ..._sources.deferred import switch
 
-    hooks.install()
+    switch.install()
 
 
 class Filler(Protocol):
@@ -102,16 +105,16 @@ class Deferral:
         self._made = decoder
         self._quiet = 0 if decoder is None else decoder.quiet
         self._passed = 0
-        self._installed = False
         # Whether this dataset has opened an image, which it may have kept for a later batch.
         self._opened = decoder is not None and decoder.opened
+        self._reads = False  # whether the core has decoded an image for another library
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None, "_installed": False}
+        return {**self.__dict__, "_made": None}
 
     @property
     def decoder(self) -> BatchDecoder:
@@ -124,12 +127,10 @@ class Deferral:
 
     def due(self) -> bool:
         """Whether to defer the images of the next batch."""
-        if not self._installed:
-            if not loaded():
-                return False
-            install()
-            self._installed = True
-        if self._quiet < _PATIENCE or self._opened:
+        if not loaded():
+            return False
+        install()  # again, since the user's code may have imported another library
+        if self._quiet < _PATIENCE or self._opened or self._reads:
             return True
         self._passed += 1
         return self._passed % _LOOK_EVERY == 0
@@ -148,7 +149,7 @@ class Deferral:
             Both results; None: the generators have their states from before, and the caller makes
             the batch without deferring.
         """
-        from ..._sources.deferred import hooks, thread_state
+        from ..._sources.deferred import switch, thread_state
 
         state = randomness.get()
         if number is not None and self._keep:
@@ -156,9 +157,9 @@ class Deferral:
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
         thread = thread_state.THREAD
-        thread.opened, thread.failed = 0, False
+        thread.opened, thread.read, thread.failed = 0, 0, False
         try:
-            with hooks.deferring(), self._filling():
+            with switch.deferring(), self._filling():
                 made = make()
             if not thread.failed:
                 completed = complete(made)
@@ -223,10 +224,12 @@ class Deferral:
 
     def _note(self, opened: int) -> None:
         """Note what became of a batch."""
-        from ..._sources.deferred import hooks
+        from ..._sources.deferred import thread_state
 
-        causes = tuple(hooks.materialised())
-        self.report = Report(opened, self.report.deferred, causes)
+        causes = tuple(thread_state.materialised())
+        read = thread_state.THREAD.read
+        self.report = Report(opened, self.report.deferred, read, causes)
+        self._reads = self._reads or read > 0
         if opened and not self._opened:
             self._opened = True
             if self._made is not None:
@@ -238,6 +241,9 @@ class Deferral:
     @contextlib.contextmanager
     def _filling(self) -> Iterator[None]:
         """Within it, deferred batches that the user's code looks into are filled by the core."""
+        if not has_tensors():
+            yield
+            return
         from ..._sources.deferred import tensor
 
         token = tensor.BATCHES.set(lambda batch: fill(self.decoder, batch).result())
@@ -252,10 +258,13 @@ class Found:
 
     def __init__(self) -> None:
         from ..._sources.deferred.image import DeferredImage
-        from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
 
         self._image = DeferredImage
-        self._kinds = {DeferredImage, DeferredTensor, DeferredTVImage, DeferredBatch}
+        self._kinds: set[type] = {DeferredImage}
+        if has_tensors():
+            from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
+
+            self._kinds |= {DeferredTensor, DeferredTVImage, DeferredBatch}
         self.images: dict[int, DeferredImage] = {}
         self.tensors: dict[int, DeferredTensor | DeferredBatch] = {}
 

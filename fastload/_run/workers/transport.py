@@ -33,7 +33,7 @@ import torch
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
 from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
-from .deferral import Row, Shape, parts_of
+from .deferral import Row, Shape, has_tensors, parts_of
 
 if TYPE_CHECKING:
     from ..._sources.deferred.recording import Opened, Operation
@@ -155,7 +155,7 @@ class Packer:
 
     def _in_place_of(self, tensor: torch.Tensor) -> _Place | _Recorded | None:
         """What is pickled in the place of ``tensor``; None: itself."""
-        if type(tensor) is torch.Tensor:
+        if type(tensor) is torch.Tensor or not has_tensors():
             return self._place(tensor)
         from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
 

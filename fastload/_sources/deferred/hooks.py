@@ -1,17 +1,14 @@
-"""Deferring: within it, on this thread, what is opened comes as deferred images.
+"""What functions of Pillow, torchvision and torch do with deferred objects.
 
-Functions of Pillow, torchvision and torch are redirected once, for the whole process, when a thread
-defers for the first time (redirect.py says how and why). ``PIL.Image.open`` looks at the flag of
-its thread. The others look at what they are given: a deferred object, or anything else, which goes
-to the original at once. So a thread that does not defer sees only what it is handed.
+They are redirected once, for the whole process (``switch.py``). ``PIL.Image.open`` looks at the
+flag of its thread. The others look at what they are given: a deferred object, or anything else,
+which goes to the original at once. So a thread that does not defer sees only what it is handed.
 """
 
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -27,10 +24,10 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2.functional._utils import _KERNEL_REGISTRY
 
 from .image import PLAIN, DeferredImage, fits, within_limit
-from .openers import opener
 from .operations import channels, dtype_name
 from .recording import Operation
 from .redirect import redirect
+from .switch import deferring, install
 from .tensor import (
     DeferredTensor,
     DeferredTVImage,
@@ -42,53 +39,27 @@ from .tensor import (
     record,
     record_in_place,
 )
-from .thread_state import THREAD, Cause, cause, forget, materialised
+from .thread_state import Cause, cause, materialised
 
 __all__ = ["Cause", "deferring", "install", "materialised"]
 
 Function = Callable[..., Any]
 
 _BYTES = frozenset({"L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB"})
-_LOCK = threading.Lock()
-_INSTALLED: list[bool] = []
 
 
-class deferring:
-    """A context in which this thread's images are deferred. It may be entered within itself."""
-
-    def __enter__(self) -> None:
-        install()
-        self._before = THREAD.deferring
-        THREAD.deferring = True
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        THREAD.deferring = self._before
-        forget()
-
-
-def install() -> None:
-    """Redirect the functions, once in this process. A forked child has it from its parent."""
-    if _INSTALLED:
-        return
-    with _LOCK:
-        if _INSTALLED:
-            return
-        for function, make in _REDIRECTED:
-            redirect(function, make)
-        for kernels, kinds, make in _KERNELS:
-            registry = _KERNEL_REGISTRY[kernels]
-            for kind, base in kinds:
-                registry[kind] = make(registry[base])
-        for function, registry in _KERNEL_REGISTRY.items():
-            image = registry.get(tv_tensors.Image)
-            if image is not None and not function.__name__.startswith("get_"):
-                registry.setdefault(DeferredTVImage, _on_real_images(function, image))
-        _INSTALLED.append(True)
+def redirect_all() -> None:
+    """Redirect the functions. ``switch.install`` does it once."""
+    for function, make in _REDIRECTED:
+        redirect(function, make)
+    for kernels, kinds, make in _KERNELS:
+        registry = _KERNEL_REGISTRY[kernels]
+        for kind, base in kinds:
+            registry[kind] = make(registry[base])
+    for function, registry in _KERNEL_REGISTRY.items():
+        image = registry.get(tv_tensors.Image)
+        if image is not None and not function.__name__.startswith("get_"):
+            registry.setdefault(DeferredTVImage, _on_real_images(function, image))
 
 
 def _waiting(image: object) -> bool:
@@ -447,7 +418,6 @@ def _collate(original: Function) -> Function:
 
 
 _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
-    (PIL.Image.open, opener),
     (PIL.Image.blend, _blend),
     (PIL.ImageEnhance.Brightness.__init__, _enhancer("black")),
     (PIL.ImageEnhance.Contrast.__init__, _enhancer("mean_gray")),

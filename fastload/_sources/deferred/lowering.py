@@ -567,6 +567,10 @@ def table_of(
     """What the operations make of each level: (channels, 256), made by ``replay`` itself."""
     import torch
 
+    if operations == (("to_image",),):  # which makes no use of torchvision
+        return torch.arange(256, dtype=torch.uint8, device="cpu").expand(
+            1 if mode == "L" else 3, 256
+        )
     made = replay(Recording(ramp(mode), operations, (256, 1), mode))
     assert isinstance(made, torch.Tensor), "the operations end in a tensor"
     return made.reshape(made.shape[0], 256)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, cast
 
@@ -17,12 +18,24 @@ import PIL.ImageFilter
 import PIL.ImageMode
 import PIL.ImageOps
 import torch
-import torchvision.transforms._functional_pil as pil_functional
-import torchvision.transforms.functional as functional
-import torchvision.transforms.v2.functional as functional_v2
 from PIL.Image import Image
 
 from .recording import Argument, Recording
+
+
+class _Module:
+    """A module that is imported when it is first used: not every program has torchvision."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return cast("Callable[..., Any]", getattr(importlib.import_module(self._name), name))
+
+
+pil_functional = _Module("torchvision.transforms._functional_pil")
+functional = _Module("torchvision.transforms.functional")
+functional_v2 = _Module("torchvision.transforms.v2.functional")
 
 Size: TypeAlias = "tuple[int, int]"
 Effect: TypeAlias = "Callable[..., tuple[Size, str]]"
@@ -183,8 +196,12 @@ IMAGE_OPERATIONS: dict[str, ImageOperation] = {
     "mean_gray": ImageOperation(
         lambda image: PIL.ImageEnhance.Contrast(image).degenerate, keeps_info=False
     ),
-    "hue": ImageOperation(pil_functional.adjust_hue, keeps_info=False),
-    "gamma": ImageOperation(pil_functional.adjust_gamma),  # gamma, gain
+    "hue": ImageOperation(
+        lambda image, factor: pil_functional.adjust_hue(image, factor), keeps_info=False
+    ),
+    "gamma": ImageOperation(
+        lambda image, gamma, gain: pil_functional.adjust_gamma(image, gamma, gain)
+    ),
     "invert": ImageOperation(PIL.ImageOps.invert),
     "solarize": ImageOperation(PIL.ImageOps.solarize),  # threshold
     "posterize": ImageOperation(PIL.ImageOps.posterize),  # bits
@@ -235,10 +252,12 @@ def _erase(
 
 TENSOR_OPERATIONS: dict[str, TensorOperation] = {
     "to_tensor": TensorOperation(
-        functional.to_tensor, lambda before: Layout(torch.float32, contiguous=True)
+        lambda image: functional.to_tensor(image),
+        lambda before: Layout(torch.float32, contiguous=True),
     ),
     "to_image": TensorOperation(
-        functional.pil_to_tensor, lambda before: Layout(torch.uint8, contiguous=False)
+        lambda image: functional.pil_to_tensor(image),
+        lambda before: Layout(torch.uint8, contiguous=False),
     ),
     "to_dtype": TensorOperation(  # dtype, scale: v2's
         lambda tensor, name, scale: functional_v2.to_dtype(tensor, dtype_named(name), scale), _cast

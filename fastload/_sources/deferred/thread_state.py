@@ -43,6 +43,7 @@ class Cause:
 class _Thread(threading.local):
     deferring = False
     opened = 0
+    read = 0
     failed = False
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
@@ -53,11 +54,16 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
-"""Of this thread. ``deferring``: whether what it opens is deferred. ``opened``: how many images
-it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
-sets them back. ``decoded``: the image that it replayed last, while it defers: several views of one
-image decode it once, as they would. ``asked``: the image of which ``single.py`` made something
-last, and ``kept``: the last one that it decoded as a whole."""
+"""Of this thread.
+
+deferring: whether what it opens is deferred.
+opened: how many images it opened so. Who reads this and the next two sets them back.
+read: how many images the core decoded for another library.
+failed: whether an image could not be made for the user's code.
+decoded: the image that it replayed last, while it defers: several views decode it once.
+asked: the image of which ``single.py`` made something last.
+kept: the last image that ``single.py`` decoded as a whole, and its pixels.
+"""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 

@@ -1,0 +1,229 @@
+"""``cv2.imread`` and ``cv2.imdecode`` by the core, where it gives OpenCV's pixels, bit for bit.
+
+OpenCV gives arrays, so nothing is deferred: the image is decoded there and then, into an array of
+the user's own. Everything that is not certain is OpenCV's: other flags and formats, small files
+(its call costs less), EXIF that may turn the image, and what the core declines. A file that is no
+image gives None, and a damaged one what OpenCV makes of it.
+
+Note [The same decoder]
+    OpenCV decodes JPEGs with the libjpeg-turbo that it was built with, usually its own. Builds with
+    another library, or with other settings, give other pixels. So the first call compares both on
+    a few made JPEGs, and the core is used only if all of them are equal.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import os
+import sys
+from collections.abc import Callable
+from stat import S_ISREG
+from typing import Any, Final
+
+import numpy as np
+import PIL.Image
+
+from . import headers, single
+from .recording import Opened, Operation, Recording
+from .thread_state import THREAD, eagerly
+
+_GRAYSCALE: Final = 0
+_UNCHANGED: Final = -1
+_COLOR: Final = frozenset((1, 1 | 128))  # IMREAD_COLOR, with and without IMREAD_IGNORE_ORIENTATION
+_IGNORES_EXIF: Final = frozenset((_UNCHANGED, 1 | 128))
+
+# Files of so many bytes and images of so many pixels: measured, OpenCV is faster on smaller ones.
+LEAST_NBYTES = 12_000
+LEAST_PIXELS = 200 * 200
+
+_TO_RGB: Final[tuple[Operation, ...]] = (("convert", "RGB"),)
+
+
+class Redirected:
+    """A function of OpenCV's that asks the core first.
+
+    An object and not a function: as a class attribute it must not become a method, just as what it
+    stands for does not.
+    """
+
+    def __init__(self, original: Callable[..., Any], ours: Callable[..., Any]) -> None:
+        self._original = original
+        self._ours = ours
+        self.__name__ = self.__qualname__ = original.__name__
+        self.__doc__ = original.__doc__
+        self.__module__ = "cv2"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if THREAD.deferring:
+            found = self._ours(*args, **kwargs)
+            if found is not None:
+                return found
+        return self._original(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return self.__name__  # the name in cv2, as of the original
+
+
+def redirect_all() -> None:
+    """Put ours into cv2, and wherever a module of the program has imported the functions from it.
+
+    A function that is not written in Python has no code that could be exchanged. References that
+    are not globals of a module, such as a default argument, stay OpenCV's own.
+    """
+    cv2 = sys.modules["cv2"]
+    ours = {"imread": _imread, "imdecode": _imdecode}
+    for name, function in ours.items():
+        original = getattr(cv2, name, None)
+        if original is None or isinstance(original, Redirected):
+            continue
+        redirected = Redirected(original, function)
+        for module in list(sys.modules.values()):
+            known = getattr(module, "__dict__", None)
+            if type(known) is not dict:
+                continue
+            for key, value in list(known.items()):
+                if value is original:
+                    known[key] = redirected
+
+
+def _imread(*args: Any, **kwargs: Any) -> np.ndarray | None:
+    flags = _flags(args, kwargs, "filename")
+    if flags is None:
+        return None
+    filename = args[0] if args else kwargs["filename"]
+    if type(filename) is not str and not isinstance(filename, os.PathLike):
+        return None
+    return _of_file(os.fspath(filename), flags)
+
+
+def _imdecode(*args: Any, **kwargs: Any) -> np.ndarray | None:
+    flags = _flags(args, kwargs, "buf")
+    if flags is None:
+        return None
+    data = args[0] if args else kwargs["buf"]
+    if type(data) is not np.ndarray or data.dtype != np.uint8 or data.size < LEAST_NBYTES:
+        return None
+    if data.shape != (data.size,) or not data.flags.c_contiguous:
+        return None
+    return _decoded(None, data.tobytes(), None, flags)
+
+
+def _flags(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> int | None:
+    """The flags of a call with the argument ``name`` and flags, if the core may know them."""
+    flags: Any = 1
+    if len(args) == 2:
+        flags = args[1]
+    elif len(args) > 2 or len(args) + len(kwargs) > 2:
+        return None
+    if not args and name not in kwargs:
+        return None
+    if kwargs:
+        if not kwargs.keys() <= ({"flags"} if args else {"flags", name}):
+            return None
+        flags = kwargs.get("flags", flags)
+    if type(flags) is not int or not (flags in _COLOR or flags in (_GRAYSCALE, _UNCHANGED)):
+        return None
+    return flags
+
+
+def _of_file(path: str, flags: int) -> np.ndarray | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not S_ISREG(found.st_mode) or found.st_size < LEAST_NBYTES:
+            return None
+        header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+    finally:
+        os.close(descriptor)
+    if header is None:
+        return None
+    stamp = found.st_mtime_ns, found.st_size, found.st_ino
+    return _decoded(os.path.abspath(path), None, stamp, flags, header)
+
+
+def _decoded(
+    path: str | None,
+    data: bytes | None,
+    stamp: tuple[int, int, int] | None,
+    flags: int,
+    header: headers.Header | None = None,
+) -> np.ndarray | None:
+    if header is None:
+        assert data is not None, "an image has a path or bytes"
+        known = data
+        header = headers.jpeg(lambda count, offset: known[offset : offset + count])
+    if header is None or header.mode not in ("RGB", "L"):
+        return None
+    if header.size[0] * header.size[1] < LEAST_PIXELS:
+        return None
+    if not header.plain and flags not in _IGNORES_EXIF:
+        return None  # it may have to be turned
+    gray = header.mode == "L" and flags in (_GRAYSCALE, _UNCHANGED)
+    if (flags == _GRAYSCALE and not gray) or not agrees():
+        return None  # of a colour image OpenCV takes the luminance that is in the file
+    opened = Opened(path, data, stamp, header.size, header.mode, "JPEG")
+    made = _array(opened, gray)
+    if made is not None:
+        THREAD.read += 1
+    return made
+
+
+def _array(opened: Opened, gray: bool) -> np.ndarray | None:
+    """The pixels as OpenCV orders them, in an array that owns its memory."""
+    operations = () if gray or opened.mode == "RGB" else _TO_RGB
+    mode = "L" if gray else "RGB"
+    pixels = single.pixels(Recording(opened, operations, opened.size, mode))
+    if pixels is None:
+        return None
+    if gray:
+        return pixels.copy()
+    cv2 = sys.modules["cv2"]
+    found: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
+    return found
+
+
+@functools.cache
+def agrees() -> bool:
+    """Whether this OpenCV decodes JPEGs as the core does. See Note [The same decoder]."""
+    cv2 = sys.modules["cv2"]
+    imdecode = cv2.imdecode
+    if isinstance(imdecode, Redirected):
+        imdecode = imdecode._original
+    for data, gray in _examples():
+        opened = Opened(None, data, None, _SIZE, "L" if gray else "RGB", "JPEG")
+        ours = _array(opened, gray)
+        theirs = imdecode(np.frombuffer(data, np.uint8), _UNCHANGED)
+        if ours is None or not np.array_equal(ours, theirs):
+            return False
+    return True
+
+
+_SIZE: Final = (101, 75)  # not a whole number of blocks
+
+
+def _examples() -> list[tuple[bytes, bool]]:
+    """JPEGs of every usual subsampling, and whether they are gray."""
+    coarse = np.random.default_rng(0).integers(0, 256, (19, 26, 3), np.uint8)
+    picture = PIL.Image.fromarray(coarse).resize(_SIZE, PIL.Image.Resampling.BICUBIC)
+    options: list[dict[str, Any]] = [
+        {"subsampling": 0},
+        {"subsampling": 1},
+        {"subsampling": 2},
+        {"subsampling": 2, "progressive": True, "quality": 95},
+        {"gray": True},
+    ]
+    examples = []
+    for given in options:
+        gray = bool(given.pop("gray", False))
+        stream = io.BytesIO()
+        with eagerly():
+            (picture.convert("L") if gray else picture).save(stream, "JPEG", **given)
+        examples.append((stream.getvalue(), gray))
+    return examples

@@ -1,0 +1,71 @@
+"""Switching deferring on: within ``deferring``, on this thread, what is opened comes deferred.
+
+Functions of other libraries are redirected once, for the whole process, when a thread defers for
+the first time (``redirect.py`` says how and why). Those of a library that the program has not
+imported yet follow when it has: fastload imports neither torchvision nor OpenCV for this.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import TracebackType
+
+import PIL.Image
+
+from .openers import opener
+from .redirect import redirect
+from .thread_state import THREAD, forget
+
+_LOCK = threading.Lock()
+_INSTALLED: set[str] = set()
+
+
+class deferring:
+    """A context in which this thread's images are deferred. It may be entered within itself."""
+
+    def __enter__(self) -> None:
+        install()
+        self._before = THREAD.deferring
+        THREAD.deferring = True
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        THREAD.deferring = self._before
+        forget()
+
+
+def install() -> None:
+    """Redirect the functions, once in this process. A forked child has it from its parent."""
+    if len(_INSTALLED) == len(_PARTS):
+        return
+    for library, part in _PARTS.items():
+        if library in sys.modules and library not in _INSTALLED:
+            with _LOCK:
+                if library not in _INSTALLED:
+                    part()
+                    _INSTALLED.add(library)
+
+
+def _pillow() -> None:
+    redirect(PIL.Image.open, opener)
+
+
+def _torchvision() -> None:
+    from . import hooks
+
+    hooks.redirect_all()
+
+
+def _opencv() -> None:
+    from . import opencv
+
+    opencv.redirect_all()
+
+
+_PARTS = {"PIL.Image": _pillow, "cv2": _opencv, "torchvision.transforms": _torchvision}
+"""By what the program has to have imported: redirects its functions."""
