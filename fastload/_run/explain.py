@@ -192,8 +192,8 @@ def figures(engine: Engine, resources: Resources) -> Stats:
             }
             for entry in measured.bad.entries
         ],
-        "cache_hits": figures.cache_hits,
-        "cache_misses": figures.cache_misses,
+        "cache_hits": figures.cache_hits + measured.images.hits,
+        "cache_misses": figures.cache_misses + measured.images.misses,
         "cache_nbytes": 0 if cache is None else cache.nbytes,
         "entry_points_nbytes": 0
         if resources.engine is None

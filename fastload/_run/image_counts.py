@@ -19,6 +19,7 @@ class Report:
         deferred: how many of its tensors were recorded to the end.
         read: how many were decoded in C++ for another library, such as OpenCV.
         causes: what materialised others.
+        hits, misses: of the cache, where an image was materialised.
         again: how often the batch was made again without deferring.
     """
 
@@ -27,6 +28,8 @@ class Report:
     read: int = 0
     causes: tuple[Cause, ...] = ()
     again: int = 0
+    hits: int = 0
+    misses: int = 0
 
 
 class ImageCounts:
@@ -44,6 +47,7 @@ class ImageCounts:
     def __init__(self) -> None:
         self.opened = self.deferred = self.read = self.again = 0
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._hits = self._misses = 0
         self._made: Counts | None = None
 
     @property
@@ -61,10 +65,22 @@ class ImageCounts:
         self.deferred += report.deferred
         self.read += report.read
         self.again += report.again
+        self._hits += report.hits
+        self._misses += report.misses
         for cause in report.causes:
             key = cause.function, cause.file, cause.line
             count, ns = self.causes.get(key, (0, 0))
             self.causes[key] = count + cause.count, ns + cause.ns
+
+    @property
+    def hits(self) -> int:
+        """Images that were in the cache."""
+        return self._hits + (0 if self._made is None else self._made.hits)
+
+    @property
+    def misses(self) -> int:
+        """Images that were not."""
+        return self._misses + (0 if self._made is None else self._made.misses)
 
     def replayed(self) -> dict[str, int]:
         """Deferred tensors that Pillow and torch made, by the reason in words."""

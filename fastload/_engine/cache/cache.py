@@ -1,6 +1,7 @@
 """``FastLoader(..., cache=...)``: what a loader keeps in memory between epochs.
 
-``store.py`` is the cache itself. Records are kept in the order in which they come until the limit
+``store.py`` is the cache of a store, ``opened.py`` that of the files which a user's Dataset opens.
+Records are kept in the order in which they come until the limit
 is reached, and never evicted: an epoch reads each record once, so the record that was used longest
 ago is the next one to be needed.
 
@@ -24,6 +25,7 @@ from ...hints import CacheKind
 from ...storage.base import Store
 from ...storage.tensors import gathers
 from ..registry import EngineKind, is_torch
+from .opened import OpenedCache
 from .prefix import Prefix
 from .store import BYTES, DCT_RECORDS, PIXELS, CachedStore
 
@@ -69,6 +71,7 @@ class Cache:
     def __init__(self, options: CacheOptions) -> None:
         self._options = options
         self._store: CachedStore | None = None
+        self._opened: OpenedCache | None = None
 
     @classmethod
     def of(
@@ -97,7 +100,7 @@ class Cache:
     @property
     def nbytes(self) -> int:
         """Bytes of records that it holds."""
-        return 0 if self._store is None else self._store.arena.used
+        return sum(one.arena.used for one in (self._store, self._opened) if one is not None)
 
     def serves(self, store: Store) -> bool:
         """Whether there is anything to keep of ``store``: pixels in memory need no cache."""
@@ -137,9 +140,20 @@ class Cache:
         self._store.announce()
         return self._store
 
+    def opened(self, images: int) -> OpenedCache:
+        """The cache of what a user's Dataset opens; ``images``: how many are expected."""
+        if self._opened is None:
+            kind, limit = self._options.kind, self._options.limit
+            form = {"decoded": PIXELS, "dct": DCT_RECORDS}.get(kind, BYTES)
+            self._opened = OpenedCache(kind, form, self._options.nbytes(), limit, images)
+        self._opened.announce()
+        return self._opened
+
     def explain(self, engine: EngineKind | None, store: Store | None) -> str:
         """What is kept and why, in words; ``engine`` None: torch's machinery runs."""
         kind, limit = self._options.kind, self._options.limit
+        if self._opened is not None and engine is None:
+            return f"{kind}, {self._opened.describe()}"
         if engine is None or store is None:
             return f"none; {kind!r} is for fastload's own engines"
         if not self.serves(store):
@@ -153,7 +167,7 @@ class Cache:
         return f"{kind}, {text}" + (f"; bytes instead of DCT records, as {why}" if why else "")
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_store": None}
+        return {**self.__dict__, "_store": None, "_opened": None}
 
 
 def _form(kind: CacheKind, engine: EngineKind) -> int:

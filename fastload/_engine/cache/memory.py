@@ -75,15 +75,17 @@ class Arena(Protocol):
         """Keep a record if there is room and it is not kept yet. Returns whether it was stored."""
 
 
-def create(records: int, limit: int) -> int:
+def create(records: int, limit: int, keys_nbytes: int = 0) -> int:
     """The descriptor of a new memory file of at most ``limit`` bytes for a store of ``records``.
+
+    ``keys_nbytes`` are set aside behind the table, from ``keys_begin`` on, all zero.
 
     Its pages take memory only when they are written, those of the table too. It has no name in any
     file system, and is freed when the last process that holds it ends.
     """
     if not hasattr(os, "memfd_create"):
         raise UsageError("cache= needs memory files (memfd_create), which Linux has; leave it out")
-    begin = _rounded(_HEADER + records * _ENTRY.itemsize, mmap.PAGESIZE)
+    begin = _data_begin(records, keys_nbytes)
     size = max(limit // mmap.PAGESIZE * mmap.PAGESIZE, begin)
     fd = os.memfd_create("fastload-cache", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
@@ -101,18 +103,32 @@ def create(records: int, limit: int) -> int:
     return fd
 
 
-def fits(fd: int, records: int) -> bool:
-    """Whether ``fd`` is a memory file of this user for a store of ``records``."""
+def keys_begin(records: int) -> int:
+    """Where the bytes that ``create`` sets aside begin."""
+    return _HEADER + records * _ENTRY.itemsize
+
+
+def _data_begin(records: int, keys_nbytes: int) -> int:
+    return _rounded(keys_begin(records) + keys_nbytes, mmap.PAGESIZE)
+
+
+def fits(fd: int, records: int, keys_nbytes: int = 0) -> bool:
+    """Whether ``fd`` is a memory file of this user for a store of ``records``.
+
+    ``keys_nbytes``: as for ``create``.
+    """
     state = os.fstat(fd)
     if state.st_uid != os.geteuid() or state.st_size < _HEADER:
         return False
-    magic, count, _, size = struct.unpack("<8s3Q", os.pread(fd, 32, 0))
+    magic, count, begin, size = struct.unpack("<8s3Q", os.pread(fd, 32, 0))
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
     except OSError:
         return False  # not a memory file
     return bool(
-        (magic, count, size) == (_MAGIC, records, state.st_size) and seals & fcntl.F_SEAL_SHRINK
+        (magic, count, size) == (_MAGIC, records, state.st_size)
+        and begin == _data_begin(records, keys_nbytes)
+        and seals & fcntl.F_SEAL_SHRINK
     )
 
 

@@ -24,7 +24,7 @@ from .share import Shared, fingerprint
 # What a record is kept as; batch/cache_fill.h numbers them so.
 BYTES, DCT_RECORDS, PIXELS = 0, 1, 2
 
-_FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
+FORMS = {BYTES: "bytes", DCT_RECORDS: "DCT records", PIXELS: "pixels"}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,15 +145,15 @@ class CachedStore(Store):
     def describe(self) -> str:
         """How full it is, for ``explain()``."""
         text = (
-            f"{self.arena.count} of {len(self)} records kept as {_FORMS[self.form]}, "
-            f"{_in_words(self.arena.used)} of at most {_in_words(self.limit)}"
+            f"{self.arena.count} of {len(self)} records kept as {FORMS[self.form]}, "
+            f"{in_words(self.arena.used)} of at most {in_words(self.limit)}"
         )
         if self.kind == "ram" and self.arena.count:
             locked = self.arena.locked
             text += (
                 ", locked"
                 if locked >= self.arena.used - 64 * self.arena.count
-                else f", {_in_words(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
+                else f", {in_words(locked)} of them locked (RLIMIT_MEMLOCK allows no more)"
             )
         if self.arena.full:
             text += "; the rest does not fit and is read from the store"
@@ -208,7 +208,8 @@ class _OneMore(Sequence[str]):
         return self._last if index == len(self._items) else self._items[index]
 
 
-def _in_words(nbytes: int) -> str:
+def in_words(nbytes: int) -> str:
+    """1,500,000 as "1.5 MB"."""
     for exponent, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "KB")):
         if nbytes >= 10**exponent:
             return f"{nbytes / 10**exponent:.1f} {unit}"

@@ -24,6 +24,7 @@ from .worker_init import WorkerInit
 from .worker_iterator import WorkerIterator
 
 if TYPE_CHECKING:
+    from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.batch import BatchDecoder
 
 # Slabs for batches collated in this process: one in use, and one being made.
@@ -31,6 +32,9 @@ _WARM_SLABS = 2
 
 # States of a worker's generators that are kept in addition to those of its batches in flight.
 _KEPT_MORE = 4
+
+# Images to expect of a dataset without a length.
+_UNKNOWN = 1 << 20
 
 # Batches that ``prefetch_thread`` makes ahead.
 _AHEAD = 2
@@ -53,6 +57,7 @@ def stream(
     if decoder is not None:
         install()
         decoder.counts = plan.images.made
+        decoder.cache = _cache(config, resources)
     threaded = config.prefetch_thread and not config.num_workers
     if not (config.num_workers or threaded or plan.refill):
         return _local(config, resources, plan, reported)
@@ -169,9 +174,22 @@ def _deferral(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> De
         return None
     count = config.num_workers
     if not count:
-        return Deferral(_decoder(config, resources, plan), restores=not config.prefetch_thread)
+        return Deferral(
+            _decoder(config, resources, plan),
+            restores=not config.prefetch_thread,
+            cache=_cache(config, resources),
+        )
     # a batch can be asked for again while those after it are in flight
-    return Deferral(None, keep=2 * (config.prefetch_factor or 0) + _KEPT_MORE)
+    keep = 2 * (config.prefetch_factor or 0) + _KEPT_MORE
+    return Deferral(None, keep=keep, cache=_cache(config, resources))
+
+
+def _cache(config: LoaderConfig, resources: Resources) -> OpenedCache | None:
+    """The cache of what the dataset opens; None: the user asked for none."""
+    if resources.cache is None:
+        return None
+    length = getattr(config.dataset, "__len__", None)
+    return resources.cache.opened(_UNKNOWN if length is None else length())
 
 
 def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> BatchDecoder | None:

@@ -33,6 +33,7 @@ from ..image_counts import Report
 from . import randomness
 
 if TYPE_CHECKING:
+    from ..._engine.cache.opened import OpenedCache
     from ..._sources.deferred.batch import BatchDecoder, Filling
     from ..._sources.deferred.image import DeferredImage
     from ..._sources.deferred.recording import Recording
@@ -92,14 +93,21 @@ class Deferral:
 
     Args:
         decoder: completes batches in this process; None: another process completes them.
+        cache: of what is opened, or None. Not for another process that is not forked from this one.
         keep: of how many of the last batches to keep the states of the generators.
         restores: whether the generators get their states back before a batch is made again. Not in
             a thread beside the training loop, which uses them too.
     """
 
     def __init__(
-        self, decoder: BatchDecoder | None, keep: int = 0, *, restores: bool = True
+        self,
+        decoder: BatchDecoder | None,
+        keep: int = 0,
+        *,
+        restores: bool = True,
+        cache: OpenedCache | None = None,
     ) -> None:
+        self._cache = cache
         self._keep = keep
         self._restores = restores
         self._made = decoder
@@ -114,7 +122,7 @@ class Deferral:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process makes its own
-        return {**self.__dict__, "_made": None}
+        return {**self.__dict__, "_made": None, "_cache": None}
 
     @property
     def decoder(self) -> BatchDecoder:
@@ -123,6 +131,7 @@ class Deferral:
             from ..._sources.deferred.batch import BatchDecoder
 
             self._made = BatchDecoder(0, SlabRing(2))
+            self._made.cache = self._cache
         return self._made
 
     def due(self) -> bool:
@@ -158,6 +167,8 @@ class Deferral:
                 self._states.popitem(last=False)
         thread = thread_state.THREAD
         thread.opened, thread.read, thread.failed = 0, 0, False
+        thread.hits = thread.misses = 0
+        thread.cache = self._cache
         try:
             with switch.deferring(), self._filling():
                 made = make()
@@ -168,6 +179,8 @@ class Deferral:
         except Exception:
             if not (thread.opened or self._opened):
                 raise
+        finally:
+            thread.cache = None
         self._note(thread.opened)
         if self._restores:
             randomness.put(state)
@@ -227,9 +240,16 @@ class Deferral:
         from ..._sources.deferred import thread_state
 
         causes = tuple(thread_state.materialised())
-        read = thread_state.THREAD.read
-        self.report = Report(opened, self.report.deferred, read, causes)
-        self._reads = self._reads or read > 0
+        thread = thread_state.THREAD
+        self.report = Report(
+            opened,
+            self.report.deferred,
+            thread.read,
+            causes,
+            hits=thread.hits,
+            misses=thread.misses,
+        )
+        self._reads = self._reads or thread.read > 0
         if opened and not self._opened:
             self._opened = True
             if self._made is not None:

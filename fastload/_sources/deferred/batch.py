@@ -36,13 +36,14 @@ from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
-from ...storage.base import ENCODED, Spans
 from . import lowering
 from .lowering import Group
+from .reading import reading
 from .recording import Argument, Opened, Operation, Recording
 from .replay import replay
 
 if TYPE_CHECKING:
+    from ..._engine.cache.opened import OpenedCache
     from ..._native import _core
 
 # Images whose entry points are remembered at a time. The table takes memory as it is used.
@@ -117,11 +118,14 @@ class Counts:
     Attributes:
         native: by the core.
         replayed: with the libraries' own functions, because the core cannot or declined.
-        reasons: why, in words, and how many.
+        hits, misses: images that were in the cache, and that were not.
+        reasons: why images were replayed, in words, and how many.
     """
 
     native: int = 0
     replayed: int = 0
+    hits: int = 0
+    misses: int = 0
     reasons: dict[str, int] = dataclasses.field(default_factory=dict)
 
     def replay(self, why: str) -> None:
@@ -141,6 +145,7 @@ class BatchDecoder:
         counts: how images were made.
         opened: whether the dataset that it decodes for has opened an image.
         quiet: how many batches of it were looked at, for ``deferral.py``.
+        cache: of the images, or None.
     """
 
     def __init__(self, threads: int, ring: SlabRing) -> None:
@@ -148,6 +153,7 @@ class BatchDecoder:
         self.counts = Counts()
         self.opened = False
         self.quiet = 0
+        self.cache: OpenedCache | None = None
         self._ring = ring
         self._waiting: list[_GroupJob] | None = None
 
@@ -163,9 +169,10 @@ class BatchDecoder:
             yield
         finally:
             self._waiting = before
-        same: dict[tuple[int, ...], list[_GroupJob]] = {}
+        same: dict[object, list[_GroupJob]] = {}
         for job in waiting:
-            same.setdefault(job.images, []).append(job)
+            # Of a cache two views may not find the same.
+            same.setdefault(job.images if self.cache is None else id(job), []).append(job)
         for leader, *followers in same.values():
             leader.start(self.threads, followers)
 
@@ -238,6 +245,7 @@ class Filling:
                 self.tensor,
                 self._memory,
                 self._row_nbytes,
+                self._decoder.cache,
             )
             self._jobs.append(job)
             self._decoder._start(job)
@@ -277,6 +285,9 @@ class Filling:
             job = self._jobs.pop()
             declined = job.finish(self.tensor)
             counts.native += len(job.recordings) - len(declined)
+            if job.reading.cache is not None:
+                counts.hits += job.reading.hits
+                counts.misses += len(job.recordings) - job.reading.hits
             for i in declined:
                 self._leave(job.rows[i], job.recordings[i], job.why(i))
         if self._left:
@@ -319,6 +330,7 @@ class _GroupJob:
 
     Attributes:
         recordings, rows: the samples, and their rows in the batch.
+        reading: where their images are read from.
         images: identifies the images, in order.
     """
 
@@ -331,6 +343,7 @@ class _GroupJob:
         images: torch.Tensor,
         memory: np.ndarray,
         row_nbytes: int,
+        cache: OpenedCache | None,
     ) -> None:
         self.recordings = recordings
         self.rows = [first + place for place in group.places]
@@ -348,24 +361,9 @@ class _GroupJob:
                 .as_strided((n, *images.shape[1:]), images.stride())
             )
             into = scratch
-        core = _native.load()
-        assert core is not None, "there is no kernel without the core"
         opened = [recording.opened for recording in recordings]
-        paths = [os.fsencode(one.path) if one.path is not None else b"" for one in opened]
-        in_memory = {
-            i: np.frombuffer(one.data, np.uint8)
-            for i, one in enumerate(opened)
-            if one.data is not None
-        }
-        mapped = np.zeros(n, np.uint8)
-        mapped[list(in_memory)] = 1
-        self._files: _core.Files = core.Files(
-            b"".join(paths),
-            np.cumsum([len(path) for path in paths], dtype=np.int64),
-            mapped,
-            None,
-            in_memory,
-        )
+        self.reading = found = reading(opened, cache)
+        self._files = found.files
         self.images = tuple(map(id, opened))
         points = entry_points()
         numbers = np.array([points.number(one) for one in opened], np.int64)
@@ -373,15 +371,9 @@ class _GroupJob:
         self._kernel = kernel
         self._batch = BatchRequest(
             records=numbers,
-            spans=Spans(
-                file=np.arange(n, dtype=np.int32),
-                offset=np.zeros(n, np.int64),
-                nbytes=np.array(
-                    [-1 if one.data is None else len(one.data) for one in opened], np.int64
-                ),
-            ),
-            kinds=np.full(n, ENCODED, np.uint8),
-            sizes=np.array([one.size for one in opened], np.int32),
+            spans=found.spans,
+            kinds=found.kinds,
+            sizes=found.sizes,
             checksums=None,
             check=None,
             geometry=group.geometry(),
@@ -390,7 +382,7 @@ class _GroupJob:
             memory=into,
             times=None,
             cached=None,
-            cache_fill=None,
+            cache_fill=found.fill,
         )
         self._entries = points.table, numbers
         self._job: _core.Job
@@ -419,6 +411,7 @@ class _GroupJob:
             np.zeros(len(self.rows), np.int32),
             threads=threads,
             entries=self._entries,
+            cache_fill=self.reading.filling(self._kernel),
             **how,
         )
 

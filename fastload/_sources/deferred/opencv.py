@@ -183,7 +183,8 @@ def _array(opened: Opened, gray: bool) -> np.ndarray | None:
     if pixels is None:
         return None
     if gray:
-        return pixels.copy()
+        own: np.ndarray = pixels.copy()
+        return own
     cv2 = sys.modules["cv2"]
     found: np.ndarray = cv2.cvtColor(pixels, cv2.COLOR_RGB2BGR)
     return found

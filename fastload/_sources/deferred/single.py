@@ -13,7 +13,6 @@ Note [Decoded once]
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -21,10 +20,11 @@ import torch
 
 from ... import _native
 from ..._engine.image_engine import BatchRequest
-from ...storage.base import ENCODED, RAW, Spans
+from ...storage.base import RAW, Spans
 from . import lowering
 from .batch import entry_points, kernel_of, key_of, unchanged
 from .operations import Layout, channels, shape_and_strides
+from .reading import Reading, reading
 from .recording import Opened, Operation, Recording
 from .thread_state import THREAD
 
@@ -41,15 +41,6 @@ _MODES: Final = frozenset(("RGB", "L"))
 LEAST_PIXELS = 64 * 64
 
 _ROWS_OF_PIXELS: Final = Layout(torch.uint8, contiguous=False)
-
-# Of a batch of one.
-_FIRST_FILE: Final = np.zeros(1, np.int32)
-_START: Final = np.zeros(1, np.int64)
-_ENCODED: Final = np.full(1, ENCODED, np.uint8)
-_RAW: Final = np.full(1, RAW, np.uint8)
-_READ: Final = np.zeros(1, np.uint8)
-_MAPPED: Final = np.ones(1, np.uint8)
-_WHOLE_FILE: Final = np.full(1, -1, np.int64)
 
 
 def pixels(recording: Recording) -> np.ndarray | None:
@@ -140,35 +131,17 @@ def _fill(
     memory: np.ndarray, kernel: Kernel, group: Group, opened: Opened, kept: np.ndarray | None
 ) -> bool:
     """Fill ``memory``; returns whether the core could."""
-    core = _native.load()
-    assert core is not None, "there is no kernel without the core"
     if not unchanged(opened):
         return False
-    path, data = b"", kept
-    if data is None and opened.data is not None:
-        data = np.frombuffer(opened.data, np.uint8)
-    if data is None:
-        assert opened.path is not None, "an image has a path or bytes"
-        path = os.fsencode(opened.path)
-    files = core.Files(
-        path,
-        np.array([len(path)], np.int64),
-        _READ if data is None else _MAPPED,
-        None,
-        {} if data is None else {0: data.reshape(-1)},
-    )
+    found = reading([opened], THREAD.cache) if kept is None else _of_pixels(kept)
     points = entry_points()
     number = np.array([points.number(opened) if kept is None else -1], np.int64)
     status = np.zeros(1, np.int32)
     batch = BatchRequest(
         records=number,
-        spans=Spans(
-            file=_FIRST_FILE,
-            offset=_START,
-            nbytes=_WHOLE_FILE if data is None else np.array([data.size], np.int64),
-        ),
-        kinds=_ENCODED if kept is None else _RAW,
-        sizes=np.array([opened.size], np.int32),
+        spans=found.spans,
+        kinds=found.kinds,
+        sizes=found.sizes,
         checksums=None,
         check=None,
         geometry=group.geometry(),
@@ -177,12 +150,39 @@ def _fill(
         memory=memory,
         times=None,
         cached=None,
-        cache_fill=None,
+        cache_fill=found.fill,
     )
+    if found.cache is not None:
+        THREAD.hits += found.hits
+        THREAD.misses += 1 - found.hits
     detail = np.zeros(1, np.int32)
     entries = points.table, number
     try:
-        kernel.submit(files, batch, status, detail, threads=0, entries=entries).wait()
+        kernel.submit(
+            found.files,
+            batch,
+            status,
+            detail,
+            threads=0,
+            entries=entries,
+            cache_fill=found.filling(kernel),
+        ).wait()
     finally:
-        files.close()
+        found.files.close()
     return not status[0]
+
+
+def _of_pixels(pixels: np.ndarray) -> Reading:
+    """Reads an image from its pixels, uint8 (h, w, 3)."""
+    core = _native.load()
+    assert core is not None, "there is no kernel without the core"
+    h, w, _ = pixels.shape
+    files = core.Files(
+        b"", np.zeros(1, np.int64), np.ones(1, np.uint8), None, {0: pixels.reshape(-1)}
+    )
+    spans = Spans(
+        file=np.zeros(1, np.int32),
+        offset=np.zeros(1, np.int64),
+        nbytes=np.array([pixels.size], np.int64),
+    )
+    return Reading(files, spans, np.full(1, RAW, np.uint8), np.array([[w, h]], np.int32))

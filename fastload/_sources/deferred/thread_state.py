@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
 
+    from ..._engine.cache.opened import OpenedCache
     from .recording import Opened
 
 
@@ -48,6 +49,9 @@ class _Thread(threading.local):
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
     kept: tuple[Opened, np.ndarray] | None = None
+    cache: OpenedCache | None = None
+    hits = 0
+    misses = 0
 
     def __init__(self) -> None:
         self.causes: dict[tuple[str, str, int], tuple[int, int]] = {}
@@ -63,6 +67,7 @@ failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 asked: the image of which ``single.py`` made something last.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
+cache: of the images that ``single.py`` decodes, with its hits and misses.
 """
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
