@@ -115,7 +115,8 @@ class Deferral:
         self._passed = 0
         # Whether this dataset has opened an image, which it may have kept for a later batch.
         self._opened = decoder is not None and decoder.opened
-        self._reads = False  # whether the core has decoded an image for another library
+        # Whether the core has decoded an image for another library.
+        self._read = decoder is not None and decoder.read
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
@@ -139,7 +140,7 @@ class Deferral:
         if not loaded():
             return False
         install()  # again, since the user's code may have imported another library
-        if self._quiet < _PATIENCE or self._opened or self._reads:
+        if self._quiet < _PATIENCE or self._opened or self._read:
             return True
         self._passed += 1
         return self._passed % _LOOK_EVERY == 0
@@ -249,7 +250,10 @@ class Deferral:
             hits=thread.hits,
             misses=thread.misses,
         )
-        self._reads = self._reads or thread.read > 0
+        if thread.read and not self._read:
+            self._read = True
+            if self._made is not None:
+                self._made.read = True
         if opened and not self._opened:
             self._opened = True
             if self._made is not None:

@@ -144,6 +144,7 @@ class BatchDecoder:
     Attributes:
         counts: how images were made.
         opened: whether the dataset that it decodes for has opened an image.
+        read: whether the core has decoded an image for another library that it calls.
         quiet: how many batches of it were looked at, for ``deferral.py``.
         cache: of the images, or None.
     """
@@ -152,6 +153,7 @@ class BatchDecoder:
         self.threads = threads
         self.counts = Counts()
         self.opened = False
+        self.read = False
         self.quiet = 0
         self.cache: OpenedCache | None = None
         self._ring = ring

@@ -219,6 +219,8 @@ def test_a_dataset_over_opencv_gives_the_same(files: list[Path], workers: int) -
 def test_explain_counts_what_the_core_read(files: list[Path]) -> None:
     paths = [path for path in files if path.name in ("420.jpg", "444.jpg")] * 8
     loader = FastLoader(Read(paths), 2)
+    for _ in loader:
+        pass
     for ours, theirs in zip(loader, DataLoader(Read(paths), 2), strict=True):
         assert ours[1].equal(theirs[1])
     assert "16 read by OpenCV" in loader.explain()
