@@ -84,6 +84,19 @@ class BadSampleStats(TypedDict):
     """The action taken: "skip", "replace" or "refill"."""
 
 
+class MaterialisedStats(TypedDict):
+    """Code that asked for the values of deferred images."""
+
+    function: str
+    """What it called: "Image.__array_interface__" (NumPy), "Tensor.mean" ..."""
+    where: str
+    """``file:line`` of the user's code."""
+    count: int
+    """How many images and tensors it had made."""
+    seconds: float
+    """Time that making them took, summed over processes."""
+
+
 class Stats(TypedDict):
     """``FastLoader.stats()``: figures of the current epoch, or of the last one.
 
@@ -131,6 +144,10 @@ class Stats(TypedDict):
     """Tensors of these that stayed deferred until their batch was made in C++."""
     images_materialised: int
     """Images and tensors of these whose values the user's code asked for before that."""
+    materialised: list[MaterialisedStats]
+    """Where it did, the longest time first."""
+    images_read: int
+    """Images that were decoded in C++ for another library, such as OpenCV."""
     bound: Bound
     """What limits the loop."""
     why: str

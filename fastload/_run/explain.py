@@ -12,6 +12,7 @@ from . import decode_device, pillow_share, scaled_advice
 from .bottleneck import verdict
 from .config import LoaderConfig
 from .delivery import delivery
+from .image_counts import ImageCounts
 from .measurements import Measurements
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
@@ -132,8 +133,7 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
         "deferred until their batch was made in C++"
     ]
     elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
-    causes = sorted(images.causes.items(), key=lambda item: -item[1][1])
-    for (function, file, line), (count, ns) in causes[:_MOST_CAUSES]:
+    for (function, file, line), (count, ns) in _by_time(images)[:_MOST_CAUSES]:
         lines.append(
             f"slower: {function} at {file}:{line} asked for the pixels of {count} images "
             f"({ns / elapsed_ns:.0%} of the time); do it in the transform's tensor instead, or "
@@ -147,6 +147,11 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
             "was raised while they were made, or an image in them is damaged"
         )
     return lines
+
+
+def _by_time(images: ImageCounts) -> list[tuple[tuple[str, str, int], tuple[int, int]]]:
+    """What materialised images, and how many in how many ns; the longest time first."""
+    return sorted(images.causes.items(), key=lambda item: -item[1][1])
 
 
 def _split(source: Source) -> list[str]:
@@ -201,6 +206,11 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "images_opened": measured.images.opened,
         "images_deferred": measured.images.deferred,
         "images_materialised": sum(count for count, _ in measured.images.causes.values()),
+        "materialised": [
+            {"function": function, "where": f"{file}:{line}", "count": count, "seconds": ns / 1e9}
+            for (function, file, line), (count, ns) in _by_time(measured.images)
+        ],
+        "images_read": measured.images.read,
         "bound": found.bound,
         "why": found.why,
         "headroom": resources.replayed / rate if rate and resources.replayed else None,

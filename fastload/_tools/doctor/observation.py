@@ -10,19 +10,41 @@ _WARM_UP = 2  # first batches of a run, in which memory is allocated and kernels
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class MaterialisedSeen:
+    """Code of the dataset that asks for the pixels of a deferred image.
+
+    Attributes:
+        function: what it calls.
+        where: ``file:line`` of the call.
+        images: for how many of the images that were opened, as a share; more than 1 if it asks for
+            several parts of one.
+        share: part of the time for a batch that it takes.
+    """
+
+    function: str
+    where: str
+    images: float
+    share: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class FastSeen:
     """The trial of FastLoader in a loader's place.
 
     Attributes:
         native: whether an engine reads the dataset.
-        reason: why not.
+        defers: whether the dataset's own code runs, over images that are decoded later.
+        reason: why no engine reads it.
+        materialised: what has them decoded earlier, the longest time first.
         batch_s: time for a batch, without a training step.
         error: standard error of ``batch_s``, relative to it.
         ahead: whether it prefetches batches while the step runs.
     """
 
     native: bool
+    defers: bool = False
     reason: str = ""
+    materialised: list[MaterialisedSeen] = dataclasses.field(default_factory=list)
     batch_s: float = 0.0
     error: float = 0.0
     ahead: bool = True
@@ -231,6 +253,9 @@ class Observation:
         loaders = []
         for loader in content.pop("loaders"):
             fast = loader.pop("fast")
-            loaders.append(LoaderSeen(**loader, fast=FastSeen(**fast) if fast else None))
+            if fast:
+                parts = [MaterialisedSeen(**part) for part in fast.pop("materialised")]
+                fast = FastSeen(**fast, materialised=parts)
+            loaders.append(LoaderSeen(**loader, fast=fast or None))
         functions = [FunctionSeen(**function) for function in content.pop("functions")]
         return cls(loaders=loaders, functions=functions, **content)

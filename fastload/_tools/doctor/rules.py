@@ -67,13 +67,13 @@ def _hidden(seen: Observation) -> list[str]:
 
 
 def _native(loader: LoaderSeen) -> bool:
-    """Whether an engine of FastLoader would read the loader's dataset."""
-    return loader.fast is not None and loader.fast.native
+    """Whether FastLoader would decode the loader's images in C++."""
+    return loader.fast is not None and (loader.fast.native or loader.fast.defers)
 
 
 def _import(seen: Observation) -> Finding | None:
     loader = seen.training
-    if loader is None or loader.waiting < PART or loader.fast is None or not loader.fast.native:
+    if loader is None or loader.waiting < PART or loader.fast is None or not _native(loader):
         return None
     fast = loader.fast
     # Two standard errors slower, so that the prediction does not rest on luck.
@@ -84,13 +84,34 @@ def _import(seen: Observation) -> Finding | None:
     rate = loader.images / len(loader.steps_s) / fast.batch_s
     return Finding(
         name="import-fastload",
-        what=f"the loop waits {loader.waiting:.0%} of its time; FastLoader reads this "
-        f"{loader.dataset} natively, {rate:,.0f} images/s (± {fast.error:.0%}) without a "
+        what=f"the loop waits {loader.waiting:.0%} of its time; FastLoader "
+        + ("reads" if fast.native else "decodes the images of")
+        + f" this {loader.dataset} natively, {rate:,.0f} images/s (± {fast.error:.0%}) without a "
         "training step",
         change="change the import: from fastload import FastLoader as DataLoader",
         where=loader.made,
         gain=gain,
     )
+
+
+def _materialised(seen: Observation) -> Finding | None:
+    loader = seen.training
+    if loader is None or loader.waiting < PART or loader.fast is None:
+        return None
+    fast = loader.fast
+    for one in fast.materialised:
+        if one.share < PART:
+            return None
+        return Finding(
+            name="pixels-in-python",
+            what=f"with FastLoader, {one.function} asks for the pixels of {one.images:.0%} of the "
+            f"images before their batch is made, which takes {one.share:.0%} of the time",
+            change="end the transform in ToTensor or ToImage and compute after it "
+            '(docs/your-dataset.md); or keep what is decoded: FastLoader(cache="decoded")',
+            where=one.where,
+            gain=_without(loader, fast.batch_s * (1 - one.share) - loader.step_s * fast.ahead),
+        )
+    return None
 
 
 def _workers_0(seen: Observation) -> Finding | None:
@@ -455,6 +476,7 @@ def _epoch_not_set(seen: Observation) -> Finding | None:
 
 _RULES: tuple[Callable[[Observation], Finding | None], ...] = (
     _import,
+    _materialised,
     _workers_0,
     _too_many_workers,
     _not_persistent,

@@ -1,4 +1,4 @@
-"""Tries FastLoader in a loader's place: is an engine used, and how fast is it alone?"""
+"""Tries FastLoader in a loader's place: what does it use, and how fast is it alone?"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..._loader import FastLoader
-from .observation import FastSeen
+from .observation import FastSeen, MaterialisedSeen
 
 _SECONDS = 2.0
 _BLOCKS = 8
@@ -25,18 +25,22 @@ def trial(
 
     Args:
         arguments: the arguments given to DataLoader.
-        seconds: duration of the measurement, if an engine is used; at least two batches.
+        seconds: duration of the measurement, if an engine is used, or images are deferred; at least
+            two batches.
         clock: returns the time in seconds.
     """
     try:
         loader: FastLoader[Any] = FastLoader(**arguments)
-        if loader.stats()["engine"] == "workers":
+        native, reason = loader.stats()["engine"] != "workers", ""
+        if not native:
             because = [
                 line for line in loader.explain().splitlines() if line.startswith("because: ")
             ]
             reason = because[0].removeprefix("because: ") if because else "it runs in workers"
-            return FastSeen(native=False, reason=reason)
+            if not _opens_images(loader):
+                return FastSeen(native=False, reason=reason)
         batches_s = _measured(loader, seconds, clock)
+        materialised = _materialised(loader)
     except Exception as error:  # noqa: BLE001 - any error of the user's dataset is reported
         return FastSeen(native=False, reason=f"{type(error).__name__}: {error}")
     size = -(-len(batches_s) // _BLOCKS)
@@ -47,11 +51,38 @@ def trial(
     batch_s = statistics.fmean(batches_s)
     deviation = statistics.stdev(blocks) / math.sqrt(len(blocks)) if len(blocks) > 1 else 0.0
     return FastSeen(
-        native=True,
+        native=native,
+        defers=not native,
+        reason=reason,
+        materialised=materialised,
         batch_s=batch_s,
         error=deviation / batch_s if batch_s else 0.0,
         ahead=loader.num_workers > 0,
     )
+
+
+def _opens_images(loader: FastLoader[Any]) -> bool:
+    """Whether the dataset's code opens images that are deferred, or decoded in C++ for it."""
+    for _ in loader:
+        break
+    stats = loader.stats()
+    return stats["images_opened"] + stats["images_read"] > 0
+
+
+def _materialised(loader: FastLoader[Any]) -> list[MaterialisedSeen]:
+    """What asked for pixels in the last epoch."""
+    stats = loader.stats()
+    # As much time as there are processes in which the dataset's code runs.
+    total_s = stats["elapsed_s"] * max(1, loader.num_workers)
+    return [
+        MaterialisedSeen(
+            function=one["function"],
+            where=one["where"],
+            images=one["count"] / max(1, stats["images_opened"]),
+            share=min(1.0, one["seconds"] / total_s) if total_s else 0.0,
+        )
+        for one in stats["materialised"]
+    ]
 
 
 def _measured(loader: FastLoader[Any], seconds: float, clock: Callable[[], float]) -> list[float]:

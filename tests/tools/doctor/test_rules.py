@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import statistics
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, DistributedSampler, RandomSampler, TensorDataset
+from PIL import Image
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, RandomSampler, TensorDataset
 from torchvision import transforms as T
 
 from fastload._tools.doctor.comparison import compare
@@ -104,6 +108,45 @@ def test_the_trial_asks_fastloader_as_the_changed_import_would() -> None:
     assert not seen.native and "Own is not a dataset" in seen.reason
     seen = trial({"dataset": rows, "batch_size": 4, "collate_fn": lambda batch: 1 / 0})
     assert not seen.native
+
+
+class Pixels(Dataset[Any]):
+    """Opens an image, and asks for its pixels."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> Any:
+        return np.asarray(Image.open(self.path).convert("RGB")).mean()
+
+
+def test_what_asks_for_pixels_is_found_with_its_line_and_the_gain(tmp_path: Path) -> None:
+    Image.new("RGB", (200, 150)).save(tmp_path / "a.jpg")
+    tried = trial({"dataset": Pixels(tmp_path / "a.jpg"), "batch_size": 8}, seconds=0.1)
+    assert (tried.native, tried.defers) == (False, True)
+    assert tried.batch_s > 0
+    (part,) = tried.materialised
+    line = inspect.getsourcelines(Pixels.__getitem__)[1] + 1
+    assert (part.function, part.where) == ("Image.__array_interface__", f"{__file__}:{line}")
+    assert part.images == 1.0
+    assert 0 < part.share <= 1
+
+    part = dataclasses.replace(part, share=0.5)
+    fast = FastSeen(native=False, defers=True, batch_s=0.04, ahead=False, materialised=[part])
+    seen = Observation(loaders=[training(wait_s=0.09, step_s=0.01, fast=fast)])
+    assert Observation.from_json(dataclasses.asdict(seen)) == seen
+    found = {finding.name: finding for finding in findings(seen)}
+    assert found["import-fastload"].gain == pytest.approx(0.1 / 0.05)
+    assert found["pixels-in-python"].gain == pytest.approx(0.1 / 0.03)
+    assert found["pixels-in-python"].where == f"{__file__}:{line}"
+    assert (
+        "Image.__array_interface__ asks for the pixels of 100% of" in found["pixels-in-python"].what
+    )
+    fast = dataclasses.replace(fast, materialised=[dataclasses.replace(part, share=0.05)])
+    assert "pixels-in-python" not in names(Observation(loaders=[training(fast=fast)]))
 
 
 # --- settings for CUDA only -----------------------------------------------------------------------
