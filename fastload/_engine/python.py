@@ -133,19 +133,55 @@ def stages_of(batch: BatchRequest, spent: list[Spent]) -> dict[str, int]:
     }
 
 
-def decode_record(store: Store, record: int) -> Image.Image:
+def decode_record(store: Store, record: int, *, check: bool = True) -> Image.Image:
     """The image of one record, RGB.
+
+    Args:
+        store: has it.
+        record: its number.
+        check: whether to verify its checksum, if the store has one.
 
     Raises:
         DecodeError: it cannot be decoded.
+        ChecksumError: its bytes are not those that were written.
         StoreError: it cannot be read.
     """
     records = np.array([record], np.int64)
     spans, kinds, sizes = store.spans(records), store.kinds(records), store.sizes(records)
     where = _where(store, spans, 0, record)
     (data,) = store.read(records) if store.indirect else [_read(store, spans, 0, where)]
+    checksums = store.checksums(records) if check else None
+    if checksums is not None:
+        _verify(data, int(checksums[0]), where)
     width, height = sizes[0].tolist()
     return _decode(data, int(kinds[0]), (width, height), where).image
+
+
+def decoded(
+    data: bytes,
+    kind: int,
+    size: tuple[int, int],
+    *,
+    path: str | None = None,
+    record: int | None = None,
+    offset: int | None = None,
+) -> Image.Image:
+    """The image of a record's bytes, RGB.
+
+    Args:
+        data: the bytes.
+        kind: as in ``Store.kinds``.
+        size: width and height that it must have.
+        path, record, offset: where it came from, for errors.
+
+    Raises:
+        DecodeError: it cannot be decoded, or has another size.
+    """
+    where: Where = {"path": path, "record": record, "offset": offset}
+    image, found, _ = _decode(data, kind, size, where)
+    if found != size:
+        raise _resized(size, found, where)
+    return image
 
 
 def as_array(engine: ImageEngine, batch: BatchRequest) -> np.ndarray:
@@ -204,13 +240,7 @@ def _filled(
         data = _read(store, batch.spans, i, where)
     checked = read = time.perf_counter_ns()
     if batch.checksums is not None and batch.check is not None and batch.check[i]:
-        found, expected = crc32c(data), int(batch.checksums[i])
-        if found != expected:
-            raise ChecksumError(
-                "the record's bytes changed since it was written: expected CRC32C "
-                f"{expected:08x}, got {found:08x}",
-                **where,
-            )
+        _verify(data, int(batch.checksums[i]), where)
         checked = time.perf_counter_ns()
     width, height = batch.source_size(i)
     plan, wanted = engine.plan, 1
@@ -220,11 +250,7 @@ def _filled(
         wanted = int(scaled.scales(geometry.box[one], geometry.resized[one], plan.filter)[0])
     image, size, scale = _decode(data, int(batch.kinds[i]), (width, height), where, wanted)
     if size != (width, height):
-        raise DecodeError(
-            f"the image is not {width}x{height} pixels any more but {size[0]}x{size[1]}: "
-            f"{REPLACED}",
-            **where,
-        )
+        raise _resized((width, height), size, where)
     decoded = time.perf_counter_ns()
     stored = batch.cache_fill
     if stored is not None and not stored.wanted[i]:
@@ -247,6 +273,25 @@ def _filled(
         thread = threading.get_native_id()
         batch.times[i] = thread, begin, read, checked, resized, until, end
     return decoded - begin, end - decoded
+
+
+def _verify(data: bytes, expected: int, where: Where) -> None:
+    """Raise ChecksumError unless ``data`` has the CRC32C ``expected``."""
+    found = crc32c(data)
+    if found != expected:
+        raise ChecksumError(
+            "the record's bytes changed since it was written: expected CRC32C "
+            f"{expected:08x}, got {found:08x}",
+            **where,
+        )
+
+
+def _resized(expected: tuple[int, int], found: tuple[int, int], where: Where) -> DecodeError:
+    return DecodeError(
+        f"the image is not {expected[0]}x{expected[1]} pixels any more but "
+        f"{found[0]}x{found[1]}: {REPLACED}",
+        **where,
+    )
 
 
 def _decode(data: bytes, kind: int, size: tuple[int, int], where: Where, scale: int = 1) -> Decoded:

@@ -82,18 +82,15 @@ def _workers(
     config: LoaderConfig, resources: Resources, route: WorkersRoute | TorchRoute
 ) -> list[str]:
     workers = config.num_workers
-    hybrid = route.hybrid if isinstance(route, WorkersRoute) else None
     lines = [
         f"engine: workers (torch's DataLoader machinery, {workers} processes)",
         f"because: {route.reason}",
-        *([] if hybrid is None else _split(hybrid)),
     ]
     if isinstance(route, WorkersRoute):
         lines += _images(route, resources.measurements)
     if workers:
         lines.append("transport: " + _transport(route, resources.ring))
-        # A hybrid route finds its samples in arrays.
-        objects = None if hybrid is not None else object_memory(config.dataset, workers)
+        objects = object_memory(config.dataset, workers)
         if objects is not None:
             lines.append(f"memory: {objects.words(workers)}; {REMEDY}")
     elif config.prefetch_thread:
@@ -152,21 +149,6 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
 def _by_time(images: ImageCounts) -> list[tuple[tuple[str, str, int], tuple[int, int]]]:
     """What materialised images, and how many in how many ns; the longest time first."""
     return sorted(images.causes.items(), key=lambda item: -item[1][1])
-
-
-def _split(source: Source) -> list[str]:
-    """What an engine does in the workers, and what Python does."""
-    assert source.hybrid is not None
-    lines = []
-    for number, part in enumerate(source.hybrid.each):
-        lines += [f"view {number}:"] * source.hybrid.views
-        lines += [
-            f"split, in the engine ({chosen('auto', source.store).name}), a batch at a time: "
-            + " -> ".join(("decode", *part.plan.steps)),
-            "split, in Python, sample by sample: "
-            + " -> ".join(part.suffix.words if part.suffix else ("nothing",)),
-        ]
-    return lines
 
 
 def figures(engine: Engine, resources: Resources) -> Stats:

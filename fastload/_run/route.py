@@ -41,13 +41,10 @@ class WorkersRoute:
 
     Attributes:
         reason: why, for ``explain()``.
-        hybrid: what an engine reads if it makes the first part of each sample and Python the rest;
-            else None.
         eager: why the dataset runs over images as Pillow opens them; empty: over deferred ones.
     """
 
     reason: str
-    hybrid: Source | None = None
     eager: str = ""
 
     @property
@@ -80,32 +77,28 @@ def find(config: LoaderConfig) -> Route:
         UsageError: the arguments ask for something that this route cannot do.
         MissingDependencyError: the engine that was asked for is not installed.
     """
-    hybrid = None
     try:
         source = _readable(config)
-        if source.hybrid is None:
-            chosen(config.engine, source.store)  # raises if it is not installed
-            source = source.with_output(config.dtype, config.memory_format)
-            return EngineRoute(source.with_decode(config.decode))
-        reason = source.reason
-        hybrid = source if config.batched else None
+        chosen(config.engine, source.store)  # raises if it is not installed
+        source = source.with_output(config.dtype, config.memory_format)
+        return EngineRoute(source.with_decode(config.decode))
     except Unreadable as unreadable:
         reason = unreadable.reason
     _check_left_to_python(config, reason)
     unordered = not config.in_order and config.num_workers > 0
     if unordered or isinstance(config.dataset, (IterDataPipe, MapDataPipe)):
         return TorchRoute(reason)
-    return WorkersRoute(reason, hybrid, _eager(config, hybrid))
+    return WorkersRoute(reason, _eager(config))
 
 
 def _readable(config: LoaderConfig) -> Source:
-    """What an engine reads, for all or the first part of each sample. Raises Unreadable if none."""
+    """What an engine reads. Raises Unreadable if there is nothing."""
     if is_torch(config.engine):
         raise Unreadable("engine='workers' was asked for")
     if config.single:
         raise Unreadable("batch_size=None asks for single samples")
     source = resolve(config.dataset)
-    if config.engine == "auto" and source.hybrid is None:
+    if config.engine == "auto":
         if source.tensors:
             started = bool(config.num_workers and config.worker_init_fn)
             check_rows(config.sampler, config.batch_sampler, started=started)
@@ -114,7 +107,7 @@ def _readable(config: LoaderConfig) -> Source:
     return source
 
 
-def _eager(config: LoaderConfig, hybrid: Source | None) -> str:
+def _eager(config: LoaderConfig) -> str:
     """Why the images that the dataset opens are not deferred; empty: they are."""
     if config.defer is False:
         return "defer=False was asked for"
@@ -122,8 +115,6 @@ def _eager(config: LoaderConfig, hybrid: Source | None) -> str:
         return "FASTLOAD_DEFER is 0"
     if is_torch(config.engine):
         return "engine='workers' was asked for"
-    if hybrid is not None:
-        return "an engine begins each sample"
     if config.iterable:
         return "an IterableDataset cannot make a batch again, if an image in it is damaged"
     if is_stateful(config.dataset):

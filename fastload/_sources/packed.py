@@ -7,12 +7,13 @@ import functools
 import operator
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, get_worker_info
 
+from .._base import randomness
 from .._base.indices import repeats_within
 from .._base.machine import cpu
 from .._base.slabs import SlabRing
@@ -23,12 +24,16 @@ from .._transforms.recognise import Plan, Views, recognise
 from .._transforms.targets.joint import Joint, batched, in_python
 from .._transforms.views import seed_of
 from ..errors import UsageError
-from ..hints import JointKind
+from ..hints import CheckCrc, JointKind
 from ..storage import format_of, open_store
 from ..storage.base import Store
 from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
+from .in_python import PythonSamples
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -117,6 +122,7 @@ class PackedDataset(Dataset[Any]):
         self._epoch = torch.full((1,), _NO_EPOCH, dtype=torch.int64, device="cpu")
         self._epoch.share_memory_()  # type: ignore[no-untyped-call]
         self._made: tuple[int, list[BatchEngine]] | None = None
+        self._python_samples = PythonSamples()
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the augmentation, also in running workers."""
@@ -146,10 +152,31 @@ class PackedDataset(Dataset[Any]):
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """The samples ``indices``, decoded as one batch, which the list carries."""
+        return self.samples_of(indices)
+
+    def samples_of(
+        self,
+        indices: Sequence[int],
+        *,
+        seeds: Sequence[int] | None = None,
+        check_crc: CheckCrc = "first",
+    ) -> list[Any]:
+        """The samples ``indices``, for a loader.
+
+        Args:
+            indices: positions; negative ones count from the end.
+            seeds: one for each sample; the global generators are seeded with it before Python
+                transforms that sample. None: as the dataset's own seed says, if it has one.
+            check_crc: as for FastLoader.
+
+        Raises:
+            IndexError: an index is out of range.
+            DataError: a record cannot be read or decoded.
+        """
         records = np.array([self._position(index) for index in indices], dtype=np.int64)
         images: torch.Tensor | list[Any]
         if self.joint is None:
-            images, moved = self._images(records), None
+            images, moved = self._images(records, seeds, check_crc), None
         else:
             images, moved = self._jointly(self.joint, records)
             images = _stacked(images)
@@ -168,7 +195,9 @@ class PackedDataset(Dataset[Any]):
             raise IndexError(f"index {position} is out of range for a dataset of {n} samples")
         return position % n
 
-    def _images(self, records: np.ndarray) -> torch.Tensor | list[Any]:
+    def _images(
+        self, records: np.ndarray, seeds: Sequence[int] | None, check_crc: CheckCrc
+    ) -> torch.Tensor | list[Any]:
         """The images of ``records``: one tensor, or a list if they do not make a batch."""
         # Recognised again for every batch (0.2 ms), because the transform may be changed in place.
         plan = recognise(self.transform)
@@ -177,14 +206,33 @@ class PackedDataset(Dataset[Any]):
         if isinstance(plan, Views):
             views = self._decoded(plan.each, records)
             return [list(sample) for sample in zip(*views, strict=True)]
-        if plan.hybrid is not None:
-            begun = self._decoded([part.plan for part in plan.hybrid.each], records)
-            return plan.hybrid.samples(begun, self.store, records)
-        from .._engine.python import decode_record
+        drawn = self.draw()
+        if seeds is not None or drawn is None:
+            return self._in_python(records, seeds, check_crc)
+        state = randomness.get()
+        try:
+            own = randomness.sample_seeds(*drawn, records.tolist(), None)
+            return self._in_python(records, own, check_crc)
+        finally:
+            randomness.put(state)
 
-        assert self.transform is not None  # None is always recognised
-        images = (decode_record(self.store, record) for record in records.tolist())
-        return list(map(self.transform, images))
+    def _in_python(
+        self, records: np.ndarray, seeds: Sequence[int] | None, check_crc: CheckCrc
+    ) -> torch.Tensor | list[Any]:
+        """The images that the transform, or each of a list of them, makes of ``records``."""
+        transform: Any = self.transform
+        assert transform is not None  # None is always recognised
+
+        def make(image: Image, i: int) -> Any:
+            if seeds is not None:
+                randomness.seed_all(seeds[i])
+            if isinstance(transform, (list, tuple)):
+                return [_levels(image) if one is None else one(image) for one in transform]
+            return transform(image)
+
+        threads = 0 if get_worker_info() is not None else cpu.available()
+        check = check_crc != "never"
+        return self._python_samples(self.store, records, make, threads=threads, check=check)
 
     def _jointly(
         self, joint: Joint, records: np.ndarray
@@ -284,6 +332,11 @@ class PackedDataset(Dataset[Any]):
         return (
             f"PackedDataset({self.store.path!r}, {len(self)} samples, {len(self.classes)} classes)"
         )
+
+
+def _levels(image: Image) -> torch.Tensor:
+    """A view without a transform: uint8 (3, h, w)."""
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:

@@ -11,14 +11,13 @@ import dataclasses
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypedDict, TypeGuard
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import numpy as np
 import torch
 from torch.utils.data import ConcatDataset, Subset, TensorDataset
 
 from .._base.indices import as_indices
-from .._transforms.python_suffix import Parts
 from .._transforms.recognise import Plan, Unrecognised, Views, recognise
 from .._transforms.targets.joint import Joint
 from ..errors import UsageError
@@ -49,14 +48,6 @@ _Known = tuple[list[tuple[str, int]], "FolderStore"]
 _folders: weakref.WeakKeyDictionary[_ImageFolder, _Known] = weakref.WeakKeyDictionary()
 
 
-class _Chain(TypedDict):
-    """The parts of a Source that come from the transform."""
-
-    plan: Plan | Views
-    hybrid: Parts | None
-    reason: str
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
     """Samples that an engine can make.
@@ -70,9 +61,6 @@ class Source:
         parts: the stores that ``store`` consists of; the same stores mean the same records.
         draw: seed and epoch of the augmentation if the dataset itself has them, else None.
         fields: names of the fields that come with each image, or None.
-        hybrid: if the engine can only do the first part of the transform: that part (also in
-            ``plan``) and the part that Python does. Else None.
-        reason: why Python does a part, in words.
         tensors: whether a record is a row of each of several tensors, which is only copied.
     """
 
@@ -84,8 +72,6 @@ class Source:
     parts: tuple[Store, ...]
     draw: tuple[int, int] | None = None
     fields: tuple[str, ...] | None = None
-    hybrid: Parts | None = None
-    reason: str = ""
     tensors: bool = False
 
     def __len__(self) -> int:
@@ -146,10 +132,10 @@ def check_one_size(source: Source) -> None:
 
 
 def resolve(dataset: object) -> Source:
-    """The source of ``dataset``; with ``hybrid`` if Python has to do a part of the transform.
+    """The source of ``dataset``.
 
     Raises:
-        Unreadable: an engine cannot make any part of its samples.
+        Unreadable: an engine cannot make its samples.
     """
     if type(dataset) is PackedDataset:
         return _packed(dataset)
@@ -185,7 +171,7 @@ def _packed(dataset: PackedDataset) -> Source:
     return Source(
         store=dataset.store,
         records=None,
-        **_chain(dataset.transform, dataset.joint),
+        plan=_plan(dataset.transform, dataset.joint),
         labels=dataset.store.labels,
         target_transform=dataset.target_transform,
         parts=(dataset.store,),
@@ -194,18 +180,14 @@ def _packed(dataset: PackedDataset) -> Source:
     )
 
 
-def _chain(
+def _plan(
     transform: Callable[[Any], Any] | None, joint: Joint | None = None, mode: str = "RGB"
-) -> _Chain:
-    """The parts of a Source that come from the transform."""
+) -> Plan | Views:
+    """The plan of a transform. Raises Unreadable if an engine cannot do it."""
     plan = recognise(transform, mode, joint)
-    if not isinstance(plan, Unrecognised):
-        return {"plan": plan, "hybrid": None, "reason": ""}
-    if plan.hybrid is None:
+    if isinstance(plan, Unrecognised):
         raise Unreadable(plan.reason)
-    beginnings = tuple(part.plan for part in plan.hybrid.each)
-    begun = Views(beginnings) if plan.hybrid.views else beginnings[0]
-    return {"plan": begun, "hybrid": plan.hybrid, "reason": plan.reason}
+    return plan
 
 
 def _subset(dataset: Subset[Any]) -> Source:
@@ -223,7 +205,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
     parts = [resolve(inner) for inner in dataset.datasets]
     first = parts[0]
     for part in parts[1:]:
-        if not part.plan.same_as(first.plan) or not _same_suffixes(part.hybrid, first.hybrid):
+        if not part.plan.same_as(first.plan):
             raise Unreadable("the parts of the ConcatDataset have different transforms")
         if part.target_transform is not first.target_transform:
             raise Unreadable("the parts of the ConcatDataset have different target_transforms")
@@ -264,18 +246,8 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
         fields=first.fields,
-        hybrid=first.hybrid,
-        reason=first.reason,
         tensors=first.tensors,
     )
-
-
-def _same_suffixes(one: Parts | None, other: Parts | None) -> bool:
-    """Whether Python does the same in both."""
-    suffixes = [
-        None if parts is None else [part.suffix for part in parts.each] for parts in (one, other)
-    ]
-    return suffixes[0] == suffixes[1]
 
 
 def _is_image_folder(dataset: object) -> TypeGuard[_ImageFolder]:
@@ -296,12 +268,12 @@ def _image_folder(dataset: _ImageFolder) -> Source:
         )
     if dataset.transform is None:
         raise Unreadable("the ImageFolder has no transform, so its samples are PIL images")
-    chain = _chain(dataset.transform)
+    plan = _plan(dataset.transform)
     store = _folder_store(dataset)
     return Source(
         store=store,
         records=None,
-        **chain,
+        plan=plan,
         labels=store.labels,
         target_transform=dataset.target_transform,
         parts=(store,),
@@ -317,7 +289,7 @@ def _array_dataset(dataset: arrays.ArrayDataset) -> Source:
     return Source(
         store=found.store,
         records=None,
-        **_chain(dataset.transform, mode=found.mode),
+        plan=_plan(dataset.transform, mode=found.mode),
         labels=found.store.labels,
         target_transform=dataset.target_transform,
         parts=(found.store,),

@@ -167,8 +167,7 @@ def _made(
     from .._loader import FastLoader
 
     try:
-        source = resolve(dataset)
-        plan = source.plan if source.hybrid is None else None
+        plan = resolve(dataset).plan
     except Unreadable:
         plan = None
     # Without a plan the transform may give images of different sizes, which form no batch.

@@ -306,21 +306,13 @@ class Reader:
         self._erased.append((rectangle, typed))
         self._steps.append(_words(transform))
 
-    @property
-    def tensor(self) -> type[torch.Tensor] | None:
-        """The type of the image after the transforms so far; None: a PIL image."""
-        return type(self._ramp) if self._is_tensor else None
-
-    def plan(self, *, whole: bool = True) -> Plan:
-        """The plan of the transforms so far. ``whole``: it must end in a tensor."""
+    def plan(self) -> Plan:
+        """The plan of the transforms so far, which must end in a tensor."""
         levels = torch.arange(256, dtype=torch.uint8, device="cpu").expand(3, 256)
-        if self._is_tensor:
-            table = self._ramp.as_subclass(torch.Tensor).detach()
-            table = table.reshape(self._channels, 256).expand(3, 256)
-        elif whole:
+        if not self._is_tensor:
             raise Stop("the samples are PIL images; end the transforms with ToTensor or ToImage")
-        else:
-            table = levels
+        table = self._ramp.as_subclass(torch.Tensor).detach()
+        table = table.reshape(self._channels, 256).expand(3, 256)
         if table.dtype not in STORED:
             raise Stop(f"the samples have dtype {table.dtype}, which no engine writes")
         identity = table.dtype == torch.uint8 and torch.equal(table, levels)

@@ -16,7 +16,6 @@ import torch
 
 from .geometry import draws
 from .plan import Plan
-from .python_suffix import Part, Parts, PythonSuffix
 from .reader import Reader
 from .settings import remember, remembered, settings_of
 from .targets.joint import Joint
@@ -28,16 +27,13 @@ __all__ = ["Plan", "Unrecognised", "Views", "recognise"]
 
 @dataclasses.dataclass(frozen=True)
 class Unrecognised:
-    """Why a transform, or the end of it, must stay in Python.
+    """Why a transform must stay in Python.
 
     Attributes:
         reason: what the user could change, in words.
-        hybrid: the chain split into a part for an engine and a part for Python; None: an engine can
-            do nothing of it.
     """
 
     reason: str
-    hybrid: Parts | None = None
 
 
 def recognise(
@@ -50,8 +46,7 @@ def recognise(
             transforms: one view of the image for each.
         mode: mode of the PIL images that it gets: "RGB", or "L" for gray ones, which the engines
             process as RGB with three equal channels (see Note [Gray images]).
-        joint: fields that are transformed with the image. Then a chain that an engine cannot do as
-            a whole stays in Python as a whole.
+        joint: fields that are transformed with the image.
     """
     if isinstance(transform, (list, tuple)):
         return _views(transform, mode)
@@ -62,11 +57,6 @@ def recognise(
     found = _chain(transform, mode, joint)
     if isinstance(found, Plan) and settings is not None:
         remember(transform, settings, found)
-    if isinstance(found, Unrecognised) and (joint is not None or mode != "RGB"):
-        return Unrecognised(found.reason)
-    if isinstance(found, Unrecognised) and found.hybrid is not None:
-        if not found.hybrid.each[0].plan.steps:
-            return Unrecognised(found.reason)
     return found
 
 
@@ -78,54 +68,31 @@ def _views(transforms: Sequence[Transform], mode: str) -> Views | Unrecognised:
     plans = [one for one in found if isinstance(one, Plan)]
     if len(plans) == len(found):
         return Views(tuple(plans))
-    parts = []
-    reasons = []
-    for number, one in enumerate(found):
-        if isinstance(one, Plan):
-            parts.append(Part(one))
-        else:
-            assert one.hybrid is not None
-            parts.append(one.hybrid.each[0])
-            reasons.append(f"view {number}: {one.reason}")
-    return Unrecognised("; ".join(reasons), Parts(tuple(parts), views=True))
+    return Unrecognised(
+        "; ".join(
+            f"view {number}: {one.reason}"
+            for number, one in enumerate(found)
+            if isinstance(one, Unrecognised)
+        )
+    )
 
 
 def _chain(transform: Transform, mode: str, joint: Joint | None = None) -> Plan | Unrecognised:
     if transform is None:
         return Plan(steps=("uint8 tensor of the whole image",), joint=joint)
     if "torchvision.transforms" not in sys.modules and not isinstance(transform, torch.nn.Module):
-        reason = f"{name_of(transform)} is not a torchvision transform"
-        return Unrecognised(reason, _split([transform], 0))
+        return Unrecognised(f"{name_of(transform)} is not a torchvision transform")
     try:
         leaves = list(_leaves(transform))
     except UNREADABLE as error:
-        reason = f"{name_of(transform)}: a setting cannot be read ({error})"
-        return Unrecognised(reason, _split([transform], 0))
+        return Unrecognised(f"{name_of(transform)}: a setting cannot be read ({error})")
     reader = Reader(mode, joint)
-    read = 0
     try:
         for leaf in leaves:
             reader.read(leaf)
-            read += 1
         return reader.plan()
     except (Stop, draws.Unfit) as stop:
-        return Unrecognised(str(stop), _split(leaves, read))
-
-
-def _split(leaves: list[Transform], most: int) -> Parts:
-    """The longest prefix of at most ``most`` transforms that engines can do, and the rest."""
-    part = Part(Plan(), PythonSuffix(tuple(leaves), None))
-    for count in range(most, 0, -1):
-        reader = Reader()
-        try:
-            for leaf in leaves[:count]:
-                reader.read(leaf)
-            suffix = PythonSuffix(tuple(leaves[count:]), reader.tensor)
-            part = Part(reader.plan(whole=False), suffix)
-            break
-        except (Stop, draws.Unfit):  # an incomplete frame, or a dtype that no engine writes
-            continue
-    return Parts((part,), views=False)
+        return Unrecognised(str(stop))
 
 
 def _leaves(transform: Transform) -> Iterator[Transform]:

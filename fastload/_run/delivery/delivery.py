@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..._base import randomness
 from ..._base.trace import Observed
 from ..._sources.collate import images_of, with_images
 from ..._sources.source import Source
@@ -21,7 +22,6 @@ from ..progress import Progress
 from ..resources import Resources, mover_of
 from ..route import EngineRoute, Route
 from ..stream import BatchStream
-from ..workers import randomness
 
 if TYPE_CHECKING:  # batches in host memory do not need these
     from ..._base.devices.mover import Mover

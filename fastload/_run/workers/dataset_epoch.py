@@ -9,15 +9,16 @@ from ..._base.machine import cpu
 from ..._base.shared_slabs import SharedRing
 from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
+from ..._engine.registry import is_torch
+from ..._sources.deferred.needed import loaded
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
 from ..progress import positions
 from ..resources import Resources, slabs_held
 from ..route import WorkersRoute
-from .deferral import Deferral, install, loaded
+from .deferral import Deferral, install
 from .fetch import Fetcher
-from .hybrid_samples import HybridSamples
 from .local_iterator import LocalIterator
 from .tasks import Outcome, OutcomeLoader, Tasks, identity
 from .worker_init import WorkerInit
@@ -145,7 +146,7 @@ def _outcome_loader(config: LoaderConfig, resources: Resources, plan: EpochPlan)
 
 def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fetcher:
     assert isinstance(plan.route, WorkersRoute)
-    count, source = config.num_workers, plan.route.hybrid
+    count = config.num_workers
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS)
     return Fetcher(
@@ -160,10 +161,11 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
         seed=None if config.prefetch_thread and not count else config.seed,
         resume=positions(plan.progress, count) if plan.resumed else None,
         every=config.snapshot_every_n_steps or 0,
-        hybrid=None if source is None else HybridSamples(source, config.dataset, config.check_crc),
+        check_crc=config.check_crc,
         warm=None if count else resources.warm,
         waiting=resources.waiting,
         deferral=_deferral(config, resources, plan),
+        eager=config.defer is False or is_torch(config.engine),
     )
 
 
@@ -203,5 +205,7 @@ def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Bat
     threads, ahead = count or cpu.available(), count * (config.prefetch_factor or 0)
     known = resources.decoder
     if known is None or known.threads != threads:
-        known = resources.decoder = BatchDecoder(threads, SlabRing(ahead + _WARM_SLABS))
+        known = resources.decoder = BatchDecoder(
+            threads, SlabRing(ahead + _WARM_SLABS), config.check_crc
+        )
     return known

@@ -20,72 +20,29 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import math
-import operator
-import sys
-from collections.abc import Callable, Iterator, MutableMapping, MutableSequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
-import torch
-
+from ..._base import randomness
 from ..._base.slabs import SlabRing
+from ..._sources.deferred.needed import has_tensors, loaded
 from ..image_counts import Report
-from . import randomness
 
 if TYPE_CHECKING:
     from ..._engine.cache.opened import OpenedCache
-    from ..._sources.deferred.batch import BatchDecoder, Filling
-    from ..._sources.deferred.image import DeferredImage
-    from ..._sources.deferred.recording import Recording
-    from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
-
-Shape: TypeAlias = "tuple[int, ...]"
-
-Row: TypeAlias = "Recording | torch.Tensor"
-"""One image of a batch: what was recorded, or a tensor that is made already."""
+    from ..._sources.deferred.batch import BatchDecoder
+    from ..._sources.deferred.completion import Found
 
 # Batches without an image before deferring pauses, and then every how many it looks again.
 _PATIENCE = 3
 _LOOK_EVERY = 64
 
-_DEFERRED = "fastload._sources.deferred"
-_OPENERS = ("PIL.Image", "cv2", "torchvision.io")
-
-# An object of the user's class may refer to a whole dataset, which is not searched.
-_MOST_OWNED = 4096
-
-# How deep objects of the user's classes are searched for deferred ones.
-_DEEPEST = 8
-
-
-def loaded() -> bool:
-    """Whether the program has imported something that opens images."""
-    return any(name in sys.modules for name in _OPENERS)
-
-
-def has_tensors() -> bool:
-    """Whether there can be deferred tensors: torchvision makes them, if the program imports it."""
-    return f"{_DEFERRED}.tensor" in sys.modules
-
 
 def install() -> None:
-    """Redirect what opens images. Forked workers have it from this process."""
-    from ..._sources.deferred import switch
+    """Redirect what opens images. Forked workers have it, and the modules, from this process."""
+    from ..._sources.deferred import completion, record_images, switch  # noqa: F401
 
     switch.install()
-
-
-class Filler(Protocol):
-    """Something that is being filled.
-
-    Attributes:
-        tensor: complete after ``result``.
-    """
-
-    tensor: torch.Tensor
-
-    def result(self) -> torch.Tensor:
-        """The tensor, when it is complete. Raises ``Damaged`` where an image cannot be made."""
 
 
 class Deferral:
@@ -200,12 +157,9 @@ class Deferral:
         found = self._find(batch)
         if not found:
             return batch
-        with self.decoder.together():
-            filled = {key: fill(self.decoder, tensor) for key, tensor in found.tensors.items()}
-        results: dict[int, object] = {key: one.result() for key, one in filled.items()}
-        results |= {key: image.materialise() for key, image in found.images.items()}
+        batch = found.completed(batch, self.decoder)
         self._count(found)
-        return replaced(batch, lambda part: results.get(id(part), part))
+        return batch
 
     def complete_or_raise(self, batch: Any) -> Any:
         """The same; where an image cannot be made, it raises what Pillow raises."""
@@ -218,7 +172,10 @@ class Deferral:
 
     def complete_images(self, batch: Any) -> Any:
         """``batch`` with plain PIL images; its tensors may stay deferred."""
+        from ..._sources.deferred.completion import replaced
+
         found = self._find(batch)
+        found.materialise_shared()
         self._count(found)
         if not found.images:
             return batch
@@ -226,6 +183,7 @@ class Deferral:
         return replaced(batch, lambda part: results.get(id(part), part))
 
     def _find(self, batch: Any) -> Found:
+        from ..._sources.deferred.completion import Found, replaced
         from ..._sources.deferred.thread_state import THREAD
 
         found = Found()
@@ -234,6 +192,8 @@ class Deferral:
         return found
 
     def _count(self, found: Found) -> None:
+        from ..._sources.deferred.completion import rows_of
+
         self.report = Report(deferred=sum(map(rows_of, found.tensors.values())))
 
     def _note(self, opened: int) -> None:
@@ -269,190 +229,10 @@ class Deferral:
             yield
             return
         from ..._sources.deferred import tensor
+        from ..._sources.deferred.completion import fill
 
         token = tensor.BATCHES.set(lambda batch: fill(self.decoder, batch).result())
         try:
             yield
         finally:
             tensor.BATCHES.reset(token)
-
-
-class Found:
-    """The deferred objects of a batch, each once, by ``id``."""
-
-    def __init__(self) -> None:
-        from ..._sources.deferred.image import DeferredImage
-
-        self._image = DeferredImage
-        self._kinds: set[type] = {DeferredImage}
-        if has_tensors():
-            from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor, DeferredTVImage
-
-            self._kinds |= {DeferredTensor, DeferredTVImage, DeferredBatch}
-        self.images: dict[int, DeferredImage] = {}
-        self.tensors: dict[int, DeferredTensor | DeferredBatch] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self.images or self.tensors)
-
-    def add(self, part: Any) -> Any:
-        """Note ``part`` if it is deferred; returns it."""
-        kind = type(part)
-        if kind in self._kinds:
-            (self.images if kind is self._image else self.tensors)[id(part)] = part
-        return part
-
-
-class Ready:
-    """A tensor that is complete already."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-
-    def result(self) -> torch.Tensor:
-        """The tensor."""
-        return self.tensor
-
-
-class FillingTensor:
-    """A single tensor that is being filled, as the only row of a batch.
-
-    Attributes:
-        tensor: complete after ``result``.
-    """
-
-    def __init__(self, filling: Filling, kind: type[torch.Tensor] = torch.Tensor) -> None:
-        self._filling = filling
-        # A tensor of its own, not a view of the batch.
-        row = filling.tensor
-        self.tensor = torch.empty(0, dtype=row.dtype, device="cpu").set_(
-            row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
-        )
-        if kind is not torch.Tensor:
-            self.tensor = self.tensor.as_subclass(kind)
-
-    def result(self) -> torch.Tensor:
-        """Wait, and return it. Raises as ``Filling.result``."""
-        self._filling.result()
-        return self.tensor
-
-
-def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch) -> Filler:
-    """Start to fill a deferred tensor or batch."""
-    kind, shape, strides, dtype, rows = parts_of(tensor)
-    if rows is None:
-        return Ready(tensor.materialise())
-    return start(decoder, kind, shape, strides, dtype, rows)
-
-
-def parts_of(
-    tensor: DeferredTensor | DeferredBatch,
-) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
-    """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
-
-    The rows are None where it is materialised already.
-    """
-    from ..._sources.deferred.tensor import DeferredBatch, DeferredTVImage
-
-    with torch._C.DisableTorchFunctionSubclass():  # these are the wrapper's own
-        strides = tuple(tensor.stride())
-    shape, dtype = tuple(tensor.shape), tensor.dtype
-    if isinstance(tensor, DeferredBatch):
-        rows = list(map(recorded, tensor.rows)) or None
-        return torch.Tensor, shape, strides, dtype, rows
-    kind: type[torch.Tensor] = torch.Tensor
-    if isinstance(tensor, DeferredTVImage):
-        from torchvision import tv_tensors
-
-        kind = tv_tensors.Image
-    recording = tensor.recording
-    return kind, shape, strides, dtype, None if recording is None else [recording]
-
-
-def start(
-    decoder: BatchDecoder,
-    kind: type[torch.Tensor],
-    shape: Shape,
-    strides: Shape,
-    dtype: torch.dtype,
-    rows: list[Row],
-) -> Filling | FillingTensor:
-    """Start to fill a tensor of this kind, shape and strides (in elements) with ``rows``."""
-    single = len(shape) == 3
-    if single:
-        shape, strides = (1, *shape), (math.prod(shape), *strides)
-    filling = decoder.begin(shape, strides, dtype)
-    recordings = [row for row in rows if not isinstance(row, torch.Tensor)]
-    if len(recordings) == len(rows):
-        filling.add(0, recordings)
-    else:
-        for place, row in enumerate(rows):
-            if isinstance(row, torch.Tensor):
-                filling.put(place, row)
-            else:
-                filling.add(place, [row])
-    return FillingTensor(filling, kind) if single else filling
-
-
-def recorded(row: torch.Tensor) -> Row:
-    """What a row of a deferred batch is: a recording, or a plain tensor."""
-    from ..._sources.deferred.tensor import DeferredTensor
-
-    if not isinstance(row, DeferredTensor):
-        return row
-    recording = row.recording
-    return row.materialise() if recording is None else recording
-
-
-def rows_of(tensor: Any) -> int:
-    """How many images a deferred tensor or batch is of."""
-    return len(getattr(tensor, "rows", (tensor,)))
-
-
-def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
-    """``batch`` with ``one(part)`` in the place of each of its parts.
-
-    Lists, dicts and objects are changed in place, so that whoever else refers to them sees the
-    same; tuples and other containers that cannot be changed are made again where a part differs.
-    """
-    seen: set[int] = set()
-
-    def walk(part: Any, depth: int, most: float) -> Any:
-        kind = type(part)
-        if kind in _ATOMS:
-            return part
-        new = one(part)
-        if new is not part or isinstance(part, torch.Tensor) or id(part) in seen:
-            return new
-        seen.add(id(part))
-        if depth == _DEEPEST:
-            return part
-        depth += 1
-        if isinstance(part, tuple):
-            parts = [walk(each, depth, most) for each in part]
-            if all(map(operator.is_, parts, part)):
-                return part
-            return kind(*parts) if hasattr(part, "_fields") else kind(parts)
-        if isinstance(part, MutableMapping):
-            if len(part) <= most:
-                for key, value in list(part.items()):
-                    new = walk(value, depth, most)
-                    if new is not value:
-                        part[key] = new
-        elif isinstance(part, MutableSequence):
-            if len(part) <= most and not isinstance(part, bytearray):
-                for i, value in enumerate(part):
-                    new = walk(value, depth, most)
-                    if new is not value:
-                        part[i] = new
-        elif not isinstance(part, type) and not callable(part):
-            for name, value in list(getattr(part, "__dict__", {}).items()):
-                new = walk(value, depth, _MOST_OWNED)
-                if new is not value:
-                    object.__setattr__(part, name, new)
-        return part
-
-    return walk(batch, 0, math.inf)
-
-
-_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Tensor))

@@ -17,23 +17,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from torch._utils import ExceptionWrapper
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
+from torch.utils.data import Dataset, IterableDataset, Subset, get_worker_info
 
+from ..._base import randomness
 from ..._base.machine import cpu
 from ..._base.shared_slabs import Mapped
 from ..._base.slabs import SlabRing
 from ..._base.trace import Clock
 from ..._sources import huggingface
 from ..._sources.collate import Collate, ReadyBatch, collate
-from ...hints import OnError, OnErrorName
+from ..._sources.deferred import thread_state
+from ..._sources.packed import PackedDataset
+from ...hints import CheckCrc, OnError, OnErrorName
 from ..bad_samples import policy
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
 from ..progress import Position, Positions
 from ..stateful import is_stateful
-from . import randomness
 from .deferral import Deferral
-from .hybrid_samples import HybridSamples
 from .tasks import Outcome, Task
 from .transport import Message, Packer, sweep, warm_collate
 
@@ -84,13 +85,13 @@ class Fetcher(Dataset[Outcome]):
             a map-style dataset, and of (seed, epoch, worker, batch) for a batch of an iterable one.
         resume: where a dataset that is iterable or stateful resumes.
         every: the state of an iterable dataset is taken after every so many batches; 0: at its end.
-        hybrid: makes the samples instead of the dataset, with an engine for the first part; or
-            None.
+        check_crc: as for FastLoader.
         warm: for batches made in this process: slabs that large ones are collated into; they
             outlive the epoch. None in a worker.
         waiting: measures how long the dataset's code waits.
         deferral: runs the dataset over deferred images; None: it never does. Only for a map-style
             dataset without a state: a batch may have to be made again.
+        eager: whether no part of the dataset may defer images, either.
     """
 
     def __init__(
@@ -106,10 +107,11 @@ class Fetcher(Dataset[Outcome]):
         seed: int | None = None,
         resume: Positions | None = None,
         every: int = 1,
-        hybrid: HybridSamples | None = None,
+        check_crc: CheckCrc = "first",
         warm: SlabRing | None = None,
         waiting: cpu.Waiting,
         deferral: Deferral | None = None,
+        eager: bool = False,
     ) -> None:
         self.dataset = dataset
         self._collate_fn = collate_fn
@@ -125,11 +127,12 @@ class Fetcher(Dataset[Outcome]):
         self._seed = seed
         self._resume = resume  # None once an epoch has begun
         self._every = every
-        self._hybrid = hybrid
+        self._check_crc: CheckCrc = check_crc
         self._mapped: Mapped | None = None
         self._collate_warm = collate if warm is None else warm_collate(warm)
         self.waiting = waiting
         self.deferral = None if self.iterable or self.stateful else deferral
+        self._eager = eager
         self._eagerly = False  # the next batch is made again
         # For a dataset that is iterable or stateful:
         self._epoch: int | None = None
@@ -235,6 +238,9 @@ class Fetcher(Dataset[Outcome]):
             begin_ns: now.
         """
         deferral = self.deferral
+        if self._eager:
+            with thread_state.eagerly():
+                return self._make(indices, epoch, repeats, worker, packer, begin_ns)
         if deferral is None or not (self._eagerly or deferral.due()):
             return self._make(indices, epoch, repeats, worker, packer, begin_ns)
         if self._eagerly:
@@ -261,7 +267,8 @@ class Fetcher(Dataset[Outcome]):
         begin_ns: int,
     ) -> Made:
         """The batch made without deferring. What the dataset kept deferred is made here."""
-        made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
+        with thread_state.eagerly():
+            made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
         report = Report(again=1)
         if made.samples is None:
             return made._replace(report=report)
@@ -348,11 +355,11 @@ class Fetcher(Dataset[Outcome]):
             seeds = randomness.sample_seeds(self._seed, epoch, indices, repeats)
         # Checked as in torch: a dataset may have __getitems__ = None.
         many = getattr(self.dataset, "__getitems__", None) if self.batched else None
-        if many or self._hybrid is not None:
+        if many:
             if self._on_error == "raise":
-                return self._make_samples(indices, epoch, repeats, seeds), [], []
+                return self._make_samples(indices, seeds), [], []
             try:
-                return self._make_samples(indices, epoch, repeats, seeds), [], []
+                return self._make_samples(indices, seeds), [], []
             except Exception:  # noqa: BLE001, S110 - making each sample alone shows which is bad
                 pass
         elif seeds is None and self._on_error == "raise":
@@ -363,10 +370,10 @@ class Fetcher(Dataset[Outcome]):
         actions: dict[int, OnErrorName] = {}
         for i, index in enumerate(indices):
             if self._on_error == "raise":
-                good[i] = self._make_sample(i, index, epoch, repeats, seeds)
+                good[i] = self._make_sample(i, index, seeds)
                 continue
             try:
-                good[i] = self._make_sample(i, index, epoch, repeats, seeds)
+                good[i] = self._make_sample(i, index, seeds)
             except Exception as error:
                 actions[i] = policy.action_for(self._on_error, index, error)
                 if actions[i] == "raise":
@@ -377,32 +384,23 @@ class Fetcher(Dataset[Outcome]):
             return list(good.values()), bad, missing
         return [good[i] for i in policy.kept(list(good), len(indices), actions)], bad, []
 
-    def _make_samples(
-        self, indices: list[Any], epoch: int, repeats: list[int] | None, seeds: list[int] | None
-    ) -> Sequence[Any]:
+    def _make_samples(self, indices: list[Any], seeds: list[int] | None) -> Sequence[Any]:
         """The samples ``indices``, made together."""
-        if self._hybrid is not None:
-            return self._hybrid(indices, seed=self._seed, epoch=epoch, repeats=repeats, seeds=seeds)
         if seeds:
             randomness.seed_all(seeds[0])
+        dataset: Any = self.dataset
+        inner = indices
+        while type(dataset) is Subset:
+            dataset, inner = dataset.dataset, [dataset.indices[i] for i in inner]
+        if type(dataset) is PackedDataset:
+            return dataset.samples_of(inner, seeds=seeds, check_crc=self._check_crc)
         samples: Sequence[Any] = self.dataset.__getitems__(indices)
         return samples
 
-    def _make_sample(
-        self,
-        i: int,
-        index: Any,
-        epoch: int,
-        repeats: list[int] | None,
-        seeds: list[int] | None,
-    ) -> Any:
+    def _make_sample(self, i: int, index: Any, seeds: list[int] | None) -> Any:
         """The sample ``index``, at place ``i`` of a task, made alone."""
-        seed = None if seeds is None else seeds[i : i + 1]
-        if self._hybrid is not None:
-            before = None if repeats is None else repeats[i : i + 1]
-            return self._make_samples([index], epoch, before, seed)[0]
-        if seed is not None:
-            randomness.seed_all(seed[0])
+        if seeds is not None:
+            randomness.seed_all(seeds[i])
         return self.dataset[index]
 
     # --- iterable -------------------------------------------------------------------------------

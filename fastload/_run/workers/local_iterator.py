@@ -20,11 +20,11 @@ from torch.autograd.profiler import record_function
 from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _DatasetKind, _SingleProcessDataLoaderIter
 
+from ..._base import randomness
 from ..._base.trace import Clock
 from ..config import LoaderConfig
 from ..epoch_plan import EpochPlan
 from ..progress import Position
-from . import randomness
 from .fetch import Fetcher
 from .tasks import IndexCounter, drawn
 from .worker_iterator import length_warning

@@ -26,11 +26,11 @@ from ...errors import InternalError
 from ..bad_samples.policy import BadSample
 from ..image_counts import Report
 from ..progress import Position
-from .deferral import Filler, start
 from .transport import Message, unpack
 
 if TYPE_CHECKING:
     from ..._sources.deferred.batch import BatchDecoder
+    from ..._sources.deferred.completion import Filler
 
 _Item = TypeVar("_Item")
 
@@ -358,6 +358,8 @@ class TaskIterator(Iterator[Task]):
         fillers: list[Filler] = []
 
         def fill(*facts: Any) -> torch.Tensor:
+            from ..._sources.deferred.completion import start
+
             assert self._decoder is not None, "workers record only where this process can decode"
             filler = start(self._decoder, *facts)
             fillers.append(filler)

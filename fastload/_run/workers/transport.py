@@ -32,10 +32,11 @@ import torch
 
 from ..._base.nested import plain
 from ..._base.slabs import SlabRing
+from ..._sources.deferred.needed import has_tensors
 from .columns import SMALL_NBYTES, CollateTable, Columns, torch_stack
-from .deferral import Row, Shape, has_tensors, parts_of
 
 if TYPE_CHECKING:
+    from ..._sources.deferred.completion import Row, Shape
     from ..._sources.deferred.recording import Opened, Operation
 
 _ALIGNMENT = 64  # bytes; a cache line, enough for any dtype
@@ -157,6 +158,7 @@ class Packer:
         """What is pickled in the place of ``tensor``; None: itself."""
         if type(tensor) is torch.Tensor or not has_tensors():
             return self._place(tensor)
+        from ..._sources.deferred.completion import parts_of
         from ..._sources.deferred.tensor import DeferredBatch, DeferredTensor
 
         if not isinstance(tensor, (DeferredBatch, DeferredTensor)):
@@ -197,7 +199,9 @@ class Packer:
             if one.data is not None:
                 data = len(tensors)
                 tensors.append(torch.frombuffer(bytearray(one.data), dtype=torch.uint8))
-            opened.append((one.path, data, one.stamp, one.size, one.mode, one.format, one.library))
+            opened.append(
+                (one.path, data, one.stamp, one.size, one.mode, one.format, one.library, one.stored)
+            )
             known = self._opened[id(one)] = len(self._opened), one
         return known[0], row.operations, row.size, row.mode
 

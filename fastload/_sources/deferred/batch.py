@@ -36,9 +36,11 @@ from ..._engine.image_engine import BatchRequest
 from ..._engine.native import Kernel, shared_regions
 from ..._transforms.pixels.erasing import Erase
 from ..._transforms.plan import STORED, Plan, as_numpy
+from ...hints import CheckCrc
+from ...storage.base import RAW
 from . import lowering
 from .lowering import Group
-from .reading import reading
+from .reading import Reader, Reading
 from .recording import Argument, Opened, Operation, Recording
 from .replay import replay
 
@@ -73,6 +75,7 @@ class EntryPoints:
 
     Attributes:
         table: the core's.
+        verified: uint8, 1 where the checksum of the record at a place was right.
     """
 
     def __init__(self) -> None:
@@ -80,11 +83,21 @@ class EntryPoints:
         # Which image has each place. Equal tags are harmless: the core compares checksums of the
         # file before it uses an entry point.
         self._tags = np.zeros(_REMEMBERED, np.uint32)
+        # The last one is for those without a place, which are verified each time.
+        self.verified = np.zeros(_REMEMBERED + 1, np.uint8)
+
+    def checked(self, batch: BatchRequest, status: np.ndarray) -> None:
+        """Note which checksums of ``batch`` were right: where the core's ``status`` is 0."""
+        if batch.check is not None:
+            numbers = batch.records[(batch.check == 1) & (status == 0)]
+            self.verified[numbers[numbers >= 0]] = 1
 
     def number(self, opened: Opened) -> int:
         """The place of an image in the table; -1: there is none left for it."""
+        if opened.stored is not None and opened.stored.kind == RAW and opened.data is not None:
+            return -1  # pixels have no entry points
         if opened.data is None:
-            found = hash((opened.path, opened.stamp))
+            found = hash((opened.path, opened.stamp, opened.stored))
         else:
             core = _native.load()
             assert core is not None, "entry points are the core's"
@@ -140,6 +153,7 @@ class BatchDecoder:
     Args:
         threads: of the core that fill a batch, 0: the caller's, in ``Filling.result``.
         ring: where batches are allocated.
+        check_crc: when checksums of stores' records are verified, as for ``EngineOptions``.
 
     Attributes:
         counts: how images were made.
@@ -149,13 +163,14 @@ class BatchDecoder:
         cache: of the images, or None.
     """
 
-    def __init__(self, threads: int, ring: SlabRing) -> None:
+    def __init__(self, threads: int, ring: SlabRing, check_crc: CheckCrc = "first") -> None:
         self.threads = threads
         self.counts = Counts()
         self.opened = False
         self.read = False
         self.quiet = 0
         self.cache: OpenedCache | None = None
+        self.reader = Reader(check_crc)
         self._ring = ring
         self._waiting: list[_GroupJob] | None = None
 
@@ -247,6 +262,7 @@ class Filling:
                 self.tensor,
                 self._memory,
                 self._row_nbytes,
+                self._decoder.reader,
                 self._decoder.cache,
             )
             self._jobs.append(job)
@@ -345,6 +361,7 @@ class _GroupJob:
         images: torch.Tensor,
         memory: np.ndarray,
         row_nbytes: int,
+        reader: Reader,
         cache: OpenedCache | None,
     ) -> None:
         self.recordings = recordings
@@ -364,10 +381,9 @@ class _GroupJob:
             )
             into = scratch
         opened = [recording.opened for recording in recordings]
-        self.reading = found = reading(opened, cache)
-        self._files = found.files
+        self.reading = found = reader(opened, cache)
         self.images = tuple(map(id, opened))
-        points = entry_points()
+        self._points = points = entry_points()
         numbers = np.array([points.number(one) for one in opened], np.int64)
         self._status = np.zeros(n, np.int32)
         self._kernel = kernel
@@ -376,8 +392,8 @@ class _GroupJob:
             spans=found.spans,
             kinds=found.kinds,
             sizes=found.sizes,
-            checksums=None,
-            check=None,
+            checksums=found.checksums,
+            check=found.to_check(points.verified[numbers]),
             geometry=group.geometry(),
             params=group.params(),
             images=images,
@@ -388,7 +404,7 @@ class _GroupJob:
         )
         self._entries = points.table, numbers
         self._job: _core.Job
-        self._end: Callable[[], object] = self._files.close
+        self._end: Callable[[], object] = self.reading.close
 
     def start(self, threads: int, followers: Sequence[_GroupJob] = ()) -> None:
         """Start to fill these samples, and those of ``followers``: other views of the same images.
@@ -403,11 +419,11 @@ class _GroupJob:
         self._job = self._submit(threads, views=views)
         for one in (self, *followers):
             one._job = self._job
-            one._end = weakref.finalize(one, _end, self._job, one._files)
+            one._end = weakref.finalize(one, _end, self._job, one.reading)
 
     def _submit(self, threads: int, **how: Any) -> _core.Job:
         return self._kernel.submit(
-            self._files,
+            self.reading.files,
             self._batch,
             self._status,
             np.zeros(len(self.rows), np.int32),
@@ -430,6 +446,7 @@ class _GroupJob:
         if self._scratch is not None:
             images[self.rows] = self._scratch
             self._scratch = None
+        self._points.checked(self._batch, self._status)
         declined: list[int] = np.flatnonzero(self._status).tolist()
         return declined
 
@@ -443,9 +460,9 @@ class _GroupJob:
         self._end()
 
 
-def _end(job: _core.Job, files: _core.Files) -> None:
+def _end(job: _core.Job, reading: Reading) -> None:
     job.cancel()
-    files.close()
+    reading.close()
 
 
 def unchanged(opened: Opened) -> bool:

@@ -12,6 +12,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+SETTLED = frozenset({"JPEG", "BMP"})
+"""Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
+
 HEAD = 2048  # bytes that are read first: tables and frame header of a file without thumbnail
 _MOST_SEGMENTS = 200
 # Quantization tables, frames, the scan, and applications whose segments Pillow takes apart.

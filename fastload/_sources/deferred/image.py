@@ -26,8 +26,10 @@ from PIL.Image import Image
 from PIL.ImageFile import ImageFile
 
 from . import headers, single
+from .headers import SETTLED
 from .operations import IMAGE_OPERATIONS
 from .recording import Argument, Opened, Operation, Recording
+from .records import record_info
 from .replay import encoded, reopen, replay
 from .thread_state import cause
 
@@ -38,9 +40,6 @@ CONVERTED_FROM = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr",
 CONVERTED_TO = frozenset({"L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 RESIZED = frozenset({"1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "HSV"})
 PLAIN = frozenset({"L", "RGB"})
-
-SETTLED = frozenset({"JPEG", "BMP"})
-"""Formats whose ``info`` is complete once the header is read, and knows no transparent colour."""
 
 _RESAMPLING = frozenset(int(filter) for filter in PIL.Image.Resampling)
 _WARPING = frozenset({0, 2, 3})  # nearest, bilinear, bicubic
@@ -59,7 +58,7 @@ _KERNELS: dict[object, str] = {
     for name in ("BLUR", "CONTOUR", "DETAIL", "EDGE_ENHANCE", "EDGE_ENHANCE_MORE", "EMBOSS",
                  "FIND_EDGES", "SHARPEN", "SMOOTH", "SMOOTH_MORE")
 }  # fmt: skip
-_COPY: tuple[Operation, ...] = (("copy",),)
+COPY: tuple[Operation, ...] = (("copy",),)
 
 
 class DeferredImage(Image):
@@ -203,7 +202,7 @@ class DeferredImage(Image):
         if not self._loaded:
             self._first_load()
         if not operations and not self._operations:
-            operations = _COPY  # what comes of an image is no file any more
+            operations = COPY  # what comes of an image is no file any more
         new = object.__new__(DeferredImage)
         size, mode, keeps_info = self._size, self._mode, True
         for operation in operations:
@@ -266,6 +265,10 @@ class DeferredImage(Image):
         self._info = info
 
     def _find_info(self) -> Info:
+        if self._opened.stored is not None:
+            info = record_info(self._opened, self._opened.stored)
+            if info is not None:
+                return info if self._keeps_info() else {}
         if self._opened.format not in SETTLED:
             if not self._operations and not self._loaded:
                 with cause("Image.info"):
@@ -275,9 +278,7 @@ class DeferredImage(Image):
             return real.info
         if not self._operations:
             return self._header().info
-        if not self._keeps_info():
-            return {}
-        return dict(reopen(self._opened).info)
+        return dict(reopen(self._opened).info) if self._keeps_info() else {}
 
     @property
     def palette(self) -> Any:

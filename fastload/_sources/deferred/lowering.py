@@ -310,6 +310,8 @@ def decodes(recording: Recording) -> bool:
     opened = recording.opened
     if opened.library != "pillow":
         return False
+    if opened.stored is not None:
+        return True
     return opened.mode in _DECODED.get(opened.format, ()) or _converts(recording)
 
 

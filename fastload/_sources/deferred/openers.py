@@ -16,7 +16,8 @@ import PIL.JpegImagePlugin
 from PIL.ImageFile import ImageFile
 
 from . import headers
-from .image import SETTLED, DeferredImage
+from .headers import SETTLED
+from .image import DeferredImage
 from .recording import Opened
 from .thread_state import THREAD
 

@@ -1,4 +1,8 @@
-"""Reading: where the core finds the images of a batch: files, bytes in memory, or the cache."""
+"""Reading: where the core finds the images of a batch: files, stores, bytes in memory, the cache.
+
+A store's files stay mapped from batch to batch, as long as the decoder lives: mapping them anew
+would fault in the same pages again.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ import numpy as np
 
 from ... import _native
 from ..._engine.cache.opened import key_of
+from ...hints import CheckCrc
 from ...storage.base import ENCODED, Spans
 from .recording import Opened
 
@@ -26,8 +31,12 @@ class Reading:
     """Where images are read from, and what of them is to be cached.
 
     Attributes:
-        files: what the spans refer to; the caller closes them.
+        files: what the spans refer to.
         spans, kinds, sizes: as in ``BatchRequest``.
+        checksums: uint32 (n,), of records of stores; None: there are none, or not to be verified.
+        summed: uint8 (n,), 1 where there is a checksum.
+        always: whether checksums are verified each time.
+        lasting: whether other batches read ``files`` too, so that this one must not close it.
         hits: how many come from the cache.
         cache: the cache, if there is one, and the numbers of the images in it.
         fill: what goes into the cache; None: nothing.
@@ -37,6 +46,10 @@ class Reading:
     spans: Spans
     kinds: np.ndarray
     sizes: np.ndarray
+    checksums: np.ndarray | None = None
+    summed: np.ndarray | None = None
+    always: bool = False
+    lasting: bool = False
     hits: int = 0
     cache: tuple[OpenedCache, np.ndarray] | None = None
     fill: CacheFill | None = None
@@ -58,48 +71,137 @@ class Reading:
         )
         return made
 
+    def to_check(self, verified: np.ndarray) -> np.ndarray | None:
+        """uint8 (n,), 1 where a checksum is to be verified; None: nowhere.
 
-def reading(opened: Sequence[Opened], cache: OpenedCache | None = None) -> Reading:
-    """How to read these images, from ``cache`` where it has them."""
-    core = _native.load()
-    assert core is not None, "only the core reads"
-    n = len(opened)
-    paths = [os.fsencode(one.path) if one.path is not None else b"" for one in opened]
+        ``verified``: uint8 (n,), 1 where this process has done so.
+        """
+        if self.summed is None:
+            return None
+        check: np.ndarray = self.summed if self.always else self.summed & (1 - verified)
+        return check
+
+    def close(self) -> None:
+        """Close the files, unless others read them."""
+        if not self.lasting:
+            self.files.close()
+
+
+class Reader:
+    """Makes ``Reading`` of what was opened.
+
+    Args:
+        check_crc: when checksums of records are verified, as for ``EngineOptions``.
+    """
+
+    def __init__(self, check_crc: CheckCrc = "first") -> None:
+        self._check_crc = check_crc
+        self._numbers: dict[str, int] = {}  # of the mapped files
+        self._mapped: _core.Files | None = None
+
+    def __call__(self, opened: Sequence[Opened], cache: OpenedCache | None = None) -> Reading:
+        """How to read these images, from ``cache`` where it has them."""
+        stored = [one.stored for one in opened]
+        lasting = cache is None and all(
+            one is not None and one.mapped and source.path is not None
+            for one, source in zip(stored, opened)
+        )
+        if lasting:
+            files, numbers = self._lasting([one.path or "" for one in opened])
+        else:
+            files, numbers = _files(opened, cache), np.arange(len(opened), dtype=np.int32)
+        crcs = [None if one is None else one.checksum for one in stored]
+        summed = checksums = None
+        if self._check_crc != "never" and any(crc is not None for crc in crcs):
+            summed = np.array([crc is not None for crc in crcs], np.uint8)
+            checksums = np.array([crc or 0 for crc in crcs], np.uint32)
+        found = Reading(
+            files,
+            Spans(
+                file=numbers,
+                offset=np.array([0 if one is None else one.offset for one in stored], np.int64),
+                nbytes=np.array(list(map(_nbytes, opened)), np.int64),
+            ),
+            np.array([ENCODED if one is None else one.kind for one in stored], np.uint8),
+            np.array([one.size for one in opened], np.int32),
+            checksums,
+            summed,
+            self._check_crc == "always",
+            lasting,
+        )
+        return found if cache is None else _cached(found, opened, cache)
+
+    def _lasting(self, paths: Sequence[str]) -> tuple[_core.Files, np.ndarray]:
+        """Mapped files, and the number of each of ``paths``."""
+        known = self._numbers
+        before = len(known)
+        numbers = [known.setdefault(path, len(known)) for path in paths]
+        if self._mapped is None or len(known) > before:
+            self._mapped = _of_paths(list(known), np.ones(len(known), np.uint8), {}, None)
+        return self._mapped, np.array(numbers, np.int32)
+
+
+def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
+    """``found``, from the cache where it has the images."""
+    keys = [key_of(_place(one), one.stamp, one.data) for one in opened]
+    there = cache.find(keys, file=len(opened))
+    kept, spans = there.kept, found.spans
+    summed = found.summed
+    if summed is not None:  # was verified before it was kept, perhaps in another form
+        summed = summed & ~kept.view(np.uint8) & 1
+    return dataclasses.replace(
+        found,
+        spans=Spans(
+            file=np.where(kept, there.spans.file, spans.file),
+            offset=np.where(kept, there.spans.offset, spans.offset),
+            nbytes=np.where(kept, there.spans.nbytes, spans.nbytes),
+        ),
+        kinds=np.where(kept, there.kinds, found.kinds),
+        sizes=np.where(kept[:, None], there.sizes, found.sizes),
+        summed=summed,
+        hits=int(kept.sum()),
+        cache=(cache, there.records),
+        fill=cache.to_fill(there, found.sizes),
+    )
+
+
+def _place(opened: Opened) -> str | None:
+    """What names an image in the cache: its path, and of a record where it is."""
+    if opened.stored is None or opened.path is None:
+        return opened.path
+    return f"{opened.path}\0{opened.stored}"
+
+
+def _files(opened: Sequence[Opened], cache: OpenedCache | None) -> _core.Files:
+    """One file for each image: its own, or its bytes; then the cache's."""
     in_memory = {
         i: np.frombuffer(one.data, np.uint8) for i, one in enumerate(opened) if one.data is not None
     }
-    mapped = np.zeros(n, np.uint8)
+    mapped = np.zeros(len(opened), np.uint8)
     mapped[list(in_memory)] = 1
+    return _of_paths([one.path or "" for one in opened], mapped, in_memory, cache)
+
+
+def _of_paths(
+    paths: Sequence[str],
+    mapped: np.ndarray,
+    in_memory: dict[int, np.ndarray],
+    cache: OpenedCache | None,
+) -> _core.Files:
+    core = _native.load()
+    assert core is not None, "only the core reads"
+    encoded = [os.fsencode(path) for path in paths]
     files: _core.Files = core.Files(
-        b"".join(paths),
-        np.cumsum([len(path) for path in paths], dtype=np.int64),
+        b"".join(encoded),
+        np.cumsum([len(path) for path in encoded], dtype=np.int64),
         mapped,
         None if cache is None else cache.arena,
         in_memory,
     )
-    spans = Spans(
-        file=np.arange(n, dtype=np.int32),
-        offset=np.zeros(n, np.int64),
-        nbytes=np.array([-1 if one.data is None else len(one.data) for one in opened], np.int64),
-    )
-    kinds = np.full(n, ENCODED, np.uint8)
-    sizes = np.array([one.size for one in opened], np.int32)
-    if cache is None:
-        return Reading(files, spans, kinds, sizes)
-    found = cache.find([key_of(one.path, one.stamp, one.data) for one in opened], file=n)
-    fill = cache.to_fill(found, sizes)
-    kept = found.kept
-    spans = Spans(
-        file=np.where(kept, found.spans.file, spans.file),
-        offset=np.where(kept, found.spans.offset, spans.offset),
-        nbytes=np.where(kept, found.spans.nbytes, spans.nbytes),
-    )
-    return Reading(
-        files,
-        spans,
-        np.where(kept, found.kinds, kinds),
-        np.where(kept[:, None], found.sizes, sizes),
-        int(kept.sum()),
-        (cache, found.records),
-        fill,
-    )
+    return files
+
+
+def _nbytes(opened: Opened) -> int:
+    if opened.data is not None:
+        return len(opened.data)
+    return -1 if opened.stored is None else opened.stored.nbytes

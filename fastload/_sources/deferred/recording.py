@@ -7,7 +7,7 @@ so that a worker process can send it in the place of pixels.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 Number: TypeAlias = "int | float"
 Argument: TypeAlias = "int | float | bool | str | tuple[Argument, ...] | None"
@@ -24,18 +24,38 @@ Operations that end in a tensor, and those on it:
 """
 
 
+class Stored(NamedTuple):
+    """A record of a store. As an image it is RGB, of the size that the store says.
+
+    Attributes:
+        kind: ENCODED, RAW, DCT or TURNED, as in ``storage/base.py``.
+        offset, nbytes: where its bytes lie in the file ``Opened.path``; -1: to the end of the file.
+        mapped: whether that file may be mapped into memory, and stay so.
+        checksum: CRC32C of the bytes; None: the store has none.
+    """
+
+    kind: int
+    offset: int
+    nbytes: int
+    mapped: bool
+    checksum: int | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Opened:
     """An encoded image, as it was when it was opened. Its body has not been read.
 
     Attributes:
         path: absolute path of the file, or None.
-        data: the whole encoded image where it came from no file, or from a part of one; else None.
-        stamp: (mtime in ns, bytes, inode) of the file when it was opened; None without a path.
+        data: the whole encoded image where it came from no file, or from a part of one that
+            ``stored`` does not name; else None.
+        stamp: (mtime in ns, bytes, inode) of the file when it was opened; None without a path, and
+            for a store, which knows its files.
         size: width and height, from the header.
         mode: Pillow's mode of the image before any conversion: "RGB", "L", "P", "CMYK" ...
         format: Pillow's name: "JPEG", "PNG" ...
         library: whose decoder the user's code called, and so whose pixels it expects.
+        stored: set if it is a record of a store; ``format`` is then empty.
     """
 
     path: str | None
@@ -45,6 +65,7 @@ class Opened:
     mode: str
     format: str
     library: Literal["pillow", "cv2", "torchvision"] = "pillow"
+    stored: Stored | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

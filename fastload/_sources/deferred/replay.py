@@ -12,6 +12,7 @@ from PIL.ImageFile import ImageFile
 
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
 from .recording import Opened, Recording
+from .records import decoded_record, record_bytes
 from .thread_state import THREAD, eagerly
 
 
@@ -30,7 +31,10 @@ def encoded(opened: Opened) -> bytes:
 
     Raises:
         FileChanged: its file changed since, or is gone.
+        RecordChanged: so did a record.
     """
+    if opened.stored is not None:
+        return record_bytes(opened, opened.stored)
     if opened.data is not None:
         return opened.data
     assert opened.path is not None
@@ -60,8 +64,11 @@ def _decoded(opened: Opened) -> PIL.Image.Image:
     """The image, decoded: to make others of, not to be changed."""
     if THREAD.decoded is not None and THREAD.decoded[0] is opened:
         return THREAD.decoded[1]
-    image = reopen(opened)
-    image.load()
+    if opened.stored is not None:
+        image = decoded_record(opened, opened.stored)
+    else:
+        image = reopen(opened)
+        image.load()
     if THREAD.deferring:
         THREAD.decoded = opened, image
     return image

@@ -24,7 +24,7 @@ from ...storage.base import RAW, Spans
 from . import lowering
 from .batch import entry_points, kernel_of, key_of, unchanged
 from .operations import Layout, channels, shape_and_strides
-from .reading import Reading, reading
+from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
 from .thread_state import THREAD
 
@@ -39,6 +39,8 @@ _MODES: Final = frozenset(("RGB", "L"))
 # Images with fewer pixels are replayed: measured, Pillow decodes 64 x 64 as fast as the core is
 # called.
 LEAST_PIXELS = 64 * 64
+
+_READ: Final = Reader()
 
 _ROWS_OF_PIXELS: Final = Layout(torch.uint8, contiguous=False)
 
@@ -133,7 +135,7 @@ def _fill(
     """Fill ``memory``; returns whether the core could."""
     if not unchanged(opened):
         return False
-    found = reading([opened], THREAD.cache) if kept is None else _of_pixels(kept)
+    found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
     points = entry_points()
     number = np.array([points.number(opened) if kept is None else -1], np.int64)
     status = np.zeros(1, np.int32)
@@ -142,8 +144,8 @@ def _fill(
         spans=found.spans,
         kinds=found.kinds,
         sizes=found.sizes,
-        checksums=None,
-        check=None,
+        checksums=found.checksums,
+        check=found.to_check(points.verified[number]),
         geometry=group.geometry(),
         params=group.params(),
         images=torch.from_numpy(memory),
@@ -168,7 +170,8 @@ def _fill(
             cache_fill=found.filling(kernel),
         ).wait()
     finally:
-        found.files.close()
+        found.close()
+    points.checked(batch, status)
     return not status[0]
 
 

@@ -13,6 +13,7 @@ from types import TracebackType
 
 import PIL.Image
 
+from .from_array import from_array
 from .openers import opener
 from .redirect import redirect
 from .thread_state import THREAD, forget
@@ -53,6 +54,7 @@ def install() -> None:
 
 def _pillow() -> None:
     redirect(PIL.Image.open, opener)
+    redirect(PIL.Image.fromarray, from_array)
 
 
 def _torchvision() -> None:

@@ -42,7 +42,7 @@ class Cause:
 
 
 class _Thread(threading.local):
-    deferring = False
+    deferring: bool | None = None
     opened = 0
     read = 0
     failed = False
@@ -60,7 +60,7 @@ class _Thread(threading.local):
 THREAD = _Thread()
 """Of this thread.
 
-deferring: whether what it opens is deferred.
+deferring: whether what it opens is deferred; None: nobody has said.
 opened: how many images it opened so. Who reads this and the next two sets them back.
 read: how many images the core decoded for another library.
 failed: whether an image could not be made for the user's code.

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..._base import philox
+from . import philox
 
 if TYPE_CHECKING:
-    from ..._base.devices.accelerator import Accelerator
+    from .devices.accelerator import Accelerator
 
 # Random streams; the order and each transform have others.
 _SAMPLE = 0x7361_6D70  # samples

@@ -1,0 +1,261 @@
+"""Completion: plain tensors and images in the place of deferred ones, wherever they are in a batch.
+
+A deferred batch or tensor is filled by the core (``batch.py``); what is not an image of its own is
+left as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, MutableMapping, MutableSequence, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import torch
+
+from .batch import BatchDecoder, Filling
+from .image import DeferredImage
+from .lowering import may_lower
+from .needed import has_tensors
+from .recording import Recording
+from .switch import deferring
+
+if TYPE_CHECKING:
+    from .tensor import DeferredBatch, DeferredTensor
+
+Shape: TypeAlias = "tuple[int, ...]"
+
+Row: TypeAlias = "Recording | torch.Tensor"
+"""One image of a batch: what was recorded, or a tensor that is made already."""
+
+# An object of the user's class may refer to a whole dataset, which is not searched.
+_MOST_OWNED = 4096
+
+# How deep objects of the user's classes are searched for deferred ones.
+_DEEPEST = 8
+
+
+class Found:
+    """The deferred objects of a batch, each once, by ``id``."""
+
+    def __init__(self) -> None:
+        self._tensors: tuple[type, ...] = ()
+        if has_tensors():
+            from .tensor import DeferredBatch, DeferredTensor, DeferredTVImage
+
+            self._tensors = DeferredTensor, DeferredTVImage, DeferredBatch
+        self.images: dict[int, DeferredImage] = {}
+        self.tensors: dict[int, DeferredTensor | DeferredBatch] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.images or self.tensors)
+
+    def add(self, part: Any) -> Any:
+        """Note ``part`` if it is deferred; returns it."""
+        kind = type(part)
+        if kind is DeferredImage:
+            self.images[id(part)] = part
+        elif kind in self._tensors:
+            self.tensors[id(part)] = part
+        return part
+
+    def completed(self, batch: Any, decoder: BatchDecoder) -> Any:
+        """``batch``, in which they were found, with plain tensors and images in their places.
+
+        Raises:
+            Damaged, or what Pillow raises: an image cannot be made.
+        """
+        if not self:
+            return batch
+        self.materialise_shared()
+        with decoder.together():
+            filled = {key: fill(decoder, tensor) for key, tensor in self.tensors.items()}
+        results: dict[int, object] = {key: one.result() for key, one in filled.items()}
+        results |= {key: image.materialise() for key, image in self.images.items()}
+        return replaced(batch, lambda part: results.get(id(part), part))
+
+    def materialise_shared(self) -> None:
+        """Make what the core cannot of images of which it is wanted several times.
+
+        One image after the other, so that each is decoded once.
+        """
+        rows: dict[int, list[DeferredTensor]] = {}
+        for tensor in self.tensors.values():
+            parts: Sequence[Any] = getattr(tensor, "rows", (tensor,))
+            for row in parts:
+                recording = getattr(row, "recording", None)
+                if recording is not None and not may_lower(recording):
+                    rows.setdefault(id(recording.opened), []).append(row)
+        with deferring():
+            for alike in rows.values():
+                if len(alike) > 1:
+                    for row in alike:
+                        row.materialise()
+
+
+class Filler(Protocol):
+    """Something that is being filled.
+
+    Attributes:
+        tensor: complete after ``result``.
+    """
+
+    tensor: torch.Tensor
+
+    def result(self) -> torch.Tensor:
+        """The tensor, when it is complete. Raises ``Damaged`` where an image cannot be made."""
+
+
+class Ready:
+    """A tensor that is complete already."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def result(self) -> torch.Tensor:
+        """The tensor."""
+        return self.tensor
+
+
+class FillingTensor:
+    """A single tensor that is being filled, as the only row of a batch.
+
+    Attributes:
+        tensor: complete after ``result``.
+    """
+
+    def __init__(self, filling: Filling, kind: type[torch.Tensor] = torch.Tensor) -> None:
+        self._filling = filling
+        # A tensor of its own, not a view of the batch.
+        row = filling.tensor
+        self.tensor = torch.empty(0, dtype=row.dtype, device="cpu").set_(
+            row.untyped_storage(), 0, row.shape[1:], row.stride()[1:]
+        )
+        if kind is not torch.Tensor:
+            self.tensor = self.tensor.as_subclass(kind)
+
+    def result(self) -> torch.Tensor:
+        """Wait, and return it. Raises as ``Filling.result``."""
+        self._filling.result()
+        return self.tensor
+
+
+def fill(decoder: BatchDecoder, tensor: DeferredTensor | DeferredBatch) -> Filler:
+    """Start to fill a deferred tensor or batch."""
+    kind, shape, strides, dtype, rows = parts_of(tensor)
+    if rows is None:
+        return Ready(tensor.materialise())
+    return start(decoder, kind, shape, strides, dtype, rows)
+
+
+def parts_of(
+    tensor: DeferredTensor | DeferredBatch,
+) -> tuple[type[torch.Tensor], Shape, Shape, torch.dtype, list[Row] | None]:
+    """Type, shape, strides and dtype of what a deferred tensor stands for, and its rows.
+
+    The rows are None where it is materialised already.
+    """
+    from .tensor import DeferredBatch, DeferredTVImage
+
+    with torch._C.DisableTorchFunctionSubclass():  # these are the wrapper's own
+        strides = tuple(tensor.stride())
+    shape, dtype = tuple(tensor.shape), tensor.dtype
+    if isinstance(tensor, DeferredBatch):
+        rows = list(map(recorded, tensor.rows)) or None
+        return torch.Tensor, shape, strides, dtype, rows
+    kind: type[torch.Tensor] = torch.Tensor
+    if isinstance(tensor, DeferredTVImage):
+        from torchvision import tv_tensors
+
+        kind = tv_tensors.Image
+    recording = tensor.recording
+    return kind, shape, strides, dtype, None if recording is None else [recording]
+
+
+def start(
+    decoder: BatchDecoder,
+    kind: type[torch.Tensor],
+    shape: Shape,
+    strides: Shape,
+    dtype: torch.dtype,
+    rows: list[Row],
+) -> Filling | FillingTensor:
+    """Start to fill a tensor of this kind, shape and strides (in elements) with ``rows``."""
+    single = len(shape) == 3
+    if single:
+        shape, strides = (1, *shape), (math.prod(shape), *strides)
+    filling = decoder.begin(shape, strides, dtype)
+    recordings = [row for row in rows if not isinstance(row, torch.Tensor)]
+    if len(recordings) == len(rows):
+        filling.add(0, recordings)
+    else:
+        for place, row in enumerate(rows):
+            if isinstance(row, torch.Tensor):
+                filling.put(place, row)
+            else:
+                filling.add(place, [row])
+    return FillingTensor(filling, kind) if single else filling
+
+
+def recorded(row: torch.Tensor) -> Row:
+    """What a row of a deferred batch is: a recording, or a plain tensor."""
+    from .tensor import DeferredTensor
+
+    if not isinstance(row, DeferredTensor):
+        return row
+    recording = row.recording
+    return row.materialise() if recording is None else recording
+
+
+def rows_of(tensor: Any) -> int:
+    """How many images a deferred tensor or batch is of."""
+    return len(getattr(tensor, "rows", (tensor,)))
+
+
+def replaced(batch: Any, one: Callable[[Any], Any]) -> Any:
+    """``batch`` with ``one(part)`` in the place of each of its parts.
+
+    Lists, dicts and objects are changed in place, so that whoever else refers to them sees the
+    same; tuples and other containers that cannot be changed are made again where a part differs.
+    """
+    seen: set[int] = set()
+
+    def walk(part: Any, depth: int, most: float) -> Any:
+        kind = type(part)
+        if kind in _ATOMS:
+            return part
+        new = one(part)
+        if new is not part or isinstance(part, torch.Tensor) or id(part) in seen:
+            return new
+        seen.add(id(part))
+        if depth == _DEEPEST:
+            return part
+        depth += 1
+        if isinstance(part, tuple):
+            parts = [walk(each, depth, most) for each in part]
+            if all(map(operator.is_, parts, part)):
+                return part
+            return kind(*parts) if hasattr(part, "_fields") else kind(parts)
+        if isinstance(part, MutableMapping):
+            if len(part) <= most:
+                for key, value in list(part.items()):
+                    new = walk(value, depth, most)
+                    if new is not value:
+                        part[key] = new
+        elif isinstance(part, MutableSequence):
+            if len(part) <= most and not isinstance(part, bytearray):
+                for i, value in enumerate(part):
+                    new = walk(value, depth, most)
+                    if new is not value:
+                        part[i] = new
+        elif not isinstance(part, type) and not callable(part):
+            for name, value in list(getattr(part, "__dict__", {}).items()):
+                new = walk(value, depth, _MOST_OWNED)
+                if new is not value:
+                    object.__setattr__(part, name, new)
+        return part
+
+    return walk(batch, 0, math.inf)
+
+
+_ATOMS = frozenset((type(None), bool, int, float, complex, str, bytes, torch.Tensor))

@@ -1,0 +1,42 @@
+"""``PIL.Image.fromarray`` that gives deferred images: datasets in memory open theirs with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ...storage.base import RAW
+from .image import COPY, DeferredImage, within_limit
+from .recording import Opened, Recording, Stored
+from .thread_state import THREAD
+
+
+def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``PIL.Image.fromarray``, given the original one."""
+
+    def fromarray(obj: Any, *args: Any, **kwargs: Any) -> Any:
+        # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
+        if (
+            not THREAD.deferring
+            or args
+            or kwargs
+            or type(obj) is not np.ndarray
+            or obj.dtype != np.uint8
+            or obj.ndim != 3
+            or obj.shape[2] != 3
+            or not obj.size
+            or not within_limit(obj.shape[1], obj.shape[0])
+        ):
+            return original(obj, *args, **kwargs)
+        data = obj.tobytes()
+        size = obj.shape[1], obj.shape[0]
+        stored = Stored(RAW, 0, len(data), mapped=False, checksum=None)
+        opened = Opened(None, data, None, size, "RGB", "", stored=stored)
+        THREAD.opened += 1
+        image = DeferredImage(Recording(opened, COPY, size, "RGB"))
+        image.info = {}
+        return image
+
+    return fromarray

@@ -1,0 +1,18 @@
+"""What the program has imported, on which depends what can be deferred."""
+
+from __future__ import annotations
+
+import sys
+
+_DEFERRED = "fastload._sources.deferred"
+_OPENERS = ("PIL.Image", "cv2", "torchvision.io")
+
+
+def loaded() -> bool:
+    """Whether the program has imported something that opens images."""
+    return any(name in sys.modules for name in _OPENERS)
+
+
+def has_tensors() -> bool:
+    """Whether there can be deferred tensors: torchvision makes them, if the program imports it."""
+    return f"{_DEFERRED}.tensor" in sys.modules

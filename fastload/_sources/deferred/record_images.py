@@ -1,0 +1,57 @@
+"""Records of a store as deferred images: what a transform that stays in Python is given.
+
+Nothing is read when they are made: where a record lies, its size and its checksum come from the
+store's columns. The batch is decoded from the mapped file (``batch.py``).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL.Image import Image
+
+from ...storage.base import RAW, Located, Store
+from .image import COPY, DeferredImage
+from .recording import Opened, Recording, Stored
+from .thread_state import THREAD
+
+
+def record_images(store: Store, records: np.ndarray) -> list[Image] | None:
+    """Deferred images of ``records`` (int64, in range), RGB.
+
+    None: the size of a record is not known, so that only decoding it says what is wrong with it.
+    """
+    found = store.locate(records)
+    if not found.sizes.all():
+        return None
+    images: list[Image] = []
+    for opened in _opened(store, records, found):
+        THREAD.opened += 1
+        image = DeferredImage(Recording(opened, COPY, opened.size, "RGB"))
+        if opened.stored is not None and opened.stored.kind == RAW:
+            image.info = {}
+        images.append(image)
+    return images
+
+
+def _opened(store: Store, records: np.ndarray, found: Located) -> list[Opened]:
+    checksums = store.checksums(records)
+    crcs = [None] * len(records) if checksums is None else checksums.tolist()
+    sizes = list(map(tuple, found.sizes.tolist()))
+    spans, memory = found.spans, store.memory()
+    kinds, numbers = found.kinds.tolist(), spans.file.tolist()
+    if store.indirect is not None or any(number in memory for number in set(numbers)):
+        return [
+            Opened(None, data, None, size, "RGB", "", stored=Stored(kind, 0, len(data), False, crc))
+            for data, size, kind, crc in zip(store.read(records), sizes, kinds, crcs, strict=True)
+        ]
+    files = store.files
+    paths = {number: files[number] for number in set(numbers)}
+    return [
+        Opened(
+            paths[number], None, None, size, "RGB", "",
+            stored=Stored(kind, offset, nbytes, store.mapped, crc),
+        )
+        for number, size, kind, offset, nbytes, crc in zip(
+            numbers, sizes, kinds, spans.offset.tolist(), spans.nbytes.tolist(), crcs, strict=True
+        )
+    ]  # fmt: skip

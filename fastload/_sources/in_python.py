@@ -1,0 +1,135 @@
+"""Samples of a store whose transform Python runs: over deferred images, where that is possible.
+
+What is in the batch of a loader that defers stays deferred until that completes it. Otherwise the
+samples are completed here, a batch at a time: torch's own DataLoader, and ``dataset[i]``, get plain
+tensors and images.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .. import _native
+from .._base import randomness
+from .._base.slabs import SlabRing
+from ..storage.base import Store
+from .deferred.needed import has_tensors, loaded
+from .deferred.thread_state import THREAD, materialised
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from .deferred.batch import BatchDecoder
+
+# Slabs of the batches of one process: one in use, and one being made.
+_SLABS = 2
+
+Make = Callable[["Image", int], Any]
+"""The sample of an image, RGB, and of its position in the batch."""
+
+
+class PythonSamples:
+    """Makes samples. It can be pickled; each process has its own threads."""
+
+    def __init__(self) -> None:
+        self._made: tuple[int, BatchDecoder] | None = None
+
+    def __call__(
+        self, store: Store, records: np.ndarray, make: Make, *, threads: int, check: bool = True
+    ) -> torch.Tensor | list[Any]:
+        """What ``make`` makes of each of ``records`` (int64, in range).
+
+        Args:
+            store: holds the records.
+            records: record numbers.
+            make: the user's code. It may be called twice for a record, if an image of the batch is
+                damaged, with the global generators in the same states.
+            threads: that decode, 0: the caller's.
+            check: whether to verify checksums.
+
+        Returns:
+            A list; or one tensor (n, ...) of which each row is a sample.
+
+        Raises:
+            DataError: a record cannot be read. What ``make`` raises is raised as it is.
+        """
+        if THREAD.deferring:
+            made = _deferred(store, records, make)
+            if made is not None:
+                return made
+        elif THREAD.deferring is None and _possible():
+            state = randomness.get()
+            try:
+                completed = self._completed(store, records, make, threads)
+            except Exception:  # noqa: BLE001 - raised again below, as the user's code raises it
+                completed = None
+            if completed is not None:
+                return completed
+            randomness.put(state)
+        from .._engine.python import decode_record
+
+        return [
+            make(decode_record(store, record, check=check), i)
+            for i, record in enumerate(records.tolist())
+        ]
+
+    def _completed(
+        self, store: Store, records: np.ndarray, make: Make, threads: int
+    ) -> torch.Tensor | list[Any] | None:
+        """The samples, made of deferred images and completed."""
+        from .deferred.completion import Found, replaced
+        from .deferred.switch import deferring
+
+        with deferring():
+            made = _deferred(store, records, make)
+            materialised()
+        if made is None:
+            return None
+        samples = _stacked(made)
+        found = Found()
+        replaced(samples, found.add)
+        completed: torch.Tensor | list[Any] = found.completed(samples, self._decoder(threads))
+        return completed
+
+    def _decoder(self, threads: int) -> BatchDecoder:
+        """Of this process: after a fork, there is another one."""
+        from .deferred.batch import BatchDecoder
+
+        if self._made is None or self._made[0] != os.getpid():
+            self._made = os.getpid(), BatchDecoder(threads, SlabRing(_SLABS))
+        return self._made[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_made": None}
+
+
+def _deferred(store: Store, records: np.ndarray, make: Make) -> list[Any] | None:
+    """The samples, of deferred images; None: of these records there are none."""
+    from .deferred.record_images import record_images
+
+    images = record_images(store, records)
+    if images is None:
+        return None
+    return [make(image, i) for i, image in enumerate(images)]
+
+
+def _possible() -> bool:
+    """Whether images can be deferred in this process, by the user's wish and by what there is."""
+    return os.environ.get("FASTLOAD_DEFER") != "0" and loaded() and _native.load() is not None
+
+
+def _stacked(samples: Sequence[Any]) -> Any:
+    """One deferred batch of the samples if they are deferred tensors of one kind; else a list."""
+    if not has_tensors():
+        return list(samples)
+    from .deferred.tensor import DeferredTensor
+
+    if all(type(sample) is DeferredTensor for sample in samples):
+        if len({(sample.shape, sample.dtype) for sample in samples}) == 1:
+            return torch.stack(list(samples))
+    return list(samples)
