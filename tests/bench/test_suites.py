@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -207,6 +208,8 @@ def test_the_cost_of_stamps_is_measured_against_their_absence(cache: Path) -> No
     [
         ("pil", "workers"),
         ("two-views", "workers"),
+        ("image-and-mask", "workers"),
+        ("numpy", "workers"),
         ("huggingface", "native"),
         ("nested", "workers"),
         ("cifar", "native"),
@@ -221,6 +224,19 @@ def test_any_dataset_is_compared_with_dataloader(cache: Path, variant: str, engi
         low, high = row["setting"]["interval_95"]
         assert low <= row["setting"]["mean"] <= high
         assert row["setting"]["engine"] == engine or engine == "native"
+
+
+@pytest.mark.parametrize("variant", ["albumentations", "cv2"])
+def test_any_dataset_measures_albumentations_where_it_is_installed(
+    cache: Path, variant: str
+) -> None:
+    installed = all(importlib.util.find_spec(name) for name in ("albumentations", "cv2"))
+    rows = rows_of_any(cache, "any-dataset", variant)
+    if installed:
+        assert [row["setting"]["workers"] for row in rows] == [0, 0, 0, 2, 2, 2]
+    else:
+        (row,) = rows
+        assert "pip install albumentations" in row["reason"]
 
 
 @pytest.mark.parametrize("folder", [".", "class0"])

@@ -2,7 +2,8 @@
 
 ``recording.py`` is the contract: what was opened, and what was asked of it. ``image.py`` and
 ``tensor.py`` record while they pass for a PIL image and a tensor; ``operations.py`` is the table of
-what they record; ``hooks.py`` and ``openers.py`` put them in the place of what the user's code
-opens; ``replay.py`` makes one of them as Pillow and torch would have; ``batch.py`` has the core
-make many.
+what they record. ``switch.py`` puts them in the place of what the user's code opens: ``openers.py``
+those of Pillow, ``torchvision_io.py`` and ``opencv.py`` those of other libraries (``hooks.py`` has
+the rest of what is redirected). ``replay.py`` makes one of them as Pillow and torch would have;
+``batch.py`` has the core make many, and ``single.py`` one that cannot wait.
 """

@@ -479,8 +479,6 @@ def unchanged(opened: Opened) -> bool:
 def in_words(recording: Recording) -> str:
     """Why the core cannot do ``recording``, for ``explain()``."""
     opened = recording.opened
-    if opened.library != "pillow":
-        return f"images decoded by {opened.library}"
     if not lowering.decodes(recording):
         return f"{opened.format} images of mode {opened.mode}"
     return "operations: " + ", ".join(dict.fromkeys(name for name, *_ in recording.operations))

@@ -308,8 +308,6 @@ def may_lower(recording: Recording) -> bool:
 def decodes(recording: Recording) -> bool:
     """Whether the core decodes images of this format and mode."""
     opened = recording.opened
-    if opened.library != "pillow":
-        return False
     if opened.stored is not None:
         return True
     return opened.mode in _DECODED.get(opened.format, ()) or _converts(recording)

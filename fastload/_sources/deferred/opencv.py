@@ -2,19 +2,14 @@
 
 OpenCV gives arrays, so nothing is deferred: the image is decoded there and then, into an array of
 the user's own. Everything that is not certain is OpenCV's: other flags and formats, small files
-(its call costs less), EXIF that may turn the image, and what the core declines. A file that is no
-image gives None, and a damaged one what OpenCV makes of it.
-
-Note [The same decoder]
-    OpenCV decodes JPEGs with the libjpeg-turbo that it was built with, usually its own. Builds with
-    another library, or with other settings, give other pixels. So the first call compares both on
-    a few made JPEGs, and the core is used only if all of them are equal.
+(its call costs less), EXIF that may turn the image, builds that decode otherwise
+(``agreement.py``), and what the core declines. A file that is no image gives None, and a damaged
+one what OpenCV makes of it.
 """
 
 from __future__ import annotations
 
 import functools
-import io
 import os
 import sys
 from collections.abc import Callable
@@ -22,11 +17,10 @@ from stat import S_ISREG
 from typing import Any, Final
 
 import numpy as np
-import PIL.Image
 
-from . import headers, single
+from . import agreement, headers, single
 from .recording import Opened, Operation, Recording
-from .thread_state import THREAD, eagerly
+from .thread_state import THREAD
 
 _GRAYSCALE: Final = 0
 _UNCHANGED: Final = -1
@@ -192,39 +186,13 @@ def _array(opened: Opened, gray: bool) -> np.ndarray | None:
 
 @functools.cache
 def agrees() -> bool:
-    """Whether this OpenCV decodes JPEGs as the core does. See Note [The same decoder]."""
-    cv2 = sys.modules["cv2"]
-    imdecode = cv2.imdecode
+    """Whether this OpenCV decodes JPEGs as the core does. See agreement.py."""
+    imdecode = sys.modules["cv2"].imdecode
     if isinstance(imdecode, Redirected):
         imdecode = imdecode._original
-    for data, gray in _examples():
-        opened = Opened(None, data, None, _SIZE, "L" if gray else "RGB", "JPEG")
-        ours = _array(opened, gray)
-        theirs = imdecode(np.frombuffer(data, np.uint8), _UNCHANGED)
-        if ours is None or not np.array_equal(ours, theirs):
-            return False
-    return True
 
+    def theirs(data: bytes) -> np.ndarray:
+        found: np.ndarray = imdecode(np.frombuffer(data, np.uint8), _UNCHANGED)
+        return found[..., ::-1] if found.ndim == 3 else found
 
-_SIZE: Final = (101, 75)  # not a whole number of blocks
-
-
-def _examples() -> list[tuple[bytes, bool]]:
-    """JPEGs of every usual subsampling, and whether they are gray."""
-    coarse = np.random.default_rng(0).integers(0, 256, (19, 26, 3), np.uint8)
-    picture = PIL.Image.fromarray(coarse).resize(_SIZE, PIL.Image.Resampling.BICUBIC)
-    options: list[dict[str, Any]] = [
-        {"subsampling": 0},
-        {"subsampling": 1},
-        {"subsampling": 2},
-        {"subsampling": 2, "progressive": True, "quality": 95},
-        {"gray": True},
-    ]
-    examples = []
-    for given in options:
-        gray = bool(given.pop("gray", False))
-        stream = io.BytesIO()
-        with eagerly():
-            (picture.convert("L") if gray else picture).save(stream, "JPEG", **given)
-        examples.append((stream.getvalue(), gray))
-    return examples
+    return agreement.decodes_alike(theirs)

@@ -64,7 +64,7 @@ class Opened:
     size: tuple[int, int]
     mode: str
     format: str
-    library: Literal["pillow", "cv2", "torchvision"] = "pillow"
+    library: Literal["pillow", "torchvision"] = "pillow"
     stored: Stored | None = None
 
 

@@ -11,9 +11,11 @@ import torch
 from PIL.ImageFile import ImageFile
 
 from .operations import IMAGE_OPERATIONS, TENSOR_OPERATIONS
-from .recording import Opened, Recording
+from .recording import Opened, Operation, Recording
 from .records import decoded_record, record_bytes
 from .thread_state import THREAD, eagerly
+
+_NO_IMAGE = PIL.Image.new("1", (1, 1))  # of what came as a tensor
 
 
 class FileChanged(OSError):
@@ -74,6 +76,17 @@ def _decoded(opened: Opened) -> PIL.Image.Image:
     return image
 
 
+def _by_torchvision(opened: Opened, operations: tuple[Operation, ...]) -> torch.Tensor:
+    """What torchvision.io gave: ``operations`` are those up to the tensor."""
+    from torchvision.io import ImageReadMode
+
+    mode = ImageReadMode.RGB if ("convert", "RGB") in operations else ImageReadMode.UNCHANGED
+    data = torch.frombuffer(bytearray(encoded(opened)), dtype=torch.uint8)
+    # Below the functions that warn: the user's code has been warned.
+    made: torch.Tensor = torch.ops.image.decode_jpeg(data, mode.value, False)
+    return made
+
+
 def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
     """What the user's code would have got: a PIL image or a plain tensor.
 
@@ -81,10 +94,16 @@ def replay(recording: Recording) -> PIL.Image.Image | torch.Tensor:
         FileChanged: the file changed since it was opened.
         Whatever Pillow raises for a damaged body.
     """
-    image = _decoded(recording.opened) if recording.operations else reopen(recording.opened)
+    operations = recording.operations
     tensor: torch.Tensor | None = None
+    if recording.opened.library == "torchvision":
+        at = operations.index(("to_image",)) + 1
+        tensor, operations = _by_torchvision(recording.opened, operations[:at]), operations[at:]
+        image = _NO_IMAGE
+    else:
+        image = _decoded(recording.opened) if operations else reopen(recording.opened)
     with eagerly():
-        for name, *arguments in recording.operations:
+        for name, *arguments in operations:
             operation = IMAGE_OPERATIONS.get(name)
             if operation is not None:
                 image = operation.replay(image, *arguments)

@@ -58,9 +58,10 @@ def _pillow() -> None:
 
 
 def _torchvision() -> None:
-    from . import hooks
+    from . import hooks, torchvision_io
 
     hooks.redirect_all()
+    torchvision_io.redirect_all()
 
 
 def _opencv() -> None:

@@ -136,6 +136,8 @@ def _libraries() -> tuple[str, ...]:
             "PIL",
             "numpy",
             "cv2",
+            "albumentations",
+            "albucore",
             "datasets",
             "contextlib",
         )

@@ -1,0 +1,167 @@
+"""torchvision.io's functions that read images: while deferring, they give deferred tensors.
+
+Only JPEGs, RGB and gray, in the modes for which the core gives torchvision's values. Everything
+else, errors included, is torchvision's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from stat import S_ISREG
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.io as tv_io
+
+from . import agreement, headers
+from .operations import Layout
+from .recording import Opened, Operation
+from .redirect import redirect
+from .tensor import DeferredTensor, _Deferred, _Memory
+from .thread_state import THREAD
+
+Function = Callable[..., Any]
+
+
+def redirect_all() -> None:
+    """Redirect the functions. ``switch.install`` does it once."""
+    # By how often torchvision's own warn that they are deprecated, where they do.
+    redirect(tv_io.read_image, _reader(warnings=3))
+    redirect(tv_io.decode_image, _reader(warnings=2))
+    redirect(tv_io.decode_jpeg, _decode_jpeg)
+
+
+def _reader(warnings: int) -> Callable[[Function], Function]:
+    """read_image or decode_image."""
+
+    def make(original: Function) -> Function:
+        def read(
+            input: Any = None,
+            mode: Any = None,
+            apply_exif_orientation: Any = False,
+            *,
+            path: Any = None,
+        ) -> Any:
+            wanted = _wanted(mode)
+            if wanted is None or apply_exif_orientation is not False:
+                return None
+            if isinstance(input, torch.Tensor):
+                return _of_bytes(input, wanted), warnings - 1
+            return _of_path(os.fspath(input if path is None else path), wanted), warnings
+
+        return _first(read, original)
+
+    return make
+
+
+def _decode_jpeg(original: Function) -> Function:
+    def decode_jpeg(input: Any, mode: Any = None) -> Any:
+        wanted = _wanted(mode)
+        if wanted is None or not isinstance(input, torch.Tensor):
+            return None
+        return _of_bytes(input, wanted), 1
+
+    return _first(decode_jpeg, original)
+
+
+def _first(ours: Function, original: Function) -> Function:
+    """Asks ``ours``, and then ``original``.
+
+    ``ours`` gives None, or a tensor or None and how often to warn.
+    """
+
+    def function(*args: Any, **kwargs: Any) -> Any:
+        if THREAD.deferring:
+            try:
+                found = ours(*args, **kwargs)
+            except TypeError:  # arguments that are not known here
+                found = None
+            if found is not None and found[0] is not None:
+                warn = original.__globals__.get("_warn_deprecated", _no_warning)
+                for _ in range(found[1]):
+                    warn()
+                return found[0]
+        return original(*args, **kwargs)
+
+    return function
+
+
+def _no_warning() -> None:
+    """Older versions are not deprecated."""
+
+
+def _wanted(mode: Any) -> str | None:
+    """ "RGB", "L" or "" for what the file has; None: another mode."""
+    name = getattr(mode, "name", mode)
+    if name is None:
+        return ""
+    if not isinstance(name, str):
+        return None
+    return {"UNCHANGED": "", "RGB": "RGB", "GRAY": "L"}.get(name.upper())
+
+
+def _of_path(path: str, wanted: str) -> DeferredTensor | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except (OSError, ValueError, TypeError):
+        return None
+    try:
+        found = os.fstat(descriptor)
+        if not S_ISREG(found.st_mode):
+            return None
+        header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+    finally:
+        os.close(descriptor)
+    stamp = found.st_mtime_ns, found.st_size, found.st_ino
+    return _deferred(header, os.path.abspath(path), None, stamp, wanted)
+
+
+def _of_bytes(data: torch.Tensor, wanted: str) -> DeferredTensor | None:
+    if isinstance(data, _Deferred) or data.dtype != torch.uint8 or data.ndim != 1:
+        return None
+    if data.device.type != "cpu" or data.requires_grad:
+        return None
+    known = data.numpy().tobytes()
+    header = headers.jpeg(lambda count, offset: known[offset : offset + count])
+    return _deferred(header, None, known, None, wanted)
+
+
+def _deferred(
+    header: headers.Header | None,
+    path: str | None,
+    data: bytes | None,
+    stamp: tuple[int, int, int] | None,
+    wanted: str,
+) -> DeferredTensor | None:
+    if header is None or header.mode not in ("RGB", "L") or not agrees():
+        return None
+    operations: tuple[Operation, ...] = (("to_image",),)
+    mode = wanted or header.mode
+    if mode != header.mode:
+        if mode == "L":
+            return None  # of a colour image torchvision takes the luminance that is in the file
+        operations = (("convert", mode), *operations)
+    THREAD.opened += 1
+    opened = Opened(path, data, stamp, header.size, header.mode, "JPEG", "torchvision")
+    layout = Layout(torch.uint8, contiguous=False)
+    return DeferredTensor._of(_Memory(opened, operations, header.size, mode, layout))
+
+
+@functools.cache
+def agrees() -> bool:
+    """Whether this torchvision decodes JPEGs as the core does. See agreement.py."""
+
+    def theirs(data: bytes) -> np.ndarray:
+        tensor = torch.ops.image.decode_jpeg(
+            torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, False
+        )
+        values: np.ndarray = tensor.permute(1, 2, 0).numpy()
+        return values[:, :, 0] if values.shape[2] == 1 else values
+
+    try:
+        return agreement.decodes_alike(theirs)
+    except (AttributeError, RuntimeError, TypeError):
+        return False  # a torchvision without its image library, or with another signature

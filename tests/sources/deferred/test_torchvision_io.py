@@ -1,0 +1,147 @@
+"""torchvision.io's functions give deferred tensors that hold what torchvision decodes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+from torchvision import io
+from torchvision.transforms import functional as F
+from torchvision.transforms import v2
+
+import deferred_datasets as shapes
+from fastload import FastLoader
+from fastload._sources.deferred import switch, torchvision_io
+from fastload._sources.deferred.tensor import DeferredTensor
+from sides import side_by_side
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*TorchCodec:DeprecationWarning")
+
+SIZE = (90, 70)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Files of one size: JPEGs of every kind, a PNG, and some that are no images."""
+    folder = tmp_path_factory.mktemp("files")
+    coarse = np.random.default_rng(5).integers(0, 256, (7, 9, 3), np.uint8)
+    picture = Image.fromarray(coarse).resize(SIZE, Image.Resampling.BICUBIC)
+    picture.save(folder / "420.jpg")
+    picture.save(folder / "444.jpg", subsampling=0)
+    picture.save(folder / "progressive.jpg", progressive=True)
+    picture.convert("L").save(folder / "gray.jpg")
+    picture.convert("CMYK").save(folder / "cmyk.jpg")
+    picture.save(folder / "a.png")
+    picture.save(folder / "truncated.jpg", quality=95)
+    shapes.truncate(folder / "truncated.jpg")
+    (folder / "text.jpg").write_text("no image")
+    return [*sorted(folder.iterdir()), folder / "missing.jpg"]
+
+
+def encoded(path: Path) -> torch.Tensor:
+    return torch.from_numpy(np.fromfile(path, np.uint8))
+
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "read_image": lambda path: io.read_image(str(path)),
+    "by name": lambda path: io.read_image(path=str(path), mode=io.ImageReadMode.RGB),
+    "decode_image of a path": lambda path: io.decode_image(str(path), "RGB"),
+    "decode_image of bytes": lambda path: io.decode_image(encoded(path), mode="rgb"),
+    "gray": lambda path: io.decode_image(encoded(path), io.ImageReadMode.GRAY),
+    "alpha": lambda path: io.decode_image(encoded(path), io.ImageReadMode.RGB_ALPHA),
+    "turned": lambda path: io.read_image(str(path), apply_exif_orientation=True),
+    "decode_jpeg": lambda path: io.decode_jpeg(encoded(path)),
+    "decode_jpeg of a list": lambda path: io.decode_jpeg([encoded(path)])[0],
+    "decode_jpeg on a device": lambda path: io.decode_jpeg(encoded(path), device="cpu"),
+    "no such mode": lambda path: io.read_image(str(path), "none"),
+    "no such argument": lambda path: io.read_image(str(path), color="RGB"),
+}
+
+
+def outcome(call: Callable[[Path], Any], path: Path) -> Any:
+    """Values, layout and warnings, or the error."""
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        try:
+            found = call(path)
+            values = found + 0  # which has the pixels decoded
+        except Exception as error:
+            return type(error), str(error).splitlines()[:1]
+    return found.shape, found.stride(), found.dtype, values.tolist(), [str(w) for w in warned]
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_what_is_read_is_what_torchvision_reads(
+    files: list[Path], call: Callable[[Path], Any]
+) -> None:
+    for path in files:
+        expected = outcome(call, path)
+        with switch.deferring():
+            assert outcome(call, path) == expected, path
+
+
+@pytest.mark.parametrize("name", ["420.jpg", "444.jpg", "progressive.jpg", "gray.jpg"])
+def test_jpegs_stay_deferred(files: list[Path], name: str) -> None:
+    path = files[0].parent / name
+    with switch.deferring():
+        for call in ("read_image", "by name", "decode_image of bytes", "decode_jpeg"):
+            assert type(CALLS[call](path)) is DeferredTensor
+    assert type(CALLS["read_image"](path)) is torch.Tensor
+
+
+def test_where_torchvision_decodes_otherwise_it_is_left_alone(
+    files: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torchvision_io, "agrees", lambda: False)
+    with switch.deferring():
+        assert type(io.read_image(str(files[0]))) is torch.Tensor
+
+
+class Read(Dataset[Any]):
+    """Reads, converts and normalises; crops, where it is asked to."""
+
+    def __init__(self, paths: list[Path], *, crops: bool) -> None:
+        self.paths = paths
+        self.crop = v2.RandomResizedCrop(32, antialias=True) if crops else None
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Any:
+        image = io.decode_image(str(self.paths[index]), io.ImageReadMode.RGB)
+        if self.crop is not None:
+            image = self.crop(image)
+        return F.normalize(image.float().div(255), shapes.MEAN, shapes.STD), index
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("crops", [False, True])
+def test_a_dataset_over_torchvision_gives_the_same(
+    files: list[Path], workers: int, crops: bool
+) -> None:
+    good = [path for path in files if path.name in ("420.jpg", "444.jpg", "gray.jpg", "a.png")]
+    dataset = Read(good * 3, crops=crops)
+    side_by_side(dataset, batch_size=4, shuffle=True, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_jpeg_gives_what_torchvision_makes_of_it(files: list[Path], workers: int) -> None:
+    paths = [path for path in files if path.suffix == ".jpg" and path.name != "missing.jpg"]
+    side_by_side(Read(paths, crops=False), batch_size=2, num_workers=workers)
+
+
+def test_tensors_stay_deferred_to_the_batch(files: list[Path]) -> None:
+    folder = files[0].parent
+    loader = FastLoader(Read([folder / "420.jpg", folder / "444.jpg"], crops=False), 2)
+    for _ in loader:
+        pass
+    stats = loader.stats()
+    assert (stats["images_opened"], stats["images_deferred"]) == (2, 2)
+    assert stats["images_materialised"] == 0
