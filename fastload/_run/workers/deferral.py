@@ -325,8 +325,7 @@ def parts_of(
         strides = tuple(tensor.stride())
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if isinstance(tensor, DeferredBatch):
-        rows = list(map(recorded, tensor.rows)) or None
-        return torch.Tensor, shape, strides, dtype, rows
+        return torch.Tensor, shape, strides, dtype, list(tensor.rows) or None
     kind: type[torch.Tensor] = torch.Tensor
     if isinstance(tensor, DeferredTVImage):
         from torchvision import tv_tensors
@@ -359,16 +358,6 @@ def start(
             else:
                 filling.add(place, [row])
     return FillingTensor(filling, kind) if single else filling
-
-
-def recorded(row: torch.Tensor) -> Row:
-    """What a row of a deferred batch is: a recording, or a plain tensor."""
-    from ..._sources.deferred.tensor import DeferredTensor
-
-    if not isinstance(row, DeferredTensor):
-        return row
-    recording = row.recording
-    return row.materialise() if recording is None else recording
 
 
 def rows_of(tensor: Any) -> int:
