@@ -63,6 +63,7 @@ TABLED: Final = frozenset(
     )
 )  # fmt: skip
 
+_MOST_WARPED = 1e9  # of the numbers of an affine or perspective map
 _LONGEST = 65_535  # pixels of a side that the core resizes
 _MOST_PIXELS = 1 << 28  # of an image between two stages
 
@@ -216,7 +217,7 @@ class _Stages:
         self.slots[-1].append((code, values))
         if code in (pixels.ROTATE_90, pixels.ROTATE_270):
             self._begin(self.h, self.w)
-        elif code == pixels.AFFINE_TO:
+        elif code in (pixels.AFFINE_TO, pixels.PERSPECTIVE):
             self._begin(int(values[-2]), int(values[-1]))
 
 
@@ -255,11 +256,11 @@ _CODES: Final = {
 _KNOWN: Final = frozenset(
     (
         *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
-        "rot90", "affine", "hue", "copy", "erase",
+        "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "hue", "copy", "erase",
     )
 )  # fmt: skip
 
-_AFFINE_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
+_WARP_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
 
 
 def _convert(stages: _Stages, mode: str, to: Argument) -> str:
@@ -277,13 +278,29 @@ def _convert(stages: _Stages, mode: str, to: Argument) -> str:
 def _affine(
     stages: _Stages, mode: str, w: int, h: int, matrix: tuple[float, ...], filter: int, fill: Any
 ) -> None:
-    if filter not in _AFFINE_FILTERS or len(matrix) != 6:
-        raise _Unsupported
-    values = (*map(float, matrix), filter, *_levels(mode, fill))
+    values = _warp(mode, matrix, filter, fill)
     if (w, h) == (stages.w, stages.h):
         stages.pixels(pixels.AFFINE, *values)
     else:
         stages.pixels(pixels.AFFINE_TO, *values, w, h)
+
+
+def _perspective(
+    stages: _Stages, mode: str, w: int, h: int, numbers: tuple[float, ...], filter: int, fill: Any
+) -> None:
+    stages.pixels(pixels.PERSPECTIVE, *_warp(mode, numbers, filter, fill), w, h)
+
+
+def _warp(mode: str, numbers: tuple[float, ...], filter: int, fill: Any) -> tuple[float, ...]:
+    if filter not in _WARP_FILTERS or max(map(abs, numbers)) > _MOST_WARPED:
+        raise _Unsupported
+    return *map(float, numbers), filter, *_levels(mode, fill)
+
+
+def _blur(stages: _Stages, x: float, y: float, gaussian: bool) -> None:
+    if max(x, y) > pixels.MOST_BLURRED:
+        raise _Unsupported
+    stages.pixels(pixels.BOX_BLUR, x, y, gaussian)
 
 
 def lower(recording: Recording) -> Lowered | None:
@@ -303,7 +320,7 @@ def may_lower(recording: Recording) -> bool:
     """Whether ``lower`` is worth a try: format, mode and operations are of those that it knows."""
     if not decodes(recording):
         return False
-    for operation in recording.operations:  # noqa: SIM110 - a generator takes twice as long
+    for operation in recording.operations:
         if operation[0] not in _KNOWN:
             return False
     return True
@@ -393,6 +410,10 @@ def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
             stages.pixels(_ROTATIONS[given[0] % 4])
     elif name == "affine":
         _affine(stages, mode, *given)
+    elif name == "perspective":
+        _perspective(stages, mode, *given)
+    elif name in ("gaussian_blur", "box_blur"):
+        _blur(stages, given[0], given[1], name == "gaussian_blur")
     elif name == "hue":
         if mode == "RGB":  # torchvision leaves other images as they are
             stages.pixels(pixels.HUE, int(given[0] * 255) & 255)
