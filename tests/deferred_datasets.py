@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 import torchvision.transforms.functional as F
-from PIL import Image, ImageFile, ImageOps
+from PIL import Image, ImageFile, ImageFilter, ImageOps
 from torch.utils.data import Dataset, get_worker_info
 from torchvision import transforms as T
 from torchvision.datasets.folder import default_loader
@@ -118,6 +118,64 @@ class TwoViews(Photos):
             ]
         )
         return [view(image), view(image)], i
+
+
+class Blurred:
+    """A blur of Pillow's, with a random radius, as self-supervised methods write it."""
+
+    def __init__(self, p: float, low: float, high: float) -> None:
+        self.p, self.low, self.high = p, low, high
+
+    def __call__(self, image: Image.Image) -> Image.Image:
+        if random.random() >= self.p:
+            return image
+        return image.filter(ImageFilter.GaussianBlur(radius=random.uniform(self.low, self.high)))
+
+
+def solarized(image: Image.Image) -> Image.Image:
+    """With Pillow's own threshold."""
+    return ImageOps.solarize(image)
+
+
+class Crops(Photos):
+    """Global and local crops of one image: each chain with its own blur and solarization."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        colour = [
+            T.RandomHorizontalFlip(),
+            T.RandomApply([T.ColorJitter(0.4, 0.4, 0.2, 0.1)], p=0.8),
+            T.RandomGrayscale(p=0.2),
+        ]
+        end = [T.ToTensor(), T.Normalize(MEAN, STD)]
+        cubic = T.InterpolationMode.BICUBIC
+
+        def chain(size: int, low: float, high: float, *more: Any) -> T.Compose:
+            crop = T.RandomResizedCrop(size, scale=(low, high), interpolation=cubic)
+            return T.Compose([crop, *colour, *more, *end])
+
+        self.first = chain(32, 0.4, 1.0, Blurred(1.0, 0.1, 2.0))
+        self.second = chain(32, 0.4, 1.0, Blurred(0.5, 0.1, 2.0), T.RandomApply([solarized], p=0.5))
+        self.local = chain(16, 0.05, 0.4, Blurred(0.5, 0.1, 2.0))
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i]).convert("RGB")
+        return [self.first(image), self.second(image), *(self.local(image) for _ in range(2))], i
+
+
+class Warped(Photos):
+    """Perspective, rotation and affine maps, and the policies that choose among operations."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        linear = T.InterpolationMode.BILINEAR
+        chain = [
+            T.Resize((40, 44)),
+            T.RandomPerspective(0.4, p=0.7),
+            T.RandomAffine(20, (0.1, 0.1), (0.8, 1.2), 5, interpolation=linear),
+            T.RandomChoice([T.RandAugment(), T.TrivialAugmentWide(), T.AutoAugment()]),
+            T.ToTensor(),
+        ]
+        super().__init__(paths, T.Compose(chain))
 
 
 class SameCrop(Photos):

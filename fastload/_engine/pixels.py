@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 
 from .._transforms.pixels import operations
 from .tensors import Mix
@@ -57,6 +57,22 @@ def _affine(image: Image.Image, values: list[float], sized: bool = False) -> Ima
         Image.Resampling(int(values[6])),
         fillcolor=(red, green, blue),
     )
+
+
+def _perspective(image: Image.Image, values: list[float]) -> Image.Image:
+    red, green, blue = (int(level) for level in values[9:12])
+    return image.transform(
+        (int(values[12]), int(values[13])),
+        Image.Transform.PERSPECTIVE,
+        values[:8],
+        Image.Resampling(int(values[8])),
+        fillcolor=(red, green, blue),
+    )
+
+
+def _box_blur(image: Image.Image, values: list[float]) -> Image.Image:
+    kind = ImageFilter.GaussianBlur if values[2] else ImageFilter.BoxBlur
+    return image.filter(kind((values[0], values[1])))
 
 
 def _blur(image: Image.Image, values: list[float]) -> Image.Image:
@@ -113,4 +129,6 @@ _OPERATIONS: dict[int, _Operation] = {
     operations.AFFINE: _affine,
     operations.AFFINE_TO: lambda image, v: _affine(image, v, sized=True),
     operations.BLUR: _blur,
+    operations.BOX_BLUR: _box_blur,
+    operations.PERSPECTIVE: _perspective,
 }

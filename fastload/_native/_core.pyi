@@ -31,6 +31,8 @@ class Files:
         uint8 (n,), contiguous: the file's bytes. Or (n, h, w, 3) with any non-negative strides: raw
         images; the span of an image is from its first to its last byte. Read in place, so later
         changes are seen.
+    stamps: int64 (n, 3): modification time in ns, bytes and inode that a file must have when it is
+        opened, else it cannot be read: ESTALE. Bytes -1, or None: any.
 
     The arrays are held, not copied.
     """
@@ -42,6 +44,7 @@ class Files:
         mapped: npt.NDArray[np.uint8],
         arena: Arena | None = None,
         memory: dict[int, npt.NDArray[np.uint8]] = ...,
+        stamps: npt.NDArray[np.int64] | None = None,
     ) -> None: ...
     def close(self) -> None:
         """Close the maps, once the jobs that read them are done. Idempotent."""

@@ -186,3 +186,28 @@ def test_zero_files_are_allowed() -> None:
     assert len(files) == 0
     result = native_core.submit(files, np.zeros((0, 4))).wait()
     assert result.job.done
+
+
+@pytest.mark.parametrize("changed", [None, "time", "bytes", "inode", "any"])
+def test_a_file_is_read_only_with_its_stamp(raw: Path, changed: str | None) -> None:
+    found = os.stat(raw)
+    stamp = [found.st_mtime_ns, found.st_size, found.st_ino]
+    if changed in ("time", "bytes", "inode"):
+        stamp[["time", "bytes", "inode"].index(changed)] += 1
+    elif changed == "any":
+        stamp = [0, -1, 0]
+    path = os.fsencode(raw)
+    files = native_core.core().Files(
+        path, np.array([len(path)]), np.zeros(1, np.uint8), stamps=np.array([stamp])
+    )
+    result = native_core.submit(
+        files,
+        [[0, 0, WIDTH, HEIGHT]],
+        offset=0,
+        nbytes=NBYTES,
+        kind=_native.RAW,
+        size=[[WIDTH, HEIGHT]],
+    ).wait()
+    refused = changed in ("time", "bytes", "inode")
+    assert result.status[0] == (_native.IO if refused else _native.OK)
+    assert result.detail[0] == (errno.ESTALE if refused else 0)

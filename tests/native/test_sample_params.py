@@ -60,7 +60,7 @@ AFFINE = [1.0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
 WRONG = {
     "no frame": ({"settings": np.zeros((0, 5))}, "at least one frame"),
     "no size": ({"first_size": [[0, H]]}, "first_size: sample 0"),
-    "an unknown code": ({"codes": [[29]]}, "codes: sample 0"),
+    "an unknown code": ({"codes": [[31]]}, "codes: sample 0"),
     "a negative code": ({"codes": [[-1]]}, "codes: sample 0"),
     "a box outside": ({"frames": frame(x=1)}, "a box inside the current image"),
     "an empty box": ({"frames": frame(w=0)}, "a box inside the current image"),
@@ -92,6 +92,26 @@ WRONG = {
     ),
     "a blur as wide as the image": (
         {"codes": [[18]], "values": [[[float(W), 0.0] + [0.0] * 60]]},
+        "values: sample 0",
+    ),
+    "a box blur of a negative radius": (
+        {"codes": [[29]], "values": [[[-1.0, 0.0, 1.0]]]},
+        "values: sample 0",
+    ),
+    "a box blur of a huge radius": (
+        {"codes": [[29]], "values": [[[1.0, 65_536.0, 1.0]]]},
+        "values: sample 0",
+    ),
+    "a box blur of neither kind": (
+        {"codes": [[29]], "values": [[[1.0, 1.0, 2.0]]]},
+        "values: sample 0",
+    ),
+    "a perspective without a size": (
+        {"codes": [[30]], "values": [[[1.0] * 8 + [2.0, 0.0, 0.0, 0.0]]]},
+        "values: sample 0",
+    ),
+    "a perspective of no size": (
+        {"codes": [[30]], "values": [[[1.0] * 8 + [2.0, 0.0, 0.0, 0.0, 0.0, 9.0]]]},
         "values: sample 0",
     ),
     "a blur without its weights": (

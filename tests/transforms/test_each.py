@@ -260,8 +260,8 @@ def test_instruction_sets_give_the_same_bits() -> None:
 
     rng = np.random.default_rng(1)
     image = np.asarray(torchvision_oracle.picture(131, 77))
-    for code in range(29):
-        values = np.zeros((1, 12))
+    for code in range(31):
+        values = np.zeros((1, 14))
         if code in (1, 2, 3, 5, *range(22, 26)):
             values[0, 0] = rng.uniform(0, 3)
         elif code == 9:
@@ -272,12 +272,16 @@ def test_instruction_sets_give_the_same_bits() -> None:
         elif code == 27:
             values[0, :11] = 0.9, 0.3, -5, -0.3, 1.1, 9, 2, 2, 1, 2, 3
         elif code == 19:
-            values[0] = 0.9, 0.3, -5, -0.3, 1.1, 9, 3, 1, 2, 3, 131, 77
+            values[0, :12] = 0.9, 0.3, -5, -0.3, 1.1, 9, 3, 1, 2, 3, 131, 77
         elif code == 17:
             values[0, :10] = 0.9, 0.3, -5, -0.3, 1.1, 9, 3, 1, 2, 3
         elif code == 18:
             values[0, :6] = 2, 1, 0.4, 0.2, 0.1, 0.5
             values[0, 6] = 0.25
+        elif code == 29:
+            values[0, :3] = 3.3, 0.7, 1
+        elif code == 30:
+            values[0] = 0.9, 0.3, -5, -0.3, 1.1, 9, 1e-3, -2e-3, 3, 1, 2, 3, 131, 77
         if code in (15, 16):
             continue  # these change the shape of an image
         results = []

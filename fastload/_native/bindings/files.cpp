@@ -71,16 +71,18 @@ class PyMemory {
 class PyFiles {
  public:
   PyFiles(py::bytes paths, const py::object& ends, const py::object& mapped,
-          const std::shared_ptr<Arena>& arena, const py::dict& memory)
+          const std::shared_ptr<Arena>& arena, const py::dict& memory, const py::object& stamps)
       : paths_(std::move(paths)),
         ends_(ends, "ends", 'i', 8, false),
-        mapped_(mapped, "mapped", 'u', 1, false) {
+        mapped_(mapped, "mapped", 'u', 1, false),
+        stamps_(stamps.is_none() ? Buffer() : Buffer(stamps, "stamps", 'i', 8, false)) {
     char* text = nullptr;
     py::ssize_t text_nbytes = 0;
     if (PyBytes_AsStringAndSize(paths_.ptr(), &text, &text_nbytes) != 0) throw py::error_already_set();
     const py::ssize_t count = ends_.length();
     ends_.expect_shape("ends", count);
     mapped_.expect_shape("mapped", count);
+    if (!stamps.is_none()) stamps_.expect_shape("stamps", count, 3);
     int64_t before = 0;
     for (py::ssize_t i = 0; i < count; i++) {
       const int64_t end = ends_.data<int64_t>()[i];
@@ -106,7 +108,8 @@ class PyFiles {
     }
     // Jobs share the core's object; the arrays it borrows live as long as this object.
     core_ = std::make_shared<Files>(text, static_cast<size_t>(text_nbytes), ends_.data<int64_t>(),
-                                    mapped_.data<uint8_t>(), static_cast<size_t>(count), arena, memories);
+                                    mapped_.data<uint8_t>(), static_cast<size_t>(count), arena, memories,
+                                    stamps.is_none() ? nullptr : stamps_.data<int64_t>());
   }
 
   const std::shared_ptr<Files>& core() const {
@@ -118,7 +121,7 @@ class PyFiles {
 
  private:
   py::bytes paths_;
-  Buffer ends_, mapped_;
+  Buffer ends_, mapped_, stamps_;
   std::vector<PyMemory> memories_;
   std::shared_ptr<Files> core_;
 };
@@ -189,8 +192,9 @@ void bind_files(py::module_& m) {
   using namespace pybind11::literals;
   py::class_<PyFiles>(m, "Files", "Files of a store; see _core.pyi.")
       .def(py::init<py::bytes, const py::object&, const py::object&, const std::shared_ptr<Arena>&,
-                    const py::dict&>(),
-           "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none(), "memory"_a = py::dict())
+                    const py::dict&, const py::object&>(),
+           "paths"_a, "ends"_a, "mapped"_a, "arena"_a = py::none(), "memory"_a = py::dict(),
+           "stamps"_a = py::none())
       .def("close", &PyFiles::close, "Close the maps, once the jobs that read them are done.")
       .def("may_be_turned", &find_turned, "file"_a, "offset"_a, "nbytes"_a, "out"_a,
            "Which images may have an EXIF or XMP orientation; see _core.pyi.")

@@ -42,6 +42,19 @@ bool clip(size_t size, int64_t offset, int64_t nbytes, size_t* length) {
   return true;
 }
 
+// Whether a file has this modification time in nanoseconds, so many bytes (-1: everything fits), and this
+// inode.
+bool has_stamp(const struct stat& info, const int64_t* stamp) {
+  if (stamp[1] < 0) return true;
+#ifdef __APPLE__
+  const struct timespec& time = info.st_mtimespec;
+#else
+  const struct timespec& time = info.st_mtim;
+#endif
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec == stamp[0] &&
+         static_cast<int64_t>(info.st_size) == stamp[1] && static_cast<int64_t>(info.st_ino) == stamp[2];
+}
+
 }  // namespace
 
 Scratch::~Scratch() {
@@ -77,11 +90,13 @@ struct Files::Mapping {
 };
 
 Files::Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-             std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories)
+             std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories,
+             const int64_t* stamps)
     : paths_(paths),
       paths_nbytes_(paths_nbytes),
       ends_(ends),
       mapped_(mapped),
+      stamps_(stamps),
       count_(count),
       arena_(std::move(arena)) {
   if (std::any_of(mapped, mapped + count, [](uint8_t flag) { return flag != 0; })) {
@@ -134,6 +149,8 @@ int Files::open_file(int64_t file, size_t* size, int* error) const noexcept {
     *error = errno;
   } else if (!S_ISREG(info.st_mode)) {
     *error = S_ISDIR(info.st_mode) ? EISDIR : EINVAL;
+  } else if (stamps_ != nullptr && !has_stamp(info, stamps_ + 3 * file)) {
+    *error = ESTALE;
   } else {
     *size = static_cast<size_t>(info.st_size);
     return fd;

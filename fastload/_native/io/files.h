@@ -92,9 +92,12 @@ class Files {
   // Path i is paths[ends[i-1], ends[i]), in the file system's encoding. The three arrays and what `memories`
   // point to are borrowed: they must outlive this object. Path offsets are checked at every use. Each array
   // of `memories` replaces a file that `mapped` calls mapped. An arena's memory file comes after the others,
-  // as file number `count`. Throws std::bad_alloc.
+  // as file number `count`. stamps: for each file its modification time in nanoseconds, its bytes and its
+  // inode: one that has others is not read (kIo, ESTALE). Bytes -1, or nullptr: it may be any. Borrowed, too.
+  // Throws std::bad_alloc.
   Files(const char* paths, size_t paths_nbytes, const int64_t* ends, const uint8_t* mapped, size_t count,
-        std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories);
+        std::shared_ptr<const Arena> arena, const std::vector<MappedArray>& memories,
+        const int64_t* stamps = nullptr);
   ~Files();
   Files(const Files&) = delete;
   Files& operator=(const Files&) = delete;
@@ -135,7 +138,8 @@ class Files {
   size_t paths_nbytes_;
   const int64_t* ends_;
   const uint8_t* mapped_;
-  size_t count_;  // without the arena
+  const int64_t* stamps_;  // (count_, 3), or nullptr
+  size_t count_;           // without the arena
   std::shared_ptr<const Arena> arena_;
   std::unique_ptr<std::atomic<Mapping*>[]> mappings_;  // one per file, if any file is mapped
 };

@@ -53,6 +53,8 @@ void hue(Canvas* canvas, int shift);
 void sharpness(Canvas* canvas, float factor);
 // The result has `width` x `height` pixels.
 void affine(Canvas* canvas, const double* values, int width, int height);
+void perspective(Canvas* canvas, const double* values);
+void box_blur(Canvas* canvas, const double* values);
 void blur(Canvas* canvas, const double* values);
 
 using LevelTables = std::array<std::array<uint8_t, 256>, 3>;  // by channel

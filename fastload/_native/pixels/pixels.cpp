@@ -180,16 +180,28 @@ int blur_values(const double* values, int count, int width, int height) {
   return used;
 }
 
-int affine_values(const double* values, int count) {
-  if (count < 10) return -1;
-  for (int i = 0; i < 6; ++i) {
+// `numbers` of the map, filter, fill.
+int warp_values(const double* values, int count, int numbers) {
+  if (count < numbers + 4) return -1;
+  for (int i = 0; i < numbers; ++i) {
     if (!(std::fabs(values[i]) <= 1e9)) return -1;
   }
-  if (values[6] != 0 && values[6] != 2 && values[6] != 3) return -1;
-  for (int i = 7; i < 10; ++i) {
+  const double filter = values[numbers];
+  if (filter != 0 && filter != 2 && filter != 3) return -1;
+  for (int i = numbers + 1; i < numbers + 4; ++i) {
     if (!(values[i] >= 0 && values[i] <= 255)) return -1;
   }
-  return 10;
+  return numbers + 4;
+}
+
+// The same with the size of the result.
+int sized_warp_values(const double* values, int count, int numbers) {
+  const int used = warp_values(values, count, numbers);
+  if (used < 0 || count < used + 2) return -1;
+  for (int i = used; i < used + 2; ++i) {
+    if (!(values[i] >= 1 && values[i] <= 65535)) return -1;
+  }
+  return used + 2;
 }
 
 }  // namespace
@@ -277,11 +289,16 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
     case PixelOp::kPosterize:
       return count >= 1 && values[0] >= 0 && values[0] <= 8 ? 1 : -1;
     case PixelOp::kAffine:
-      return affine_values(values, count);
-    case PixelOp::kAffineTo: {
-      const bool sized = affine_values(values, count) > 0 && count >= 12 && values[10] >= 1 &&
-                         values[10] <= 65535 && values[11] >= 1 && values[11] <= 65535;
-      return sized ? 12 : -1;
+      return warp_values(values, count, 6);
+    case PixelOp::kAffineTo:
+      return sized_warp_values(values, count, 6);
+    case PixelOp::kPerspective:
+      return sized_warp_values(values, count, 8);
+    case PixelOp::kBoxBlur: {
+      if (count < 3 || (values[2] != 0 && values[2] != 1)) return -1;
+      const bool valid =
+          values[0] >= 0 && values[0] <= kMostBlurred && values[1] >= 0 && values[1] <= kMostBlurred;
+      return valid ? 3 : -1;
     }
     case PixelOp::kBlur:
       return blur_values(values, count, width, height);
@@ -292,9 +309,10 @@ int pixel_op_values(PixelOp op, const double* values, int count, int width, int 
 
 void pixel_op_size(PixelOp op, const double* values, int* width, int* height) {
   if (op == PixelOp::kRotate90 || op == PixelOp::kRotate270) std::swap(*width, *height);
-  if (op == PixelOp::kAffineTo) {
-    *width = static_cast<int>(values[10]);
-    *height = static_cast<int>(values[11]);
+  const int sized = op == PixelOp::kAffineTo ? 10 : op == PixelOp::kPerspective ? 12 : 0;
+  if (sized != 0) {
+    *width = static_cast<int>(values[sized]);
+    *height = static_cast<int>(values[sized + 1]);
   }
 }
 
@@ -352,8 +370,12 @@ void apply_pixel_op(PixelOp op, const double* values, Canvas* canvas) {
       return affine(canvas, values, canvas->width(), canvas->height());
     case PixelOp::kAffineTo:
       return affine(canvas, values, static_cast<int>(values[10]), static_cast<int>(values[11]));
+    case PixelOp::kPerspective:
+      return perspective(canvas, values);
     case PixelOp::kBlur:
       return blur(canvas, values);
+    case PixelOp::kBoxBlur:
+      return box_blur(canvas, values);
     default:
       return torch_op(op)(canvas, values);
   }

@@ -1,8 +1,9 @@
 // Operations on the pixels of one image, after decoding and before storing.
 //
 // What it does. Colour, histograms, filters, mirrors, rotations and affine maps (pixels.cpp, hue.cpp,
-// filter.cpp, affine.cpp); the tensor operations of AugMix (torch.cpp); MixUp and CutMix of a whole batch
-// (mix.h). sample_params.h runs the operations and crop stages of each sample and erases rectangles.
+// filter.cpp, box_blur.cpp, warp.cpp); the tensor operations of AugMix (torch.cpp); MixUp and CutMix of a
+// whole batch (mix.h). sample_params.h runs the operations and crop stages of each sample and erases
+// rectangles.
 //
 // Guarantees
 //   exactness      bit for bit what Pillow gives on 8-bit RGB, and torch on tensors for AugMix; the blur is
@@ -17,8 +18,8 @@
 //
 // Sources of the arithmetic: Pillow, ImageEnhance.py and Blend.c (brightness, contrast, saturation,
 // sharpness), Convert.c (luminance, HSV), Filter.c (SMOOTH), ImageOps.py (solarize, posterize, autocontrast,
-// equalize), Geometry.c (affine maps); torchvision, _functional_pil.py (hue) and _functional_tensor.py
-// (blur).
+// equalize), BoxBlur.c, Geometry.c (affine and perspective maps); torchvision, _functional_pil.py (hue) and
+// _functional_tensor.py (blur).
 #pragma once
 
 #include <cstddef>
@@ -63,8 +64,12 @@ enum class PixelOp : int {
   kTorchAffine = 27,  // a to f (output to source, from the centre), filter (0 or 2), fill (0: none, 1: as in
                       // v1, 2: as in v2), r, g, b, fused grid (0 or 1)
   kSolarizeAdd = 28,  // the amount added to levels below 128, 0 to 255
+  kBoxBlur = 29,      // radius x, y, up to kMostBlurred; 1: of a Gaussian, 0: of one box
+  kPerspective = 30,  // a to h (output to source), filter and fill as kAffine, width and height of the result
 };
-constexpr int kPixelOps = 29;
+constexpr int kPixelOps = 31;
+
+constexpr int kMostBlurred = 65535;  // pixels
 
 // The number of values that an operation reads, or -1 if they are invalid for an image of this size.
 int pixel_op_values(PixelOp op, const double* values, int count, int width, int height);

@@ -171,28 +171,36 @@ class Packer:
             return None  # it pickles as the real tensor
         tensors: list[torch.Tensor] = []
         opened: list[_OpenedFields] = []
-        sent = [self._row(row, opened, tensors) for row in rows]
+        sent = self._rows(rows, opened, tensors)
         # Pickled apart: this pickler would ask for a place of each small part.
         data = pickle.dumps((opened, sent), pickle.HIGHEST_PROTOCOL)
         content = _Content((kind, shape, strides, dtype), data, tensors)
         found = self._recorded[id(tensor)] = _Recorded(len(self._recorded), content)
         return found
 
-    def _row(
-        self, row: Row, opened: list[_OpenedFields], tensors: list[torch.Tensor]
-    ) -> int | _RecordedRow:
-        """A row as it is sent. What the core cannot make is made here, in this process."""
+    def _rows(
+        self, rows: list[Row], opened: list[_OpenedFields], tensors: list[torch.Tensor]
+    ) -> list[int | _RecordedRow]:
+        """Rows as they are sent. What the core cannot make is made here, in this process."""
         from ..._sources.deferred.lowering import may_lower
         from ..._sources.deferred.replay import replay
 
-        if not isinstance(row, torch.Tensor) and not may_lower(row):
-            made = replay(row)
-            assert isinstance(made, torch.Tensor), "a row is a tensor"
-            row = made
-        if isinstance(row, torch.Tensor):
+        sent: list[int | _RecordedRow] = []
+        for row in rows:
+            if not isinstance(row, torch.Tensor):
+                if may_lower(row):
+                    number = self._number(row.opened, opened, tensors)
+                    sent.append((number, row.operations, row.size, row.mode))
+                    continue
+                made = replay(row)
+                assert isinstance(made, torch.Tensor), "a row is a tensor"
+                row = made
+            sent.append(len(tensors))
             tensors.append(row)
-            return len(tensors) - 1
-        one = row.opened
+        return sent
+
+    def _number(self, one: Opened, opened: list[_OpenedFields], tensors: list[torch.Tensor]) -> int:
+        """The number of what was opened in this message, which it is added to."""
         known = self._opened.get(id(one))
         if known is None:
             data = None
@@ -203,7 +211,7 @@ class Packer:
                 (one.path, data, one.stamp, one.size, one.mode, one.format, one.library, one.stored)
             )
             known = self._opened[id(one)] = len(self._opened), one
-        return known[0], row.operations, row.size, row.mode
+        return known[0]
 
     def _stack(
         self, samples: Sequence[torch.Tensor], *, collate_fn_map: CollateTable | None = None

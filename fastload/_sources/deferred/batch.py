@@ -5,7 +5,8 @@ How it runs
     returns at once: what the core can do is submitted to its threads, group by group
     (``lowering.py``). ``Filling.result`` waits. What the core cannot do, or declines when it sees
     the file (CMYK, a warning of libjpeg), is replayed there with the libraries' own functions, and
-    so is what failed: the library decides what is an error.
+    so is what failed: the library decides what is an error. The core does not read a file that
+    changed since it was opened, and to replay it fails.
 How it ends
     success   ``result`` returns the batch, which belongs to the caller.
     failure   ``result`` raises ``Damaged``: an image that was opened cannot be made any more. The
@@ -230,17 +231,12 @@ class Filling:
         self._row_nbytes = images[0].numel() * images.element_size() if len(images) else 0
         self._jobs: list[_GroupJob] = []
         self._left: list[tuple[int, Recording, str]] = []
-        self._changed: list[int] = []
         self._done = False
         self._damaged: Damaged | None = None
 
     def add(self, first: int, recordings: Sequence[Recording]) -> None:
         """Start to fill the rows from ``first`` on."""
         samples = [lowering.lower(recording) for recording in recordings]
-        for place, recording in enumerate(recordings):
-            if not unchanged(recording.opened):
-                samples[place] = None
-                self._changed.append(first + place)
         for place, sample in enumerate(samples):
             if sample is None:
                 self._leave(first + place, recordings[place], "")
@@ -296,8 +292,6 @@ class Filling:
     def _finish(self) -> None:
         for job in self._jobs:
             job.wait()
-        if self._changed:
-            raise Damaged("the file has changed since it was opened", self._changed[0])
         counts = self._decoder.counts
         while self._jobs:
             job = self._jobs.pop()
@@ -463,17 +457,6 @@ class _GroupJob:
 def _end(job: _core.Job, reading: Reading) -> None:
     job.cancel()
     reading.close()
-
-
-def unchanged(opened: Opened) -> bool:
-    """Whether the file is still the one that was opened; what came from memory is."""
-    if opened.stamp is None or opened.path is None:
-        return True
-    try:
-        now = os.stat(opened.path)
-    except OSError:
-        return False
-    return (now.st_mtime_ns, now.st_size, now.st_ino) == opened.stamp
 
 
 def in_words(recording: Recording) -> str:

@@ -79,18 +79,19 @@ class Found:
 
         One image after the other, so that each is decoded once.
         """
-        rows: dict[int, list[DeferredTensor]] = {}
+        wanted: dict[int, list[tuple[DeferredTensor | DeferredBatch, int]]] = {}
         for tensor in self.tensors.values():
-            parts: Sequence[Any] = getattr(tensor, "rows", (tensor,))
-            for row in parts:
-                recording = getattr(row, "recording", None)
-                if recording is not None and not may_lower(recording):
-                    rows.setdefault(id(recording.opened), []).append(row)
+            rows: Sequence[object] = getattr(tensor, "rows", None) or (
+                getattr(tensor, "recording", None),
+            )
+            for place, row in enumerate(rows):
+                if isinstance(row, Recording) and not may_lower(row):
+                    wanted.setdefault(id(row.opened), []).append((tensor, place))
         with deferring():
-            for alike in rows.values():
+            for alike in wanted.values():
                 if len(alike) > 1:
-                    for row in alike:
-                        row.materialise()
+                    for tensor, place in alike:
+                        tensor.materialise_row(place)
 
 
 class Filler(Protocol):
@@ -161,8 +162,7 @@ def parts_of(
         strides = tuple(tensor.stride())
     shape, dtype = tuple(tensor.shape), tensor.dtype
     if isinstance(tensor, DeferredBatch):
-        rows = list(map(recorded, tensor.rows)) or None
-        return torch.Tensor, shape, strides, dtype, rows
+        return torch.Tensor, shape, strides, dtype, list(tensor.rows) or None
     kind: type[torch.Tensor] = torch.Tensor
     if isinstance(tensor, DeferredTVImage):
         from torchvision import tv_tensors
@@ -195,16 +195,6 @@ def start(
             else:
                 filling.add(place, [row])
     return FillingTensor(filling, kind) if single else filling
-
-
-def recorded(row: torch.Tensor) -> Row:
-    """What a row of a deferred batch is: a recording, or a plain tensor."""
-    from .tensor import DeferredTensor
-
-    if not isinstance(row, DeferredTensor):
-        return row
-    recording = row.recording
-    return row.materialise() if recording is None else recording
 
 
 def rows_of(tensor: Any) -> int:

@@ -155,16 +155,28 @@ def _keeps_no_color(image: DeferredImage) -> bool:
 
 
 def _pointwise(
-    name: str, *, numbers: int = 0, most: float | None = None
+    name: str, parameter: str | None = None, *, default: int | None = None, most: int | None = None
 ) -> Callable[[Function], Function]:
-    """A function of ImageOps that is a table of 256 values for each band."""
+    """A function of ImageOps that is a table of 256 values for each band.
+
+    Args:
+        name: of the operation.
+        parameter: its only one, a number; None: it has none, or none that is recorded.
+        default: of the parameter, if it may be left out.
+        most: the parameter is an int from 1 to this.
+    """
 
     def make(original: Function) -> Function:
         def function(image: Any, *args: Any, **kwargs: Any) -> Any:
-            if _waiting(image) and image._mode in PLAIN and not kwargs and len(args) == numbers:
+            if _waiting(image) and image._mode in PLAIN and set(kwargs) <= {parameter}:
+                given = *args, *kwargs.values()
+                if not given and default is not None:
+                    given = (default,)
                 valid = (int,) if most is not None else (int, float)
-                if all(type(v) in valid and (most is None or 1 <= v <= most) for v in args):
-                    return image._then((name, *args))
+                if len(given) == (parameter is not None) and all(
+                    type(v) in valid and (most is None or 1 <= v <= most) for v in given
+                ):
+                    return image._then((name, *given))
             return original(image, *args, **kwargs)
 
         return function
@@ -423,8 +435,8 @@ _REDIRECTED: list[tuple[Function, Callable[[Function], Function]]] = [
     (PIL.ImageEnhance.Contrast.__init__, _enhancer("mean_gray")),
     (PIL.ImageOps.expand, _expand),
     (PIL.ImageOps.invert, _pointwise("invert")),
-    (PIL.ImageOps.solarize, _pointwise("solarize", numbers=1)),
-    (PIL.ImageOps.posterize, _pointwise("posterize", numbers=1, most=8)),
+    (PIL.ImageOps.solarize, _pointwise("solarize", "threshold", default=128)),
+    (PIL.ImageOps.posterize, _pointwise("posterize", "bits", most=8)),
     (PIL.ImageOps.equalize, _pointwise("equalize")),
     (PIL.ImageOps.autocontrast, _pointwise("autocontrast")),
     (pil_functional.pad, _pad),

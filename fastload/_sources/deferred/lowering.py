@@ -18,7 +18,7 @@ import dataclasses
 import functools
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -63,12 +63,12 @@ TABLED: Final = frozenset(
     )
 )  # fmt: skip
 
+_MOST_WARPED = 1e9  # of the numbers of an affine or perspective map
 _LONGEST = 65_535  # pixels of a side that the core resizes
 _MOST_PIXELS = 1 << 28  # of an image between two stages
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Lowered:
+class Lowered(NamedTuple):
     """What the core does to one image.
 
     Attributes:
@@ -217,7 +217,7 @@ class _Stages:
         self.slots[-1].append((code, values))
         if code in (pixels.ROTATE_90, pixels.ROTATE_270):
             self._begin(self.h, self.w)
-        elif code == pixels.AFFINE_TO:
+        elif code in (pixels.AFFINE_TO, pixels.PERSPECTIVE):
             self._begin(int(values[-2]), int(values[-1]))
 
 
@@ -256,11 +256,11 @@ _CODES: Final = {
 _KNOWN: Final = frozenset(
     (
         *TABLED, *_CODES, "crop", "resize", "flip", "convert", "grayscale", "expand", "window",
-        "rot90", "affine", "hue", "copy", "erase",
+        "rot90", "affine", "perspective", "gaussian_blur", "box_blur", "hue", "copy", "erase",
     )
 )  # fmt: skip
 
-_AFFINE_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
+_WARP_FILTERS: Final = (0, 2, 3)  # nearest, bilinear, bicubic: as Pillow numbers them
 
 
 def _convert(stages: _Stages, mode: str, to: Argument) -> str:
@@ -278,13 +278,29 @@ def _convert(stages: _Stages, mode: str, to: Argument) -> str:
 def _affine(
     stages: _Stages, mode: str, w: int, h: int, matrix: tuple[float, ...], filter: int, fill: Any
 ) -> None:
-    if filter not in _AFFINE_FILTERS or len(matrix) != 6:
-        raise _Unsupported
-    values = (*map(float, matrix), filter, *_levels(mode, fill))
+    values = _warp(mode, matrix, filter, fill)
     if (w, h) == (stages.w, stages.h):
         stages.pixels(pixels.AFFINE, *values)
     else:
         stages.pixels(pixels.AFFINE_TO, *values, w, h)
+
+
+def _perspective(
+    stages: _Stages, mode: str, w: int, h: int, numbers: tuple[float, ...], filter: int, fill: Any
+) -> None:
+    stages.pixels(pixels.PERSPECTIVE, *_warp(mode, numbers, filter, fill), w, h)
+
+
+def _warp(mode: str, numbers: tuple[float, ...], filter: int, fill: Any) -> tuple[float, ...]:
+    if filter not in _WARP_FILTERS or max(map(abs, numbers)) > _MOST_WARPED:
+        raise _Unsupported
+    return *map(float, numbers), filter, *_levels(mode, fill)
+
+
+def _blur(stages: _Stages, x: float, y: float, gaussian: bool) -> None:
+    if max(x, y) > pixels.MOST_BLURRED:
+        raise _Unsupported
+    stages.pixels(pixels.BOX_BLUR, x, y, gaussian)
 
 
 def lower(recording: Recording) -> Lowered | None:
@@ -302,7 +318,12 @@ def lower(recording: Recording) -> Lowered | None:
 
 def may_lower(recording: Recording) -> bool:
     """Whether ``lower`` is worth a try: format, mode and operations are of those that it knows."""
-    return decodes(recording) and all(name in _KNOWN for name, *_ in recording.operations)
+    if not decodes(recording):
+        return False
+    for operation in recording.operations:
+        if operation[0] not in _KNOWN:
+            return False
+    return True
 
 
 def decodes(recording: Recording) -> bool:
@@ -326,14 +347,12 @@ def _lowered(recording: Recording) -> Lowered | None:
     operations = recording.operations
     if _converts(recording):
         operations, mode = operations[1:], "RGB"
-    at = 0
-    for name, *given in operations:
-        if name in TABLED:
-            break
-        mode = _on_image(stages, mode, name, given)
+    at, count = 0, len(operations)
+    while at < count and operations[at][0] not in TABLED:
+        mode = _on_image(stages, mode, operations[at])
         at += 1
     end = at
-    while end < len(operations) and operations[end][0] in TABLED:
+    while end < count and operations[end][0] in TABLED:
         end += 1
     if end == at:
         return None
@@ -359,13 +378,19 @@ def _lowered(recording: Recording) -> Lowered | None:
     )
 
 
-def _on_image(stages: _Stages, mode: str, name: str, given: list[Any]) -> str:
+def _on_image(stages: _Stages, mode: str, operation: tuple[Any, ...]) -> str:
     """One operation on an image; the mode after it. KeyError for an unknown one."""
+    name = operation[0]
     if name == "crop":
-        stages.crop(*given)
-    elif name == "resize":
-        stages.resize(*given)
-    elif name == "flip":
+        _, x, y, w, h = operation
+        stages.crop(x, y, w, h)
+        return mode
+    if name == "resize":
+        _, w, h, filter = operation
+        stages.resize(w, h, filter)
+        return mode
+    given = operation[1:]
+    if name == "flip":
         if given[0]:
             stages.pixels(pixels.UPSIDE_DOWN)
         else:
@@ -385,6 +410,10 @@ def _on_image(stages: _Stages, mode: str, name: str, given: list[Any]) -> str:
             stages.pixels(_ROTATIONS[given[0] % 4])
     elif name == "affine":
         _affine(stages, mode, *given)
+    elif name == "perspective":
+        _perspective(stages, mode, *given)
+    elif name in ("gaussian_blur", "box_blur"):
+        _blur(stages, given[0], given[1], name == "gaussian_blur")
     elif name == "hue":
         if mode == "RGB":  # torchvision leaves other images as they are
             stages.pixels(pixels.HUE, int(given[0] * 255) & 255)

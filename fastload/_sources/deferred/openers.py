@@ -16,6 +16,7 @@ import PIL.JpegImagePlugin
 from PIL.ImageFile import ImageFile
 
 from . import headers
+from .header_table import header_table
 from .headers import SETTLED
 from .image import DeferredImage
 from .recording import Opened
@@ -31,6 +32,7 @@ _JPEG_FACTORY = PIL.Image.OPEN["JPEG"][0]
 
 def opener(original: Open) -> Open:
     """``PIL.Image.open``, given the original one."""
+    header_table()  # before workers are forked, which share it
 
     def open(fp: Any, mode: Any = "r", formats: Any = None) -> Any:
         if not THREAD.deferring or mode != "r" or formats is not None:
@@ -70,20 +72,28 @@ def _allowed(size: tuple[int, int]) -> bool:
 def _open_path(original: Open, fp: Any) -> Any:
     name = os.fspath(fp)
     try:
-        descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        found = os.stat(name)
     except (OSError, ValueError):
         return original(fp)  # which raises as it should
-    try:
-        found = os.fstat(descriptor)
-        if not S_ISREG(found.st_mode):
-            return original(fp)
-        header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
-    finally:
-        os.close(descriptor)
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
     path = name if type(name) is str else os.fsdecode(name)
     if path[0] != "/":
         path = os.path.abspath(path)
+    header = header_table().find(path, found)
+    if header is None:
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return original(fp)
+        try:
+            found = os.fstat(descriptor)
+            if not S_ISREG(found.st_mode):
+                return original(fp)
+            header = headers.jpeg(lambda count, offset: os.pread(descriptor, count, offset))
+        finally:
+            os.close(descriptor)
+        if header is not None:
+            header_table().keep(path, found, header)
+    stamp = found.st_mtime_ns, found.st_size, found.st_ino
     if header is not None and _allowed(header.size):
         opened = Opened(path, None, stamp, header.size, header.mode, "JPEG")
         return _deferred(opened, _JPEG, name, None, header.plain)
@@ -93,11 +103,11 @@ def _open_path(original: Open, fp: Any) -> Any:
 
 def _open_file(original: Open, fp: Any) -> Any:
     """Of an open file, or of what behaves like one."""
-    path, data, stamp = None, None, None
+    path, data, found = None, None, None
     if type(fp) is io.BytesIO:
         data = fp.getvalue()
     elif type(fp) is io.BufferedReader and isinstance(fp.raw, io.FileIO):
-        path, stamp = _path_of(fp)
+        path, found = _path_of(fp)
     file: Any = fp
     if path is None and data is None:
         try:
@@ -110,7 +120,14 @@ def _open_file(original: Open, fp: Any) -> Any:
             data = fp.read()
         if type(data) is not bytes:
             return original(fp)
-    header = headers.jpeg(_reader(fp, data))
+    stamp = None if found is None else (found.st_mtime_ns, found.st_size, found.st_ino)
+    header = None
+    if path is not None and found is not None:
+        header = header_table().find(path, found)
+    if header is None:
+        header = headers.jpeg(_reader(fp, data))
+        if header is not None and path is not None and found is not None:
+            header_table().keep(path, found, header)
     if header is not None and _allowed(header.size):
         if file is not None:
             file.seek(header.end)
@@ -128,8 +145,8 @@ def _reader(fp: Any, data: bytes | None) -> Callable[[int, int], bytes]:
     return lambda count, offset: os.pread(descriptor, count, offset)
 
 
-def _path_of(fp: io.BufferedReader) -> tuple[str | None, tuple[int, int, int] | None]:
-    """The path of an open file and its stamp; None if it has no name that leads to it."""
+def _path_of(fp: io.BufferedReader) -> tuple[str | None, os.stat_result | None]:
+    """The path of an open file and its stat; None if it has no name that leads to it."""
     name = fp.name
     if not isinstance(name, (str, bytes)):
         return None, None
@@ -139,12 +156,12 @@ def _path_of(fp: io.BufferedReader) -> tuple[str | None, tuple[int, int, int] | 
         there = os.stat(path)
     except OSError:
         return None, None
-    stamp = found.st_mtime_ns, found.st_size, found.st_ino
     if not S_ISREG(found.st_mode) or found.st_dev != there.st_dev:
         return None, None
+    stamp = found.st_mtime_ns, found.st_size, found.st_ino
     if stamp != (there.st_mtime_ns, there.st_size, there.st_ino):
         return None, None
-    return path, stamp
+    return path, found
 
 
 def _unless_unusual(

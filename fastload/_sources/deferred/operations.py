@@ -296,6 +296,7 @@ def layout(recording: Recording) -> Layout | None:
     return found
 
 
+@functools.lru_cache(1024)
 def shape_and_strides(
     size: Size, mode: str, contiguous: bool
 ) -> tuple[tuple[int, int, int], tuple[int, int, int]]:

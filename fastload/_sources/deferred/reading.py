@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from ..._engine.cache.store import CacheFill
     from ..._engine.native import Kernel
     from ..._native import _core
+
+_NO_STAMP: Final = (0, -1, 0)  # of an image that came from no file, and of a store's
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +91,7 @@ class Reading:
 
 
 class Reader:
-    """Makes ``Reading`` of what was opened.
+    """Makes ``Reading`` of what was opened. Thread-safe.
 
     Args:
         check_crc: when checksums of records are verified, as for ``EngineOptions``.
@@ -98,6 +101,7 @@ class Reader:
         self._check_crc = check_crc
         self._numbers: dict[str, int] = {}  # of the mapped files
         self._mapped: _core.Files | None = None
+        self._lock = threading.Lock()
 
     def __call__(self, opened: Sequence[Opened], cache: OpenedCache | None = None) -> Reading:
         """How to read these images, from ``cache`` where it has them."""
@@ -134,11 +138,12 @@ class Reader:
     def _lasting(self, paths: Sequence[str]) -> tuple[_core.Files, np.ndarray]:
         """Mapped files, and the number of each of ``paths``."""
         known = self._numbers
-        before = len(known)
-        numbers = [known.setdefault(path, len(known)) for path in paths]
-        if self._mapped is None or len(known) > before:
-            self._mapped = _of_paths(list(known), np.ones(len(known), np.uint8), {}, None)
-        return self._mapped, np.array(numbers, np.int32)
+        with self._lock:
+            before = len(known)
+            numbers = [known.setdefault(path, len(known)) for path in paths]
+            if self._mapped is None or len(known) > before:
+                self._mapped = _of_paths(list(known), np.ones(len(known), np.uint8), {})
+            return self._mapped, np.array(numbers, np.int32)
 
 
 def _cached(found: Reading, opened: Sequence[Opened], cache: OpenedCache) -> Reading:
@@ -179,14 +184,16 @@ def _files(opened: Sequence[Opened], cache: OpenedCache | None) -> _core.Files:
     }
     mapped = np.zeros(len(opened), np.uint8)
     mapped[list(in_memory)] = 1
-    return _of_paths([one.path or "" for one in opened], mapped, in_memory, cache)
+    stamps = np.array([one.stamp or _NO_STAMP for one in opened], np.int64)
+    return _of_paths([one.path or "" for one in opened], mapped, in_memory, cache, stamps)
 
 
 def _of_paths(
     paths: Sequence[str],
     mapped: np.ndarray,
     in_memory: dict[int, np.ndarray],
-    cache: OpenedCache | None,
+    cache: OpenedCache | None = None,
+    stamps: np.ndarray | None = None,
 ) -> _core.Files:
     core = _native.load()
     assert core is not None, "only the core reads"
@@ -197,6 +204,7 @@ def _of_paths(
         mapped,
         None if cache is None else cache.arena,
         in_memory,
+        stamps,
     )
     return files
 

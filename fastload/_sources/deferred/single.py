@@ -22,7 +22,7 @@ from ... import _native
 from ..._engine.image_engine import BatchRequest
 from ...storage.base import RAW, Spans
 from . import lowering
-from .batch import entry_points, kernel_of, key_of, unchanged
+from .batch import entry_points, kernel_of, key_of
 from .operations import Layout, channels, shape_and_strides
 from .reading import Reader, Reading
 from .recording import Opened, Operation, Recording
@@ -133,8 +133,6 @@ def _fill(
     memory: np.ndarray, kernel: Kernel, group: Group, opened: Opened, kept: np.ndarray | None
 ) -> bool:
     """Fill ``memory``; returns whether the core could."""
-    if not unchanged(opened):
-        return False
     found = _READ([opened], THREAD.cache) if kept is None else _of_pixels(kept)
     points = entry_points()
     number = np.array([points.number(opened) if kept is None else -1], np.int64)

@@ -47,6 +47,15 @@ class _Memory:
 
     __slots__ = ("layout", "mode", "opened", "operations", "real", "size")
 
+    @property
+    def look(self) -> tuple[Size, str, Layout]:
+        """What shape, dtype and strides depend on."""
+        return self.size, self.mode, self.layout
+
+    def recording(self) -> Recording:
+        """What was recorded, as it is now."""
+        return Recording(self.opened, self.operations, self.size, self.mode)
+
     def __init__(
         self,
         opened: Opened,
@@ -135,6 +144,10 @@ class _Deferred(torch.Tensor):
         """As of any tensor."""
         return False
 
+    def materialise_row(self, place: int) -> None:
+        """As that of a batch, of which this is the only row."""
+        self.materialise()
+
     def as_subclass(self, kind: Any) -> Any:
         """As of any tensor. torch does not ask __torch_function__ for this."""
         return _eagerly(torch.Tensor.as_subclass, (self, kind), {})
@@ -209,10 +222,9 @@ class DeferredTensor(_Deferred):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
-        shape, strides = shape_and_strides(memory.size, memory.mode, memory.layout.contiguous)
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, shape, strides=strides, dtype=memory.layout.dtype
-        )
+        layout = memory.layout
+        shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=layout.dtype)
         made._memory = memory
         return made
 
@@ -220,9 +232,7 @@ class DeferredTensor(_Deferred):
     def recording(self) -> Recording | None:
         """What it is; None once it is materialised."""
         memory = self._memory
-        if memory.real is not None:
-            return None
-        return Recording(memory.opened, memory.operations, memory.size, memory.mode)
+        return None if memory.real is not None else memory.recording()
 
     def materialise(self) -> torch.Tensor:
         """The real tensor. It is made once.
@@ -233,8 +243,7 @@ class DeferredTensor(_Deferred):
         """
         memory = self._memory
         if memory.real is None:
-            recording = self.recording
-            assert recording is not None
+            recording = memory.recording()
             made = single.tensor(recording, memory.layout)
             memory.real = cast(torch.Tensor, replay(recording)) if made is None else made
         return memory.real
@@ -300,21 +309,39 @@ class DeferredBatch(_Deferred):
 
     Args:
         rows: the tensors; at least one of them is deferred.
+
+    Attributes:
+        rows: what was recorded, or a copy of a tensor that is made already. What is done in place
+            to a row later does not show here.
+        row_strides: of each row; one for all of them where they are equal.
     """
 
-    rows: tuple[DeferredTensor | torch.Tensor, ...]
+    rows: tuple[Recording | torch.Tensor, ...]
+    row_strides: tuple[tuple[int, ...], ...]
     _real: torch.Tensor | None
     _geometry: tuple[tuple[int, ...], torch.dtype]
 
     @staticmethod
     def __new__(cls, rows: Sequence[DeferredTensor | torch.Tensor]) -> DeferredBatch:
-        # What is done in place to a row later must not show here.
-        own = tuple(_snapshot(row) for row in rows)
-        shape, dtype, strides = _stacked(own)
-        made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=dtype)
-        made.rows = own
+        patterns = tuple(_strides(row) for row in rows)
+        first = rows[0]
+        return cls._of(tuple(map(_row, rows)), tuple(first.shape), first.dtype, patterns)
+
+    @classmethod
+    def _of(
+        cls,
+        rows: tuple[Recording | torch.Tensor, ...],
+        shape: tuple[int, ...],
+        dtype: torch.dtype,
+        row_strides: tuple[tuple[int, ...], ...],
+    ) -> DeferredBatch:
+        stacked = (len(rows), *shape)
+        strides = _stacked_strides(shape, row_strides, len(rows), dtype)
+        made = torch.Tensor._make_wrapper_subclass(cls, stacked, strides=strides, dtype=dtype)
+        made.rows = rows
+        made.row_strides = row_strides
         made._real = None
-        made._geometry = shape, dtype
+        made._geometry = stacked, dtype
         return made
 
     def __init__(self, rows: Sequence[DeferredTensor | torch.Tensor]) -> None:
@@ -328,9 +355,21 @@ class DeferredBatch(_Deferred):
             self.rows = ()
         return self._real
 
+    def materialise_row(self, place: int) -> None:
+        """Make one row, with Pillow and torch."""
+        row = self.rows[place]
+        if not isinstance(row, torch.Tensor):
+            made = cast(torch.Tensor, replay(row))
+            self.rows = (*self.rows[:place], made, *self.rows[place + 1 :])
+
     def replay(self) -> torch.Tensor:
         """The real tensor, each row made by Pillow and torch."""
-        return torch.stack([plain(row) for row in self.rows])
+        return torch.stack(
+            [
+                row if isinstance(row, torch.Tensor) else cast(torch.Tensor, replay(row))
+                for row in self.rows
+            ]
+        )
 
     def _real_or_none(self) -> torch.Tensor | None:
         return self._real
@@ -350,24 +389,12 @@ def plain(value: torch.Tensor) -> torch.Tensor:
     return value.materialise() if isinstance(value, _Deferred) else value
 
 
-def _snapshot(row: torch.Tensor) -> torch.Tensor:
-    if isinstance(row, DeferredTensor):
-        memory = row._memory
-        if memory.real is None:
-            return DeferredTensor._of(
-                _Memory(memory.opened, memory.operations, memory.size, memory.mode, memory.layout)
-            )
-        return memory.real.clone()
-    return row.clone()
-
-
-def _stacked(
-    rows: Sequence[torch.Tensor],
-) -> tuple[tuple[int, ...], torch.dtype, tuple[int, ...]]:
-    first = rows[0]
-    patterns = tuple(_strides(row) for row in rows)
-    shape = tuple(first.shape)
-    return (len(rows), *shape), first.dtype, _stacked_strides(shape, patterns, first.dtype)
+def _row(tensor: torch.Tensor) -> Recording | torch.Tensor:
+    """What a batch keeps of a tensor."""
+    if isinstance(tensor, DeferredTensor):
+        memory = tensor._memory
+        return memory.recording() if memory.real is None else memory.real.clone()
+    return tensor.clone()
 
 
 def _strides(row: torch.Tensor) -> tuple[int, ...]:
@@ -379,10 +406,15 @@ def _strides(row: torch.Tensor) -> tuple[int, ...]:
 
 @functools.lru_cache(64)
 def _stacked_strides(
-    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], dtype: torch.dtype
+    shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...], count: int, dtype: torch.dtype
 ) -> tuple[int, ...]:
-    """Strides of a stack. torch decides; rows of pixels may stay rows of pixels."""
+    """Strides of a stack of ``count``. torch decides; rows of pixels may stay rows of pixels.
+
+    ``strides``: of each row, or one for all.
+    """
     rows = [torch.empty_strided(shape, s, dtype=dtype, device="meta") for s in strides]
+    if len(rows) == 1:
+        rows *= count
     return tuple(torch.stack(rows).stride())
 
 
@@ -556,6 +588,9 @@ def _with_number(name: str, commutes: bool = False, in_place: bool = False) -> H
 def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)):
         return NotImplemented
+    alike = _alike(tensors)
+    if alike is not None:
+        return alike
     if not any(_pending(tensor) for tensor in tensors):
         return NotImplemented
     first = tensors[0]
@@ -575,6 +610,25 @@ def _stack(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     return DeferredBatch(tensors)
 
 
+def _alike(tensors: Sequence[Any]) -> DeferredBatch | None:
+    """The stack of deferred tensors that look the same, which most are; None: these are others."""
+    looks, recordings = set(), []
+    for tensor in tensors:
+        kind = type(tensor)
+        if kind is not DeferredTensor and kind is not DeferredTVImage:
+            return None
+        memory = tensor._memory
+        if memory.real is not None:
+            return None
+        looks.add(memory.look)
+        recordings.append(memory.recording())
+    if len(looks) != 1:
+        return None
+    ((size, mode, layout),) = looks
+    shape, strides = shape_and_strides(size, mode, layout.contiguous)
+    return DeferredBatch._of(tuple(recordings), shape, layout.dtype, (strides,))
+
+
 def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     if dim != 0 or kwargs or not isinstance(tensors, (tuple, list)) or not tensors:
         return NotImplemented
@@ -583,9 +637,11 @@ def _cat(tensors: Any, dim: Any = 0, **kwargs: Any) -> Any:
     first = tensors[0]
     if any(t.shape[1:] != first.shape[1:] or t.dtype != first.dtype for t in tensors):
         return NotImplemented
-    if not all(_strides(row) == _strides(first.rows[0]) for t in tensors for row in t.rows):
+    patterns = {strides for t in tensors for strides in t.row_strides}
+    if len(patterns) > 1:
         return NotImplemented
-    return DeferredBatch([row for t in tensors for row in t.rows])
+    rows = tuple(row for t in tensors for row in t.rows)
+    return DeferredBatch._of(rows, tuple(first.shape[1:]), first.dtype, tuple(patterns))
 
 
 def _handlers() -> Iterator[tuple[Callable[..., Any], Handler]]:

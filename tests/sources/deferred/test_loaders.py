@@ -53,6 +53,8 @@ SHAPES = [
     shapes.InMemory,
     shapes.Zipped,
     shapes.TwoViews,
+    shapes.Crops,
+    shapes.Warped,
     shapes.SameCrop,
     shapes.OwnPil,
     shapes.V2,
@@ -88,6 +90,22 @@ def test_every_dataset_gives_the_same_in_workers(photos: list[Path], workers: in
             num_workers=workers,
             worker_init_fn=shapes.seed_numpy,
         )
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("kind", [shapes.TwoViews, shapes.Crops, shapes.Warped])
+def test_views_and_warps_are_made_by_the_core(tmp_path: Path, kind: type) -> None:
+    paths = [path for path in shapes.write_photos(tmp_path) if path.suffix == ".jpg"]
+    colour = [path for path in paths if Image.open(path).mode == "RGB"]
+    loader = FastLoader(kind(colour), batch_size=4)
+    list(loader)
+    stats = loader.stats()
+    assert stats["images_opened"] == len(colour)
+    assert (
+        stats["images_deferred"]
+        == len(colour) * {"TwoViews": 2, "Crops": 4, "Warped": 1}[kind.__name__]
+    )
+    assert "slower" not in loader.explain()  # nothing was left to Pillow
 
 
 def test_persistent_workers_give_the_same_in_every_epoch(photos: list[Path]) -> None:

@@ -12,10 +12,13 @@ import torch
 from PIL import Image
 
 from fastload._base.slabs import SlabRing
+from fastload._engine.pixels import apply
 from fastload._sources.deferred import lowering
 from fastload._sources.deferred.batch import BatchDecoder
 from fastload._sources.deferred.recording import Opened, Operation, Recording
 from fastload._sources.deferred.replay import replay
+from fastload._transforms.pixels import operations as pixels
+from native_core import core
 
 pytestmark = pytest.mark.native
 
@@ -53,8 +56,9 @@ class Program:
     def _add(self) -> None:
         rng, (w, h) = self.rng, self.size
         kind = rng.choice(
-            ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "pixels", "convert"]
-        )
+            ["crop", "resize", "flip", "expand", "window", "rot90", "affine", "perspective",
+             "pixels", "convert", "blur"]
+        )  # fmt: skip
         operation: Any
         if kind == "crop":
             cw, ch = rng.randint(8, w), rng.randint(8, h)
@@ -82,6 +86,17 @@ class Program:
             matrix = tuple(rng.uniform(-0.3, 0.3) + (k in (0, 4)) for k in range(6))
             fill = (3, 200, 100) if self.mode == "RGB" else 90
             operation = "affine", *self.size, matrix, rng.choice([0, 2, 3]), fill
+        elif kind == "perspective":
+            if rng.random() < 0.3:
+                self.size = rng.randint(16, 50), rng.randint(16, 50)
+            numbers = tuple(rng.uniform(-0.3, 0.3) + (k in (0, 4)) for k in range(6))
+            numbers += (rng.uniform(-0.01, 0.02), rng.uniform(-0.01, 0.02))
+            fill = rng.choice([None, 7])
+            operation = "perspective", *self.size, numbers, rng.choice([0, 2, 3]), fill
+        elif kind == "blur":
+            name = rng.choice(["gaussian_blur", "box_blur"])
+            radii = [rng.choice([0, 0.0, 0.3, 1, 2.5, rng.uniform(0.1, 80)]) for _ in range(2)]
+            operation = name, *radii
         elif kind == "convert":
             self.mode = rng.choice(["RGB", "L"])
             operation = "convert", self.mode
@@ -210,3 +225,45 @@ def test_what_is_not_converted_to_rgb_keeps_its_channels() -> None:
     assert not lowering.decodes(Recording(opened, resized, (24, 20), "RGBA"))
     converted: tuple[Operation, ...] = (("resize", 24, 20, 2), ("convert", "RGB"), ("to_tensor",))
     assert not lowering.decodes(Recording(opened, converted, (24, 20), "RGB"))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 9), (8, 1), (2, 3), (40, 30)])
+def test_blurs_are_pillows_at_every_radius(size: tuple[int, int]) -> None:
+    noise = np.random.default_rng(2).integers(0, 256, (*size[::-1], 3), np.uint8)
+    for code in (0.0, 1.0):
+        for radius in (0, 1e-4, 0.1, 0.5, 0.99, 1, 1.01, 2, 6.7, 7, 39.5, 300, 65_535):
+            for values in ([radius, 0.0, code], [0.0, radius, code], [radius, 1.3, code]):
+                made = noise.copy()
+                core().pixels(made, np.array([pixels.BOX_BLUR], np.int32), np.array([values]))
+                pillows = apply(Image.fromarray(noise), pixels.BOX_BLUR, values)
+                assert np.array_equal(made, np.asarray(pillows)), values
+
+
+@pytest.mark.parametrize("filter", [0, 2, 3])
+def test_a_perspective_of_no_number_is_pillows(filter: int) -> None:
+    noise = np.random.default_rng(3).integers(0, 256, (8, 9, 3), np.uint8)
+    numbers = [
+        [0, 0, 0, 0, 0, 0, -2, 0],  # 0 / 0 in the first column
+        [0, 0, 3, 0, 0, 0, -2, 0],
+        [0, 0, 0, 0, 0, 3, 0, -2],
+        [1, 0, 0, 0, 1, 0, -1, -1],
+        [1e9, 0, 0, 0, -1e9, 0, 0, 0],
+    ]
+    for eight in numbers:
+        values = [*map(float, eight), filter, 10, 20, 30, 9, 8]
+        made = noise.copy()
+        core().pixels(made, np.array([pixels.PERSPECTIVE], np.int32), np.array([values], float))
+        pillows = apply(Image.fromarray(noise), pixels.PERSPECTIVE, values)
+        assert np.array_equal(made, np.asarray(pillows)), eight
+
+
+def test_what_the_core_refuses_is_not_lowered() -> None:
+    opened = photo(1, "RGB")
+    for operation in (
+        ("gaussian_blur", 70_000, 0),
+        ("affine", 20, 20, (1e10, 0, 0, 0, 1, 0), 2, 0),
+        ("perspective", 20, 20, (1, 0, 0, 0, 1, 0, 0, 2e9), 2, 0),
+        ("perspective", 20, 20, (1, 0, 0, 0, 1, 0, 0, 0), 2, "red"),
+    ):
+        recording = Recording(opened, (operation, ("to_tensor",)), (20, 20), "RGB")  # type: ignore[arg-type]
+        assert lowering.lower(recording) is None

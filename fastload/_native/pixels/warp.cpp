@@ -1,5 +1,6 @@
-// Affine maps as in Pillow's Geometry.c: nearest in 16.16 fixed point (in double for maps without rotation or
-// shear, and for coordinates beyond fixed point), bilinear and bicubic in double.
+// Affine and perspective maps as in Pillow's Geometry.c. Affine: nearest in 16.16 fixed point (in double for
+// maps without rotation or shear, and for coordinates beyond fixed point), bilinear and bicubic in double.
+// Perspective: everything in double.
 #include <cmath>
 #include <cstring>
 
@@ -138,17 +139,33 @@ uint8_t bicubic(const uint8_t* from, const Neighbours<4>& at) {
   return level_of(cubic(rows[0], rows[1], rows[2], rows[3], at.dy));
 }
 
-template <int kTaps>
-void interpolated(const Images& images, const double* a) {
+// From the centre of a pixel of the result to its source.
+struct AffineMap {
+  const double* a;
+  double x(double x, double y) const { return a[0] * x + a[1] * y + a[2]; }
+  double y(double x, double y) const { return a[3] * x + a[4] * y + a[5]; }
+};
+
+struct PerspectiveMap {
+  const double* a;
+  double x(double x, double y) const { return (a[0] * x + a[1] * y + a[2]) / (a[6] * x + a[7] * y + 1); }
+  double y(double x, double y) const { return (a[3] * x + a[4] * y + a[5]) / (a[6] * x + a[7] * y + 1); }
+};
+
+template <int kTaps, typename Map>
+void interpolated(const Images& images, const Map& map) {
   const int width = images.width, height = images.height;
   for (int y = 0; y < images.out_height; ++y) {
     for (int x = 0; x < images.out_width; ++x) {
       const double in_x = x + 0.5, in_y = y + 0.5;
-      const double source_x = a[0] * in_x + a[1] * in_y + a[2];
-      const double source_y = a[3] * in_x + a[4] * in_y + a[5];
+      const double source_x = map.x(in_x, in_y), source_y = map.y(in_x, in_y);
       if (source_x < 0.0 || source_x >= width || source_y < 0.0 || source_y >= height) continue;
-      const Neighbours<kTaps> at(source_x, source_y, width, height);
       const ptrdiff_t to = static_cast<ptrdiff_t>(y) * images.out_width + x;
+      if (std::isnan(source_x) || std::isnan(source_y)) {  // Pillow converts what comes of it to 0
+        for (int c = 0; c < 3; ++c) images.to[c][to] = 0;
+        continue;
+      }
+      const Neighbours<kTaps> at(source_x, source_y, width, height);
       for (int c = 0; c < 3; ++c) {
         if constexpr (kTaps == 2) {
           images.to[c][to] = bilinear(images.from[c], at);
@@ -160,9 +177,24 @@ void interpolated(const Images& images, const double* a) {
   }
 }
 
-}  // namespace
+void nearest_perspective(const Images& images, const PerspectiveMap& map) {
+  const int width = images.width, height = images.height;
+  for (int y = 0; y < images.out_height; ++y) {
+    for (int x = 0; x < images.out_width; ++x) {
+      const double in_x = x + 0.5, in_y = y + 0.5;
+      const double source_x = map.x(in_x, in_y), source_y = map.y(in_x, in_y);
+      // Not a number, which is inside nothing, too.
+      if (!(source_x >= 0.0 && source_x < width && source_y >= 0.0 && source_y < height)) continue;
+      const ptrdiff_t source = static_cast<ptrdiff_t>(source_y) * width + static_cast<ptrdiff_t>(source_x);
+      for (int c = 0; c < 3; ++c) {
+        images.to[c][static_cast<ptrdiff_t>(y) * images.out_width + x] = images.from[c][source];
+      }
+    }
+  }
+}
 
-void affine(Canvas* canvas, const double* a, int width, int height) {
+// The image and its result, which is filled with the levels at `fill`.
+Images begin(Canvas* canvas, const double* fill, int width, int height) {
   canvas->begin_next(width, height);
   Images images{};
   images.width = canvas->width();
@@ -172,13 +204,20 @@ void affine(Canvas* canvas, const double* a, int width, int height) {
   for (int c = 0; c < 3; ++c) {
     images.from[c] = canvas->plane(c);
     images.to[c] = canvas->next_plane(c);
-    std::memset(images.to[c], static_cast<int>(a[7 + c]),
+    std::memset(images.to[c], static_cast<int>(fill[c]),
                 static_cast<size_t>(width) * static_cast<size_t>(height));
   }
+  return images;
+}
+
+}  // namespace
+
+void affine(Canvas* canvas, const double* a, int width, int height) {
+  const Images images = begin(canvas, a + 7, width, height);
   if (a[6] == 2) {
-    interpolated<2>(images, a);
+    interpolated<2>(images, AffineMap{a});
   } else if (a[6] == 3) {
-    interpolated<4>(images, a);
+    interpolated<4>(images, AffineMap{a});
   } else if (a[1] == 0 && a[3] == 0) {
     scale(images, a);
   } else if (fits_fixed(a, 0, 0) && fits_fixed(a, width, height) && fits_fixed(a, 0, height) &&
@@ -186,6 +225,19 @@ void affine(Canvas* canvas, const double* a, int width, int height) {
     nearest_fixed(images, a);
   } else {
     nearest_double(images, a);
+  }
+  canvas->swap();
+}
+
+void perspective(Canvas* canvas, const double* a) {
+  const Images images = begin(canvas, a + 9, static_cast<int>(a[12]), static_cast<int>(a[13]));
+  const PerspectiveMap map{a};
+  if (a[8] == 2) {
+    interpolated<2>(images, map);
+  } else if (a[8] == 3) {
+    interpolated<4>(images, map);
+  } else {
+    nearest_perspective(images, map);
   }
   canvas->swap();
 }

@@ -1,0 +1,85 @@
+"""What is remembered of a JPEG's header is of that file, as it is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import PIL.Image
+import pytest
+
+from fastload._sources.deferred import header_table as tables
+from fastload._sources.deferred import headers, hooks
+from fastload._sources.deferred.header_table import HeaderTable
+from fastload._sources.deferred.headers import Header
+
+
+def jpeg(path: Path, size: tuple[int, int], mode: str = "RGB") -> Path:
+    PIL.Image.new(mode, size).save(path)
+    return path
+
+
+def test_a_header_is_found_again_and_only_for_its_file(tmp_path: Path) -> None:
+    table = HeaderTable()
+    headers_of = {
+        str(jpeg(tmp_path / f"{k}.jpg", (10 + k, 20))): Header((10 + k, 65_535), mode, k > 1, k)
+        for k, mode in enumerate(("RGB", "L", "CMYK"))
+    }
+    for path, header in headers_of.items():
+        assert table.find(path, os.stat(path)) is None
+        table.keep(path, os.stat(path), header)
+    for path, header in headers_of.items():
+        assert table.find(path, os.stat(path)) == header
+
+
+@pytest.mark.parametrize("change", ["written", "replaced", "forbidden"])
+def test_a_file_that_changed_is_read_again(tmp_path: Path, change: str) -> None:
+    path = jpeg(tmp_path / "a.jpg", (30, 20))
+    table, before = HeaderTable(), os.stat(path)
+    table.keep(str(path), before, Header((30, 20), "RGB", True, 600))
+    if change == "written":
+        jpeg(path, (31, 20))
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    elif change == "replaced":
+        jpeg(tmp_path / "b.jpg", (30, 20)).replace(path)
+    else:
+        path.chmod(0)
+    assert table.find(str(path), os.stat(path)) is None
+
+
+def test_torn_entries_are_not_taken_for_headers(tmp_path: Path) -> None:
+    path = jpeg(tmp_path / "a.jpg", (30, 20))
+    for word in range(3):
+        table = HeaderTable()
+        table.keep(str(path), os.stat(path), Header((30, 20), "RGB", True, 600))
+        words = table._words
+        at = next(k for k in range(len(words)) if words[k]) // 3 * 3
+        words[at + word] ^= 1 << 63
+        assert table.find(str(path), os.stat(path)) is None
+
+
+def test_a_full_table_keeps_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_PLACES", 4)
+    table = HeaderTable()
+    paths = [str(jpeg(tmp_path / f"{k}.jpg", (30 + k, 20))) for k in range(9)]
+    for k, path in enumerate(paths):
+        table.keep(path, os.stat(path), Header((30 + k, 20), "RGB", True, 600))
+    found = [table.find(path, os.stat(path)) for path in paths]
+    assert [header and header.size[0] for header in found] == [30, 31, 32, 33, *[None] * 5]
+
+
+@pytest.mark.parametrize("as_file", [False, True])
+def test_the_second_time_a_header_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_file: bool
+) -> None:
+    path = jpeg(tmp_path / "a.jpg", (30, 20), "L")
+    reads: list[int] = []
+    read = headers.jpeg
+    monkeypatch.setattr(headers, "jpeg", lambda *given: reads.append(1) or read(*given))
+    seen = []
+    for _ in range(2):
+        with hooks.deferring(), open(path, "rb") as file:
+            image = PIL.Image.open(file if as_file else path)
+            seen.append((image.size, image.mode, image.format, file.tell()))
+    assert seen[0] == seen[1] and seen[0][:3] == ((30, 20), "L", "JPEG")
+    assert len(reads) == 1
