@@ -25,7 +25,8 @@ class Cause:
     """What materialised deferred objects.
 
     Attributes:
-        function: what was called: "Image.getpixel", "Tensor.numpy" ...
+        function: what was called: "Image.getpixel", "Tensor.numpy" ...; or what became a tensor
+            that only Pillow can make: "to_image" + OF_MODE + "I;16".
         file: the user's file that called it: the first one outside of fastload and the libraries.
         line: the line in it.
         count: how many objects.
@@ -54,6 +55,9 @@ THREAD = _Thread()
 it opened so, and ``failed``: whether one could not be made for the user's code; who reads these two
 sets them back. ``decoded``: the image that it replayed last, while it defers: several views of one
 image decode it once, as they would."""
+
+OF_MODE = " of mode "
+"""In the name of a cause: no code of the user asked, but the image has no bytes as channels."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 
