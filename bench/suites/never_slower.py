@@ -155,7 +155,7 @@ def _tensor_transform(options: Options) -> Any:
 
 
 def _packed(options: Options) -> Any:
-    """A store of PNGs, which DataLoader reads through PackedDataset."""
+    """A store of PNGs. DataLoader reads it through PackedDataset, so the core decodes for both."""
     from fastload import PackedDataset, pack
 
     images = _images("png", 32, 3000, options)
