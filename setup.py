@@ -8,6 +8,8 @@ Environment variables, each a switch (unset, empty or 0: off):
     FASTLOAD_SANITIZE        a list for -fsanitize, such as address,undefined (see CONTRIBUTING.md)
     FASTLOAD_WERROR          warnings of the compiler are errors
     FASTLOAD_SHARED_JPEG     link libjpeg dynamically (see jpeg/errors.h for what that risks)
+    FASTLOAD_WITHOUT         a list of optional libraries to build without, as if they were not
+                             installed: libdeflate (PNG), libwebp
 """
 
 from __future__ import annotations
@@ -171,6 +173,9 @@ class BuildNative(build_ext):
 
     def optional_link_args(self, libraries: list[str], probe: str) -> list[str] | None:
         """As ``jpeg_link_args``; None where a library or its header is missing."""
+        excluded = [name.strip() for name in switch("FASTLOAD_WITHOUT").split(",")]
+        if f"lib{libraries[-1]}" in excluded:
+            return None
         dynamic = [f"-l{library}" for library in libraries]
         ways = [static_link_args(*libraries)] if sys.platform.startswith("linux") else []
         error = None

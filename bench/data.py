@@ -110,6 +110,21 @@ def raw(cache: Path, images: Path, *, shorter: int | None, say: Say, square: boo
     return _cached(cache / "images" / name, convert)
 
 
+def converted(cache: Path, images: Path, *, suffix: str, say: Say) -> Path:
+    """The same images as Pillow writes them by default: ``suffix`` is "png" or "webp"."""
+    from PIL import Image
+
+    def convert(folder: Path) -> None:
+        say(f"writing the images as {suffix}")
+        for label, group in _classes(images).items():
+            (folder / label).mkdir(parents=True)
+            for path in group:
+                with Image.open(path) as picture:
+                    picture.convert("RGB").save(folder / label / f"{path.stem}.{suffix}")
+
+    return _cached(cache / "images" / f"{images.name}-{suffix}", convert)
+
+
 def masks(cache: Path, images: Path, *, say: Say) -> Path:
     """A mask for each image, as a gray PNG at the same place: six classes, in smooth patches.
 

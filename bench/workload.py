@@ -17,8 +17,8 @@ class Workload:
     Attributes:
         suite, variant: names, for the report.
         images: folder with one subfolder per class, as torchvision's ImageFolder reads it.
-        pixels: "jpeg" (files as cameras write them) or "raw" (the folder holds BMP files, and
-            packed loaders may store bare pixels).
+        pixels: "jpeg" (files as cameras write them), "png" or "webp" (the same pictures; WebP is
+            lossy), or "raw" (the folder holds BMP files, and packed loaders may store bare pixels).
         recipe: "train" = RandomResizedCrop + flip, "eval" = Resize + CenterCrop in file order,
             "small" = RandomCrop out of 4 pixels of padding + flip; "train-jitter" = train +
             ColorJitter(0.4, 0.4, 0.4, 0.1), "train-randaugment" = train + RandAugment, and

@@ -36,6 +36,10 @@ class Ffcv(Loader):
             for ahead in (3, 6)
         ]
 
+    def refusal(self, work: Workload) -> str | None:
+        kept = work.pixels in ("jpeg", "raw")
+        return None if kept else "stores JPEG or pixels: see the raw suites"
+
     def open(self, work: Workload, setting: Setting) -> None:
         from ffcv.fields.basics import IntDecoder
         from ffcv.fields.rgb_image import RGBImageField
@@ -72,7 +76,9 @@ class FfcvChannelsLast(Ffcv):
         return "channels_last"
 
     def refusal(self, work: Workload) -> str | None:
-        return "the same as ffcv here" if work.memory_format == "channels_last" else None
+        if work.memory_format == "channels_last":
+            return "the same as ffcv here"
+        return super().refusal(work)
 
 
 def _pipeline(work: Workload, channels_last: bool) -> list[Any]:

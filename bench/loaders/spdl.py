@@ -28,7 +28,7 @@ class Spdl(Loader):
             return f"not installed: {self.install}"
 
     def settings(self, work: Workload) -> list[Setting]:
-        own = ["spdl.io"] if work.recipe == "train" and work.pixels == "jpeg" else []
+        own = ["spdl.io"] if work.recipe == "train" and work.pixels != "raw" else []
         return [
             {"decoder": decoder, "concurrency": work.threads, "buffer": 3}
             for decoder in ["simplejpeg", *own]

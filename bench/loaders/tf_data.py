@@ -28,6 +28,9 @@ class TfData(Loader):
             for calls in (work.threads, 2 * work.threads)
         ]
 
+    def refusal(self, work: Workload) -> str | None:
+        return "tf.io decodes no WebP" if work.pixels == "webp" else None
+
     def open(self, work: Workload, setting: Setting) -> None:
         import tensorflow as tf
 
@@ -85,8 +88,9 @@ def _geometry(tf: Any, data: Any, work: Workload) -> Any:
     """Decode, crop and resize to float32 (or uint8 where nothing is resized) HWC."""
     size = work.size
     jpeg = work.pixels == "jpeg"
+    decode = {"jpeg": tf.io.decode_jpeg, "png": tf.io.decode_png, "raw": tf.io.decode_bmp}
     if work.recipe == "train":
-        image = None if jpeg else tf.io.decode_bmp(data, channels=3)
+        image = None if jpeg else decode[work.pixels](data, channels=3)
         shape = tf.io.extract_jpeg_shape(data) if jpeg else tf.shape(image)
         shape = tf.concat([shape[:2], [3]], axis=0)
         begin, extent, _ = tf.image.sample_distorted_bounding_box(
@@ -104,7 +108,7 @@ def _geometry(tf: Any, data: Any, work: Workload) -> Any:
         else:
             image = tf.slice(image, begin, extent)
         return tf.reshape(tf.image.resize(image, (size, size)), (size, size, 3))
-    image = tf.io.decode_jpeg(data, channels=3) if jpeg else tf.io.decode_bmp(data, channels=3)
+    image = decode[work.pixels](data, channels=3)
     if work.recipe == "small":
         image = tf.reshape(image, (size, size, 3))
         return tf.image.random_crop(tf.pad(image, [[4, 4], [4, 4], [0, 0]]), (size, size, 3))

@@ -19,7 +19,7 @@ class TorchLmdb(DataLoaderBase):
     store = "torch-lmdb"
 
     def refusal(self, work: Workload) -> str | None:
-        return None if work.pixels == "jpeg" else "an LMDB of files; see torch-memmap for pixels"
+        return "an LMDB of files; see torch-memmap for pixels" if work.pixels == "raw" else None
 
     def pack(self, work: Workload, folder: Path) -> None:
         import lmdb

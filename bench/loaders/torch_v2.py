@@ -18,7 +18,7 @@ class TorchV2(DataLoaderBase):
     user_imports = ("torchvision.datasets", "torchvision.transforms.v2")
 
     def settings(self, work: Workload) -> list[Setting]:
-        decoders = ("torchvision", "pillow") if work.pixels == "jpeg" else ("pillow",)
+        decoders = ("pillow",) if work.pixels == "raw" else ("torchvision", "pillow")
         usual = super().settings(work)
         return [{**setting, "decoder": decoder} for decoder in decoders for setting in usual]
 

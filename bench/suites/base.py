@@ -108,8 +108,7 @@ def imagenet(name: str, recipe: str, variant: str, spec: Variant, options: Optio
     """The workload of photos to 224 x 224, batch 64."""
     count = 48 if options.toy else 1200
     images = data.jpegs(options.cache, data=options.data, count=count, small=False, say=options.say)
-    if spec.pixels == "raw":
-        images = data.raw(options.cache, images, shorter=256, say=options.say, square=spec.square)
+    images = _as_pixels(images, spec, options, shorter=256)
     return Workload(
         suite=name,
         variant=variant,
@@ -149,8 +148,7 @@ def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
     """The workload of 32 x 32 images, batch 256."""
     count = 200 if options.toy else 10_000
     images = data.jpegs(options.cache, data=options.data, count=count, small=True, say=options.say)
-    if spec.pixels == "raw":
-        images = data.raw(options.cache, images, shorter=None, say=options.say, square=spec.square)
+    images = _as_pixels(images, spec, options, shorter=None)
     return Workload(
         suite=name,
         variant=variant,
@@ -165,6 +163,15 @@ def small(name: str, variant: str, spec: Variant, options: Options) -> Workload:
         memory_format=spec.memory_format,
         stores=str(options.cache / "stores"),
     )
+
+
+def _as_pixels(images: Path, spec: Variant, options: Options, *, shorter: int | None) -> Path:
+    """The folder of JPEGs as the variant's kind of files; raw ones are resized to ``shorter``."""
+    if spec.pixels == "raw":
+        return data.raw(options.cache, images, shorter=shorter, say=options.say, square=spec.square)
+    if spec.pixels == "jpeg":
+        return images
+    return data.converted(options.cache, images, suffix=spec.pixels, say=options.say)
 
 
 class Absent:

@@ -9,7 +9,7 @@ from bench.suites.race import race
 
 class ImagenetTrain(Suite):
     name = "imagenet-train"
-    summary = "JPEG photos: RandomResizedCrop(224), flip, normalise; batch 64, shuffled"
+    summary = "photos: RandomResizedCrop(224), flip, normalise; batch 64, shuffled"
     recipe = "train"
     variants = {
         "float32": Variant(),
@@ -17,6 +17,8 @@ class ImagenetTrain(Suite):
         "channels_last": Variant(memory_format="channels_last"),
         "dct": Variant(only_dct=True),
         "dct-uint8": Variant(dtype="uint8", only_dct=True),
+        "png": Variant(pixels="png"),
+        "webp": Variant(pixels="webp"),
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:

@@ -155,7 +155,7 @@ def _tensor_transform(options: Options) -> Any:
 
 
 def _packed(options: Options) -> Any:
-    """A store of PNGs, which DataLoader reads through PackedDataset."""
+    """A store of PNGs. DataLoader reads it through PackedDataset, so the core decodes for both."""
     from fastload import PackedDataset, pack
 
     images = _images("png", 32, 3000, options)
@@ -260,6 +260,7 @@ CONFIGURATIONS: dict[str, tuple[Configuration, ...]] = {
         Configuration(name="jpeg 64x64", make=_folder("jpeg", 64, 2000)),
         Configuration(name="jpeg 512x512", make=_folder("jpeg", 512, 96), batch=16),
         Configuration(name="jpeg 1024x1024", make=_folder("jpeg", 1024, 32), batch=8),
+        Configuration(name="palette 512x512", make=_folder("palette", 512, 96), batch=16),
         Configuration(name="png 128x128", make=_folder("png", 128, 800)),
         Configuration(name="png 1024x1024", make=_folder("png", 1024, 32), batch=8),
     ),

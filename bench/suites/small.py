@@ -15,6 +15,8 @@ class SmallImages(Suite):
         "raw": Variant(pixels="raw"),
         "raw-channels_last": Variant(pixels="raw", memory_format="channels_last"),
         "dct": Variant(only_dct=True),
+        "png": Variant(pixels="png"),
+        "webp": Variant(pixels="webp"),
     }
 
     def run(self, variant: str, options: Options) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
+from .._sources.deferred.thread_state import OF_MODE
 from .._sources.source import Source
 from .._transforms.views import Views
 from ..hints import Engine, Stats
@@ -131,6 +132,13 @@ def _images(route: WorkersRoute, measured: Measurements) -> list[str]:
     ]
     elapsed_ns = max(1.0, measured.stamps.snapshot().elapsed_s * 1e9)
     for (function, file, line), (count, ns) in _by_time(images)[:_MOST_CAUSES]:
+        if OF_MODE in function:
+            mode = function.partition(OF_MODE)[2]
+            lines.append(
+                f"slower: {count} images of mode {mode} became tensors at {file}:{line}; Pillow "
+                "decodes what has more than 8 bits per channel, or 1"
+            )
+            continue
         lines.append(
             f"slower: {function} at {file}:{line} asked for the pixels of {count} images "
             f"({ns / elapsed_ns:.0%} of the time); do it in the transform's tensor instead, or "

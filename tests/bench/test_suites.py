@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("forked")
         ("imagenet-train", "float32", "torch-pil,fastload-lmdb"),
         ("imagenet-eval", "channels_last", "fastload-lmdb"),
         ("small-images", "jpeg", "fastload-lmdb"),
+        ("small-images", "png", "torch-v2,fastload-folder"),
+        pytest.param("imagenet-train", "webp", "fastload-lmdb", marks=pytest.mark.long),
         ("raw-train", "uint8", "fastload-lmdb-raw"),
         ("augment", "plain", "fastload-lmdb"),
         pytest.param("augment", "jitter", "torch-pil,fastload-folder", marks=pytest.mark.long),

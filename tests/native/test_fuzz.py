@@ -9,11 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+import hostile
 import native_core
-import png_files
 
 pytestmark = [pytest.mark.native, pytest.mark.long]
 
@@ -183,28 +182,25 @@ def test_damaged_png_and_webp_files_do_no_harm(
 ) -> None:
     if not (built / "fuzz_png").exists():
         pytest.skip("the core was built without libdeflate")
-    rng = np.random.default_rng(0)
-    files = {
-        f"{colour}-{depth}-{interlaced}.png": png_files.image(
-            rng, 33, 21, colour, depth, interlaced=interlaced, piece=300
-        )
-        for colour, depth in png_files.KINDS
-        for interlaced in (False, True)
-    }
-    image = native_core.photo(40, 30)
-    if native_core.core().webp_version() is not None:
-        for name, options in {"lossy": {"quality": 50}, "lossless": {"lossless": True}}.items():
-            files[f"{name}.webp"] = native_core.encode(image, "WEBP", **options)
-            files[f"{name}-alpha.webp"] = native_core.encode(
-                image.convert("RGBA").rotate(30), "WEBP", **options
-            )
-    for name, data in files.items():
-        (tmp_path / name).write_bytes(data)
+    files = hostile.originals(tmp_path)
     done = subprocess.run(
-        [str(built / "fuzz_png"), "4", str(count(2_000, 500_000)), *(map(str, tmp_path.iterdir()))],
+        [str(built / "fuzz_png"), "4", str(count(2_000, 500_000)), *map(str, files)],
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     decoded, levels = map(int, re.findall(r"(\d+) (?:of|with)", done.stdout))
     assert decoded > 200 and levels > 50
+
+
+@pytest.mark.filterwarnings("ignore")  # Pillow's, about what is odd here
+def test_damaged_png_and_webp_files_are_pillows_pixels_or_left_to_pillow(
+    tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
+    program = hostile.build(tmp_path)
+    if program is None:
+        pytest.skip("no g++, or the core was built without libdeflate")
+    files = hostile.originals(tmp_path)
+    counts = hostile.compare(program, tmp_path, files, 7, count(4_000, 1_000_000))
+    assert counts.decoded > counts.png // 10 and counts.levels > counts.png // 20
+    assert counts.lenient < 2 + counts.decoded // 1000

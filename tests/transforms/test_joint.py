@@ -287,15 +287,30 @@ def test_other_fields_come_beside_those_that_move(path: str) -> None:
         FastLoader(loader.dataset, joint={"boxes": "xyxy"})
 
 
-def test_array_fields_move_too(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "file"),
+    [(np.int32, None), (np.int32, "PNG"), (np.float32, None), (np.float32, "TIFF")],
+)
+def test_masks_have_the_dtype_of_their_arrays_and_files(
+    tmp_path: Path, dtype: type[np.generic], file: str | None
+) -> None:
     rng = np.random.default_rng(0)
-    masks = rng.integers(0, 1000, (4, 20, 30)).astype(np.int32)
+    masks = rng.integers(0, 60_000, (4, 20, 30)).astype(dtype)
+    if dtype is np.float32:
+        masks /= 77
+    stored: list[Any] = list(masks)
+    if file is not None:
+        depth = np.uint16 if file == "PNG" else dtype
+        for i, mask in enumerate(masks):
+            written = io.BytesIO()
+            Image.fromarray(mask.astype(depth)).save(written, file)
+            stored[i] = written.getvalue()
     boxes = np.tile(np.array([[2, 3, 20, 15]], np.float32), (4, 2, 1))
     with open_writer(tmp_path / "a.lmdb", classes=[]) as writer:
         for i in range(4):
             buffer = io.BytesIO()
             torchvision_oracle.picture(30, 20, i).save(buffer, "PNG")
-            fields = {"mask": masks[i], "boxes": boxes[i]}
+            fields = {"mask": stored[i], "boxes": boxes[i]}
             writer.append([
                 Record(
                     data=buffer.getvalue(), label=0, key=f"{i}", width=30, height=20, fields=fields

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "png/expand.h"
 #include "png/unfilter.h"
@@ -72,7 +73,9 @@ bool filters_known(const Block& block, const uint8_t* raw) {
 // is needed.
 class Rows {
  public:
-  // lines: room for three rows.
+  static constexpr size_t kLines = 4;  // one of zeros, and three in turn
+
+  // lines: room for kLines rows.
   Rows(const PngFile& file, const Block& block, const uint8_t* raw, int columns, uint8_t* lines)
       : block_(block),
         raw_(raw),
@@ -80,7 +83,8 @@ class Rows {
         nbytes_(file.row_nbytes(columns)),
         lines_(lines),
         line_nbytes_(line_nbytes(nbytes_)),
-        unfilter_(unfilter_of_simd()) {
+        unfilter_(unfilter_of_simd()),
+        unfilter_two_(step_ <= kMostStepOfTwo ? unfilter_two_of_simd() : nullptr) {
     std::memset(lines_, 0, line_nbytes_);
   }
 
@@ -92,7 +96,19 @@ class Rows {
     while (first > 0 && *block_.row(raw_, first) > kFilterSub) first--;
     y_ = first;
     above_ = lines_;
-    while (y_ < y) next(line());
+    while (y_ < y) {
+      if (y - y_ > 1 && two_together()) {
+        next_two();
+      } else {
+        next();
+      }
+    }
+  }
+
+  // Whether the next two rows take less time together. There must be two.
+  bool two_together() const {
+    return unfilter_two_ != nullptr && *block_.row(raw_, y_) == kFilterPaeth &&
+           *block_.row(raw_, y_ + 1) == kFilterPaeth;
   }
 
   // Writes the next row to `to`, which must stay until the row after it was written.
@@ -103,10 +119,31 @@ class Rows {
   }
 
   // The same, in memory of its own.
-  const uint8_t* next() { return next(line()); }
+  const uint8_t* next() { return next(line(above_)); }
+
+  // Writes the next two rows; see two_together().
+  void next_two(uint8_t* to_first, uint8_t* to_second) {
+    const uint8_t *first = block_.row(raw_, y_), *second = block_.row(raw_, y_ + 1);
+    unfilter_two_(step_, first + 1, second + 1, above_, to_first, to_second, nbytes_);
+    above_ = to_second;
+    y_ += 2;
+  }
+
+  // The same, in memory of its own, which stays until the next call. Returns both rows.
+  std::pair<const uint8_t*, const uint8_t*> next_two() {
+    uint8_t *const first = line(above_), *const second = line(first);
+    next_two(first, second);
+    return {first, second};
+  }
 
  private:
-  uint8_t* line() { return lines_ + line_nbytes_ * (above_ == lines_ + line_nbytes_ ? 2 : 1); }
+  // The line after `last`, in turn.
+  uint8_t* line(const uint8_t* last) {
+    for (size_t i = 1; i + 1 < kLines; i++) {
+      if (last == lines_ + i * line_nbytes_) return lines_ + (i + 1) * line_nbytes_;
+    }
+    return lines_ + line_nbytes_;
+  }
 
   const Block& block_;
   const uint8_t* raw_;
@@ -115,6 +152,7 @@ class Rows {
   uint8_t* lines_;
   const size_t line_nbytes_;
   const Unfilter unfilter_;
+  const UnfilterTwo unfilter_two_;
   const uint8_t* above_ = nullptr;
   int y_ = 0;
 };
@@ -136,12 +174,20 @@ bool feed(const PngFile& file, const uint8_t* raw, const Needed& needed, uint8_t
   const ptrdiff_t skipped = direct ? ptrdiff_t{3} * needed.x0 : 0;
   for (int y = needed.y0; y < needed.y1;) {
     const int count = std::min(RowBuffer::kRows, needed.y1 - y);
-    for (int i = 0; i < count; i++) {
-      if (direct) {
+    for (int i = 0; i < count;) {
+      const bool two = i + 1 < count && rows.two_together();
+      if (direct && two) {
+        rows.next_two(buffer->row(i), buffer->row(i + 1));
+      } else if (direct) {
         rows.next(buffer->row(i));
+      } else if (two) {
+        const auto [first, second] = rows.next_two();
+        expander.rgb(first, needed.x0, width, buffer->row(i));
+        expander.rgb(second, needed.x0, width, buffer->row(i + 1));
       } else {
         expander.rgb(rows.next(), needed.x0, width, buffer->row(i));
       }
+      i += two ? 2 : 1;
     }
     resampler->rows(buffer->row(0) + skipped, buffer->stride(), count);
     y += count;
@@ -222,7 +268,7 @@ Status PngDecoder::decode(const Span& span, const Placement& placement, RowBuffe
   const int width = needed.x1 - needed.x0, height = needed.y1 - needed.y0;
   if (status == Status::kOk && width > 0 && height > 0) {
     const size_t line = Rows::line_nbytes(file_.row_nbytes(needed.x1));
-    uint8_t* const lines = lines_.reserve(3 * line + 3 * static_cast<size_t>(needed.x1) + kSlack);
+    uint8_t* const lines = lines_.reserve(Rows::kLines * line + 3 * static_cast<size_t>(needed.x1) + kSlack);
     if (lines == nullptr || !rows->reserve(3 * static_cast<size_t>(needed.x1))) return Status::kIo;
     const uint8_t* raw = raw_.data();
     if (!file_.interlaced) {
@@ -232,7 +278,7 @@ Status PngDecoder::decode(const Span& span, const Placement& placement, RowBuffe
       image_.resize(stride * static_cast<size_t>(needed.y1) + kSlack);
       Expander expander(file_);
       each_row(
-          file_, raw, needed, lines, lines + 3 * line,
+          file_, raw, needed, lines, lines + Rows::kLines * line,
           [&expander](const uint8_t* row, int count, uint8_t* to) { expander.rgb(row, 0, count, to); },
           [this, stride](int at, int row, int step, int count, const uint8_t* pixels) {
             uint8_t* to = image_.data() + static_cast<size_t>(row) * stride + 3 * static_cast<size_t>(at);
@@ -261,7 +307,7 @@ Status PngDecoder::decode_levels(const Span& span, std::vector<uint8_t>* levels,
   Status status = inflate();
   if (status == Status::kOk) {
     const size_t line = Rows::line_nbytes(file_.row_nbytes(*width)), w = static_cast<size_t>(*width);
-    uint8_t* const lines = lines_.reserve(3 * line + w + kSlack);
+    uint8_t* const lines = lines_.reserve(Rows::kLines * line + w + kSlack);
     if (lines == nullptr) return Status::kIo;
     levels->resize(w * static_cast<size_t>(*height));
     uint8_t* const out = levels->data();
@@ -275,7 +321,7 @@ Status PngDecoder::decode_levels(const Span& span, std::vector<uint8_t>* levels,
       }
     } else {
       each_row(
-          file_, raw_.data(), Needed{0, *width, 0, *height}, lines, lines + 3 * line,
+          file_, raw_.data(), Needed{0, *width, 0, *height}, lines, lines + Rows::kLines * line,
           [&expander](const uint8_t* row, int count, uint8_t* to) { expander.levels(row, 0, count, to); },
           [out, w](int at, int row, int step, int count, const uint8_t* pixels) {
             uint8_t* to = out + static_cast<size_t>(row) * w + at;

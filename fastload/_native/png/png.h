@@ -7,9 +7,9 @@
 // Guarantees
 //   exactness      what Pillow's Image.open(file).convert("RGB") gives, bit for bit; a file that Pillow
 //                  refuses, or may read in another way, is kUnsupported, whatever the crop: all of the data
-//                  is inflated and its Adler-32 is compared. The one exception is a stream that uses codes
-//                  which DEFLATE reserves and that was made to have the right Adler-32: libdeflate accepts
-//                  some, zlib none
+//                  is inflated and its Adler-32 is compared. The one exception is a stream whose Adler-32 is
+//                  right although its Huffman codes are ones that zlib refuses: codes which DEFLATE reserves
+//                  and, before libdeflate 1.16, more code lengths than the block announces
 //   bounds         every length of a file is checked before it is used; an image above kMaxPixels is
 //                  kUnsupported, and so is one that its data cannot fill
 //   errors         results are a Status; nothing throws but std::bad_alloc

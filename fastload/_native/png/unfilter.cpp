@@ -113,20 +113,69 @@ SSE41 void average(const uint8_t* from, const uint8_t* above, uint8_t* to, size_
   }
 }
 
+// What Paeth's filter predicts; 16 bits per byte.
+SSE41 __m128i predict(__m128i left, __m128i up, __m128i corner) {
+  const __m128i by_up = _mm_sub_epi16(left, corner), by_left = _mm_sub_epi16(up, corner);
+  const __m128i far = _mm_abs_epi16(_mm_add_epi16(by_left, by_up));
+  const __m128i near_left = _mm_abs_epi16(by_left), near_up = _mm_abs_epi16(by_up);
+  const __m128i least = _mm_min_epi16(far, _mm_min_epi16(near_left, near_up));
+  const __m128i best = _mm_blendv_epi8(corner, up, _mm_cmpeq_epi16(least, near_up));
+  return _mm_blendv_epi8(best, left, _mm_cmpeq_epi16(least, near_left));
+}
+
 template <size_t kStep>
 SSE41 void paeth(const uint8_t* from, const uint8_t* above, uint8_t* to, size_t nbytes) {
-  __m128i left = _mm_setzero_si128(), corner = _mm_setzero_si128();  // 16 bits per byte
+  __m128i left = _mm_setzero_si128(), corner = _mm_setzero_si128();
   for (size_t i = 0; i < nbytes; i += kStep) {
     const __m128i up = _mm_cvtepu8_epi16(load<kStep>(above + i));
-    const __m128i by_up = _mm_sub_epi16(left, corner), by_left = _mm_sub_epi16(up, corner);
-    const __m128i far = _mm_abs_epi16(_mm_add_epi16(by_left, by_up));
-    const __m128i near_left = _mm_abs_epi16(by_left), near_up = _mm_abs_epi16(by_up);
-    const __m128i least = _mm_min_epi16(far, _mm_min_epi16(near_left, near_up));
-    __m128i best = _mm_blendv_epi8(corner, up, _mm_cmpeq_epi16(least, near_up));
-    best = _mm_blendv_epi8(best, left, _mm_cmpeq_epi16(least, near_left));
-    left = _mm_add_epi8(best, _mm_cvtepu8_epi16(load<kStep>(from + i)));
+    left = _mm_add_epi8(predict(left, up, corner), _mm_cvtepu8_epi16(load<kStep>(from + i)));
     corner = up;
     store<kStep>(to + i, _mm_packus_epi16(left, left));
+  }
+}
+
+// One register holds a pixel of the first row and, above it, the pixel of the second row that is one column
+// to its left: what is above that one was made in the step before.
+template <size_t kStep>
+__attribute__((target("sse4.1"))) void paeth_two(const uint8_t* first, const uint8_t* second,
+                                                 const uint8_t* above, uint8_t* to_first, uint8_t* to_second,
+                                                 size_t nbytes) {
+  const auto wide = [](const uint8_t* from) __attribute__((target("sse4.1"), always_inline)) {
+    return _mm_cvtepu8_epi16(load<kStep>(from));
+  };
+  __m128i corner = wide(above);
+  __m128i left = _mm_add_epi8(predict(_mm_setzero_si128(), corner, _mm_setzero_si128()), wide(first));
+  // The second row's pixel before its first: nothing.
+  left = _mm_move_epi64(left);
+  corner = _mm_move_epi64(corner);
+  store<kStep>(to_first, _mm_packus_epi16(left, left));
+  for (size_t i = kStep; i < nbytes; i += kStep) {
+    const __m128i up = _mm_unpacklo_epi64(wide(above + i), left);
+    const __m128i add = _mm_unpacklo_epi64(wide(first + i), wide(second + i - kStep));
+    left = _mm_add_epi8(predict(left, up, corner), add);
+    corner = up;
+    const __m128i bytes = _mm_packus_epi16(left, left);
+    store<kStep>(to_first + i, bytes);
+    store<kStep>(to_second + i - kStep, _mm_srli_si128(bytes, 4));
+  }
+  const __m128i up = _mm_unpacklo_epi64(left, left);
+  left = _mm_unpackhi_epi64(left, left);
+  corner = _mm_unpackhi_epi64(corner, corner);
+  left = _mm_add_epi8(predict(left, up, corner), wide(second + nbytes - kStep));
+  store<kStep>(to_second + nbytes - kStep, _mm_packus_epi16(left, left));
+}
+
+void unfilter_two_sse41(int step, const uint8_t* first, const uint8_t* second, const uint8_t* above,
+                        uint8_t* to_first, uint8_t* to_second, size_t nbytes) {
+  switch (step) {
+    case 1:
+      return paeth_two<1>(first, second, above, to_first, to_second, nbytes);
+    case 2:
+      return paeth_two<2>(first, second, above, to_first, to_second, nbytes);
+    case 3:
+      return paeth_two<3>(first, second, above, to_first, to_second, nbytes);
+    default:
+      return paeth_two<4>(first, second, above, to_first, to_second, nbytes);
   }
 }
 
@@ -159,16 +208,27 @@ void unfilter_sse41(uint8_t filter, int step, const uint8_t* from, const uint8_t
   }
 }
 
+bool has_sse41() {
+  static const bool sse41 = __builtin_cpu_supports("sse4.1");
+  return sse41 && std::string_view(Resampler::simd()) != "scalar";
+}
+
 #endif
 
 }  // namespace
 
 Unfilter unfilter_of_simd() {
 #if defined(__x86_64__)
-  static const bool sse41 = __builtin_cpu_supports("sse4.1");
-  if (sse41 && std::string_view(Resampler::simd()) != "scalar") return unfilter_sse41;
+  if (has_sse41()) return unfilter_sse41;
 #endif
   return unfilter_scalar;
+}
+
+UnfilterTwo unfilter_two_of_simd() {
+#if defined(__x86_64__)
+  if (has_sse41()) return unfilter_two_sse41;
+#endif
+  return nullptr;
 }
 
 }  // namespace fastload

@@ -16,7 +16,16 @@ constexpr size_t kRowSlack = 16;
 using Unfilter = void (*)(uint8_t filter, int step, const uint8_t* from, const uint8_t* above, uint8_t* to,
                           size_t nbytes);
 
-// The function for the instruction set that Resampler::simd() names.
+// Two rows with Paeth's filter, the second one below the first, in little more time than one: each pixel
+// waits for the one to its left, and two rows wait together. `above` is that of the first row. Otherwise as
+// above.
+using UnfilterTwo = void (*)(int step, const uint8_t* first, const uint8_t* second, const uint8_t* above,
+                             uint8_t* to_first, uint8_t* to_second, size_t nbytes);
+
+constexpr int kMostStepOfTwo = 4;  // pixels may be as large as this
+
+// The functions for the instruction set that Resampler::simd() names; nullptr: there is none for two.
 Unfilter unfilter_of_simd();
+UnfilterTwo unfilter_two_of_simd();
 
 }  // namespace fastload

@@ -68,6 +68,9 @@ Status WebpDecoder::decode(const Span& span, const Placement& placement, RowBuff
   if (!frame.whole()) return Status::kUnsupported;
   const WebPData& data = frame.get().fragment;
   WebPDecoderConfig config;
+  // Pillow asks this of the whole file too, which finds headers that the demuxer lets pass.
+  WebPBitstreamFeatures features;
+  if (WebPGetFeatures(span.data, span.nbytes, &features) != VP8_STATUS_OK) return Status::kUnsupported;
   if (!WebPInitDecoderConfig(&config) ||
       WebPGetFeatures(data.bytes, data.size, &config.input) != VP8_STATUS_OK) {
     return Status::kUnsupported;

@@ -39,7 +39,7 @@ from .tensor import (
     record,
     record_in_place,
 )
-from .thread_state import Cause, cause, materialised
+from .thread_state import OF_MODE, Cause, cause, materialised
 
 __all__ = ["Cause", "deferring", "install", "materialised"]
 
@@ -284,6 +284,9 @@ def _to_tensor(name: str) -> Callable[[Function], Function]:
                 pic._first_load()
                 if pic._real is None:
                     return of_image(pic._opened, pic._operations, pic._size, pic._mode, name)
+            elif _waiting(pic) and pic._mode not in _BYTES:
+                with cause(f"{name}{OF_MODE}{pic._mode}"):
+                    pic.materialise().load()
             return original(pic)
 
         return to_tensor

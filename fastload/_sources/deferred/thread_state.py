@@ -27,7 +27,8 @@ class Cause:
     """What materialised deferred objects.
 
     Attributes:
-        function: what was called: "Image.getpixel", "Tensor.numpy" ...
+        function: what was called: "Image.getpixel", "Tensor.numpy" ...; or what became a tensor
+            that only Pillow can make: "to_image" + OF_MODE + "I;16".
         file: the user's file that called it: the first one outside of fastload and the libraries.
         line: the line in it.
         count: how many objects.
@@ -69,6 +70,9 @@ asked: the image of which ``single.py`` made something last.
 kept: the last image that ``single.py`` decoded as a whole, and its pixels.
 cache: of the images that ``single.py`` decodes, with its hits and misses.
 """
+
+OF_MODE = " of mode "
+"""In the name of a cause: no code of the user asked, but the image has no bytes as channels."""
 
 MOST_CAUSES = 1000  # a loader that never asks must not collect without end
 

@@ -31,7 +31,7 @@ KINDS = get_args(JointKind)
 _CHUNK = 4
 
 # Pillow's mode of a mask -> dtype, as in torchvision's pil_to_tensor.
-_DTYPES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I": np.int32}
+_DTYPES = {"1": np.bool_, "L": np.uint8, "P": np.uint8, "I": np.int32, "F": np.float32}
 
 
 @dataclasses.dataclass(frozen=True)
