@@ -271,7 +271,7 @@ class FastLoader(DataLoader[Sample]):
         decode_device: DecodeDevice = "cpu",
         defer: bool | None = None,
     ) -> None:
-        check_workers(num_workers)
+        check_workers(num_workers, prefetch_factor, persistent_workers)
         check_augmentation(seed, transform, target_transform)
         config = LoaderConfig(
             dataset=dataset,
