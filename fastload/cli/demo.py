@@ -176,9 +176,9 @@ def _loaders(
     workers: _Setting = {"num_workers": best["num_workers"]}
     given: _Setting = {**workers, **shared, "persistent_workers": True}
     own_torch = functools.partial(DataLoader, own, **given)
-    yield "own Dataset", "torch DataLoader, own Dataset", workers, own_torch
+    yield "own Dataset", "torch DataLoader, own", workers, own_torch
     own_ours = functools.partial(FastLoader, own, **given)
-    yield "own Dataset", "FastLoader, own Dataset", workers, own_ours
+    yield "own Dataset", "FastLoader, own", workers, own_ours
 
 
 def _best(make: Callable[[_Setting], _Loader]) -> _Setting:
@@ -272,8 +272,9 @@ def _table(rows: list[_Row]) -> None:
             f"{row['loss_first']:.2f} to {row['loss_last']:.2f}",
         )
     table.caption = (
-        "ratio: to DataLoader on the same data; waiting: share of the time without a batch; "
-        "start: to the first batch; loss: first and last quarter"
+        "own: a Dataset of one's own, which opens files; ratio: to DataLoader on the same data; "
+        "waiting: share of the time without a batch; start: to the first batch; loss: first and "
+        "last quarter"
     )
     Console().print(table)
 

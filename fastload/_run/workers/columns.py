@@ -113,20 +113,24 @@ class Columns:
         try:
             return torchs.collate(samples, collate_fn_map=self._table)
         except TypeError as error:
-            if not is_pillow(samples[0]):
-                raise
-            raise TypeError(f"{error}{type_next('transform=T.ToTensor()')}") from error
+            if is_pillow(samples[0]):
+                _advise(error, "transform=T.ToTensor()")
+            raise
 
     def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
         try:
             stacked: torch.Tensor = self._stack(samples, collate_fn_map=self._table)
         except RuntimeError as error:
-            if len({sample.shape for sample in samples}) == 1:
-                raise
-            raise RuntimeError(
-                f"{error}: images of several sizes make no batch{type_next(FIXED_SIZE)}"
-            ) from error
+            if len({sample.shape for sample in samples}) > 1:
+                _advise(error, FIXED_SIZE)
+            raise
         return stacked
+
+
+def _advise(error: Exception, line: str) -> None:
+    """Note the line to type next below torch's own message, which stays as it is."""
+    if sys.version_info >= (3, 11):
+        error.add_note(type_next(line).strip())
 
 
 def is_pillow(sample: object) -> bool:
