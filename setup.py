@@ -318,8 +318,16 @@ setup(
             "webdataset",
             "zarr>=3; python_version >= '3.11'",
         ],
-        # What tests/trainers needs, with --long.
-        "trainers": ["lightning", "accelerate", "transformers", "torchdata", "timm"],
+        # What tests/trainers and the examples need, with --long.
+        "trainers": [
+            "lightning",
+            "accelerate",
+            "transformers",
+            "torchdata",
+            "timm",
+            "nbclient",
+            "ipykernel",
+        ],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0", "import-linter>=2.7"],
         # What `make wheel` needs.

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 import csv
 import importlib.util
+import json
 import pickle
 import re
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ NETWORK = ["--model", "shufflenet_v2_x0_5"]  # torchvision's smallest
 
 
 def run(script: str, *words: object, folder: Path) -> str:
-    """What a script prints, in ``folder``; its warnings are errors."""
+    """What a script prints when it is run in ``folder``."""
     path = ROOT / "examples" / script
     done = warm.run([path, *map(str, words)], cwd=folder, finalize=False)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr[-4000:]}"
@@ -62,11 +64,11 @@ def test_every_example_is_run_here() -> None:
 def test_imagenet_stops_resumes_in_the_epoch_and_reports_accuracy(imgs: Path) -> None:
     folder = imgs.parent
     pack(imgs, folder / "train.lmdb", encode="dct")
-    given = ["train.lmdb", "imgs", *NETWORK, "--epochs", 2, *SMALL]
+    given = ["train.lmdb", "imgs", *NETWORK, "--epochs", 1, *SMALL]
     assert run("imagenet.py", *given, "--steps", 3, folder=folder) == ""
     printed = run("imagenet.py", *given, folder=folder)
     assert printed.startswith("resumed after step 3\nepoch 0: loss ")
-    assert len(re.findall(r"epoch \d: loss \d+\.\d+, accuracy \d+\.\d%", printed)) == 2
+    assert len(re.findall(r"epoch \d: loss \d+\.\d+, accuracy \d+\.\d%", printed)) == 1
 
 
 @pytest.mark.long
@@ -156,3 +158,39 @@ def test_hugging_faces_trainer_takes_every_step(imgs: Path) -> None:
     installed("transformers")
     given = [imgs, "--epochs", 1, "--layers", 1, *SMALL]
     assert "4 steps, loss " in run("hf_trainer.py", *given, folder=imgs.parent)
+
+
+def notebook() -> dict[str, Any]:
+    """examples/fastload.ipynb as it is kept."""
+    text = (ROOT / "examples" / "fastload.ipynb").read_text(encoding="utf-8")
+    return cast(dict[str, Any], json.loads(text))
+
+
+def test_the_notebook_is_kept_without_outputs() -> None:
+    cells = [cell for cell in notebook()["cells"] if cell["cell_type"] == "code"]
+    assert len(cells) > 5
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells)
+    for cell in cells:
+        ast.parse("".join(cell["source"]))
+
+
+@pytest.mark.long
+def test_the_notebook_runs_and_shows_tables_pictures_and_the_timeline(imgs: Path) -> None:
+    installed("nbclient")
+    installed("ipykernel")
+    import nbclient
+    import nbformat
+
+    made = nbformat.from_dict(notebook())
+    resources = {"metadata": {"path": str(imgs.parent)}}
+    nbclient.NotebookClient(made, timeout=300, resources=resources).execute()
+    kinds = [
+        kind
+        for cell in made.cells
+        if cell.cell_type == "code"
+        for output in cell.outputs
+        for kind in output.get("data", ())
+    ]
+    assert kinds.count("text/html") == 2  # the loader and its figures
+    assert kinds.count("image/png") == 3  # the grid, the timeline, the stages
+    assert (imgs.parent / "run.json").exists()

@@ -220,7 +220,9 @@ from fastload import FastLoader
 """
 
 
-@pytest.mark.parametrize("guard", ["if True:", 'if __name__ == "__main__":'])
+@pytest.mark.parametrize(
+    "guard", ["if True:", pytest.param('if __name__ == "__main__":', marks=pytest.mark.long)]
+)
 def test_a_script_that_workers_run_again_is_told_to_guard_its_loop(
     tmp_path: Path, guard: str
 ) -> None:
