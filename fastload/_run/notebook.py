@@ -71,7 +71,7 @@ def as_figures(stats: Stats) -> Stats:
 def loader_html(title: str, explanation: str, stats: Stats) -> str:
     """A loader: its title, what ``explain()`` says, and, once it has run, ``stats()``."""
     parts = [f"<b>{escape(title)}</b>", Explanation(explanation)._repr_html_()]
-    if stats["images"]:
+    if stats["images"] or stats["errors"]:
         parts.append(Figures(stats)._repr_html_())
     return "\n".join(parts)
 
