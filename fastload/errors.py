@@ -13,7 +13,8 @@
     └── InternalError                              a bug in fastload: please report it
 
 A message says where the error is (file, record, byte offset; or the argument), what was expected
-and what was found, and at the end what to do.
+and what was found, and at the end what to do. The last line of those that everybody meets in the
+first hour is one line to type (``type_next``).
 """
 
 from __future__ import annotations
@@ -32,6 +33,15 @@ class UsageError(FastloadError, ValueError):
 
 class MissingDependencyError(FastloadError, ImportError):
     """An optional package or the native core is missing; the message says how to install it."""
+
+
+def type_next(line: str) -> str:
+    """The last line of a message that a beginner may meet: what to type next, ready to copy."""
+    return f"\ntype next: {line}"
+
+
+FIXED_SIZE = "transform=T.Compose([T.RandomResizedCrop(224), T.ToTensor()])"
+"""The line that makes all images one size."""
 
 
 def install(extra: str) -> str:

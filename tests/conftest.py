@@ -114,7 +114,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """List what was skipped and why, one line for each reason."""
+    """Say whose pixels were compared, and list what was skipped and why, a line for each reason."""
+    terminalreporter.write_line(f"pixels: {compared()}")
     skipped = terminalreporter.stats.get("skipped", [])
     if not skipped:
         return
@@ -127,6 +128,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         shown = ", ".join(name.removeprefix("tests/") for name in sorted(names)[:3])
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         terminalreporter.write_line(f"{len(names):4} x {reason}: {shown}{more}")
+
+
+def compared() -> str:
+    """The decoders whose pixels the tests compare."""
+    import PIL
+    from PIL import features
+
+    from fastload import _native
+
+    jpeg = features.version("libjpeg_turbo")
+    return f"core ({_native.libraries()}), Pillow {PIL.__version__} (libjpeg-turbo {jpeg})"
 
 
 @pytest.fixture(scope="session")

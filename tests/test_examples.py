@@ -16,6 +16,7 @@ import os
 import pickle
 import re
 import shlex
+import shutil
 import sys
 import tarfile
 from collections.abc import Callable, Iterator
@@ -175,6 +176,13 @@ def annotated(path: Path, fields: dict[str, Any]) -> None:
             writer.append([Record(data=data, label=None, key=key, fields=fields, **size)])
 
 
+def tars(path: Path) -> None:
+    """Three shards as other tools write them: without a manifest."""
+    pack(path.with_name("imgs"), path)
+    for number in (1, 2):
+        shutil.copy(path, path.with_name(f"train-00000{number}.tar"))
+
+
 def photo(path: Path) -> None:
     synthetic.make_images(path.parent / "one", 1, classes=1)
     (found,) = (path.parent / "one").rglob("*.jpg")
@@ -192,6 +200,7 @@ DATA: dict[str, Callable[[Path], Any]] = {
     "a.jpg": photo,
     "imgs.lmdb": lambda path: pack(path.with_name("imgs"), path),
     "imgs.h5": lambda path: pack(path.with_name("imgs"), path),
+    "train-000000.tar": tars,
     "pixels.h5": lambda path: pack(path.with_name("imgs"), path, encode="raw", resize="crop:32"),
     "voc.lmdb": segmentation,
     "coco.lmdb": detection,
@@ -210,6 +219,7 @@ PACKING = [
     "mymodule.py",
 ]
 READ = {
+    "coming-from.md": ["imgs", "train-000000.tar"],
     "README.md": ["imgs", "train.py"],
     "formats.md": ["imgs", "imgs.lmdb", "imgs.h5", "pixels.h5"],
     "gpu.md": ["imgs", "imgs.lmdb"],

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from packaging.requirements import Requirement
 
 import fastload
 from fastload import _native, errors
@@ -167,6 +168,35 @@ def test_the_distribution_has_the_name_that_messages_tell_to_install() -> None:
     assert about["Keywords"] and about["License"] and about["Summary"]
     commands = importlib.metadata.entry_points(group="console_scripts", name="fastload")
     assert {command.value for command in commands} == {"fastload.cli:main"}
+
+
+def needs(extra: str = "") -> set[str]:
+    """The distributions that the package requires on Linux with Python 3.14, or that ``extra``
+    adds."""
+    machine = {"sys_platform": "linux", "python_version": "3.14", "platform_machine": "x86_64"}
+    lines = map(Requirement, importlib.metadata.requires("torch-fastload") or [])
+    chosen: dict[str, set[str]] = {"": set(), extra: set()}
+    for need in lines:
+        for given, names in chosen.items():
+            if need.marker is None or need.marker.evaluate({**machine, "extra": given}):
+                names.add(need.name)
+    return chosen[extra] - chosen[""] if extra else chosen[""]
+
+
+def test_all_is_every_extra_of_users_but_the_dali_of_the_older_cuda() -> None:
+    provided = importlib.metadata.metadata("torch-fastload").get_all("Provides-Extra") or []
+    of_users = set(provided) - {"all", "test", "trainers", "check", "wheel", "dali"}
+    assert of_users >= {"dali-cuda13", "datasets", "opencv", "plot", "remote", "zarr"}
+    assert needs("all") == set().union(*map(needs, of_users))
+
+
+def test_every_requirement_is_imported_by_the_package() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in ROOT.glob("fastload/**/*.py")]
+    texts += [path.read_text(encoding="utf-8") for path in ROOT.glob("converters/*.py")]
+    modules = {"pillow": "PIL", "google-crc32c": "google_crc32c"}
+    for name in needs():
+        imports = rf"^\s*(import|from) {modules.get(name, name)}\b|import_module\(\"{name}"
+        assert any(re.search(imports, text, re.MULTILINE) for text in texts), name
 
 
 def test_no_message_and_no_document_names_the_distribution_of_another_project() -> None:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import importlib
 import os
+import shlex
 import warnings
+from pathlib import Path
 from types import ModuleType
 
-from ..errors import MissingDependencyError
+from .._version import DISTRIBUTION
+from ..errors import MissingDependencyError, type_next
 
 PENDING = -1
 """Not processed: the job was cancelled first."""
@@ -33,6 +36,9 @@ CORRUPT = 6
 ENCODED = 0
 RAW = 1
 DCT = 2
+
+PACKAGES = "g++ python3-dev libjpeg-dev libdeflate-dev libwebp-dev"
+"""What the core is compiled with, as Debian and Ubuntu call it."""
 
 _module: ModuleType | None = None
 _reason = ""
@@ -57,6 +63,22 @@ def load() -> ModuleType | None:
     return _module
 
 
+def libraries() -> str | None:
+    """The libraries inside the core and the instruction set in use; None without the core.
+
+    Example:
+        >>> libraries()
+        'libjpeg-turbo 3.2.0, libdeflate 1.25, libwebp 1.6.0, avx512'
+    """
+    core = load()
+    if core is None:
+        return None
+    png, webp = core.png_version(), core.webp_version()
+    names = [f"libjpeg-turbo {core.jpeg_version()}"]
+    names += [f"libdeflate {png}"] * bool(png) + [f"libwebp {webp}"] * bool(webp)
+    return ", ".join([*names, core.simd()])
+
+
 def missing() -> MissingDependencyError:
     """The error for a function that needs the core."""
     return MissingDependencyError(f"the native core is needed, and {_absence()}")
@@ -79,10 +101,13 @@ def warn_missing() -> None:
 def _absence() -> str:
     """Why the core is missing, and what to do."""
     if os.environ.get("FASTLOAD_NO_NATIVE", "") not in ("", "0"):
-        return "FASTLOAD_NO_NATIVE hides it; unset that variable"
+        return f"FASTLOAD_NO_NATIVE hides it{type_next('unset FASTLOAD_NO_NATIVE')}"
+    root = Path(__file__).resolve().parents[2]
+    source = shlex.quote(str(root)) if (root / "setup.py").exists() else DISTRIBUTION
+    again = f"pip install --force-reinstall --no-deps --no-binary {DISTRIBUTION} {source}"
     return (
-        f"{_reason or 'it was not built'}; install a C++17 compiler, Python's headers and "
-        "libjpeg-turbo's (Debian, Ubuntu: apt install g++ python3-dev libjpeg-dev libdeflate-dev "
-        "libwebp-dev), then reinstall "
-        "fastload with FASTLOAD_REQUIRE_NATIVE=1 to see what fails"
+        f"{_reason or 'it was not built'}; it needs a C++17 compiler, Python's headers and "
+        "libjpeg-turbo's, and for PNG and WebP files libdeflate's and libwebp's (below: as Debian "
+        "and Ubuntu call them, as root); FASTLOAD_REQUIRE_NATIVE=1 shows what fails"
+        + type_next(f"apt install -y {PACKAGES} && FASTLOAD_REQUIRE_NATIVE=1 {again}")
     )

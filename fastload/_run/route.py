@@ -13,7 +13,7 @@ from .. import _native
 from .._engine.registry import chosen, is_engine, is_torch
 from .._sources.source import Source, check_one_size, resolve
 from .._sources.unreadable import Unreadable
-from ..errors import UsageError
+from ..errors import UsageError, type_next
 from .config import LoaderConfig
 from .row_order import check_rows
 from .stateful import is_stateful
@@ -127,7 +127,11 @@ def _eager(config: LoaderConfig) -> str:
 def _check_left_to_python(config: LoaderConfig, reason: str) -> None:
     """Raise UsageError for arguments that need an engine of fastload."""
     if is_engine(config.engine):
-        raise UsageError(f"engine={config.engine!r} cannot read this dataset: {reason}")
+        raise UsageError(
+            f"engine={config.engine!r} cannot read this dataset: {reason}; without that argument, "
+            "fastload runs the dataset's own code, and decodes its images in C++ if it can"
+            + type_next('engine="auto"')
+        )
     if config.dtype is not None or config.memory_format != torch.contiguous_format:
         raise UsageError(
             "dtype and memory_format need one of fastload's engines, and none can be used: "

@@ -189,16 +189,22 @@ def _version(ctx: click.Context, parameter: click.Parameter, value: bool) -> Non
     if core is None:
         click.echo("native core: not built; the slower Python engine is used")
     else:
-        png, webp = core.png_version(), core.webp_version()
-        names = [f"libjpeg-turbo {core.jpeg_version()}", core.simd()]
-        names[1:1] = [f"libdeflate {png}"] * bool(png) + [f"libwebp {webp}"] * bool(webp)
-        click.echo(f"native core: built ({', '.join(names)})")
-        for format, library, version in (("PNG", "libdeflate", png), ("WebP", "libwebp", webp)):
+        click.echo(f"native core: built ({_native.libraries()})")
+        for format, library, version in (
+            ("PNG", "libdeflate", core.png_version()),
+            ("WebP", "libwebp", core.webp_version()),
+        ):
             if version is None:
                 click.echo(
                     f"{format}: left to Pillow, which is slower; the core was built without "
                     f"{library} (Debian, Ubuntu: apt install {library}-dev, and reinstall fastload)"
                 )
+    import PIL
+    from PIL import features
+
+    # Whose pixels the core's are, whichever libjpeg-turbo each has inside.
+    jpeg = features.version("libjpeg_turbo")
+    click.echo(f"Pillow {PIL.__version__} (libjpeg{f'-turbo {jpeg}' if jpeg else ''})")
     ctx.exit()
 
 

@@ -7,13 +7,15 @@ format, and the library it needs, is imported when it is used.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ..errors import StoreError, StoreNotFoundError, UsageError
+from ..errors import StoreError, StoreNotFoundError, UsageError, type_next
 from ..hints import Compression
 from . import huggingface
 from ._local import local_path
+from ._nearby import nothing_at
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 from .registry import (
     Format,
@@ -86,10 +88,14 @@ def open_store(
         broken = broken_formats()
         if not os.path.exists(path):
             raise StoreNotFoundError(
-                f"expected a store or a folder of images, found nothing{_noted(broken)}", path=path
+                f"expected a store or a folder of images, found nothing{_noted(broken)}"
+                f"{nothing_at(path)}",
+                path=path,
             ) from next(iter(broken), None)
         raise StoreError(
-            f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}",
+            f"expected a folder or a file ending in {', '.join(known_suffixes())}{_noted(broken)}; "
+            "a list of images has to be packed first"
+            f"{type_next(f'fastload pack {shlex.quote(path)} imgs.lmdb')}",
             path=path,
         ) from next(iter(broken), None)
     if not found.folders and os.path.isdir(path):

@@ -11,6 +11,7 @@ import re
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
+from ._nearby import nothing_at
 
 _BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
 _NUMBERED = re.compile(r"-(\d+)-of-(\d+)(\.[^.]*)$")
@@ -130,7 +131,7 @@ def data_files(path: str) -> list[str]:
         return found
     if missing:
         raise StoreNotFoundError("a file of the set is missing", path=missing[0])
-    hint = "check the path"
+    hint = ""
     stem, suffix = os.path.splitext(path)
     shard = f"{stem}-000000{suffix}"  # the names of tar shards do not say how many there are
     if os.path.isdir(path + ".partial"):
@@ -141,7 +142,9 @@ def data_files(path: str) -> list[str]:
             f"expected {path + '.fastload'!r}, the manifest of {os.path.basename(shard)!r} and the "
             f"others: put it back, or open the files as {pattern!r} to read what they alone hold"
         )
-    raise StoreNotFoundError(f"expected a store, found nothing: {hint}", path=path)
+    raise StoreNotFoundError(
+        f"expected a store, found nothing{f': {hint}' if hint else nothing_at(path)}", path=path
+    )
 
 
 def _expand(path: str) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 
 from ..errors import StoreError, StoreNotFoundError, UsageError
+from ._nearby import empty_folders, nothing_at, without_images
 from ._probe import UNKNOWN, probe_by_core, size_by_pillow
 from .base import Spans, Store
 from .registry import Format, format_of
@@ -82,7 +83,9 @@ class FolderStore(Store):
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.path = os.path.abspath(os.path.expanduser(os.fspath(root)))
         if not os.path.isdir(self.path):
-            raise StoreNotFoundError("expected a folder of images, found none", path=self.path)
+            raise StoreNotFoundError(
+                f"expected a folder of images, found none{nothing_at(self.path)}", path=self.path
+            )
         names = sorted(
             entry.name
             for entry in os.scandir(self.path)
@@ -104,7 +107,7 @@ class FolderStore(Store):
             if not loose:
                 raise StoreNotFoundError(
                     "expected class folders, or images with a name that ends in "
-                    f"{', '.join(IMAGE_SUFFIXES)}; found neither",
+                    f"{', '.join(IMAGE_SUFFIXES)}; found neither{without_images(self.path)}",
                     path=self.path,
                 )
             prefix = os.fsencode(os.path.join(self.path, ""))
@@ -126,7 +129,8 @@ class FolderStore(Store):
         if empty:
             raise StoreNotFoundError(
                 f"expected images in every class folder, found none in {', '.join(empty[:20])}"
-                f"{' ...' if len(empty) > 20 else ''}: delete these folders or fill them",
+                f"{' ...' if len(empty) > 20 else ''}: delete these folders or fill them"
+                f"{empty_folders(self.path, empty)}",
                 path=self.path,
             )
         self._set(paths, np.repeat(np.arange(len(names)), counts), names)

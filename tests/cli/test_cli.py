@@ -13,10 +13,13 @@ import time
 from pathlib import Path
 
 import numpy as np
+import PIL
+import PIL.features
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from fastload import _native
 from fastload._version import __version__
 from fastload.cli import COMMANDS, main
 from fastload.converters import pack
@@ -87,7 +90,16 @@ def test_version_says_whether_the_core_is_there(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.native
 def test_version_names_libjpeg_and_instruction_set() -> None:
-    assert "native core: built (libjpeg-turbo" in run("--version").stdout
+    core = _native.load()
+    shown = run("--version").stdout
+    assert f"native core: built (libjpeg-turbo {core.jpeg_version()}, " in shown
+    assert f"libwebp {core.webp_version()}, {core.simd()})" in shown
+
+
+def test_version_names_the_pillow_whose_pixels_the_core_equals() -> None:
+    jpeg = PIL.features.version("libjpeg_turbo")
+    expected = f"Pillow {PIL.__version__} (libjpeg-turbo {jpeg})" if jpeg else "Pillow"
+    assert expected in run("--version").stdout.splitlines()[-1]
 
 
 def test_pack_then_info(images: Path, tmp_path: Path) -> None:

@@ -10,11 +10,19 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
+from fastload import _native
 from fastload._tools.synthetic import make_images
 from fastload.cli import main
 
 pytest.importorskip("torchvision")
 NAMES = ["torch DataLoader", "FastLoader, folder", "FastLoader, LMDB"]
+NAMES += ["FastLoader, LMDB, DCT"] * (_native.load() is not None)
+NAMES += ["torch DataLoader, own", "FastLoader, own"]
+LAST = """
+  from fastload import FastLoader
+  loader = FastLoader("imgs.lmdb", 256, shuffle=True, transform=train_tf)
+  loader = FastLoader(dataset, 256, shuffle=True, num_workers=2)  # or your own Dataset, as it is
+"""
 
 
 def demo(*arguments: object) -> Result:
@@ -31,7 +39,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_demo_makes_pictures_trains_three_times_and_cleans_up(
+def test_demo_makes_pictures_trains_from_each_loader_and_cleans_up(
     tmp_path: Path, scratch: Path, no_leaks: None
 ) -> None:
     done = demo("--count", 160, "--json", tmp_path / "demo.json")
@@ -42,7 +50,13 @@ def test_demo_makes_pictures_trains_three_times_and_cleans_up(
         assert heading in done.output
     rows = json.loads((tmp_path / "demo.json").read_text())
     assert [row["loader"] for row in rows] == NAMES
-    assert rows[0]["ratio"] == 1.0
+    torchs = [row for row in rows if row["loader"].startswith("torch")]
+    assert [row["ratio"] for row in torchs] == [1.0, 1.0]
+    own = {row["loader"]: row["images_per_s"] for row in rows if row["data"] == "own Dataset"}
+    ratio = own["FastLoader, own"] / own["torch DataLoader, own"]
+    assert rows[-1]["ratio"] == pytest.approx(ratio, abs=0.02)  # not to the other Dataset's
+    assert done.output.endswith(LAST)
+    assert "…" not in done.output  # the table fits 80 columns
     for row in rows:
         assert row["images"] == 480  # several epochs if there are few images
         assert row["loss_last"] < row["loss_first"]
@@ -59,7 +73,8 @@ def test_demo_takes_a_folder_and_leaves_it_as_it_was(tmp_path: Path, scratch: Pa
     done = demo("--images", images, "--json", tmp_path / "demo.json")
     assert done.exit_code == 0, done.output
     assert "left out class1_broken.jpg" in done.output
-    assert len(json.loads((tmp_path / "demo.json").read_text())) == 3
+    assert len(json.loads((tmp_path / "demo.json").read_text())) == len(NAMES)
+    assert f"(fastload pack {images} imgs.lmdb --encode dct)" in done.output
     assert {path: path.stat().st_mtime_ns for path in images.rglob("*")} == before
     assert not list(scratch.iterdir())
 

@@ -1,9 +1,14 @@
-"""Blocks of DCT records with each instruction set that this machine has or can emulate."""
+"""Blocks of DCT records with each instruction set that this machine has or can emulate.
+
+And the whole core, compiled for another processor.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -50,3 +55,31 @@ def test_all_instruction_sets_pack_and_expand_alike(
     found = subprocess.run([*run, "60000"], capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stdout + found.stderr
     assert f"the same in: {expected}" in found.stdout
+
+
+@pytest.mark.long
+@pytest.mark.native
+def test_every_source_compiles_for_arm_without_a_warning(tmp_path: Path) -> None:
+    import pybind11
+
+    compiler = shutil.which("aarch64-linux-gnu-g++")
+    if compiler is None:
+        pytest.skip("no aarch64-linux-gnu-g++ here (CONTRIBUTING.md, Other processors)")
+    include = headers(tmp_path / "include")
+    for name in ("libdeflate.h", "webp"):
+        (include / name).symlink_to(Path("/usr/include") / name)
+    python = sysconfig.get_paths()["include"]  # its headers are those of every 64-bit Linux
+    folders = [NATIVE, include, python, pybind11.get_include()]
+    flags = ["-std=c++17", "-O2", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror"]
+    flags += ["-DFASTLOAD_LIBDEFLATE", "-DFASTLOAD_LIBWEBP", *(f"-I{path}" for path in folders)]
+    sources = sorted(NATIVE.rglob("*.cpp"))
+    assert len(sources) > 50
+
+    def said(numbered: tuple[int, Path]) -> str:
+        number, source = numbered
+        command = [compiler, *flags, "-c", str(source), "-o", str(tmp_path / f"{number}.o")]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+        return done.stderr if done.returncode else ""
+
+    with ThreadPoolExecutor(2) as pool:
+        assert "".join(pool.map(said, enumerate(sources))) == ""

@@ -64,7 +64,11 @@ struct PoolState {
   void thread_main(int index) {
     char name[16];
     std::snprintf(name, sizeof name, "fastload-%d", index);
+#ifdef __APPLE__
+    pthread_setname_np(name);
+#else
     pthread_setname_np(pthread_self(), name);
+#endif
     std::unique_lock<std::mutex> lock(mutex);
     while (!stopping) {
       std::shared_ptr<Job> job = pick(index);

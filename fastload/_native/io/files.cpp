@@ -355,7 +355,12 @@ void Files::readahead_loose(const FileRange* begin, const FileRange* end) noexce
     if (!clip(size, begin->offset, begin->nbytes, &left)) continue;
     for (off_t at = static_cast<off_t>(begin->offset); left > 0;) {
       const size_t piece = std::min(kAdvice, left);
+#ifdef __APPLE__
+      radvisory advice{at, static_cast<int>(piece)};  // kAdvice fits an int
+      fcntl(fd, F_RDADVISE, &advice);
+#else
       posix_fadvise(fd, at, static_cast<off_t>(piece), POSIX_FADV_WILLNEED);
+#endif
       at += static_cast<off_t>(piece);
       left -= piece;
     }

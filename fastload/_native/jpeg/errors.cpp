@@ -7,8 +7,9 @@
 namespace fastload {
 namespace {
 
-// jerror.h is made to be included again with another JMESSAGE. The first two macros come from a header of
-// libjpeg that is not installed, for messages that are never shown.
+// jerror.h is made to be included again with another JMESSAGE. The first three macros come from a header of
+// libjpeg that is not installed, for messages that are never shown. (JCOPYRIGHT: since libjpeg-turbo 3.2.)
+#define JCOPYRIGHT ""
 #define JCOPYRIGHT_SHORT ""
 #define JVERSION ""
 #define JMESSAGE(code, string) string,
@@ -17,6 +18,7 @@ const char* const kMessages[] = {
     nullptr};
 #undef JVERSION
 #undef JCOPYRIGHT_SHORT
+#undef JCOPYRIGHT
 
 constexpr int kLastMessage = static_cast<int>(sizeof(kMessages) / sizeof(kMessages[0])) - 2;
 

@@ -9,6 +9,7 @@ same as torch's.
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from torch.utils.data._utils import collate as torchs
 from torch.utils.data._utils.collate import default_collate_fn_map
+
+from ...errors import FIXED_SIZE, type_next
 
 # If all samples of a column have one of these types, torch makes a tensor of this dtype.
 _NUMBERS: Mapping[type, torch.dtype] = {
@@ -90,7 +93,7 @@ class Columns:
     def _column(self, samples: Sequence[Any]) -> Any:
         kind = type(samples[0])
         if kind is torch.Tensor:
-            return self._stack(samples, collate_fn_map=self._table)
+            return self._stacked(samples)
         if kind is str or kind is bytes:
             return samples
         if kind in _NUMBERS and len(samples) >= _MANY:
@@ -107,7 +110,33 @@ class Columns:
         elif (kind is tuple or kind is list) and _same_length(samples):
             # a list of columns for both, as in torch
             return [self._column(column) for column in zip(*samples)]
-        return torchs.collate(samples, collate_fn_map=self._table)
+        try:
+            return torchs.collate(samples, collate_fn_map=self._table)
+        except TypeError as error:
+            if is_pillow(samples[0]):
+                _advise(error, "transform=T.ToTensor()")
+            raise
+
+    def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
+        try:
+            stacked: torch.Tensor = self._stack(samples, collate_fn_map=self._table)
+        except RuntimeError as error:
+            if len({sample.shape for sample in samples}) > 1:
+                _advise(error, FIXED_SIZE)
+            raise
+        return stacked
+
+
+def _advise(error: Exception, line: str) -> None:
+    """Note the line to type next below torch's own message, which stays as it is."""
+    if sys.version_info >= (3, 11):
+        error.add_note(type_next(line).strip())
+
+
+def is_pillow(sample: object) -> bool:
+    """Whether ``sample`` is an image of Pillow's, or one that is deferred."""
+    pillow = sys.modules.get("PIL.Image")
+    return pillow is not None and isinstance(sample, pillow.Image)
 
 
 def _numbers(samples: Sequence[Any], kind: type) -> torch.Tensor | None:

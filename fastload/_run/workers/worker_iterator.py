@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import errno
 import functools
+import multiprocessing
 import os
+import sys
 import threading
 import time
 import warnings
@@ -24,7 +26,7 @@ import torch
 
 from ..._base.torch_loader import DataLoader
 from ..._base.trace import Stamps
-from ...errors import UsageError
+from ...errors import UsageError, type_next
 from ..bad_samples.policy import BadSamples
 from ..bad_samples.refill import Refill
 from ..image_counts import ImageCounts
@@ -35,6 +37,8 @@ from .filled import Filled
 from .refilled import Refilled
 from .tasks import Outcome, OutcomeIterator, Task, TaskIterator, Tasks
 from .torch_iterator import TorchWorkersIterator, has_workers
+
+MAIN = 'if __name__ == "__main__":'
 
 
 class WorkerIterator(Iterator[Any]):
@@ -174,12 +178,18 @@ class WorkerIterator(Iterator[Any]):
             self._end()
             self._stamps.ended(begin)
             raise
-        except Exception:
+        except Exception as error:
             # As in torch, a batch that failed counts as consumed. A batch that was not received,
             # because its worker is late or has died, remains the next one.
             late = received is not None and received == self._received()
             if not (late or self._fetcher.iterable):
                 self._progress.batch()
+            if self._yielded == 0 and _runs_script_again(self._wrapped):
+                raise RuntimeError(
+                    f"{error}: this way of starting workers runs your script again in each of "
+                    "them, and it would start a loader there too. Put what should run once below "
+                    f"the next line, indented{type_next(MAIN)}"
+                ) from error
             raise
         return outcome
 
@@ -275,3 +285,20 @@ def _make(fetcher: Fetcher, lock: threading.Lock, pinned: bool, task: Task) -> O
     with lock:
         outcome = fetcher[task]
     return outcome.pin_memory() if pinned else outcome
+
+
+def _runs_script_again(iterator: object) -> bool:
+    """Whether workers of ``iterator`` import a script that has no part only for the main process.
+
+    They do where they are spawned (macOS, Windows) or come from a server (Python 3.14).
+    """
+    if not has_workers(iterator):
+        return False
+    # None where the process is of the default kind.
+    given: str | None = getattr(iterator._workers[0], "_start_method", None)
+    method = given or multiprocessing.get_start_method()
+    script = getattr(sys.modules["__main__"], "__file__", None)
+    if method == "fork" or script is None or not os.path.isfile(script):
+        return False
+    with open(script, "rb") as file:
+        return b"__name__" not in file.read()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...errors import DataError, UsageError
+from ...errors import FIXED_SIZE, DataError, UsageError, type_next
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -210,7 +210,7 @@ class Frame:
                     f"expected images of one size in a batch, got {int(w[at])}x{int(h[at])} here "
                     f"and {size[1]}x{size[0]} in record {int(self.indices[0])}; end the transforms "
                     "with a crop or a resize to a fixed (h, w), or use engine='workers' and a "
-                    "collate_fn for images of several sizes",
+                    f"collate_fn for images of several sizes{type_next(FIXED_SIZE)}",
                     record=int(self.indices[at]),
                 )
         box, resized, window, flip, _ = self.columns()

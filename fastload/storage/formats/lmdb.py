@@ -22,6 +22,7 @@ from .. import _columns
 from .._column_reader import ColumnReader
 from .._crc import crc32c
 from .._fields import Field, is_label_dtype, is_text
+from .._nearby import nothing_at
 from .._sums import Sums, demand, sums_of
 from .._writer import PartialWriter
 from ..base import Batch, Spans
@@ -82,10 +83,11 @@ def _pages(path: str) -> Pages:
         hint = (
             "its packing was not finished: run the same pack command again"
             if os.path.isdir(name + ".partial")
-            else "check the path"
+            else ""
         )
         raise StoreNotFoundError(
-            f"expected an LMDB store, found nothing: {hint}", path=path
+            f"expected an LMDB store, found nothing{f': {hint}' if hint else nothing_at(path)}",
+            path=path,
         ) from None
     except OSError as error:
         raise StoreError(f"the store cannot be read: {error.strerror}", path=path) from error

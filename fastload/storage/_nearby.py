@@ -1,0 +1,49 @@
+"""What to type next where a path leads to nothing, or to a folder without images."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import shlex
+
+from ..errors import type_next
+
+
+def nothing_at(path: str) -> str:
+    """The end of a message about ``path``, at which there is nothing.
+
+    It names what lies in the same folder and is called almost the same; else it shows the nearest
+    folder that exists.
+    """
+    parent, name = os.path.split(os.path.abspath(path))
+    above = parent
+    while not os.path.isdir(above):
+        above = os.path.dirname(above)
+    if above == parent:
+        near = difflib.get_close_matches(name, _names(parent), n=1)
+        if near:
+            found = os.path.join(parent, near[0])
+            return f": did you mean {found!r}?{type_next(f'fastload info {shlex.quote(found)}')}"
+    return f": check the path{type_next(f'ls {shlex.quote(above)}')}"
+
+
+def without_images(path: str) -> str:
+    """The end of a message about a folder that has no images where they should be."""
+    return type_next(f"find {shlex.quote(path)} | head -20")
+
+
+def empty_folders(root: str, names: list[str]) -> str:
+    """The end of a message about class folders of ``root`` that have no images."""
+    folders = [os.path.join(root, name) for name in names]
+    if any(_names(folder) for folder in folders):
+        return without_images(folders[0])
+    # rmdir removes nothing that holds anything
+    return type_next(f"rmdir {' '.join(map(shlex.quote, folders))}")
+
+
+def _names(folder: str) -> list[str]:
+    """What a folder holds; nothing if it cannot be read."""
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
