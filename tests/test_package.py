@@ -29,6 +29,7 @@ PUBLIC = {
     "FastloadError",
     "InternalError",
     "MissingDependencyError",
+    "Mix",
     "PackedDataset",
     "StoreError",
     "StoreNotFoundError",
