@@ -405,6 +405,13 @@ def test_a_bad_sample_is_refilled_from_the_end_with_the_random_numbers_of_its_pl
     got = [image for batch, _ in filled for image in batch]
     for place, end in zip(places, ends, strict=False):
         assert torch.equal(got[place], images[end])
+    first = loader(tmp_path / "imgs", on_error="refill", max_errors=3, num_workers=0)
+    iterator = iter(first)
+    for _ in range(places[0] // 4 + 1):
+        next(iterator)
+    resumed = loader(tmp_path / "imgs", on_error="refill", max_errors=3, num_workers=0)
+    resumed.load_state_dict(first.state_dict())
+    assert_same(list(resumed), filled[places[0] // 4 + 1 :])
 
 
 def test_explain_says_what_an_epoch_reads(stores):
