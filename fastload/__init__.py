@@ -27,6 +27,7 @@ from .errors import (
 if TYPE_CHECKING:
     from ._base.timeline import trace
     from ._loader import FastLoader
+    from ._sources.mix import Mix
     from ._sources.packed import PackedDataset
     from ._tools.replacement import install, patched, uninstall
     from ._tools.show import show
@@ -46,6 +47,7 @@ __all__ = [
     "FastloadError",
     "InternalError",
     "MissingDependencyError",
+    "Mix",
     "PackedDataset",
     "StoreError",
     "StoreNotFoundError",
@@ -73,6 +75,7 @@ __all__ = [
 # import torch to print its help.
 _LAZY = {
     "FastLoader": "fastload._loader",
+    "Mix": "fastload._sources.mix",
     "PackedDataset": "fastload._sources.packed",
     "open_store": "fastload.storage",
     "open_writer": "fastload.storage",

@@ -35,10 +35,11 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
-from ._run.order import of_loader
+from ._run.own_sampler import of_loader
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
+from ._sources.mix import Mix, MixDataset
 from ._sources.packed import open_dataset
 from .errors import UsageError
 from .hints import (
@@ -82,7 +83,7 @@ class FastLoader(DataLoader[Sample]):
 
     Args:
         dataset: any Dataset; the path of a packed store; or a list of such paths, which are read as
-            one store.
+            one store; or a Mix of several stores and datasets with weights.
         num_workers: The number of threads of the native engine (0: the calling thread makes each
             batch), or of worker processes where the dataset's own code runs. Images that only
             Pillow can decode are decoded in as many processes. Not given: native threads follow
@@ -226,7 +227,7 @@ class FastLoader(DataLoader[Sample]):
 
     def __init__(
         self,
-        dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+        dataset: Dataset[Sample] | str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Mix,
         batch_size: int | None = 1,
         shuffle: bool | None = None,
         sampler: Sampler[Any] | Iterable[Any] | None = None,
@@ -356,7 +357,7 @@ class FastLoader(DataLoader[Sample]):
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
         if self._own_order:
-            sampler, shuffle = of_loader(opened, shuffle, seed, shard=bool(shard))
+            sampler, shuffle = of_loader(opened, shuffle, seed, batch_size, shard=bool(shard))
         arguments: dict[str, Any] = {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -504,6 +505,8 @@ class FastLoader(DataLoader[Sample]):
         state = progress.state()
         if self._resources.choice is not None:
             state["decode"] = _decode_device.state_of(self._resources.choice)
+        if isinstance(self.dataset, MixDataset):
+            state["mix"] = self.dataset.mix.state_dict()
         return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -533,6 +536,8 @@ class FastLoader(DataLoader[Sample]):
             UsageError: this loader cannot resume ``state``; raised here or by the next ``iter``.
         """
         resume, config = _progress.read(state), self._config()
+        if isinstance(self.dataset, MixDataset):
+            self.dataset.mix.load_state_dict(_progress.mix_of(state))
         self._cursor.load(config, resume)
         accelerate.resume(self, resume.epoch)
         self._iterator = None  # its persistent workers are at another place in the data

@@ -45,6 +45,12 @@ OnError: TypeAlias = OnErrorName | Callable[[Any, Exception], Action]
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 """Boxes in pixels: two corners; a corner, width and height; the centre, width and height."""
 
+StoppingStrategy: TypeAlias = Literal["all_exhausted", "first_exhausted"]
+"""``epoch_size`` of a Mix: until all components were read once, or until the first one was."""
+
+Batching: TypeAlias = Literal["stratified", "random"]
+"""``batching`` of a Mix: each batch has its share of every component, or only the epoch does."""
+
 JointKind: TypeAlias = Literal["mask", BoxFormat, "points", "labels"]
 """The kind of a field that is transformed with its image: a value of ``joint``."""
 

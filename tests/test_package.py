@@ -30,6 +30,7 @@ PUBLIC = {
     "FastloadError",
     "InternalError",
     "MissingDependencyError",
+    "Mix",
     "PackedDataset",
     "StoreError",
     "StoreNotFoundError",

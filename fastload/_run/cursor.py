@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeGuard
 
 import torch
 
+from .._sources.mix import MixDataset
 from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from .config import LoaderConfig
@@ -66,8 +67,11 @@ class EpochCursor:
             current = known_sampler_epoch(config)
             if current is not None:
                 self.sampler_epoch = current
-        if config.seed is not None and isinstance(config.dataset, PackedDataset):
-            config.dataset.set_epoch(epoch)
+        if config.seed is not None:
+            parts = config.dataset.datasets if isinstance(config.dataset, MixDataset) else ()
+            for part in (config.dataset, *parts):
+                if isinstance(part, PackedDataset):
+                    part.set_epoch(epoch)
         self.next_epoch, self.chosen = epoch + 1, False
         return epoch
 
@@ -110,7 +114,7 @@ class EpochCursor:
         self.next_epoch, self.chosen = resume.epoch, False
         self.base_seed = resume.base_seed
         if isinstance(config.epoch_sampler, EpochSampler):
-            config.epoch_sampler.clear_choice()  # it was made before the state was loaded
+            config.epoch_sampler.resume(resume.epoch)
         # A trainer may iterate over the sampler before it sets the epoch.
         sampler = _sampler_with_epoch(config)
         if sampler is not None and resume.sampler_epoch is not None:
@@ -139,10 +143,11 @@ class EpochCursor:
         """The progress of an epoch of which nothing was consumed."""
         sampler = config.sampler
         # With a batch_sampler of the user's, batch_size is None and the sampler is never asked.
-        ours = type(sampler) in (SeededSampler, *SEQUENTIAL) and (
-            config.batch_sampler is None or config.batch_size is not None
-        )
-        total = len(sampler) if ours else None  # type: ignore[arg-type]
+        ours = isinstance(sampler, SeededSampler) or type(sampler) in SEQUENTIAL
+        total = None
+        if ours and (config.batch_sampler is None or config.batch_size is not None):
+            known = isinstance(sampler, EpochSampler)
+            total = sampler.length(epoch) if known else len(sampler)  # type: ignore[arg-type, union-attr]
         stateful = stateful_sampler(config)
         return Progress(
             epoch=epoch,

@@ -76,6 +76,7 @@ def stream(
         stamps=plan.stamps,
         progress=progress,
         left_out=left_out,
+        times=plan.times,
         on_error=plan.on_error,
         refill=plan.refill,
         bad=plan.bad,

@@ -89,6 +89,7 @@ class BatchIterator(Iterator[Any]):
         stamps: sums up times.
         progress: is updated.
         left_out: indices of this epoch before the first of ``order``, or None.
+        times: how often each sample of ``order`` came before, if that is known; else None.
         on_error, bad: what to do about samples that cannot be read, and where they are counted.
         refill: fills batches up, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
@@ -113,6 +114,7 @@ class BatchIterator(Iterator[Any]):
         stamps: Stamps,
         progress: Progress,
         left_out: np.ndarray | None,
+        times: np.ndarray | None = None,
         on_error: OnError,
         bad: BadSamples,
         refill: Refill | None = None,
@@ -144,6 +146,7 @@ class BatchIterator(Iterator[Any]):
             on_error=on_error,
             refill=refill,
             left_out=left_out,
+            times=times,
             rest=rest,
         )
         self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import RandomSampler
 
+from .._base.indices import repeats_within
 from .._base.trace import Stamps
 from ..errors import UsageError
 from ..hints import OnError
@@ -22,6 +23,7 @@ from .bad_samples.refill import Refill
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators, replicas, stateful_sampler
 from .image_counts import ImageCounts
+from .mix_sampler import MixSampler
 from .order import SEQUENTIAL, Batches
 from .progress import Progress
 from .route import EngineRoute, Route, TorchRoute
@@ -37,6 +39,7 @@ class EpochPlan:
         progress: counts the batches.
         known: the remaining index batches, if they are known in advance; else None, and the sampler
             is iterated.
+        times: how often each sample of ``known`` came before in the epoch; None: this is counted.
         skip: how many index batches of the sampler to skip.
         resumed: whether the epoch resumes a checkpoint.
         padding: how many of this rank's samples repeat others.
@@ -51,6 +54,7 @@ class EpochPlan:
     route: Route
     progress: Progress
     known: Batches | None
+    times: np.ndarray | None
     skip: int
     resumed: bool
     padding: int
@@ -127,7 +131,7 @@ def plan(
     progress = cursor.at_start(config, number, shard)
     progress.unordered = isinstance(route, TorchRoute)
     on_error = _effective_on_error(config, shard)
-    known, padding, skip = None, 0, 0
+    known, times, padding, skip = None, None, 0, 0
     if resume is not None:
         _check_same(resume, progress, iterable=config.iterable)
         _restore(config, progress, resume)
@@ -137,14 +141,21 @@ def plan(
         progress.first = 0 if resume is None else resume.first
         lazy = type(config.sampler) in SEQUENTIAL and not isinstance(route, EngineRoute)
         if resume is not None or shard is not None or on_error == "refill" or not lazy:
-            order = _shard.order(config.own_sampler)
+            order = _shard.order(config.own_sampler, progress.first)
             if on_error != "refill" and progress.refilled:
                 order = order[: -progress.refilled]
-            part, padding = (shard or Shard()).part(
-                order, progress.first, drop_last=config.drop_last
+            divide = functools.partial(
+                (shard or Shard()).part,
+                first=progress.first,
+                drop_last=config.drop_last,
+                block=getattr(config.sampler, "block", 1),
             )
+            part, padding = divide(order)
             known = Batches(part, config.batch_size or 1, config.drop_last)
             progress.length = len(part)
+            if isinstance(config.sampler, MixSampler):
+                # The same on any number of ranks, none of which could count what others repeat.
+                times, _ = divide(repeats_within(_records(route, order)))
     refill = None
     if on_error == "refill" and not config.iterable:
         assert config.batch_size is not None, "for single samples on_error is 'skip' by now"
@@ -153,11 +164,13 @@ def plan(
             drop_last=config.drop_last,
             limit=config.max_errors,
             spent=progress.refilled,
+            times=times,
         )
     return EpochPlan(
         route=route,
         progress=progress,
         known=known,
+        times=times,
         skip=skip,
         resumed=resume is not None,
         padding=padding,
@@ -192,7 +205,12 @@ def _may_repeat(config: LoaderConfig) -> bool:
         return False
     sampler = config.sampler
     once = type(sampler) is RandomSampler and not sampler.replacement
-    return not (config.own_order or once)
+    return isinstance(sampler, MixSampler) or not (config.own_order or once)
+
+
+def _records(route: Route, order: np.ndarray) -> np.ndarray:
+    """What ``order`` may repeat: records where an engine reads them, else indices."""
+    return route.source.lookup(order) if isinstance(route, EngineRoute) else order
 
 
 def _check_same(resume: Progress, now: Progress, *, iterable: bool) -> None:

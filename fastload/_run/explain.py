@@ -6,6 +6,7 @@ from .._base.shared_slabs import SharedRing
 from .._engine import huffman_index
 from .._engine.registry import chosen, is_torch
 from .._sources.deferred.thread_state import OF_MODE
+from .._sources.mix import MixDataset
 from .._sources.source import Source
 from .._transforms.views import Views
 from ..hints import Engine, Stats
@@ -15,6 +16,7 @@ from .config import LoaderConfig
 from .delivery import delivery
 from .image_counts import ImageCounts
 from .measurements import Measurements
+from .mix_sampler import MixSampler
 from .resources import Resources
 from .route import EngineRoute, TorchRoute, WorkersRoute, find
 from .workers.copy_on_write import REMEDY, object_memory
@@ -31,6 +33,8 @@ def explain(config: LoaderConfig, resources: Resources) -> str:
     else:
         lines = _workers(config, resources, route)
     lines += delivery.explain(config, route)
+    if isinstance(config.dataset, MixDataset):
+        lines.append(_mix(config))
     if config.shard and not config.own_order:
         lines.append("shard: has no effect, because the given sampler decides what is read")
     return "\n".join(lines)
@@ -77,6 +81,17 @@ def _engine(config: LoaderConfig, resources: Resources, source: Source) -> list[
     if source.store.indirect is not None:
         lines.append(f"slower: {source.store.indirect}")
     return lines
+
+
+def _mix(config: LoaderConfig) -> str:
+    """What an epoch reads of each component, in words."""
+    if not isinstance(config.sampler, MixSampler):
+        return "mix: weights have no effect, because the given sampler decides what is read"
+    mix, epoch = config.sampler.mix, config.sampler.next_epoch
+    parts = zip(mix.names, mix.counts(epoch), mix.shares(epoch))
+    return "mix: in the next epoch " + ", ".join(
+        f"{count} samples of {name} ({float(share):.1%})" for name, count, share in parts
+    )
 
 
 def _workers(

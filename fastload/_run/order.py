@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch.utils.data import (
     BatchSampler,
-    IterableDataset,
     RandomSampler,
     Sampler,
     SequentialSampler,
@@ -44,12 +43,19 @@ class EpochSampler(Sampler[int]):
 
     Args:
         data_source: anything with a length; the sampler gives each of its indices 0 .. len-1 once.
+
+    Attributes:
+        epoch: the epoch that began last, or that was set since.
+        block: ranks take so many indices in turn, where the order is divided among them.
     """
+
+    block = 1
 
     def __init__(self, data_source: Sized) -> None:
         self.data_source = data_source
         self.epoch = 0
         self._chosen = False
+        self._begun = False
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration, also of the dataset.
@@ -64,7 +70,7 @@ class EpochSampler(Sampler[int]):
     def begin(self, epoch: int) -> int:
         """Begin ``epoch``, or the epoch set since the last call; return its number."""
         self.epoch = self.upcoming(epoch)
-        self._chosen = False
+        self._chosen, self._begun = False, True
         return self.epoch
 
     def upcoming(self, epoch: int) -> int:
@@ -75,8 +81,22 @@ class EpochSampler(Sampler[int]):
         """Ignore the last call of ``set_epoch``."""
         self._chosen = False
 
-    def __len__(self) -> int:
+    def resume(self, epoch: int) -> None:
+        """Ignore the last call of ``set_epoch``, because ``epoch`` comes next."""
+        self.epoch, self._chosen, self._begun = epoch, False, False
+
+    def length(self, epoch: int) -> int:
+        """How many indices ``epoch`` has."""
         return len(self.data_source)
+
+    @property
+    def next_epoch(self) -> int:
+        """The epoch that begins next, as far as this sampler knows."""
+        return self.epoch + (self._begun and not self._chosen)
+
+    def __len__(self) -> int:
+        """The length of the next epoch."""
+        return self.length(self.next_epoch)
 
 
 class InOrder(EpochSampler, SequentialSampler):
@@ -99,29 +119,25 @@ class SeededSampler(EpochSampler):
         super().__init__(data_source)
         self.seed = seed
 
-    def permutation(self) -> np.ndarray:
-        """The order of this epoch: int64 (len,)."""
+    def permutation(self, first: int = 0) -> np.ndarray:
+        """The order of this epoch: int64 (len,).
+
+        ``first``: how many of these were consumed already; here it makes no difference.
+        """
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
         # machine. With seed + epoch instead, (seed 0, epoch 1) would equal (seed 1, epoch 0).
         draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
-        generator = torch.Generator()
-        generator.manual_seed(int(draw[0, 0] * 2**48))
-        return torch.randperm(len(self.data_source), generator=generator, device="cpu").numpy()
+        return random_order(len(self.data_source), int(draw[0, 0] * 2**48))
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.permutation().tolist())
 
 
-def of_loader(
-    dataset: Any, shuffle: bool | None, seed: int | None, *, shard: bool
-) -> tuple[EpochSampler | None, bool | None]:
-    """The ``sampler`` and ``shuffle`` to pass to torch for a loader that was given no sampler."""
-    if shuffle and (shard or seed is not None):
-        # All ranks need the same order: without a seed, that of seed 0, as in DistributedSampler.
-        return SeededSampler(dataset, seed or 0), None
-    if shuffle or seed is None or isinstance(dataset, IterableDataset):
-        return None, shuffle
-    return InOrder(dataset), None
+def random_order(n: int, seed: int) -> np.ndarray:
+    """0 .. n-1 in random order: int64 (n,), the same on every machine for the same ``seed``."""
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    return torch.randperm(n, generator=generator, device="cpu").numpy()
 
 
 SEQUENTIAL = (SequentialSampler, InOrder)
@@ -196,7 +212,7 @@ def index_batches(batch_sampler: Iterable[Any], *, whole: bool = False) -> Order
             order = np.arange(len(sampler.data_source), dtype=np.int64)
             known = Batches(order, size, drop_last)
             return Order(iter(known), known)
-        if type(sampler) is SeededSampler:
+        if isinstance(sampler, SeededSampler):
             known = Batches(sampler.permutation(), size, drop_last)
             return Order(iter(known), known)
         if type(sampler) is RandomSampler and not sampler.replacement:
@@ -254,13 +270,20 @@ class Repeats:
 
     Args:
         records: the number of records of the store.
+        known: how often each sample of the order came before, if that is known: int64, in the
+            order of the calls of ``count``. Else None.
     """
 
-    def __init__(self, records: int) -> None:
-        self._times = np.zeros(records, np.int32)
+    def __init__(self, records: int, known: np.ndarray | None = None) -> None:
+        self._times = np.zeros(records if known is None else 0, np.int32)
+        self._known = known
+        self._counted = 0
 
     def count(self, records: np.ndarray) -> np.ndarray:
         """How often each of the batch ``records`` was drawn before: int64 (n,)."""
+        if self._known is not None:
+            self._counted += len(records)
+            return self._known[self._counted - len(records) : self._counted]
         within = repeats_within(records)
         before: np.ndarray = self._times[records] + within
         # If a record occurs several times, the last assignment wins, and it has the full count.

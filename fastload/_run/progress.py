@@ -207,6 +207,17 @@ def read(state: Mapping[str, Any]) -> Progress:
     )
 
 
+def mix_of(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a Mix saved in ``state``. Raises UsageError if it was saved without one."""
+    if not state.get("mix"):
+        raise UsageError(
+            "load_state_dict: expected the state of a loader over a Mix, got one without: resume "
+            "with the same dataset"
+        )
+    saved: Mapping[str, Any] = state["mix"]
+    return saved
+
+
 def _encoded(generator: torch.Tensor) -> str:
     return base64.b64encode(generator.numpy().tobytes()).decode()
 

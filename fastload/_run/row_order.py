@@ -15,6 +15,7 @@ from torch.utils.data import (
 )
 
 from .._sources.unreadable import Unreadable
+from .mix_sampler import MixSampler
 from .order import InOrder, SeededSampler
 
 # Samplers that give only ints.
@@ -24,6 +25,7 @@ _OF_INTS = (
     WeightedRandomSampler,
     DistributedSampler,
     SeededSampler,
+    MixSampler,
     InOrder,
 )
 

@@ -3,7 +3,8 @@
 The arithmetic is that of torch's DistributedSampler. The order is made divisible by the number of
 ranks by repeating its beginning or, with ``drop_last``, by leaving out its end. Rank r gets every
 world_size-th index, starting at r. So the first k batches of all ranks together are the first part
-of the order, and a checkpoint can be resumed on another number of ranks.
+of the order, and a checkpoint can be resumed on another number of ranks. Where whole batches belong
+together, ranks take blocks of indices in turn, and single ones of the rest.
 
 With a DeviceMesh, the ranks are its positions. Processes that differ only in other dimensions, such
 as those of tensor parallelism, have one position and read the same samples.
@@ -43,20 +44,29 @@ class Shard:
     rank: int = 0
     world_size: int = 1
 
-    def part(self, order: np.ndarray, first: int, *, drop_last: bool) -> tuple[np.ndarray, int]:
+    def part(
+        self, order: np.ndarray, first: int, *, drop_last: bool, block: int = 1
+    ) -> tuple[np.ndarray, int]:
         """This rank's indices of ``order`` (int64) from position ``first`` on.
+
+        Args:
+            order: of all ranks.
+            first: where to start.
+            drop_last: leave out the end rather than repeat the beginning.
+            block: ranks take so many indices in turn.
 
         Returns:
             The indices, and how many of them are padding (repetitions of others).
         """
         left = order[first:]
         n, world = len(left), self.world_size
-        if drop_last:
-            return left[: n - n % world][self.rank :: world], 0
-        padding = -n % world if n else 0
+        padding = -n % world if n and not drop_last else 0
         if padding:
             left = np.concatenate([left, np.resize(order, padding)])
-        mine = np.arange(self.rank, len(left), world)
+        whole = len(left) - len(left) % (world * block)
+        places = np.arange(len(left) - len(left) % world)
+        blocks = places[:whole].reshape(-1, world, block)[:, self.rank].ravel()
+        mine = np.concatenate([blocks, places[whole:][self.rank :: world]])
         return left[mine], int(np.count_nonzero(mine >= n))
 
     def count(self, n: int, *, drop_last: bool) -> int:
@@ -121,10 +131,10 @@ def warn_if_every_rank_reads_all(dataset: object) -> None:
     )
 
 
-def order(sampler: SeededSampler | InOrder | SequentialSampler) -> np.ndarray:
-    """The order of the whole epoch, over all ranks: int64."""
+def order(sampler: SeededSampler | InOrder | SequentialSampler, first: int) -> np.ndarray:
+    """The order of the whole epoch, over all ranks: int64. ``first``: where it is resumed."""
     if isinstance(sampler, SeededSampler):
-        return sampler.permutation()
+        return sampler.permutation(first)
     return np.arange(len(sampler.data_source), dtype=np.int64)
 
 

@@ -31,6 +31,7 @@ from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
 from .in_python import PythonSamples
+from .mix import COMPONENT, Mix, MixDataset
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -373,8 +374,8 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     """The dataset of a loader: opened if it is a path, with the loader's transforms and fields.
 
     Args:
-        dataset: a dataset; a path; or a list of paths of stores. (A list of other things is a
-            dataset by itself, as it is for torch.)
+        dataset: a dataset; a path; a list of paths of stores; or a Mix. (A list of other things is
+            a dataset by itself, as it is for torch.)
         seed: for a PackedDataset made here.
         given: attributes of a PackedDataset (transform ...), None if not given. They are never
             applied to a dataset that has another value.
@@ -382,6 +383,8 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     Raises:
         UsageError: it is not a dataset of fastload, or it already has another value.
     """
+    if isinstance(dataset, (Mix, MixDataset)):
+        return _of_mix(dataset, seed, given)
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     given = {name: value for name, value in given.items() if value is not None}
@@ -413,6 +416,18 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
             )
     # A trainer that rebuilds the loader passes values that the dataset already has.
     return dataset.replaced(**missing) if missing else dataset
+
+
+def _of_mix(dataset: Mix | MixDataset, seed: int | None, given: dict[str, Any]) -> MixDataset:
+    """A mix, opened; or an opened one, with ``given`` applied again."""
+    fields, labelled = given.get("fields"), False
+    if fields is not None and fields != "all":
+        names = (fields,) if isinstance(fields, str) else tuple(fields)
+        labelled = COMPONENT in names
+        given = {**given, "fields": tuple(name for name in names if name != COMPONENT)}
+    return dataset.opened(
+        lambda component: open_dataset(component, seed=seed, **given), labelled=labelled
+    )
 
 
 def _of_table(dataset: Any, seed: int | None, given: dict[str, Any]) -> Any:

@@ -24,6 +24,7 @@ from ..errors import UsageError
 from ..storage.base import Store
 from ..storage.tensors import Rows
 from . import arrays, huggingface
+from .mix import COMPONENT, MixDataset
 from .packed import PackedDataset
 from .tensor_dataset import tensor_store
 from .unreadable import Unreadable
@@ -141,7 +142,7 @@ def resolve(dataset: object) -> Source:
         return _packed(dataset)
     if type(dataset) is Subset:
         return _subset(dataset)
-    if type(dataset) is ConcatDataset:
+    if type(dataset) is ConcatDataset or isinstance(dataset, MixDataset):
         return _concat(dataset)
     if _is_image_folder(dataset):
         return _image_folder(dataset)
@@ -200,38 +201,40 @@ def _subset(dataset: Subset[Any]) -> Source:
 
 
 def _concat(dataset: ConcatDataset[Any]) -> Source:
-    from ..storage.concat import ConcatStore
+    from ..storage.concat import ConcatStore, NumberedConcatStore
 
+    kind = "Mix" if isinstance(dataset, MixDataset) else "ConcatDataset"
     parts = [resolve(inner) for inner in dataset.datasets]
     first = parts[0]
     for part in parts[1:]:
         if not part.plan.same_as(first.plan):
-            raise Unreadable("the parts of the ConcatDataset have different transforms")
+            raise Unreadable(f"the parts of the {kind} have different transforms")
         if part.target_transform is not first.target_transform:
-            raise Unreadable("the parts of the ConcatDataset have different target_transforms")
+            raise Unreadable(f"the parts of the {kind} have different target_transforms")
         if (part.labels is None) != (first.labels is None):
-            raise Unreadable("only some parts of the ConcatDataset have labels")
+            raise Unreadable(f"only some parts of the {kind} have labels")
         if part.tensors != first.tensors:
-            raise Unreadable("only some parts of the ConcatDataset are TensorDatasets")
+            raise Unreadable(f"only some parts of the {kind} are TensorDatasets")
         if part.fields != first.fields:
-            raise Unreadable("the parts of the ConcatDataset give different fields")
+            raise Unreadable(f"the parts of the {kind} give different fields")
         for name in part.fields or ():
             if part.store.fields.get(name) != first.store.fields.get(name):
-                raise Unreadable(
-                    f"the field {name!r} differs between the parts of the ConcatDataset"
-                )
+                raise Unreadable(f"the field {name!r} differs between the parts of the {kind}")
         if part.store.names != first.store.names:
-            raise Unreadable(
-                "the parts of the ConcatDataset have different names for images or labels"
-            )
+            raise Unreadable(f"the parts of the {kind} have different names for images or labels")
         if part.draw != first.draw:
-            raise Unreadable("the parts of the ConcatDataset have different seeds or epochs")
+            raise Unreadable(f"the parts of the {kind} have different seeds or epochs")
     ends = np.cumsum([len(part) for part in parts])
     if dataset.cumulative_sizes != ends.tolist():
-        raise Unreadable("the parts of the ConcatDataset changed in length after it was made")
-    store = ConcatStore([part.store for part in parts])
+        raise Unreadable(f"the parts of the {kind} changed in length after it was made")
+    stores, fields = [part.store for part in parts], first.fields
+    if isinstance(dataset, MixDataset) and dataset.labelled:
+        store: ConcatStore = NumberedConcatStore(stores, COMPONENT)
+        fields = (*(fields or ()), COMPONENT)
+    else:
+        store = ConcatStore(stores)
     if first.tensors and not Rows.of(store).agree():
-        raise Unreadable("the TensorDatasets of the ConcatDataset differ in their tensors")
+        raise Unreadable(f"the TensorDatasets of the {kind} differ in their tensors")
     starts = np.cumsum([0] + [len(part.store) for part in parts[:-1]])
     records = [
         part.lookup(np.arange(len(part), dtype=np.int64)) + start
@@ -245,7 +248,7 @@ def _concat(dataset: ConcatDataset[Any]) -> Source:
         target_transform=first.target_transform,
         parts=tuple(store for part in parts for store in part.parts),
         draw=first.draw,
-        fields=first.fields,
+        fields=fields,
         tensors=first.tensors,
     )
 

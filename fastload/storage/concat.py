@@ -45,19 +45,9 @@ class ConcatStore(Store):
         """
         if not stores:
             raise UsageError("expected at least one store, got an empty list")
-        first = stores[0]
-        for store in stores[1:]:
-            for what, a, b in (
-                ("classes", list(first.classes), list(store.classes)),
-                ("type of labels", _label_type(first), _label_type(store)),
-                ("fields", dict(first.fields), dict(store.fields)),
-                ("names of image and label", first.names, store.names),
-            ):
-                if a != b:
-                    raise UsageError(
-                        f"expected stores with the same {what}, found {_shortly(a)} in "
-                        f"{first.path!r} and {_shortly(b)} in {store.path!r}"
-                    )
+        check_labels(stores)
+        _check_same(stores, "fields", lambda store: dict(store.fields))
+        _check_same(stores, "names of image and label", lambda store: store.names)
         return cls(stores)
 
     def __len__(self) -> int:
@@ -220,6 +210,53 @@ class ConcatStore(Store):
     def close(self) -> None:
         for store in self.stores:
             store.close()
+
+
+class NumberedConcatStore(ConcatStore):
+    """Several stores read as one, with a field that has the number of each record's store.
+
+    Args:
+        stores: as for ConcatStore.
+        name: of the field: int64, 0 for the records of the first store. No store has such a field.
+    """
+
+    def __init__(self, stores: Sequence[Store], name: str) -> None:
+        super().__init__(stores)
+        self._name = name
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return {**super().fields, self._name: Field(self._name, "array", np.dtype("<i8"))}
+
+    def column(self, name: str) -> np.ndarray:
+        if name != self._name:
+            return super().column(name)
+        return self._numbers(np.arange(len(self), dtype=np.int64))
+
+    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
+        if name != self._name:
+            return super().batch(name, indices)
+        return self._numbers(indices)
+
+    def _numbers(self, indices: np.ndarray) -> np.ndarray:
+        return np.searchsorted(self._ends, indices, side="right").astype(np.int64)
+
+
+def check_labels(stores: Sequence[Store]) -> None:
+    """Raise UsageError unless labels mean the same in all ``stores``."""
+    _check_same(stores, "classes", lambda store: list(store.classes))
+    _check_same(stores, "type of labels", _label_type)
+
+
+def _check_same(stores: Sequence[Store], what: str, of: Callable[[Store], object]) -> None:
+    """Raise UsageError, which names ``what``, unless ``of`` all stores is the same."""
+    for store in stores[1:]:
+        first, other = of(stores[0]), of(store)
+        if first != other:
+            raise UsageError(
+                f"expected stores with the same {what}, found {_shortly(first)} in "
+                f"{stores[0].path!r} and {_shortly(other)} in {store.path!r}"
+            )
 
 
 def _objects(values: Sequence[Any]) -> np.ndarray:

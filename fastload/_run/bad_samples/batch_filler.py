@@ -105,6 +105,7 @@ class Filler:
         on_error: see ``policy.py``.
         refill: fills batches up, with ``on_error="refill"``.
         left_out: indices of this epoch that came before its first batch, or None.
+        times: how often each sample of the order came before, if that is known; else None.
         rest: the whole plan, where the device stage applies what the engine leaves of it.
     """
 
@@ -118,6 +119,7 @@ class Filler:
         on_error: OnError,
         refill: Refill | None,
         left_out: np.ndarray | None,
+        times: np.ndarray | None = None,
         rest: Plan | None = None,
     ) -> None:
         self._engine = engine
@@ -129,7 +131,7 @@ class Filler:
         self._rest = rest
         self._number = 0  # of the batch that is finished next
         self._left_out = _NONE if left_out is None else left_out
-        self._repeats = Repeats(len(source.store)) if source.plan.random else None
+        self._repeats = Repeats(len(source.store), times) if source.plan.random else None
         if self._repeats is not None and left_out is not None:
             self._repeats.count(source.lookup(left_out))
 

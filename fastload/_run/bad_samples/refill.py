@@ -24,18 +24,28 @@ class Refill:
         drop_last: drop a last batch that is smaller.
         limit: ``max_errors``.
         spent: samples that were taken from the end before this iteration.
+        times: how often the sample at each position came before; None: this is counted.
 
     Attributes:
         order: returns the whole order, once its first batch has been drawn; the iterator sets it.
         spent: samples taken from the end so far.
     """
 
-    def __init__(self, size: int, *, drop_last: bool, limit: float, spent: int) -> None:
+    def __init__(
+        self,
+        size: int,
+        *,
+        drop_last: bool,
+        limit: float,
+        spent: int,
+        times: np.ndarray | None = None,
+    ) -> None:
         self.order: Callable[[], Sequence[Any] | np.ndarray] = tuple
         self.spent = spent
         self._size = size
         self._drop_last = drop_last
         self._limit = limit
+        self._times = times
 
     def own(self, number: int) -> list[int]:
         """Positions in the order that are left to batch ``number``."""
@@ -73,6 +83,8 @@ class Refill:
 
     def repeats(self, position: int) -> int:
         """How often the same index comes before ``position``."""
+        if self._times is not None:
+            return int(self._times[position])
         before, index = self.order()[:position], self.index(position)
         if isinstance(before, np.ndarray):
             return int(np.count_nonzero(before == index))

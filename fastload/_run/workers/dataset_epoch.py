@@ -67,7 +67,7 @@ def stream(
         outcomes = _outcome_loader(config, resources, plan)
     progress = plan.progress
     idle = progress.next_worker if plan.resumed else 0
-    outcomes.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle)
+    outcomes.tasks.begin(progress.epoch, plan.order(config), plan.skip, idle, plan.times)
     iterator = WorkerIterator(
         outcomes.loader,
         outcomes.tasks,

@@ -53,7 +53,7 @@ class LocalIterator(_SingleProcessDataLoaderIter):
         self._dataset_kind = _DatasetKind.Iterable if config.iterable else _DatasetKind.Map
         self._index_sampler = config.index_sampler
         self._fetcher = fetcher
-        self._repeats = IndexCounter() if plan.repeats else None
+        self._repeats = IndexCounter(plan.times) if plan.repeats else None
         self._progress = progress = plan.progress
         self._bad = plan.bad
         self._stamps = plan.stamps

@@ -152,16 +152,24 @@ class Tasks:
         self._decoder = decoder
         self._order: Callable[[], Iterable[Any]] = tuple
         self._epoch = self._skip = self._idle = 0
+        self._times: np.ndarray | None = None
         self.current: TaskIterator | None = None
 
     def begin(
-        self, epoch: int, order: Callable[[], Iterable[Any]], skip: int, idle: int = 0
+        self,
+        epoch: int,
+        order: Callable[[], Iterable[Any]],
+        skip: int,
+        idle: int = 0,
+        times: np.ndarray | None = None,
     ) -> None:
         """Prepare the next iteration: ``order()`` of ``epoch``, without its first ``skip`` items.
 
         The first ``idle`` workers get an idle task first, because it is another worker's turn.
+        ``times`` says how often each index came before, if that is known.
         """
         self._epoch, self._order, self._skip, self._idle = epoch, order, skip, idle
+        self._times = times
         self.current = None
 
     def __iter__(self) -> TaskIterator:
@@ -176,6 +184,7 @@ class Tasks:
             self._repeats,
             self._keep,
             self._decoder,
+            self._times,
         )
         return self.current
 
@@ -214,6 +223,7 @@ class TaskIterator(Iterator[Task]):
         repeats: bool,
         keep: bool,
         decoder: BatchDecoder | None = None,
+        times: np.ndarray | None = None,
     ) -> None:
         self._order = order
         self._epoch = epoch
@@ -221,7 +231,7 @@ class TaskIterator(Iterator[Task]):
         self._idle = idle
         self._ring = ring
         self._reserved: dict[int, np.ndarray] = {}  # slabs by task number
-        self._repeats = IndexCounter() if repeats else None
+        self._repeats = IndexCounter(times) if repeats else None
         self._stopped = False
         self._keep = keep
         self._inserted: collections.deque[Task] = collections.deque()
@@ -391,19 +401,32 @@ class TaskIterator(Iterator[Task]):
 
 
 class IndexCounter:
-    """Counts how often each index occurs in an epoch."""
+    """Counts how often each index occurs in an epoch.
 
-    def __init__(self) -> None:
+    Args:
+        known: how often each came before, if that is known, in the order of the calls of ``count``.
+    """
+
+    def __init__(self, known: np.ndarray | None = None) -> None:
         self._times: collections.Counter[Hashable] = collections.Counter()
+        self._known = None if known is None else iter(known.tolist())
 
     def count(self, indices: Any) -> list[int] | None:
         """Count ``indices`` (a list or one); how often each occurred before, None if none did."""
         before = []
-        for index in indices if isinstance(indices, list) else [indices]:
+        if self._known is not None:
+            before = list(itertools.islice(self._known, len(as_list(indices))))
+            return before if any(before) else None
+        for index in as_list(indices):
             key = index if isinstance(index, Hashable) else repr(index)
             before.append(self._times[key])
             self._times[key] += 1
         return before if any(before) else None
+
+
+def as_list(indices: Any) -> list[Any]:
+    """The indices of a task: a list, or one index where there are no batches."""
+    return indices if isinstance(indices, list) else [indices]
 
 
 def identity(outcome: Outcome) -> Outcome:

@@ -15,6 +15,7 @@ from torch.utils.data import Dataset, IterableDataset, RandomSampler, Sampler
 from ..._base.machine import cpu
 from ..._base.torch_loader import DataLoader
 from ..._loader import FastLoader
+from ..._run.order import SeededSampler
 from ..._run.point import Point
 from ..._run.tuned_file import ENDLESS
 from ..._sources.packed import PackedDataset
@@ -199,8 +200,7 @@ def _of_object(source: Any) -> Target:
             plain=source.dataset,
             options=options,
             batch_size=source.batch_size or getattr(source.batch_sampler, "batch_size", None),
-            shuffled=isinstance(sampler, RandomSampler)
-            or type(sampler).__name__ == "SeededSampler",
+            shuffled=isinstance(sampler, RandomSampler) or isinstance(sampler, SeededSampler),
         )
     if isinstance(source, Dataset) or hasattr(source, "__getitem__"):
         plain = _Decoded(source) if isinstance(source, PackedDataset) else source
