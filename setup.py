@@ -261,7 +261,9 @@ setup(
         "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
         "plot": ["matplotlib"],
         "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
-        "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
+        # obstore reads S3, GCS, Azure and https; fsspec the rest, with what it names for a protocol,
+        # and writes.
+        "remote": ["obstore>=0.7", "fsspec"],
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
         "test": [
             "pytest>=9",
@@ -274,6 +276,7 @@ setup(
             "accelerate",
             "datasets",
             "fsspec",
+            "obstore>=0.7",
             "s3fs",
             "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
             "moto",  # an S3 server, which needs the next two

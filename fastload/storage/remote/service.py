@@ -1,0 +1,94 @@
+"""The contract of what sends requests: sizes, listings and ranges of objects.
+
+Nothing of HTTP or of signing is ours: obstore speaks to object stores and to web servers, fsspec to
+everything else (``hf://``, ``ftp://`` ...).
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import MissingDependencyError, UsageError, install
+from .urls import RemoteUrl
+
+OBSTORE = ("s3", "s3a", "gs", "az", "adl", "abfs", "abfss", "azure", "http", "https")
+"""Schemes that obstore reads."""
+
+
+class Permanent(Exception):
+    """A request that would fail again: no permission, an option that is not known."""
+
+
+class Changed(Permanent):
+    """The object is not the one that was opened."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteObject:
+    """One object as it was when it was opened.
+
+    Attributes:
+        url: of the object.
+        nbytes: its size.
+        tag: differs between its versions: the ETag, or when it was last modified.
+    """
+
+    url: RemoteUrl
+    nbytes: int
+    tag: str
+
+
+class Service(abc.ABC):
+    """Requests to one bucket, server or file system. Methods are called in one event loop.
+
+    They raise FileNotFoundError for what is not there, ``Permanent`` for what need not be tried
+    again, and anything else for what may succeed later.
+    """
+
+    @abc.abstractmethod
+    async def look(self, url: RemoteUrl) -> RemoteObject:
+        """Size and tag of an object."""
+
+    @abc.abstractmethod
+    async def read(self, what: RemoteObject, start: int, stop: int) -> bytes | memoryview:
+        """Bytes from ``start`` up to ``stop``, as many as asked for.
+
+        Raises:
+            Changed: the object was replaced since ``look``.
+        """
+
+    @abc.abstractmethod
+    async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
+        """All objects whose URL continues ``url``; it ends in "/" for a folder."""
+
+
+def service_of(url: RemoteUrl, options: Mapping[str, Any]) -> Service:
+    """What sends requests for ``url``.
+
+    Raises:
+        MissingDependencyError: the package for its scheme is not installed.
+        UsageError: options or a URL that it refuses.
+    """
+    if url.scheme in OBSTORE:
+        if url.query:
+            raise UsageError(
+                f"{url.shown!r}: expected a URL without a query, because its parts and its sidecar "
+                "are read too; give the credentials in storage_options, or fetch the file first"
+            )
+        try:
+            from .obstore_service import ObstoreService
+        except ImportError as error:
+            raise MissingDependencyError(
+                f"{url.scheme}:// needs obstore: {install('remote')}"
+            ) from error
+        return ObstoreService(url, options)
+    try:
+        from .fsspec_service import FsspecService
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{url.scheme}:// needs fsspec: {install('remote')}"
+        ) from error
+    return FsspecService(url, options)
