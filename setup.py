@@ -261,8 +261,8 @@ setup(
         "dali-cuda13": ["nvidia-dali-cuda130", "nvidia-nvjpeg>=13.2"],
         "plot": ["matplotlib"],
         "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
-        # obstore reads S3, GCS, Azure and https; fsspec the rest, with what it names for a protocol,
-        # and writes.
+        # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol such as
+        # s3fs, reads the rest, and writes.
         "remote": ["obstore>=0.7", "fsspec"],
         "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
         "test": [
