@@ -22,7 +22,8 @@ from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
 from .options import RemoteOptions
-from .service import RemoteObject, Service, service_of
+from .service import RemoteObject, Service
+from .services import service_of
 from .urls import RemoteUrl
 
 _PROBED = 256  # records whose headers are read at a time
