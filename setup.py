@@ -231,7 +231,9 @@ EXTRAS = {
     "opencv": ["opencv-python-headless>=4.5.4"],
     "plot": ["matplotlib"],
     "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
-    "remote": ["fsspec"],  # and what fsspec names for a protocol, such as s3fs
+    # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol such as s3fs,
+    # reads the rest, and writes.
+    "remote": ["obstore>=0.7", "fsspec"],
     "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
 }
 # Where an extra can be installed, if not everywhere. [all] leaves it out elsewhere; asked for by
@@ -313,6 +315,7 @@ setup(
             "accelerate",
             "datasets",
             "fsspec",
+            "obstore>=0.7",
             "s3fs",
             "nvidia-dali-cuda130; platform_machine == 'x86_64'",  # its CPU back end
             "moto",  # an S3 server, which needs the next two

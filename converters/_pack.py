@@ -300,7 +300,7 @@ def _finished(job: _Job) -> PackedPart | None:
     if any(store.metadata.get(name) != value for name, value in job.settings.items()):
         store.close()
         return None
-    return _part(store, int(store.spans(np.arange(len(store))).nbytes.sum()), len(store))
+    return _part(store, int(store.places(np.arange(len(store))).nbytes.sum()), len(store))
 
 
 def _part(store: Store, nbytes: int, resumed: int) -> PackedPart:

@@ -35,12 +35,13 @@ from ._run.config import (
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
 from ._run.measurements import Measurements
+from ._run.order import windowed
 from ._run.own_sampler import of_loader
 from ._run.resources import Resources
 from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
 from ._sources.mix import Mix, MixDataset
-from ._sources.packed import open_dataset
+from ._sources.packed import has_url, is_remote, open_dataset
 from .errors import UsageError
 from .hints import (
     CacheKind,
@@ -83,7 +84,8 @@ class FastLoader(DataLoader[Sample]):
 
     Args:
         dataset: any Dataset; the path of a packed store; or a list of such paths, which are read as
-            one store; or a Mix of several stores and datasets with weights.
+            one store; the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md); or a
+            Mix of several stores and datasets with weights.
         num_workers: The number of threads of the native engine (0: the calling thread makes each
             batch), or of worker processes where the dataset's own code runs. Images that only
             Pillow can decode are decoded in as many processes. Not given: native threads follow
@@ -155,7 +157,17 @@ class FastLoader(DataLoader[Sample]):
             on this machine.
         cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
             memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
-            Records that do not fit are read from the store as before.
+            Records that do not fit are read from the store as before. For a URL: bytes of
+            ``cache_dir``, by default half of what is free there; 0 keeps nothing on a disk.
+        storage_options: For a URL: options of obstore or fsspec, such as ``{"region":
+            "eu-central-1"}``. Credentials come from the places where these libraries look for them,
+            unless they are given here (docs/remote.md).
+        cache_dir: For a URL: the folder, on a local disk, where what was fetched is kept for later
+            epochs, other processes and later runs. Default: ``fastload`` in the user's cache
+            folder.
+        shuffle_window: For a packed store, with ``shuffle=True`` and a ``seed``: shuffle in such a
+            way that blocks of 8 MB are read whole. The blocks come in random order, and records
+            are shuffled within windows of so many blocks. None: a full shuffle.
         device: Where to put batches, of any structure: "cuda", "cuda:1", an index, a
             ``torch.device``; "mps" and "xpu" too. None and "cpu" mean host memory. On CUDA, batches
             are copied on a side stream while the caller computes, and are complete when the
@@ -214,6 +226,7 @@ class FastLoader(DataLoader[Sample]):
     batch_transform: Callable[[Any], Any] | None
     decode_device: DecodeDevice
     defer: bool | None
+    shuffle_window: int | None
 
     # Defaults for subclasses that never call our __init__. torchdata's StatefulDataLoader is one if
     # it is defined while FastLoader replaces torch's DataLoader: it repeats what torch's __init__
@@ -266,6 +279,9 @@ class FastLoader(DataLoader[Sample]):
         trace: str | os.PathLike[str] | None = None,
         cache: CacheKind | None = None,
         cache_limit: int | str | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        shuffle_window: int | None = None,
         device: str | int | torch.device | None = None,
         prefetch_device: int = 2,
         batch_transform: Callable[[Any], Any] | None = None,
@@ -311,6 +327,7 @@ class FastLoader(DataLoader[Sample]):
             batch_transform=batch_transform,
             decode_device=decode_device,
             defer=defer,
+            shuffle_window=shuffle_window,
             own_order=sampler is None and batch_sampler is None,
         )
         opened = open_dataset(
@@ -320,6 +337,7 @@ class FastLoader(DataLoader[Sample]):
             target_transform=target_transform,
             fields=fields,
             joint=joint,
+            **_remote(dataset, storage_options, cache_dir, cache_limit),
         )
         if tuned is not None:
             from ._run.tuned_file import complete
@@ -330,7 +348,8 @@ class FastLoader(DataLoader[Sample]):
         )
         self._cursor = EpochCursor()
         self._resources = Resources(
-            Measurements(native=False), cache=Cache.of(config.cache, cache_limit, engine)
+            Measurements(native=False),
+            cache=Cache.of(config.cache, None if is_remote(opened) else cache_limit, engine),
         )
         _decode_device.check(config)
         found = route.find(config)
@@ -354,10 +373,14 @@ class FastLoader(DataLoader[Sample]):
         self.joint = joint
         self.trace = trace
         self.cache_limit = cache_limit
+        self.storage_options = storage_options
+        self.cache_dir = cache_dir
         self._timeline = None if trace is None else lasting(trace)
         self._own_order = config.own_order
         if self._own_order:
             sampler, shuffle = of_loader(opened, shuffle, seed, batch_size, shard=bool(shard))
+            if shuffle_window is not None:
+                sampler = windowed(opened, sampler, shuffle_window)
         arguments: dict[str, Any] = {
             "prefetch_factor": config.prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -611,6 +634,19 @@ class FastLoader(DataLoader[Sample]):
             yield batch
         elapsed = time.perf_counter() - begin
         self._resources.replayed = (steps - 1) * batch_length(batch) / max(elapsed, 1e-9)
+
+
+def _remote(
+    dataset: object,
+    storage_options: Mapping[str, Any] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_limit: int | str | None,
+) -> dict[str, Any]:
+    """The arguments of a store at a URL; ``cache_limit`` is another one elsewhere."""
+    remote: dict[str, Any] = {"storage_options": storage_options, "cache_dir": cache_dir}
+    if has_url(dataset):
+        remote["cache_limit"] = cache_limit
+    return remote
 
 
 def _weak(loader: FastLoader[Any]) -> Callable[[], Iterator[Any] | None]:

@@ -103,6 +103,25 @@ class MaterialisedStats(TypedDict):
     """Time that making them took, summed over processes."""
 
 
+class RemoteStats(TypedDict):
+    """What an epoch has fetched from elsewhere, in this process."""
+
+    nbytes: int
+    """Bytes received."""
+    requests: int
+    """Requests sent, repeated and hedged ones included."""
+    retries: int
+    """Requests that were repeated because one failed."""
+    hedged: int
+    """Requests that were sent a second time because the first one took unusually long."""
+    hit_nbytes: int
+    """Bytes that were in the cache when they were asked for."""
+    damaged: int
+    """Pieces of the cache, of 4 KiB, whose checksum did not match; they were fetched again."""
+    wait_s: float
+    """Seconds in which the producer of batches waited for bytes."""
+
+
 class Stats(TypedDict):
     """``FastLoader.stats()``: figures of the current epoch, or of the last one.
 
@@ -142,6 +161,8 @@ class Stats(TypedDict):
     """Images that were not in the cache; 0 without ``cache``."""
     cache_nbytes: int
     """Size of the cache's content."""
+    remote: RemoteStats | None
+    """What was fetched, if the dataset is at a URL; else None."""
     entry_points_nbytes: int
     """Size of the entry points kept to decode crops of JPEGs faster (docs/performance.md)."""
     images_opened: int

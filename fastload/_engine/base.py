@@ -206,9 +206,9 @@ class BatchEngine(abc.ABC):
 
     def where(self, record: int) -> Where:
         """Path, record and offset of a record in its store, for errors."""
-        spans = self.origin.spans(np.array([record], np.int64))
+        spans = self.origin.places(np.array([record], np.int64))
         return {
-            "path": self.origin.files[int(spans.file[0])],
+            "path": self.origin.shown(int(spans.file[0])),
             "record": record,
             "offset": int(spans.offset[0]) if self.origin.indirect is None else None,
         }

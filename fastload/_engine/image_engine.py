@@ -126,7 +126,10 @@ class BatchRequest:
             self,
             records=self.records[which],
             spans=Spans(
-                file=spans.file[which], offset=spans.offset[which], nbytes=spans.nbytes[which]
+                file=spans.file[which],
+                offset=spans.offset[which],
+                nbytes=spans.nbytes[which],
+                held=spans.held,
             ),
             kinds=self.kinds[which],
             sizes=self.sizes[which],

@@ -307,7 +307,7 @@ def _decode(data: bytes, kind: int, size: tuple[int, int], where: Where, scale: 
 
 def _where(store: Store, spans: Spans, i: int, record: int) -> Where:
     return {
-        "path": store.files[int(spans.file[i])],
+        "path": store.shown(int(spans.file[i])),
         "record": record,
         "offset": int(spans.offset[i]) if store.indirect is None else None,
     }

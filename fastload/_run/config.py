@@ -99,6 +99,7 @@ class LoaderConfig(TorchArguments):
     batch_transform: Callable[[Any], Any] | None = None
     decode_device: DecodeDevice = "cpu"
     defer: bool | None = None
+    shuffle_window: int | None = None
     # Not arguments of FastLoader:
     own_order: bool = True
     left_out: int = 0
@@ -122,6 +123,16 @@ class LoaderConfig(TorchArguments):
             raise UsageError(
                 f"snapshot_every_n_steps: expected an integer of at least 0 or None, got {every!r}"
             )
+        window = self.shuffle_window
+        if window is not None:
+            if not is_integer(window) or window < 1:
+                raise UsageError(f"shuffle_window: expected at least 1 block, got {window!r}")
+            if self.seed is None:
+                raise UsageError("shuffle_window: expected an int seed with it, got seed=None")
+            if not self.own_order:
+                raise UsageError(
+                    "shuffle_window: expected shuffle=True, got a sampler, which makes the order"
+                )
         policy.check(self.on_error, self.max_errors)
         if self.on_error == "refill" and self.batch_sampler is not None and self.batch_size is None:
             raise UsageError(

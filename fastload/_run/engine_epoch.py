@@ -27,7 +27,7 @@ from .cursor import EpochCursor
 from .delivery import delivery
 from .engine_stream import BatchIterator, default_prefetch
 from .epoch_plan import EpochPlan
-from .order import Order
+from .order import SEQUENTIAL, Order
 from .progress import Progress
 from .resources import EngineKey, Resources, slabs_held
 
@@ -82,6 +82,7 @@ def stream(
         bad=plan.bad,
         governor=governor,
         rest=delivery.device_plan(config, resources.choice, source),
+        blocks=config.shuffle_window is not None or isinstance(config.epoch_sampler, SEQUENTIAL),
     )
 
 

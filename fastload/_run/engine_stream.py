@@ -94,6 +94,7 @@ class BatchIterator(Iterator[Any]):
         refill: fills batches up, or None.
         governor: adjusts threads and batches ahead; None leaves them as they are.
         rest: the whole plan, where the device stage applies what the engine leaves of it.
+        blocks: the order keeps to whole blocks of the store.
     """
 
     _workers: tuple[()] = ()
@@ -120,6 +121,7 @@ class BatchIterator(Iterator[Any]):
         refill: Refill | None = None,
         governor: Governor | None = None,
         rest: Plan | None = None,
+        blocks: bool = False,
     ) -> None:
         self._order = order
         self._sized = sized
@@ -149,7 +151,7 @@ class BatchIterator(Iterator[Any]):
             times=times,
             rest=rest,
         )
-        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps)
+        self._pipeline = Pipeline(source, engine, known, filler, timeout_s, stamps, blocks=blocks)
         if prefetch:
             self._pipeline.start(self)
             self._keep_ahead()

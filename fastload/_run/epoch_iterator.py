@@ -17,6 +17,7 @@ import torch
 
 from .._base.timeline import Timeline
 from .._base.trace import Observed, Stamps
+from .._sources.source import remote_stores
 from . import engine_epoch, epoch_plan, route
 from .config import LoaderConfig
 from .cursor import EpochCursor, generators
@@ -172,6 +173,7 @@ def _stream(context: EpochContext) -> BatchStream:
         stamps=stamps,
         bad=plan.bad,
         images=plan.images,
+        remote=[(store, store.fetched() or {}) for store in remote_stores(config.dataset)],
         padding=plan.padding,
     )
     with plan.drawing():

@@ -205,6 +205,7 @@ def figures(engine: Engine, resources: Resources) -> Stats:
         "cache_hits": figures.cache_hits + measured.images.hits,
         "cache_misses": figures.cache_misses + measured.images.misses,
         "cache_nbytes": 0 if cache is None else cache.nbytes,
+        "remote": measured.fetched(),
         "entry_points_nbytes": 0
         if resources.engine is None
         else huffman_index.nbytes(resources.engine[0].parts),

@@ -7,6 +7,7 @@ user's code and is iterated as it is, on the thread of the training loop.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
@@ -22,8 +23,10 @@ from torch.utils.data import (
 
 from .._base import philox
 from .._base.indices import as_indices, repeats_within
+from .._sources.packed import PackedDataset
 from .._sources.source import nested
 from ..errors import UsageError
+from ..storage.base import BLOCK_NBYTES
 
 _NOTHING = np.empty(0, np.int64)
 
@@ -107,17 +110,44 @@ class InOrder(EpochSampler, SequentialSampler):
     """
 
 
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """A shuffle that reads whole blocks: they are permuted, and records within some of them.
+
+    Attributes:
+        block: int64 (n,), the block of each index.
+        size: how many blocks a window has.
+    """
+
+    block: np.ndarray
+    size: int
+
+    @property
+    def count(self) -> int:
+        """The number of blocks."""
+        return int(self.block.max(initial=-1)) + 1
+
+    def divided(self, order: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """``order``, sorted by window only; ``blocks`` is the order of the blocks."""
+        window = np.empty(len(blocks), np.int64)
+        window[blocks] = np.arange(len(blocks)) // self.size
+        found: np.ndarray = order[np.argsort(window[self.block[order]], kind="stable")]
+        return found
+
+
 class SeededSampler(EpochSampler):
     """A shuffle that is a pure function of (seed, epoch).
 
     Args:
         data_source: as for ``EpochSampler``.
         seed: any int.
+        windows: shuffle by blocks; None: anything may follow anything.
     """
 
-    def __init__(self, data_source: Sized, seed: int) -> None:
+    def __init__(self, data_source: Sized, seed: int, windows: Windows | None = None) -> None:
         super().__init__(data_source)
         self.seed = seed
+        self.windows = windows
 
     def permutation(self, first: int = 0) -> np.ndarray:
         """The order of this epoch: int64 (len,).
@@ -127,7 +157,14 @@ class SeededSampler(EpochSampler):
         # 48 random bits of Philox seed torch's generator, whose randperm is the same on every
         # machine. With seed + epoch instead, (seed 0, epoch 1) would equal (seed 1, epoch 0).
         draw = philox.uniform(self.seed, self.epoch, np.zeros(1, np.int64), _ORDER, 1)
-        return random_order(len(self.data_source), int(draw[0, 0] * 2**48))
+        count, seed = len(self.data_source), int(draw[0, 0] * 2**48)
+        if self.windows is None:
+            return random_order(count, seed)
+        generator = torch.Generator()
+        generator.manual_seed(seed)
+        order: np.ndarray = torch.randperm(count, generator=generator, device="cpu").numpy()
+        blocks = torch.randperm(self.windows.count, generator=generator, device="cpu").numpy()
+        return self.windows.divided(order, blocks)
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.permutation().tolist())
@@ -138,6 +175,24 @@ def random_order(n: int, seed: int) -> np.ndarray:
     generator = torch.Generator()
     generator.manual_seed(seed)
     return torch.randperm(n, generator=generator, device="cpu").numpy()
+
+
+def windowed(dataset: Any, sampler: EpochSampler | None, size: int) -> SeededSampler:
+    """``sampler``, with windows of ``size`` blocks of 8 MB.
+
+    Raises:
+        UsageError: there is no shuffle, or the dataset is no packed store.
+    """
+    if not isinstance(sampler, SeededSampler) or not isinstance(dataset, PackedDataset):
+        raise UsageError(
+            "shuffle_window: expected shuffle=True and a packed store with it, got "
+            f"{type(dataset).__name__}"
+        )
+    dataset.store.check_window(size)
+    spans = dataset.store.places(np.arange(len(dataset), dtype=np.int64))
+    place = np.stack([spans.file.astype(np.int64), spans.offset // BLOCK_NBYTES], axis=1)
+    block = np.unique(place, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return SeededSampler(sampler.data_source, sampler.seed, Windows(block, size))
 
 
 SEQUENTIAL = (SequentialSampler, InOrder)

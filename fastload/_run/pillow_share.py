@@ -87,6 +87,8 @@ def pillow_share(config: LoaderConfig, resources: Resources, source: Source) -> 
     """Pillow's share of ``source``; None if the engine or the source rules it out."""
     if not registry.may_use_processes(config.engine) or source.tensors or not len(source):
         return None
+    if source.store.remote:
+        return None  # a sample of its records would be fetched before the first batch
     known = resources.looked_at
     if known is None or known[0] != source.parts:
         indices = np.linspace(0, len(source) - 1, min(len(source), _LOOKED_AT), dtype=np.int64)

@@ -20,10 +20,11 @@ import numpy as np
 from .._base.trace import Stamps
 from .._engine.base import BatchEngine
 from .._sources.source import Source
-from ..errors import UsageError
+from ..errors import DataError, UsageError
 from . import background_thread
 from .background_thread import EXIT_S, BackgroundThread
 from .bad_samples.batch_filler import Filled, Filler, Filling
+from .fetch_ahead import FetchAhead
 from .order import Batches
 from .readahead import ReadAhead
 
@@ -56,6 +57,8 @@ class Pipeline:
         filler: Filler,
         timeout_s: float,
         stamps: Stamps,
+        *,
+        blocks: bool = False,
     ) -> None:
         self._engine = engine
         self._filler = filler
@@ -68,6 +71,11 @@ class Pipeline:
         self._filling: collections.deque[_Filling] = collections.deque()
         self._results: BackgroundThread | None = None
         self._closing = threading.Event()
+        self._fetch: FetchAhead | None = None
+        if engine.store.remote:
+            self._fetch = FetchAhead(
+                engine.store, source.lookup, known, blocks=blocks, ended=self._ended
+            )
         self.taken = 0
         """Batches that the consumer has taken, errors included."""
 
@@ -151,30 +159,41 @@ class Pipeline:
             while not self._results.queue.empty():  # release the slabs of batches not taken
                 self._results.queue.get()
             self._results.queue.put((False, StopIteration))  # for a thread that waits in next()
+        elif self._fetch is not None:
+            self._fetch.close()
         self._release()
 
     def _produce(self) -> Iterator[Filled | BaseException]:
         """Fill batches in order; the engine has as many at a time as were asked for."""
         ended = False
+        waiting: np.ndarray | None = None  # for its bytes to be fetched
         try:
             while not self._closing.is_set():
-                # Wait for a task only while nothing is being filled.
-                while not ended and not (self._filling and self._tasks.empty()):
-                    task = self._tasks.get()
+                # Wait for a task, or for its bytes, only while nothing is being filled.
+                while not ended and not (self._filling and waiting is None and self._tasks.empty()):
+                    task = self._tasks.get() if waiting is None else waiting
+                    waiting = None
                     if self._closing.is_set() or task is self._owner:
                         return
                     if task is None:
                         ended = True
+                        continue
+                    assert isinstance(task, (np.ndarray, BaseException))
+                    if isinstance(task, BaseException):
+                        self._filling.append(task)
+                    elif self._filling and not self._fetched(task):
+                        waiting = task
+                        break
                     else:
-                        assert isinstance(task, (np.ndarray, BaseException))
-                        submitted = self._submit(task) if isinstance(task, np.ndarray) else task
-                        self._filling.append(submitted)
+                        self._filling.append(self._submit(task))
                 if not self._filling:
                     return
                 yield self._finish_first()
         finally:
             for filling in self._filling:
                 _cancel(filling)
+            if self._fetch is not None:
+                self._fetch.close()
             self._release()
 
     def _release(self) -> None:
@@ -184,6 +203,10 @@ class Pipeline:
     def _submit(self, indices: np.ndarray) -> _Filling:
         begin = time.perf_counter_ns()
         try:
+            if self._fetch is not None:
+                self._fetch.wait(indices)
+                if self._ended():
+                    return UsageError("this iterator was closed while it was waiting for data")
             timed = self._stamps.timeline is not None
             filling = self._filler.begin(indices, timed=timed)
             self._ahead.submitted(filling.records)
@@ -191,7 +214,21 @@ class Pipeline:
         except Exception as error:  # noqa: BLE001 - raised in the consumer, at this batch
             return error
         finally:
+            if self._fetch is not None:
+                self._fetch.submitted()
             self._stamps.stage("prepare", begin)
+
+    def _fetched(self, indices: np.ndarray) -> bool:
+        """Whether the bytes of a batch need not be waited for, if they are elsewhere."""
+        try:
+            return self._fetch is None or self._fetch.ready(indices)
+        except DataError:
+            return True  # raised again when it is submitted
+
+    def _ended(self) -> bool:
+        """Whether nobody wants more batches."""
+        gone = self._owner is not None and self._owner() is None
+        return self._closing.is_set() or gone
 
     def _finish_first(self) -> Filled | BaseException:
         # It stays in the queue while it is being filled, so that close() finds it.

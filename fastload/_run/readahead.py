@@ -142,7 +142,7 @@ class ReadAhead:
             self._engine.readahead(piece)
 
     def _spans(self, records: np.ndarray) -> Spans:
-        return self._engine.store.spans(records)
+        return self._engine.store.places(records)
 
 
 def _nbytes_read() -> int:

@@ -26,6 +26,7 @@ from .._transforms.views import seed_of
 from ..errors import UsageError
 from ..hints import CheckCrc, JointKind
 from ..storage import format_of, open_store
+from ..storage._local import is_url
 from ..storage.base import Store
 from . import huggingface
 from .augmentation_checks import check_augmentation
@@ -35,6 +36,9 @@ from .mix import COMPONENT, Mix, MixDataset
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+REMOTE = ("storage_options", "cache_dir", "cache_limit")
+"""Arguments for a store at a URL."""
 
 _NO_EPOCH = -1  # set_epoch was not called
 
@@ -61,7 +65,7 @@ class PackedDataset(Dataset[Any]):
 
     Args:
         path: a store written by ``fastload pack``, or an open ``Store``; a list of them is read as
-            one store.
+            one store. Also the URL of a store, such as "s3://bucket/imgs.lmdb" (docs/remote.md).
         transform: as for torchvision's ImageFolder. If fastload recognises it, it runs in the
             native core; any other callable gets a PIL image. A list of transforms gives a list of
             views in place of the image, each with its own random numbers.
@@ -79,6 +83,13 @@ class PackedDataset(Dataset[Any]):
             or an array) give float32 (k, 4). "points" gives float32 (..., 2). "labels", one for
             each box, gives a tensor of those that SanitizeBoundingBoxes keeps. See
             docs/transforms.md.
+        storage_options: of a URL: options for obstore or fsspec, such as ``{"region":
+            "eu-central-1"}``. Credentials are found as these libraries find them, unless they are
+            given here.
+        cache_dir: of a URL: the folder in which what was fetched is kept, on a local disk. Default:
+            ``fastload`` in the user's cache folder.
+        cache_limit: of a URL: the size of that folder in bytes, or a string such as "200GB". 0:
+            nothing is kept on a disk. Default: half of what is free there.
 
     Attributes:
         store: the open store.
@@ -102,9 +113,12 @@ class PackedDataset(Dataset[Any]):
         seed: int | None = None,
         fields: Sequence[str] | str | None = None,
         joint: Mapping[str, JointKind] | Joint | None = None,
+        storage_options: Mapping[str, Any] | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str | None = None,
     ) -> None:
         check_augmentation(seed, transform, target_transform)
-        self.store = open_store(path)
+        self.store = _opened(path, storage_options, cache_dir, cache_limit)
         self.joint = Joint.of(joint)
         self.fields = _chosen(self.store, fields, self.joint)
         if self.joint is not None:
@@ -370,6 +384,43 @@ def _chosen(
     return names
 
 
+def _opened(
+    path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
+    storage_options: Mapping[str, Any] | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_limit: int | str | None,
+) -> Store:
+    """The store at ``path``. Raises UsageError if options of URLs are given for another path."""
+    given = {
+        "storage_options": storage_options,
+        "cache_dir": cache_dir,
+        "cache_limit": cache_limit,
+    }
+    named = [name for name, value in given.items() if value is not None]
+    if not has_url(path):
+        if named:
+            raise UsageError(f"{named[0]}: expected a URL of a store with it, got {path!r}")
+        return open_store(path)
+    from ..storage.remote.options import RemoteOptions
+
+    options = RemoteOptions(
+        storage_options=storage_options, cache_dir=cache_dir, cache_limit=cache_limit
+    )
+    return open_store(path, remote=options)
+
+
+def has_url(path: object) -> bool:
+    """Whether ``path`` is a URL, or a list with one."""
+    if isinstance(path, (list, tuple)):
+        return any(map(is_url, path))
+    return is_url(path)
+
+
+def is_remote(dataset: object) -> bool:
+    """Whether ``dataset`` is a packed store at a URL."""
+    return isinstance(dataset, PackedDataset) and dataset.store.remote
+
+
 def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     """The dataset of a loader: opened if it is a path, with the loader's transforms and fields.
 
@@ -388,6 +439,11 @@ def open_dataset(dataset: Any, *, seed: int | None, **given: Any) -> Any:
     if isinstance(dataset, (str, os.PathLike)) or _are_stores(dataset):
         return PackedDataset(dataset, seed=seed, **given)
     given = {name: value for name, value in given.items() if value is not None}
+    if is_remote(dataset):  # a trainer that rebuilds the loader passes them again
+        given = {name: value for name, value in given.items() if name not in REMOTE}
+    for name in REMOTE:
+        if name in given:
+            raise UsageError(f"{name}: expected the URL of a store as dataset")
     if not given:
         return dataset
     if not isinstance(dataset, PackedDataset):

@@ -168,6 +168,12 @@ def nested(dataset: object) -> Iterator[object]:
             yield from nested(part)
 
 
+def remote_stores(dataset: object) -> list[Store]:
+    """The stores at URLs in ``dataset``, and in those inside it."""
+    found = [one.store for one in nested(dataset) if isinstance(one, PackedDataset)]
+    return [store for store in found if store.remote]
+
+
 def _packed(dataset: PackedDataset) -> Source:
     return Source(
         store=dataset.store,

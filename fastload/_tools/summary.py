@@ -16,6 +16,7 @@ from ..storage._read import read_records
 from ..storage._signatures import image_format
 from ..storage.base import DCT, RAW, Store
 
+_FETCHED = 64  # if they are elsewhere
 _SAMPLED = 10_000  # records whose encoding is determined from their first bytes
 
 
@@ -105,7 +106,8 @@ def summarise(store: Store) -> Summary:
     nbytes = _lengths(store, everything)
     sizes = store.sizes(everything)
     known = sizes[(sizes > 0).all(axis=1)]
-    sampled = everything[:: max(1, -(-len(everything) // _SAMPLED))]
+    most = _FETCHED if store.remote else _SAMPLED
+    sampled = everything[:: max(1, -(-len(everything) // most))]
     return Summary(
         path=store.path,
         format=store.format,
@@ -152,7 +154,7 @@ def _type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> str:
 
 
 def _lengths(store: Store, indices: np.ndarray) -> np.ndarray:
-    spans = store.spans(indices)
+    spans = store.places(indices)
     nbytes: np.ndarray = spans.nbytes.copy()
     if store.indirect is not None:  # the size of raw pixels is known without unpacking them
         raw = store.kinds(indices) == RAW

@@ -149,10 +149,10 @@ def _write_chunk(
     for at, data in enumerate(store.read(indices)):
         index = int(indices[at])
         if crcs is not None and crc32c(data) != int(crcs[at]):
-            spans = store.spans(indices[at : at + 1])
+            spans = store.places(indices[at : at + 1])
             raise ChecksumError(
                 "checksum mismatch: the record's bytes changed since it was written",
-                path=store.files[int(spans.file[0])],
+                path=store.shown(int(spans.file[0])),
                 record=index,
                 offset=int(spans.offset[0]),
             )

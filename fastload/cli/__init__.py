@@ -40,6 +40,7 @@ COMMANDS = {
     "show": ("fastload.cli.show", "Draw images before and after the transform."),
     "autotune": ("fastload.cli.autotune", "Find the fastest settings on this machine."),
     "doctor": ("fastload.cli.doctor", "Find what slows a training script down."),
+    "cache": ("fastload.cli.cache", "Show or delete what was fetched from URLs."),
     "demo": ("fastload.cli.demo", "Pack, train, and compare with torch's DataLoader."),
 }
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import StoreError, StoreNotFoundError, UsageError, type_next
 from ..hints import Compression
 from . import huggingface
-from ._local import local_path
+from ._local import is_url, local_path
 from ._nearby import nothing_at
 from .base import DCT, ENCODED, RAW, Batch, Field, Record, Spans, Store, Writer
 from .registry import (
@@ -27,6 +27,9 @@ from .registry import (
     known_formats,
     known_suffixes,
 )
+
+if TYPE_CHECKING:
+    from .remote.options import RemoteOptions
 
 __all__ = [
     "DCT",
@@ -51,6 +54,8 @@ __all__ = [
 
 def open_store(
     path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str] | Store],
+    *,
+    remote: RemoteOptions | None = None,
 ) -> Store:
     """Open the store at ``path``.
 
@@ -62,9 +67,11 @@ def open_store(
             ``name-*.tar`` or ``name-{000000..000012}.tar`` for the files of one store. An open
             store is returned as it is. Also a Hugging Face ``Dataset`` with an Image column, or the
             folder that its ``save_to_disk`` wrote. A list of these is read as one store, in order.
+            Also the URL of a packed store (docs/remote.md).
+        remote: how URLs are read and cached.
 
     Raises:
-        UsageError: stores that do not fit together; a URL.
+        UsageError: stores that do not fit together; options for URLs without a URL.
         StoreNotFoundError: nothing there, or only an unfinished ``.partial``.
         StoreError: damaged, or of an unknown format.
     """
@@ -77,7 +84,12 @@ def open_store(
     if isinstance(path, Sequence) and not isinstance(path, str):
         from .concat import ConcatStore
 
-        return ConcatStore.checked([open_store(one) for one in path])
+        return ConcatStore.checked([open_store(one, remote=remote) for one in path])
+    if is_url(path):
+        from .remote.options import RemoteOptions
+        from .remote.store import RemoteStore
+
+        return RemoteStore(os.fspath(path), remote or RemoteOptions())
     path = local_path(path)
     if path.endswith(".partial"):
         raise StoreError(

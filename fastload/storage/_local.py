@@ -25,7 +25,7 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if is_url(text):
         raise UsageError(
             f"expected a local path, got the URL {text!r}: fetch it first "
-            "(fastload pack URL NAME.lmdb); only pack reads and writes URLs"
+            "(fastload pack URL NAME.lmdb); a store at a URL can be read and packed, not changed"
         )
     if not text or "\0" in text:
         raise UsageError(f"expected a path, got {text!r}")

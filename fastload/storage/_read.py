@@ -12,6 +12,8 @@ import numpy as np
 from ..errors import StoreError
 from .base import Store
 
+_FETCHED = 256  # records that are fetched from elsewhere at a time
+
 NOT_REGULAR = "it is not a regular file"
 
 
@@ -64,6 +66,10 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
     Raises:
         StoreError: a file is missing, or shorter than the store says.
     """
+    if store.remote and len(indices) > _FETCHED:
+        for at in range(0, len(indices), _FETCHED):
+            yield from read_records(store, indices[at : at + _FETCHED], limit)
+        return
     if store.indirect is not None:
         for index in indices:
             yield store.read(np.array([index], np.int64))[0][:limit]
@@ -91,12 +97,14 @@ def read_records(store: Store, indices: np.ndarray, limit: int | None = None) ->
                 data = os.pread(descriptor, wanted, offset)
             except OSError as error:
                 raise StoreError(
-                    f"the record cannot be read: {error.strerror}", path=files[file], record=index
+                    f"the record cannot be read: {error.strerror}",
+                    path=store.shown(file),
+                    record=index,
                 ) from error
             if len(data) != wanted:
                 raise StoreError(
                     f"expected {wanted} bytes, found {len(data)}: the file was truncated",
-                    path=files[file],
+                    path=store.shown(file),
                     record=index,
                     offset=offset,
                 )

@@ -121,7 +121,7 @@ def data_files(path: str) -> list[str]:
     if os.path.exists(path):
         return [path]
     if _BRACES.search(path):
-        found = _expand(path)
+        found = expand(path)
     elif glob.has_magic(path):
         found = sorted(glob.glob(path))
     else:
@@ -147,7 +147,7 @@ def data_files(path: str) -> list[str]:
     )
 
 
-def _expand(path: str) -> list[str]:
+def expand(path: str) -> list[str]:
     """Every name that a path with ``{000000..000012}`` stands for."""
     match = _BRACES.search(path)
     if match is None:
@@ -157,7 +157,7 @@ def _expand(path: str) -> list[str]:
         raise StoreError(f"expected {{FIRST..LAST}} for up to {_MAX_FILES} files", path=path)
     head, tail = path[: match.start()], path[match.end() :]
     names = [f"{head}{number:0{len(match[1])}d}{tail}" for number in range(first, last + 1)]
-    return [name for inner in names for name in _expand(inner)]
+    return [name for inner in names for name in expand(inner)]
 
 
 def _numbered(path: str) -> list[str]:

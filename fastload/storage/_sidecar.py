@@ -27,7 +27,8 @@ from ._mapped import Watch
 from ._partial import sync_folder
 from ._read import open_regular
 from ._sums import Sums
-from .table import Table, fingerprint
+from .registry import Need
+from .table import FINGERPRINT_NBYTES, Table, fingerprint
 
 SUFFIX = ".fastload"
 _HEAD = struct.Struct("<8sIIQQ")  # magic, version, CRC32C and bytes of the header, of the file
@@ -187,6 +188,49 @@ def _changed(table: Table) -> str | None:
     if all(found[i][0] == expected[i][0] and _only_damaged(table, i) for i in changed):
         return None
     return table.files[changed[0]]
+
+
+def listed_in(place: str) -> list[str]:
+    """The files that the sidecar ``place`` is about, relative to its folder.
+
+    Raises:
+        StoreError: it is damaged.
+    """
+    try:
+        with open(place, "rb", opener=open_regular) as file:
+            data = memoryview(file.read())
+        names = [str(name) for name, *_ in _header(data, len(data))[0]["files"]]
+        if any(os.path.isabs(name) or ".." in name.split("/") for name in names):
+            raise ValueError("a data file outside of the folder")
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise StoreError(f"the sidecar is damaged ({error})", path=place) from error
+    return names
+
+
+def need_by_sidecar(path: str, format: str, need: Need) -> bool:
+    """Fetch what ``read_sidecar`` reads of the store ``path``, of which nothing is there yet.
+
+    Returns:
+        Whether the sidecar exists and fits its files. If not, the files must be scanned, so they
+        are fetched whole.
+    """
+    place = sidecar_of(path)
+    table = None
+    if os.path.lexists(place):
+        need([(place, 0, -1)])
+        table = _read(path, place, format)
+    if table is None:
+        return False
+    sizes = [size for size, _, _ in table.fingerprints or ()]
+    need(
+        [
+            (file, at, FINGERPRINT_NBYTES)
+            for file, size in zip(table.files, sizes, strict=True)
+            for at in (0, max(0, size - FINGERPRINT_NBYTES))
+        ]
+    )
+    found = [fingerprint(file) for file in table.files]
+    return found == list(table.fingerprints or ())
 
 
 def is_manifest(path: str) -> bool:

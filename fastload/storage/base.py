@@ -21,12 +21,16 @@ import numpy as np
 from ..errors import StoreError, UsageError
 from ._crc import crc32c
 from ._fields import Field, gather_fields, label_column
+from .held import Held
 
 __all__ = ["DCT", "ENCODED", "RAW", "Batch", "Field", "Record", "Spans", "Store", "Writer"]
 
 ENCODED = 0  # the record is an image file: JPEG, PNG, BMP, WebP ...; its first bytes say which
 RAW = 1  # the record is uint8 pixels, HWC, RGB, without padding; `sizes` has width and height
 DCT = 2  # the record is fastload's quantised DCT form (docs/formats.md)
+BLOCK_NBYTES = 8 << 20
+"""What is read at once from elsewhere: S3's own advice is 8 to 16 MB; more delays the start."""
+
 TURNED = 3  # as ENCODED, but its EXIF orientation is applied when decoded; never written
 
 
@@ -38,11 +42,13 @@ class Spans:
         file: int32, index into ``Store.files``.
         offset: int64, bytes from the start of that file.
         nbytes: int64, length in bytes; -1 means "to the end of the file".
+        held: keeps bytes that were fetched from elsewhere; they may be read as long as this lives.
     """
 
     file: np.ndarray
     offset: np.ndarray
     nbytes: np.ndarray
+    held: Held | None = None
 
 
 UNSIZED = "the size of the image is not known: it is empty, damaged or no image"
@@ -130,6 +136,7 @@ class Store(abc.ABC):
         indirect: why the records do not lie in ``files`` as they are (compressed, another order),
             and what to do about it; then only ``read`` returns their bytes, and spans are empty.
             None in every other store.
+        remote: the records are elsewhere: ``spans`` fetches them, and ``ahead`` does so in advance.
         identity: identifies the content of ``memory``: equal only for equal content.
         names: what the image and its label are called in a sample that is a dict.
         sample_fields: the fields of a sample if none are asked for; None: it is then not a dict.
@@ -141,6 +148,7 @@ class Store(abc.ABC):
     metadata: dict[str, Any]
     mapped: bool
     indirect: str | None = None
+    remote: bool = False
     identity: str = ""
     names: tuple[str, str] = ("image", "label")
     sample_fields: tuple[str, ...] | None = None
@@ -173,7 +181,47 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def spans(self, indices: np.ndarray) -> Spans:
-        """Where the records ``indices`` (int64, in range) lie."""
+        """Where the records ``indices`` (int64, in range) lie, to be read from there."""
+
+    def places(self, indices: np.ndarray) -> Spans:
+        """As ``spans``, for whoever does not read the bytes: nothing is fetched for it."""
+        return self.spans(indices)
+
+    def shown(self, file: int) -> str:
+        """What messages call a file."""
+        return self.files[file]
+
+    def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
+        """Fetch what ``spans`` would fetch, without waiting for it; only if ``remote``.
+
+        Args:
+            indices: int64, in range.
+            urgency: the smallest is fetched first.
+            blocks: fetch whole blocks of 8 MB, whose other records are wanted soon.
+
+        Returns:
+            What keeps the bytes until ``spans`` is asked for them; None: there is no room for them.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has nothing to fetch")
+
+    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:  # noqa: B027
+        """An epoch begins that reads ``indices`` (int64) at these positions (int64, ascending).
+
+        A store that is remote evicts what is used last.
+        """
+
+    def passed(self, position: int) -> None:  # noqa: B027
+        """The epoch has come to this position."""
+
+    def check_window(self, blocks: int) -> None:  # noqa: B027
+        """Raise UsageError if an order by windows of so many blocks would be fetched repeatedly."""
+
+    def fetched(self) -> Mapping[str, float] | None:
+        """What reading from elsewhere has cost this process so far; None if nothing is elsewhere.
+
+        ``storage/remote/counters.py`` has the names.
+        """
+        return None
 
     def check_whole(self) -> None:
         """Raise StoreError if ``labels``, ``keys`` or fields that were just read may be wrong.

@@ -49,14 +49,14 @@ def reading_order(store: Store) -> np.ndarray:
     everything = np.arange(len(store), dtype=np.int64)
     if store.indirect is not None:
         return everything
-    spans = store.spans(everything)
+    spans = store.places(everything)
     order: np.ndarray = np.lexsort((spans.offset, spans.file)).astype(np.int64)
     return order
 
 
 def parts_of(store: Store, order: np.ndarray, most: int) -> Iterator[np.ndarray]:
     """Pieces of ``order`` of about 8 MB."""
-    nbytes = np.maximum(store.spans(order).nbytes, 64 << 10 if not store.mapped else 0)
+    nbytes = np.maximum(store.places(order).nbytes, 64 << 10 if not store.mapped else 0)
     which = np.maximum(np.cumsum(nbytes) // _READ_NBYTES, np.arange(len(order)) // most)
     edges = [*np.flatnonzero(np.diff(which, prepend=-1)).tolist(), len(order)]
     for start, stop in itertools.pairwise(edges):
@@ -92,7 +92,7 @@ def check_records(
 
 def _damage(store: Store, index: int, reason: str) -> Damage:
     record = np.array([index], np.int64)
-    spans = store.spans(record)
+    spans = store.places(record)
     try:
         (key,) = store.keys(record)
     except StoreError:
@@ -100,7 +100,7 @@ def _damage(store: Store, index: int, reason: str) -> Damage:
     return Damage(
         record=index,
         key=key,
-        path=store.files[int(spans.file[0])],
+        path=store.shown(int(spans.file[0])),
         offset=int(spans.offset[0]) if store.indirect is None else None,
         reason=reason,
     )

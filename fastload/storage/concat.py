@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
 from .base import Field, Spans, Store
+from .held import Held, HeldTogether
 
 
 class ConcatStore(Store):
@@ -28,6 +29,7 @@ class ConcatStore(Store):
         self.classes = self.stores[0].classes
         self.metadata: dict[str, Any] = {}
         self.mapped = all(store.mapped for store in self.stores)
+        self.remote = any(store.remote for store in self.stores)
         self.names = self.stores[0].names
         self.sample_fields = self.stores[0].sample_fields
         self.indirect = next((s.indirect for s in self.stores if s.indirect is not None), None)
@@ -94,8 +96,17 @@ class ConcatStore(Store):
         return empty
 
     def spans(self, indices: np.ndarray) -> Spans:
+        return self._placed(indices, [store.spans for store in self.stores])
+
+    def places(self, indices: np.ndarray) -> Spans:
+        return self._placed(indices, [store.places for store in self.stores])
+
+    def _placed(self, indices: np.ndarray, each: Sequence[Callable[[np.ndarray], Spans]]) -> Spans:
+        held: list[Held] = []
+
         def part(number: int, local: np.ndarray) -> np.ndarray:
-            spans = self.stores[number].spans(local)
+            spans = each[number](local)
+            held.extend([] if spans.held is None else [spans.held])
             file = spans.file + self._first_file[number]
             return np.stack([file, spans.offset, spans.nbytes], axis=1)
 
@@ -104,7 +115,50 @@ class ConcatStore(Store):
             file=table[:, 0].astype(np.int32),
             offset=np.ascontiguousarray(table[:, 1]),
             nbytes=np.ascontiguousarray(table[:, 2]),
+            held=HeldTogether(held) if held else None,
         )
+
+    def shown(self, file: int) -> str:
+        number = int(np.searchsorted(self._first_file, file, side="right")) - 1
+        return self.stores[number].shown(file - int(self._first_file[number]))
+
+    def _parts(self, indices: np.ndarray) -> Iterator[tuple[Store, np.ndarray, np.ndarray]]:
+        """Each remote store with which of ``indices`` are its own, and their local numbers."""
+        which = np.searchsorted(self._ends, indices, side="right")
+        for number in np.unique(which).tolist():
+            if self.stores[number].remote:
+                mine = which == number
+                start = self._ends[number - 1] if number else 0
+                yield self.stores[number], mine, indices[mine] - start
+
+    def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
+        held: list[Held] = []
+        for store, _, local in self._parts(indices):
+            part = store.ahead(local, urgency=urgency, blocks=blocks)
+            if part is None:
+                for one in held:
+                    one.release()
+                return None
+            held.append(part)
+        return HeldTogether(held)
+
+    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+        for store, mine, local in self._parts(indices):
+            store.expect(local, positions[mine])
+
+    def passed(self, position: int) -> None:
+        for store in self.stores:
+            store.passed(position)
+
+    def check_window(self, blocks: int) -> None:
+        for store in self.stores:
+            store.check_window(blocks)
+
+    def fetched(self) -> Mapping[str, float] | None:
+        parts = [part for store in self.stores if (part := store.fetched()) is not None]
+        if not parts:
+            return None
+        return {name: sum(part[name] for part in parts) for name in parts[0]}
 
     def tables(self) -> Spans:
         parts = [store.tables() for store in self.stores]

@@ -17,8 +17,8 @@ import dataclasses
 import functools
 import importlib
 import os
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from ..errors import UsageError
 
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .base import Store, Writer
 
 GROUP = "fastload.formats"
+
+Need: TypeAlias = Callable[[Sequence[tuple[str, int, int]]], None]
+"""Fetches these (file, offset, bytes); -1: the whole file."""
 
 # name: the module in this package, and the suffixes, so that only the module of a path is imported
 _BUILT_IN: dict[str, tuple[str, ...]] = {
@@ -69,6 +72,10 @@ class Format:
             pixels.
         companions: other files of a store, such as "{path}.idx" or "{stem}.lst", for each data
             file; ``stem`` is the path without its suffix.
+        ranged: (path, need) -> the store, for files of which nothing is there but what ``need``
+            was asked for: a list of (file, offset, bytes), -1 bytes for all of it. Records are
+            fetched by their spans later, everything else must be asked for. None: the format's
+            files are fetched whole.
 
     Raises:
         UsageError: a name or a suffix that cannot be found again.
@@ -84,6 +91,7 @@ class Format:
     folders: bool = False
     pixels: Literal["any", "one size", "only"] = "any"
     companions: tuple[str, ...] = ()
+    ranged: Callable[[str, Need], Store] | None = None
 
     def __post_init__(self) -> None:
         if not self.name:

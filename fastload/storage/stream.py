@@ -27,11 +27,12 @@ from ._columns import Columns, join
 from ._crc import crc32c
 from ._read import open_regular
 from ._shards import Sharding, data_files, is_pattern
-from ._sidecar import is_manifest, read_sidecar, sidecar_of, write_sidecar
+from ._sidecar import is_manifest, need_by_sidecar, read_sidecar, sidecar_of, write_sidecar
 from ._writer import PartialWriter
 from ._writes import write_all
 from .base import Batch
-from .table import Table
+from .registry import Need
+from .table import Table, TableStore
 
 STORE, SHARD = b"store", b"shard"  # what a writer's mark says: its file is a whole store, or not
 _MARK_NBYTES = 1024  # at the start of a file, where marks lie
@@ -85,6 +86,21 @@ def read_stream(
                 path=path,
             )
     return scan(files)
+
+
+def open_ranged(path: str, need: Need, format: str, read: Callable[[str], Table]) -> TableStore:
+    """The store ``path`` of files of which nothing is there yet: ``Format.ranged``.
+
+    A sidecar says where the records are. Without one that fits, the files are fetched whole.
+
+    Args:
+        path, need: as for ``Format.ranged``.
+        format: name of the format.
+        read: path -> table.
+    """
+    if not need_by_sidecar(path, format, need):
+        need([(file, 0, -1) for file in data_files(path)])
+    return TableStore(path, read)
 
 
 def _pattern(path: str, files: Sequence[str]) -> str:

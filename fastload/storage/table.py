@@ -24,7 +24,7 @@ from ._read import open_regular
 from ._sums import Sums
 from .base import Spans, Store
 
-_EDGE = 64 << 10  # bytes at each end of a file that go into its fingerprint
+FINGERPRINT_NBYTES = 64 << 10  # bytes at each end of a file that go into its fingerprint
 
 Fingerprint = tuple[int, int, int]
 """Tells one version of a file from another: its size, then two numbers that the format chooses, by
@@ -226,8 +226,9 @@ def fingerprint(path: str) -> Fingerprint:
     try:
         with open(path, "rb", buffering=0, opener=open_regular) as file:
             size = os.fstat(file.fileno()).st_size
-            first = crc32c(os.pread(file.fileno(), _EDGE, 0))
-            return size, first, crc32c(os.pread(file.fileno(), _EDGE, max(0, size - _EDGE)))
+            first = crc32c(os.pread(file.fileno(), FINGERPRINT_NBYTES, 0))
+            end = max(0, size - FINGERPRINT_NBYTES)
+            return size, first, crc32c(os.pread(file.fileno(), FINGERPRINT_NBYTES, end))
     except FileNotFoundError as error:
         raise StoreNotFoundError("a data file of the store is missing", path=path) from error
     except OSError as error:

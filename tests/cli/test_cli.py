@@ -181,7 +181,7 @@ def test_errors_are_one_message_and_a_status(
 @pytest.mark.parametrize(
     ("command", "status"),
     [("info none.lmdb", 1), ("verify none", 1), ("pack none a.xyz", 1), ("pack a b --encode c", 2),
-     ("unpack s3://a/b.lmdb c", 2), ("show", 2)],
+     ("unpack nothing://a/b.lmdb c", 2), ("show", 2)],
 )  # fmt: skip
 def test_errors_are_json_where_that_was_asked_for(command: str, status: int) -> None:
     result = run(*command.split(), "--json")

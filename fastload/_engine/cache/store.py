@@ -17,6 +17,7 @@ from typing import overload
 import numpy as np
 
 from ...storage.base import Located, Spans, Store
+from ...storage.held import Held
 from . import memory
 from .prefix import Placed, Prefix
 from .share import Shared, fingerprint
@@ -74,6 +75,7 @@ class CachedStore(Store):
         self.inner = inner
         self.path, self.classes, self.metadata = inner.path, inner.classes, inner.metadata
         self.mapped, self.indirect = inner.mapped, inner.indirect
+        self.remote = inner.remote
         self.kind, self.form, self.prefix = kind, form, prefix
         self._shared: Shared | None = None
         if kind == "shm":
@@ -117,15 +119,16 @@ class CachedStore(Store):
         kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
         converted = np.zeros(n, np.uint8)
         found = self.arena.find(indices, offset, nbytes, kinds, sizes, converted)
-        kept = offset >= 0
+        kept, held = offset >= 0, None
         if found < n:
             rest = np.flatnonzero(~kept)
             inner = self.inner.locate(indices[rest])
+            held = inner.spans.held
             file[rest], offset[rest] = inner.spans.file, inner.spans.offset
             nbytes[rest], kinds[rest] = inner.spans.nbytes, inner.kinds
             sizes[rest], converted[rest] = inner.sizes, 0
         return Located(
-            spans=Spans(file=file, offset=offset, nbytes=nbytes),
+            spans=Spans(file=file, offset=offset, nbytes=nbytes, held=held),
             kinds=kinds,
             sizes=sizes,
             kept=kept,
@@ -161,6 +164,38 @@ class CachedStore(Store):
 
     def spans(self, indices: np.ndarray) -> Spans:
         return self.locate(indices).spans
+
+    def places(self, indices: np.ndarray) -> Spans:
+        """Of records that are not kept, as ``spans``; lengths of 0 for those that are."""
+        missing = self._missing(indices)
+        spans = self.inner.places(indices)
+        return Spans(
+            file=spans.file, offset=spans.offset, nbytes=np.where(missing, spans.nbytes, 0)
+        )
+
+    def shown(self, file: int) -> str:
+        return self.files[file] if file == self._file else self.inner.shown(file)
+
+    def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
+        """As in the contract, of records that are not kept."""
+        missing = indices[self._missing(indices)]
+        return self.inner.ahead(missing, urgency=urgency, blocks=blocks)
+
+    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+        self.inner.expect(indices, positions)
+
+    def passed(self, position: int) -> None:
+        self.inner.passed(position)
+
+    def _missing(self, indices: np.ndarray) -> np.ndarray:
+        """bool (n,): which records are not kept."""
+        n = len(indices)
+        offset, nbytes = np.empty(n, np.int64), np.empty(n, np.int64)
+        kinds, sizes = np.empty(n, np.uint8), np.empty((n, 2), np.int32)
+        indices = np.ascontiguousarray(indices, np.int64)
+        self.arena.find(indices, offset, nbytes, kinds, sizes, np.zeros(n, np.uint8))
+        missing: np.ndarray = offset < 0
+        return missing
 
     def kinds(self, indices: np.ndarray) -> np.ndarray:
         return self.locate(indices).kinds

@@ -21,6 +21,8 @@ import dataclasses
 import mmap
 import os
 import struct
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -38,6 +40,20 @@ _MAX_DEPTH = 32  # LMDB's own limit on the height of a tree (CURSOR_STACK)
 
 _TREE = struct.Struct("<IHHQQQQQ")
 _META_HEAD = struct.Struct("<IIQQ")
+
+
+# Read at once when an LMDB file elsewhere is opened: the meta pages, and the end, where what was
+# written last lies: with fastload's stores the columns of some thousand records and all of their
+# trees, so that fewer round trips follow.
+_HEAD_NBYTES = 128 << 10  # two pages of the largest size
+_TAIL_NBYTES = 512 << 10
+
+Fetch: TypeAlias = Callable[[Sequence[tuple[int, int]]], None]
+
+
+def _first_ranges(nbytes: int) -> list[tuple[int, int]]:
+    tail = max(0, nbytes - _TAIL_NBYTES)
+    return [(0, min(nbytes, _HEAD_NBYTES)), (tail, nbytes - tail)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,24 +88,29 @@ class Pages:
 
     Args:
         path: the data file.
+        need: fetches (offset, bytes) ranges, where nothing of the file is there yet: called before
+            anything is read.
 
     Attributes:
         bytes: uint8, the whole file; slices of it are values without a copy.
         transaction: number of the last committed transaction.
         main: the main tree.
         watch: notices that the file was truncated since.
+        need: as ``Pages`` was given it.
 
     Raises:
         StoreError: not an LMDB file of data format 1, or truncated.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, path: str, need: Fetch | None = None) -> None:
+        self.path, self.need = path, need
         with open(path, "rb", opener=open_regular) as file:
             if os.fstat(file.fileno()).st_size < 2 * 256:
                 raise self._bad("expected an LMDB file, found fewer than two pages")
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self.watch = Watch(self._map, path)
+        if need is not None:
+            need(_first_ranges(len(self._map)))
         self.bytes = np.frombuffer(self._map, np.uint8)
         self.page_size, self.transaction, self.main, last = self._meta()
         self.count = len(self.bytes) // self.page_size
@@ -216,6 +237,8 @@ class Pages:
         if len(pages) and int(pages.max()) >= self.count:
             raise self._bad(f"page {int(pages.max())} lies outside the file of {self.count} pages")
         start = pages.astype(np.int64) * self.page_size
+        if self.need is not None:
+            self.need([(at, self.page_size) for at in start.tolist()])
         flags = self._words[start // 2 + 5]
         expected = _LEAF if leaf else _BRANCH
         wrong = np.flatnonzero(flags & (_BRANCH | _LEAF | _OVERFLOW | _META | _LEAF2) != expected)
@@ -271,6 +294,9 @@ class Pages:
         if int(page.max()) >= self.count or bool((page.astype(np.int64) + need > self.count).any()):
             raise self._bad("a value lies outside the file")
         start = page.astype(np.int64) * self.page_size
+        if self.need is not None:  # whole values: what asks for them reads them
+            lengths = (need * self.page_size).tolist()
+            self.need(list(zip(start.tolist(), lengths, strict=True)))
         if bool((self._words[start // 2 + 5] & _OVERFLOW == 0).any()):
             raise self._bad("expected a page with the start of a large value")
         return start + _HEADER

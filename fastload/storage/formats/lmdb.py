@@ -26,9 +26,9 @@ from .._nearby import nothing_at
 from .._sums import Sums, demand, sums_of
 from .._writer import PartialWriter
 from ..base import Batch, Spans
-from ..registry import Format
+from ..registry import Format, Need
 from ..table import Table, TableStore, constant
-from ._lmdb_pages import Pages, Tree
+from ._lmdb_pages import Fetch, Pages, Tree
 
 if TYPE_CHECKING:
     import lmdb
@@ -65,9 +65,7 @@ def read_lmdb(path: str) -> Table:
         StoreNotFoundError: nothing there.
         StoreError: not an LMDB file, damaged, or of an unknown layout.
     """
-    inside = os.path.join(path, "data.mdb")
-    file = inside if os.path.isdir(path) else path
-    pages = _pages(file)
+    pages = _pages(_data_file(path))
     if pages.subtree(RECORDS) is not None and pages.subtree(COLUMNS) is not None:
         return read_layout(pages)
     from ._lmdb_foreign import read_foreign  # as much again to import as all of our own layout
@@ -75,9 +73,34 @@ def read_lmdb(path: str) -> Table:
     return read_foreign(pages)
 
 
-def _pages(path: str) -> Pages:
+def _open_ranged(path: str, need: Need) -> TableStore:
+    """The store ``path``, of which nothing is there yet: ``Format.ranged``.
+
+    What fastload wrote is read by its trees and columns; anything else is fetched whole.
+    """
+    file = _data_file(path)
+
+    def read(path: str) -> Table:
+        pages = _pages(file, lambda ranges: need([(file, *one) for one in ranges]))
+        if pages.subtree(RECORDS) is None or pages.subtree(COLUMNS) is None:
+            need([(file, 0, -1)])
+            return read_lmdb(path)
+        try:
+            return read_layout(pages, rebuild=False)
+        except StoreError:  # perhaps only its table of offsets does not fit
+            need([(file, 0, -1)])
+            return read_lmdb(path)
+
+    return TableStore(path, read)
+
+
+def _data_file(path: str) -> str:
+    return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
+
+
+def _pages(path: str, need: Fetch | None = None) -> Pages:
     try:
-        return Pages(path)
+        return Pages(path, need)
     except FileNotFoundError:
         name = path.removesuffix(os.sep + "data.mdb")
         hint = (
@@ -185,6 +208,8 @@ def _table_fits(
     if fingerprint != {"transaction": pages.transaction, "root": records.root}:
         return False
     count = records.entries
+    if pages.need is not None:
+        return True  # each of these looks costs a round trip for each level of the tree
     return all(
         pages.find(records, KEY.pack(index)) == (int(offsets[index]), int(nbytes[index]))
         for index in ({0, count // 2, count - 1} if count else ())
@@ -206,6 +231,8 @@ class _Values:
 
     def __init__(self, pages: Pages, tree: Tree) -> None:
         self._pages, self._tree = pages, tree
+        if pages.need is not None:
+            pages.walk(tree)  # fetches all values at once
 
     def names(self) -> set[str]:
         """Of all columns, in one walk: searching for each takes a third of the time of opening."""
@@ -486,4 +513,5 @@ FORMAT = Format(
     writer=LmdbWriter,
     recognise=_has_data_file,
     folders=True,
+    ranged=_open_ranged,
 )

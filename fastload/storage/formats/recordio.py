@@ -20,8 +20,8 @@ from .._crc import crc32c
 from .._fields import label_column
 from .._mapped import map_file
 from ..base import Batch, Store
-from ..registry import Format
-from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..registry import Format, Need
+from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore, fingerprint
 from . import _recordio_scan
 from ._recordio_frames import (
@@ -44,11 +44,17 @@ def open_recordio(path: str) -> Store:
     return TableStore(path, _Reader())
 
 
+def _open_ranged(path: str, need: Need) -> Store:
+    reader = _Reader(need)
+    return open_ranged(path, need, _recordio_scan.NAME, reader)
+
+
 class _Reader:
     """Path -> the table of RecordIO files. Records in several pieces lie in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, need: Need | None = None) -> None:
         self._memory: _MemoryFile | None = None
+        self._need = need  # of files of which only records are fetched
 
     def __call__(self, path: str) -> Table:
         scan = _recordio_scan.scan
@@ -59,6 +65,9 @@ class _Reader:
     def _joined(self, table: Table, split: np.ndarray) -> Table:
         """``table`` with the records ``split``, which lie in pieces, in a file in memory."""
         parts = []
+        if self._need is not None:
+            some = np.unique(table.file[split]).tolist()
+            self._need([(table.files[file], 0, -1) for file in some])
         for record in split.tolist():
             path = table.files[int(table.file[record])]
             data = map_file(path)
@@ -82,7 +91,7 @@ class _Reader:
         )
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_memory": None}
+        return {"_memory": None, "_need": None}
 
 
 class _MemoryFile:
@@ -215,5 +224,6 @@ FORMAT = Format(
     open=open_recordio,
     writer=RecordIOWriter,
     options=frozenset({"shards"}),
+    ranged=_open_ranged,
     companions=("{stem}.idx", "{stem}.lst"),
 )

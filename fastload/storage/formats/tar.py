@@ -20,7 +20,7 @@ from .._fields import encode_text, label_column
 from .._signatures import image_format
 from ..base import ENCODED, RAW, Batch
 from ..registry import Format
-from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _tar_scan
 from ._tar_members import BLOCK, header, owned, owner
@@ -151,4 +151,5 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_tar),
     writer=TarWriter,
     options=frozenset({"shards"}),
+    ranged=functools.partial(open_ranged, format=_tar_scan.NAME, read=read_tar),
 )

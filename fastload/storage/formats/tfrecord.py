@@ -18,7 +18,7 @@ from .._fields import encode_text, label_column
 from .._signatures import image_format
 from ..base import ENCODED, Batch
 from ..registry import Format
-from ..stream import SHARD, STORE, StreamWriter, read_stream
+from ..stream import SHARD, STORE, StreamWriter, open_ranged, read_stream
 from ..table import Table, TableStore
 from . import _example, _tfrecord_scan
 from ._protobuf import to_varint
@@ -160,5 +160,6 @@ FORMAT = Format(
     open=functools.partial(TableStore, read=read_tfrecord),
     writer=TFRecordWriter,
     options=frozenset({"shards"}),
+    ranged=functools.partial(open_ranged, format=_tfrecord_scan.NAME, read=read_tfrecord),
     companions=("{path}.idx",),
 )

@@ -1,0 +1,44 @@
+"""What keeps bytes that were fetched, or are being fetched, from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Held(Protocol):
+    """Bytes that stay where they can be read, or come there, as long as this lives."""
+
+    def ready(self) -> bool:
+        """Whether ``wait`` would return, or raise, at once."""
+
+    def wait(self, ended: Callable[[], bool] = ...) -> None:
+        """Return when the bytes are there, or soon after ``ended`` says that nobody needs them.
+
+        Raises:
+            StoreError: they cannot be fetched.
+        """
+
+    def release(self) -> None:
+        """They may go. Deleting the object does the same a moment later."""
+
+
+class HeldTogether:
+    """Several as one."""
+
+    def __init__(self, parts: Sequence[Held]) -> None:
+        self._parts = list(parts)
+
+    def ready(self) -> bool:
+        """As in the contract."""
+        return all(part.ready() for part in self._parts)
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """As in the contract."""
+        for part in self._parts:
+            part.wait(ended)
+
+    def release(self) -> None:
+        """As in the contract."""
+        for part in self._parts:
+            part.release()

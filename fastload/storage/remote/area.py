@@ -1,0 +1,320 @@
+"""Where cache files lie: a folder that processes share, or memory of this process alone.
+
+The folder has a file ``lock`` and a folder for each object (``blocks.py``). Three things are locked
+by POSIX record locks on ``lock``, which the system releases when a process dies, however it dies:
+
+    byte 0      the mutex: who changes which bytes are where
+    byte 1      that the folder is in use at all: shared by everybody who has it open
+    byte 64+k   process number k lives: what it has claimed or pinned counts
+
+Such a lock belongs to a process, and closing any descriptor of the file drops it. So a process has
+one ``DiskArea`` for a folder and never closes its descriptor, not even that of its parent after a
+fork.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import ctypes
+import errno
+import fcntl
+import os
+import shutil
+import struct
+import threading
+from collections.abc import Iterator
+
+from ...errors import StoreError, UsageError
+
+FIRST_SLOT, LAST_SLOT = 2, 255
+_MUTEX, _ALIVE = 0, 64
+_HEAD = struct.Struct("<8sQ")  # magic, bytes that all objects take
+_MAGIC = b"FLBLOCK\1"
+_SIZE = 4096
+_TAKEN = 1024  # in ``lock``: a byte for each number, 1 while a process has it
+_PUNCH = 0x03  # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE
+_SHARE = 0.5  # of the free disk, where no limit is given
+MEMORY_NBYTES = 256 << 20  # kept in memory where nothing is kept on a disk, beside what is in use
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def punch(descriptor: int, offset: int, nbytes: int) -> None:
+    """Give back the disk space of a range, which then reads as zeros.
+
+    Raises:
+        OSError: the file system cannot.
+    """
+    done = _libc.fallocate(
+        ctypes.c_int(descriptor),
+        ctypes.c_int(_PUNCH),
+        ctypes.c_int64(offset),
+        ctypes.c_int64(nbytes),
+    )
+    if done:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+class Area(abc.ABC):
+    """Where cache files lie.
+
+    Attributes:
+        limit: bytes that the objects may take together.
+        soft: what is in use may exceed the limit.
+        slot: the number of this process.
+    """
+
+    limit: int
+    soft: bool
+    slot: int
+
+    def __init__(self) -> None:
+        self._thread_lock = threading.RLock()
+        self._depth = 0
+        self._owner = 0
+
+    @contextlib.contextmanager
+    def mutex(self) -> Iterator[None]:
+        """Nobody else changes the cache, in this process or in another one. May be nested."""
+        with self._thread_lock:
+            if not self._depth:
+                self._acquire()
+                self._owner = threading.get_ident()
+            self._depth += 1
+            try:
+                yield
+            finally:
+                self._depth -= 1
+                if not self._depth:
+                    self._owner = 0
+                    self._release()
+
+    @property
+    def mine(self) -> bool:
+        """Whether this thread is in the mutex."""
+        return self._owner == threading.get_ident()
+
+    def _acquire(self) -> None:  # noqa: B027
+        """Keep other processes out."""
+
+    def _release(self) -> None:  # noqa: B027
+        """End ``_acquire``."""
+
+    @abc.abstractmethod
+    def alive(self, slot: int) -> bool:
+        """Whether the process with this number lives. In the mutex."""
+
+    @property
+    @abc.abstractmethod
+    def used(self) -> int:
+        """Bytes that all objects take. In the mutex."""
+
+    @abc.abstractmethod
+    def add_used(self, nbytes: int) -> None:
+        """Change ``used``. In the mutex."""
+
+    @abc.abstractmethod
+    def create(self, name: str, file: str, nbytes: int) -> int:
+        """A descriptor of the file ``file`` of the object ``name``; made if it is not there.
+
+        A new file is empty; ``nbytes`` is a hint.
+        """
+
+    @abc.abstractmethod
+    def path(self, name: str, file: str, descriptor: int) -> str:
+        """How other processes of the machine open it."""
+
+    @abc.abstractmethod
+    def names(self) -> list[str]:
+        """All objects."""
+
+    def others(self) -> list[str]:
+        """Objects that no living process has open, the least recently used first."""
+        return []
+
+    def drop(self, name: str) -> None:  # noqa: B027
+        """Delete an object of ``others``. In the mutex."""
+
+
+class DiskArea(Area):
+    """A folder that processes share.
+
+    Args:
+        folder: is made if it is not there.
+        limit: bytes; None: half of what the disk has free, or of what was used already.
+
+    Raises:
+        UsageError: the folder cannot be used.
+    """
+
+    soft = False
+
+    def __init__(self, folder: str, limit: int | None) -> None:
+        super().__init__()
+        self.folder = folder
+        try:
+            os.makedirs(os.path.join(folder, "objects"), mode=0o700, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._fd = os.open(os.path.join(folder, "lock"), flags, 0o600)
+        except OSError as error:
+            raise UsageError(
+                f"cache_dir: {folder!r} cannot be used: {error.strerror}; choose another folder"
+            ) from error
+        with self.mutex():
+            head = os.pread(self._fd, _SIZE, 0)
+            if len(head) != _SIZE or head[:8] != _MAGIC:
+                os.pwrite(self._fd, _HEAD.pack(_MAGIC, 0).ljust(_SIZE, b"\0"), 0)
+            self._check_punch()
+            self.slot = self._take_slot()
+            free = os.statvfs(folder)
+            self.limit = (
+                limit if limit else int((free.f_bavail * free.f_frsize + self.used) * _SHARE)
+            )
+
+    def _check_punch(self) -> None:
+        probe = os.path.join(self.folder, f"probe-{os.getpid()}")
+        descriptor = os.open(probe, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, b"\1" * _SIZE, 0)
+            punch(descriptor, 0, _SIZE)
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                return
+            raise UsageError(
+                f"cache_dir: the file system of {self.folder!r} cannot free parts of a file "
+                f"({error.strerror}): choose a folder on a local disk (ext4, xfs, btrfs, tmpfs)"
+            ) from error
+        finally:
+            os.close(descriptor)
+            os.unlink(probe)
+
+    def _lock(self, byte: int, *, wait: bool) -> bool:
+        how = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        try:
+            fcntl.lockf(self._fd, how, 1, byte)
+        except OSError as error:
+            if wait or error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise
+            return False
+        return True
+
+    def _acquire(self) -> None:
+        self._lock(_MUTEX, wait=True)
+
+    def _release(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _MUTEX)
+
+    def _take_slot(self) -> int:
+        self.died: list[int] = []
+        mine = None
+        taken = os.pread(self._fd, 256, _TAKEN)
+        for slot in range(FIRST_SLOT, LAST_SLOT + 1):
+            if not taken[slot] and mine is not None:
+                continue
+            if not self._lock(_ALIVE + slot, wait=False):
+                continue
+            if taken[slot]:
+                self.died.append(slot)
+            if mine is None:
+                mine = slot
+                os.pwrite(self._fd, b"\1", _TAKEN + slot)
+            else:
+                os.pwrite(self._fd, b"\0", _TAKEN + slot)
+                fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ALIVE + slot)
+        if mine is None:
+            raise UsageError(
+                f"cache_dir: {LAST_SLOT - FIRST_SLOT + 1} processes use {self.folder!r} already: "
+                "choose another folder for some"
+            )
+        return mine
+
+    def alive(self, slot: int) -> bool:
+        if slot == self.slot:
+            return True
+        if not self._lock(_ALIVE + slot, wait=False):
+            return True
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _ALIVE + slot)
+        return False
+
+    @property
+    def used(self) -> int:
+        used: int = _HEAD.unpack(os.pread(self._fd, _HEAD.size, 0))[1]
+        return used
+
+    def add_used(self, nbytes: int) -> None:
+        os.pwrite(self._fd, _HEAD.pack(_MAGIC, max(0, self.used + nbytes)), 0)
+
+    def _place(self, name: str) -> str:
+        return os.path.join(self.folder, "objects", name)
+
+    def create(self, name: str, file: str, nbytes: int) -> int:
+        os.makedirs(self._place(name), mode=0o700, exist_ok=True)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        return os.open(os.path.join(self._place(name), file), flags, 0o600)
+
+    def path(self, name: str, file: str, descriptor: int) -> str:
+        return os.path.join(self._place(name), file)
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(os.path.join(self.folder, "objects")))
+
+    def living(self, name: str) -> list[int]:
+        """Numbers of other processes that live and have the object open. In the mutex."""
+        slots = []
+        for file in os.listdir(self._place(name)):
+            if file.startswith("pins-"):
+                slot = int(file[5:])
+                if slot != self.slot and self.alive(slot):
+                    slots.append(slot)
+        return slots
+
+    def others(self) -> list[str]:
+        def used_at(name: str) -> int:
+            with contextlib.suppress(OSError):
+                return os.stat(os.path.join(self._place(name), "index")).st_mtime_ns
+            return 0
+
+        mine = f"pins-{self.slot}"
+        return [
+            name
+            for name in sorted(self.names(), key=used_at)
+            if not os.path.exists(os.path.join(self._place(name), mine)) and not self.living(name)
+        ]
+
+    def drop(self, name: str) -> None:
+        shutil.rmtree(self._place(name), ignore_errors=True)
+
+
+class MemoryArea(Area):
+    """Memory files of this process; what is in use may exceed the limit."""
+
+    soft = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not hasattr(os, "memfd_create"):
+            raise StoreError("cache_limit=0 needs memory files, which this system has not")
+        self.limit = MEMORY_NBYTES
+        self.slot = FIRST_SLOT
+        self._used = 0
+
+    def alive(self, slot: int) -> bool:
+        return slot == self.slot
+
+    @property
+    def used(self) -> int:
+        return self._used
+
+    def add_used(self, nbytes: int) -> None:
+        self._used += nbytes
+
+    def create(self, name: str, file: str, nbytes: int) -> int:
+        return os.memfd_create(f"fastload-{file}", os.MFD_CLOEXEC)
+
+    def path(self, name: str, file: str, descriptor: int) -> str:
+        return f"/proc/{os.getpid()}/fd/{descriptor}"
+
+    def names(self) -> list[str]:
+        return []

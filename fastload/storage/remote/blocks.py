@@ -1,0 +1,384 @@
+"""One object's part of the cache: a sparse file and the table of what is there.
+
+    data     the object, as large as it is elsewhere; what was not fetched is a hole
+    index    4096 bytes: magic, version | u64 bytes | u64 cells in use;
+             one byte per cell: 0 absent, 1 there, k process number k fetches it;
+             padding to 4096; one u32 per cell: CRC32C
+    pins-K   one byte per group: 1 where process number K needs it
+    about.json   the URL without credentials, and the ETag
+
+A cell is 4 KiB, what a file system can give back; a record is read to within one cell at each end.
+A group is 4 cells, what is evicted and pinned together: with more, small records that
+are done with would stay because of their neighbours.
+
+A cell's bytes are written first, its checksum second, its state last, so a process that is killed
+leaves cells that count as absent. After a power failure, when the disk may have lost any of these
+writes, the checksum tells: every process compares it once, before it uses the cell. The files are
+allocated before they are mapped, so that a full disk is an error and no signal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+
+from ...errors import StoreError
+from .._crc import crc32c
+from .area import Area, DiskArea, punch
+from .service import RemoteObject
+
+CELL = 4096
+GROUP = 4  # cells
+ABSENT, THERE = 0, 1
+_HEAD = struct.Struct("<8sQQ")
+_MAGIC = b"FLINDEX\1"
+_HEAD_NBYTES = 4096
+_READ = 1024  # cells that are read at a time
+
+
+def runs_of(cells: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
+    """(first, stop) of each run of consecutive ``cells`` (ascending), at most ``most`` long."""
+    edges = np.flatnonzero(np.diff(cells) != 1) + 1
+    for run in np.split(cells, edges):
+        if len(run):
+            first, stop = int(run[0]), int(run[-1]) + 1
+            for at in range(first, stop, most):
+                yield at, min(at + most, stop)
+
+
+def cells_of(offset: np.ndarray, nbytes: np.ndarray) -> np.ndarray:
+    """The cells that these ranges (int64) touch, ascending, each once."""
+    some = nbytes > 0
+    first, last = offset[some] // CELL, (offset[some] + nbytes[some] - 1) // CELL
+    count = last - first + 1
+    total = int(count.sum())
+    starts = np.cumsum(count) - count
+    cells = np.repeat(first - starts, count) + np.arange(total)
+    found: np.ndarray = np.unique(cells)
+    return found
+
+
+def checksums(data: bytes | memoryview) -> np.ndarray:
+    """CRC32C of each cell of ``data``, uint32."""
+    view = memoryview(data)
+    cells = range(0, len(view), CELL)
+    return np.fromiter((crc32c(view[at : at + CELL]) for at in cells), np.uint32, len(cells))
+
+
+def _free(descriptor: int, first: int, stop: int) -> None:
+    """Give back the disk space of cells, as far as the file system can."""
+    with contextlib.suppress(OSError):
+        punch(descriptor, first * CELL, (stop - first) * CELL)
+
+
+class BlockFile:
+    """The cached part of one object, in one process. Methods are called in the area's mutex.
+
+    Args:
+        area: where its files are.
+        what: the object.
+        name: of its files: the same for the same version of the same object.
+
+    Attributes:
+        path: of the sparse file, for whoever maps it.
+        nbytes: of the object.
+        cells: their number.
+        verified: bool (cells,), whose checksums this process knows to be right.
+        due: int32 (groups,), the last position at which this epoch uses a group; -1: it does not.
+            None: the order is not known.
+        now: the position of the epoch.
+
+    Raises:
+        StoreError: the disk is full.
+    """
+
+    def __init__(self, area: Area, what: RemoteObject, name: str) -> None:
+        self.area, self.what, self.name, self.nbytes = area, what, name, what.nbytes
+        self.cells = -(-self.nbytes // CELL)
+        self.groups = -(-self.cells // GROUP)
+        self.due: np.ndarray | None = None
+        self.now = 0
+        self.verified = np.zeros(self.cells, bool)
+        self._pinned = np.zeros(self.groups, np.uint16)
+        self._index_nbytes = index_nbytes(self.cells)
+        try:
+            self._open()
+        except OSError as error:
+            raise StoreError(
+                f"its cache cannot be made: {error.strerror}; free some of the disk, or choose "
+                "another cache_dir",
+                path=what.url.shown,
+            ) from error
+        self.path = area.path(name, "data", self._data)
+
+    def _open(self) -> None:
+        area = self.area
+        self._data = area.create(self.name, "data", self.nbytes)
+        self._index = area.create(self.name, "index", self._index_nbytes)
+        if not self._whole():
+            if isinstance(area, DiskArea) and os.fstat(self._index).st_size:
+                # Damaged. Other processes may have the files mapped: they keep theirs.
+                os.close(self._data)
+                os.close(self._index)
+                area.drop(self.name)
+                recount(area)
+                self._data = area.create(self.name, "data", self.nbytes)
+                self._index = area.create(self.name, "index", self._index_nbytes)
+            os.ftruncate(self._data, 0)
+            os.ftruncate(self._data, self.nbytes)
+            os.posix_fallocate(self._index, 0, self._index_nbytes)
+            self._about()
+            os.pwrite(self._index, _HEAD.pack(_MAGIC, self.nbytes, 0), 0)
+            area.add_used(self._index_nbytes)
+        os.utime(self._index)
+        self._map = mmap.mmap(self._index, self._index_nbytes)
+        self.state = np.frombuffer(self._map, np.uint8, self.cells, _HEAD_NBYTES)
+        self._crc = np.frombuffer(self._map, "<u4", self.cells, _crc_offset(self.cells))
+        pins = area.create(self.name, f"pins-{area.slot}", self.groups)
+        try:
+            os.ftruncate(pins, 0)
+            os.posix_fallocate(pins, 0, max(1, self.groups))
+            self._flags = np.frombuffer(mmap.mmap(pins, max(1, self.groups)), np.uint8)
+        finally:
+            os.close(pins)
+
+    def _whole(self) -> bool:
+        if os.fstat(self._index).st_size != self._index_nbytes:
+            return False
+        if os.fstat(self._data).st_size != self.nbytes:
+            return False
+        head = os.pread(self._index, _HEAD.size, 0)
+        return len(head) == _HEAD.size and _HEAD.unpack(head)[:2] == (_MAGIC, self.nbytes)
+
+    def _about(self) -> None:
+        about = {"url": self.what.url.shown, "nbytes": self.nbytes, "tag": self.what.tag}
+        descriptor = self.area.create(self.name, "about.json", 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(about).encode(), 0)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        """This process needs the object no more."""
+        if isinstance(self.area, DiskArea):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self.area.path(self.name, f"pins-{self.area.slot}", -1))
+        else:
+            self.area.add_used(-self._index_nbytes - CELL * self.used)
+        os.close(self._data)
+        os.close(self._index)
+        self._data = self._index = -1
+
+    @property
+    def lost(self) -> bool:
+        """Whether somebody has deleted the files while they are in use."""
+        return os.fstat(self._data).st_nlink == 0 and isinstance(self.area, DiskArea)
+
+    # --- states -----------------------------------------------------------------------------------
+
+    @property
+    def used(self) -> int:
+        """Cells that are there or being fetched."""
+        used: int = _HEAD.unpack(os.pread(self._index, _HEAD.size, 0))[2]
+        return used
+
+    def _count(self, cells: int) -> None:
+        used = max(0, self.used + cells)
+        os.pwrite(self._index, _HEAD.pack(_MAGIC, self.nbytes, used), 0)
+        self.area.add_used(CELL * cells)
+
+    def claim(self, cells: np.ndarray) -> None:
+        """This process fetches ``cells``, which are absent; there is room for them."""
+        self._count(len(cells))  # first: what is counted and not there only costs room
+        self.state[cells] = self.area.slot
+
+    def publish(self, first: int, stop: int, sums: np.ndarray) -> None:
+        """What ``write`` has written is the content of these cells; ``sums``: its checksums."""
+        self._crc[first:stop] = sums
+        self.verified[first:stop] = True
+        self.state[first:stop] = THERE
+
+    def punch_absent(self, first: int, stop: int) -> None:
+        """Give back what was written of these cells although they are absent."""
+        cells = np.arange(first, stop)
+        for begin, end in runs_of(cells[self.state[first:stop] == ABSENT], 1 << 30):
+            _free(self._data, begin, end)
+
+    def write(self, first: int, data: bytes | memoryview) -> None:
+        """Write claimed cells from ``first`` on; outside of the mutex.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        view, at = memoryview(data), first * CELL
+        while len(view):
+            written = os.pwrite(self._data, view, at)
+            view, at = view[written:], at + written
+
+    def abandon(self, cells: np.ndarray) -> None:
+        """``cells`` are absent again."""
+        for first, stop in runs_of(cells, 1 << 30):
+            self.state[first:stop] = ABSENT
+            self.verified[first:stop] = False
+            _free(self._data, first, stop)
+        self._count(-len(cells))
+
+    def wrong(self, cells: np.ndarray) -> np.ndarray:
+        """Those of ``cells`` whose bytes do not match their checksums; outside of the mutex.
+
+        They are there and pinned.
+        """
+        damaged = [cells[:0]]
+        for first, stop in runs_of(cells[~self.verified[cells]], _READ):
+            sums = checksums(os.pread(self._data, (stop - first) * CELL, first * CELL))
+            right = np.zeros(stop - first, bool)
+            right[: len(sums)] = sums == self._crc[first : first + len(sums)]
+            self.verified[first:stop] |= right
+            damaged.append(first + np.flatnonzero(~right))
+        return np.concatenate(damaged)
+
+    def claimed_by_others(self, cells: np.ndarray) -> np.ndarray:
+        """Those of ``cells`` that another process fetches."""
+        state = self.state[cells]
+        others: np.ndarray = cells[(state > THERE) & (state != self.area.slot)]
+        return others
+
+    # --- pins and eviction ------------------------------------------------------------------------
+
+    def pin(self, cells: np.ndarray) -> np.ndarray:
+        """Keep ``cells`` until ``unpin`` is called with what is returned."""
+        groups = np.unique(cells // GROUP)
+        self._pinned[groups] += 1
+        self._flags[groups] = 1
+        return groups
+
+    def unpin(self, groups: np.ndarray) -> None:
+        """End one ``pin``."""
+        self._pinned[groups] -= 1
+        self._flags[groups[self._pinned[groups] == 0]] = 0
+
+    def _needed(self) -> np.ndarray:
+        """bool (groups,): pinned by a living process."""
+        needed = self._pinned > 0
+        if isinstance(self.area, DiskArea):
+            for slot in self.area.living(self.name):
+                descriptor = self.area.create(self.name, f"pins-{slot}", 0)
+                try:
+                    flags = np.frombuffer(os.pread(descriptor, self.groups, 0), np.uint8)
+                finally:
+                    os.close(descriptor)
+                needed[: len(flags)] |= flags != 0
+        return needed
+
+    def candidates(self, grain: int) -> tuple[np.ndarray, np.ndarray]:
+        """Groups that may be evicted, and after how long each is used next; farthest last.
+
+        What this epoch has used already comes next in another epoch, at a place that is not known
+        here. Of that, the same part is kept by everybody, chosen by a hash of its place: so it is
+        a hit in every epoch, where the least recently used would be evicted just before it is used.
+
+        Args:
+            grain: groups that are kept or evicted together.
+        """
+        padded = np.zeros(self.groups * GROUP, bool)
+        padded[: self.cells] = self.state == THERE
+        groups = np.flatnonzero(padded.reshape(-1, GROUP).any(axis=1) & ~self._needed())
+        later = (groups // grain).astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        distance = (later >> np.uint64(33)).astype(np.int64) + (1 << 40)
+        if self.due is not None:
+            due = self.due[groups].astype(np.int64)
+            distance = np.where(due >= self.now, due - self.now, distance)
+        order = np.argsort(distance, kind="stable")
+        return groups[order], distance[order]
+
+    def evict(self, groups: np.ndarray) -> None:
+        """Drop what is there of ``groups``."""
+        cells = (np.sort(groups)[:, None] * GROUP + np.arange(GROUP)).reshape(-1)
+        cells = cells[cells < self.cells]
+        self.abandon(cells[self.state[cells] == THERE])
+
+    def there(self, groups: np.ndarray) -> np.ndarray:
+        """int64 (n,): how many cells of each group are there."""
+        cells = groups[:, None] * GROUP + np.arange(GROUP)
+        inside = cells < self.cells
+        found = self.state[np.minimum(cells, self.cells - 1)] == THERE
+        counts: np.ndarray = (found & inside).sum(axis=1)
+        return counts
+
+    @property
+    def present(self) -> int:
+        """Cells that are there."""
+        return int((self.state == THERE).sum())
+
+
+def _crc_offset(cells: int) -> int:
+    return _HEAD_NBYTES + -(-cells // 4096) * 4096
+
+
+def index_nbytes(cells: int) -> int:
+    """Bytes of the index of so many cells."""
+    return _crc_offset(cells) + 4 * max(1, cells)
+
+
+def recover(area: DiskArea, slots: list[int]) -> None:
+    """Free what dead processes had claimed, and forget what they had pinned. In the mutex."""
+    for name in area.names():
+        for slot in slots:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(area.path(name, f"pins-{slot}", -1))
+        try:
+            index = os.open(area.path(name, "index", -1), os.O_RDWR | os.O_CLOEXEC)
+            data = os.open(area.path(name, "data", -1), os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # made a moment before its process was killed; opening it makes it whole
+        try:
+            _free_claims(index, data, slots)
+        finally:
+            os.close(index)
+            os.close(data)
+    recount(area)
+
+
+def _free_claims(index: int, data: int, slots: list[int]) -> None:
+    size = os.fstat(index).st_size
+    head = os.pread(index, _HEAD.size, 0)
+    if len(head) < _HEAD.size or size < _HEAD_NBYTES:
+        return
+    magic, nbytes, _ = _HEAD.unpack(head)
+    cells = -(-nbytes // CELL)
+    if magic != _MAGIC or size != index_nbytes(cells):
+        return  # opening it finds the damage
+    state = np.frombuffer(os.pread(index, cells, _HEAD_NBYTES), np.uint8)
+    claimed = np.isin(state, slots)
+    for first, stop in runs_of(np.flatnonzero(claimed), 1 << 30):
+        os.pwrite(index, bytes(stop - first), _HEAD_NBYTES + first)
+        _free(data, first, stop)
+    absent = (state == ABSENT) | claimed
+    used = cells - int(absent.sum())
+    if os.fstat(data).st_blocks * 512 > CELL * (used + 1):
+        # Killed after it had evicted something, or cancelled it, and before it gave that back.
+        for first, stop in runs_of(np.flatnonzero(absent), 1 << 30):
+            _free(data, first, stop)
+    os.pwrite(index, _HEAD.pack(_MAGIC, nbytes, used), 0)
+
+
+def recount(area: DiskArea) -> None:
+    """Compute anew what all objects take. In the mutex."""
+    total = 0
+    for name in area.names():
+        with contextlib.suppress(OSError):
+            with open(area.path(name, "index", -1), "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                head = file.read(_HEAD.size)
+            used = 0
+            if len(head) == _HEAD.size and head[:8] == _MAGIC:  # else opening finds the damage
+                used = min(_HEAD.unpack(head)[2], size)
+            total += size + CELL * used
+    area.add_used(total - area.used)

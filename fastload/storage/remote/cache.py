@@ -1,0 +1,528 @@
+"""BlockCache: what is there is used, what is missing is fetched once, what is far away is evicted.
+
+``hold`` is the one way in. It pins ranges of objects, starts to fetch what is missing of them, and
+returns a ``Hold``. As long as that lives, these bytes are not evicted; ``Hold.wait`` returns when
+they can be read through the sparse files.
+
+    missing             it is claimed in the table that processes share, and fetched
+    fetched already     by this process: its request is joined; by another one: its table is looked
+                        at until the bytes are there. If that process dies, its claims are freed.
+    no room             what is used farthest in the future is evicted. If everything is pinned, a
+                        hold that is only wanted ahead of time is not given, any other is an error.
+    failed, cancelled   the claims are given back.
+
+A hold that is deleted is released a moment later, by the next call of any method: an object can be
+deleted in the middle of anything, also while its thread has a lock.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import StoreError
+from ..base import BLOCK_NBYTES
+from . import requests
+from .area import Area, DiskArea, MemoryArea
+from .blocks import (
+    ABSENT,
+    CELL,
+    GROUP,
+    THERE,
+    BlockFile,
+    checksums,
+    index_nbytes,
+    recount,
+    recover,
+    runs_of,
+)
+from .counters import Counters
+from .options import RemoteOptions
+from .requests import Request
+from .service import RemoteObject, Service
+
+_POLL_S = 0.02  # between looks at what another process fetches
+_DEAD_S = 0.5  # and whether it lives
+_SLACK = 64  # at least a 64th of the limit is evicted at a time, because finding it takes time
+_AHEAD = 8  # an eighth of the limit at most is fetched ahead
+_MAX_SLACK_NBYTES = 64 << 20
+_GRAIN = BLOCK_NBYTES // (GROUP * CELL)  # kept or evicted together, as they are requested together
+
+Ranges = Sequence[tuple[BlockFile, np.ndarray]]
+"""Objects and the cells of each: int64, ascending."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Where the bytes of an object come from.
+
+    Attributes:
+        service: what sends its requests.
+        secrets: values that must not be shown.
+        counters: of the store.
+    """
+
+    service: Service
+    secrets: tuple[str, ...]
+    counters: Counters
+
+
+class _Fetch:
+    """One request in flight, and how many holds wait for it."""
+
+    def __init__(self, file: BlockFile, first: int, stop: int) -> None:
+        self.file, self.first, self.stop = file, first, stop
+        self.users = 1
+        self.done = False
+        self.error: Exception | None = None
+        self.request: Request | None = None
+
+
+class Hold:
+    """Bytes that stay in the cache, or come into it, as long as this lives."""
+
+    def __init__(self, cache: BlockCache) -> None:
+        self.cache: BlockCache | None = cache
+        self.pins: list[tuple[BlockFile, np.ndarray]] = []
+        self.fetches: list[_Fetch] = []
+        self.others: list[tuple[BlockFile, np.ndarray]] = []
+        self.source: Source | None = None
+        self.urgency = 0.0
+        self.ahead_nbytes = 0
+
+    def ready(self) -> bool:
+        """Whether ``wait`` would return, or raise, at once."""
+        if any(not fetch.done for fetch in self.fetches):
+            return False
+        return not any((file.state[cells] != THERE).any() for file, cells in self.others)
+
+    def wait(self, ended: Callable[[], bool] = lambda: False) -> None:
+        """Return when the bytes are there.
+
+        Args:
+            ended: asked now and then; once True, this returns without them.
+
+        Raises:
+            StoreError: they cannot be fetched.
+        """
+        if self.cache is not None:
+            self.cache.wait(self, ended)
+
+    def release(self) -> None:
+        """End the hold. Requests that nobody else waits for are cancelled."""
+        cache, self.cache = self.cache, None
+        if cache is not None:
+            cache.release(self)
+
+    def __del__(self) -> None:
+        if self.cache is not None:
+            self.cache.dropped.append((self.pins, self.fetches, self.ahead_nbytes))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _nothing, ()  # in another process, the one that has it keeps the bytes
+
+
+def _nothing() -> None:
+    return None
+
+
+class BlockCache:
+    """The cache of one process in one area. See the module."""
+
+    def __init__(self, area: Area) -> None:
+        self.area = area
+        self.dropped: collections.deque[
+            tuple[list[tuple[BlockFile, np.ndarray]], list[_Fetch], int]
+        ] = collections.deque()
+        self.later: collections.deque[Callable[[], None]] = collections.deque()
+        self._arrived = threading.Condition()
+        self._ahead_nbytes = 0
+        self._open: dict[str, tuple[BlockFile, int]] = {}
+        self._fetches: dict[str, list[_Fetch]] = {}
+        if isinstance(area, DiskArea):
+            with area.mutex():
+                if area.died:
+                    recover(area, area.died)
+
+    # --- objects ----------------------------------------------------------------------------------
+
+    def open(self, what: RemoteObject, name: str) -> BlockFile:
+        """The file of an object, shared by all who open it; ``close`` it as often."""
+        with self.area.mutex():
+            self._forget_dropped()
+            known = self._open.get(name)
+            if known is not None and not known[0].lost:
+                self._open[name] = known[0], known[1] + 1
+                return known[0]
+            if not self.make_room(index_nbytes(-(-what.nbytes // CELL))):
+                raise self._too_little(what)
+            file = BlockFile(self.area, what, name)
+            self._open[name] = file, 1
+            return file
+
+    def close(self, file: BlockFile) -> None:
+        """End one ``open``."""
+        with self.area.mutex():
+            self._forget_dropped()
+            known, users = self._open.get(file.name, (None, 0))
+            if known is not file:
+                return
+            if users > 1:
+                self._open[file.name] = file, users - 1
+                return
+            del self._open[file.name]
+            file.close()
+
+    # --- holds ------------------------------------------------------------------------------------
+
+    def hold(
+        self, ranges: Ranges, source: Source, *, urgency: float = 0.0, ahead: bool = False
+    ) -> Hold | None:
+        """Pin ``ranges``, and fetch what is missing.
+
+        Args:
+            ranges: what is wanted.
+            source: where it comes from.
+            urgency: of its requests; the smallest is served first.
+            ahead: it is not needed yet.
+
+        Returns:
+            The hold; None with ``ahead`` where there is no room.
+
+        Raises:
+            StoreError: there is no room; or the cache's files were deleted.
+        """
+        hold = Hold(self)
+        hold.source, hold.urgency = source, urgency
+        try:
+            with self.area.mutex():
+                self._forget_dropped()
+                if ahead and not self._may_hold(hold, ranges):
+                    return None
+                for file, cells in ranges:
+                    self._check(file)
+                    hold.pins.append((file, file.pin(cells)))
+                for file, cells in ranges:
+                    if not self._take(hold, file, cells, ahead=ahead):
+                        self._release(hold)
+                        return None
+        except BaseException:
+            hold.release()
+            raise
+        self._send(hold)
+        for file, cells in ranges:
+            self._verify(hold, file, cells)
+        if not ahead:
+            source.counters.add(asked_nbytes=CELL * sum(len(cells) for _, cells in ranges))
+        return hold
+
+    def _may_hold(self, hold: Hold, ranges: Ranges) -> bool:
+        """Whether ``ranges`` may be fetched ahead: one hold, or a share of all. In the mutex.
+
+        What is fetched ahead takes the place of what is used later.
+        """
+        nbytes = CELL * sum(len(cells) for _, cells in ranges)
+        most = self.area.limit if self.area.soft else self.area.limit // _AHEAD
+        if self._ahead_nbytes and self._ahead_nbytes + nbytes > most:
+            return False
+        hold.ahead_nbytes = nbytes
+        self._ahead_nbytes += nbytes
+        return True
+
+    def _check(self, file: BlockFile) -> None:
+        if file.lost:
+            raise StoreError(
+                "the cache's files were deleted while they are in use: make a new loader",
+                path=file.what.url.shown,
+            )
+
+    def _too_little(self, what: RemoteObject) -> StoreError:
+        return StoreError(
+            f"cache_limit: {self.area.limit} bytes are too few, as the batches in flight and the "
+            "columns of the store need more: raise it",
+            path=what.url.shown,
+        )
+
+    def _take(self, hold: Hold, file: BlockFile, cells: np.ndarray, *, ahead: bool) -> bool:
+        """Claim or join what is missing of ``cells``; False: there is no room. In the mutex."""
+        assert hold.source is not None, "every hold has one"
+        state = file.state[cells]
+        absent, mine = cells[state == ABSENT], cells[state == self.area.slot]
+        others = file.claimed_by_others(cells)
+        if len(absent):
+            if not self.make_room(len(absent) * CELL):
+                if ahead:
+                    return False
+                raise self._too_little(file.what)
+            hold.source.counters.add(missed_nbytes=CELL * len(absent))
+            file.claim(absent)
+            for first, stop in runs_of(absent, BLOCK_NBYTES // CELL):
+                fetch = _Fetch(file, first, stop)
+                self._fetches.setdefault(file.name, []).append(fetch)
+                hold.fetches.append(fetch)
+        if len(mine):
+            for fetch in self._fetches.get(file.name, ()):
+                at = int(np.searchsorted(mine, fetch.first))
+                if at < len(mine) and int(mine[at]) < fetch.stop and fetch not in hold.fetches:
+                    fetch.users += 1
+                    hold.fetches.append(fetch)
+        if len(others):
+            hold.source.counters.add(missed_nbytes=CELL * len(others))
+            hold.others.append((file, others))
+        return True
+
+    def _send(self, hold: Hold) -> None:
+        """Send the requests of new fetches; outside of the mutex."""
+        source = hold.source
+        assert source is not None, "every hold has one"
+        new = [fetch for fetch in hold.fetches if fetch.request is None and not fetch.done]
+        for number, fetch in enumerate(new):
+            file = fetch.file
+            fetch.request = Request(
+                source.service,
+                file.what,
+                fetch.first * CELL,
+                min(fetch.stop * CELL, file.nbytes),
+                deliver=lambda data, fetch=fetch: self._deliver(fetch, data),  # type: ignore[misc]
+                fail=lambda error, fetch=fetch: self._end(fetch, error),  # type: ignore[misc]
+                counters=source.counters,
+                secrets=source.secrets,
+            )
+            try:
+                requests.of_process().send(fetch.request, hold.urgency)
+            except BaseException as error:
+                for rest in new[number:]:
+                    self._end(rest, error if isinstance(error, Exception) else None)
+                raise
+
+    def _deliver(self, fetch: _Fetch, data: bytes | memoryview) -> None:
+        """The bytes of ``fetch`` have come."""
+        file, wanted = fetch.file, min(fetch.stop * CELL, fetch.file.nbytes) - fetch.first * CELL
+        if len(data) != wanted:
+            self._end(
+                fetch,
+                StoreError(
+                    f"expected {wanted} bytes, got {len(data)}: the object was truncated",
+                    path=file.what.url.shown,
+                    offset=fetch.first * CELL,
+                ),
+            )
+            return
+        try:
+            self._write(file, fetch.first, data)
+            sums = checksums(data)
+            with self.area.mutex():
+                if fetch in self._fetches.get(file.name, ()):
+                    file.publish(fetch.first, fetch.stop, sums)
+                else:  # given back while it was written
+                    file.punch_absent(fetch.first, fetch.stop)
+        except OSError as error:
+            self._end(
+                fetch,
+                StoreError(
+                    f"its cache cannot be written: {error.strerror}; free some of the disk, or "
+                    "choose a smaller cache_limit or another cache_dir",
+                    path=file.what.url.shown,
+                ),
+            )
+            return
+        self._end(fetch, None)
+
+    def _write(self, file: BlockFile, first: int, data: bytes | memoryview) -> None:
+        try:
+            file.write(first, data)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            with self.area.mutex():  # others fill the disk too: make do with less
+                self._evict(4 * len(data))
+            file.write(first, data)
+
+    def _end(self, fetch: _Fetch, error: Exception | None) -> None:
+        """``fetch`` has succeeded, or failed with ``error``."""
+        with self.area.mutex():
+            known = self._fetches.get(fetch.file.name, [])
+            if fetch in known:
+                known.remove(fetch)
+                self._give_back(fetch)
+        with self._arrived:
+            fetch.error, fetch.done = error, True
+            self._arrived.notify_all()
+
+    def _give_back(self, fetch: _Fetch) -> None:
+        """What of ``fetch`` is still claimed is absent. In the mutex."""
+        cells = np.arange(fetch.first, fetch.stop)
+        claimed = cells[fetch.file.state[cells] == self.area.slot]
+        if len(claimed):
+            fetch.file.abandon(claimed)
+
+    def _verify(self, hold: Hold, file: BlockFile, cells: np.ndarray) -> None:
+        """Compare with their checksums what of ``cells`` is there, and fetch again what differs."""
+        there = cells[file.state[cells] == THERE]
+        wrong = file.wrong(there) if not file.verified[there].all() else there[:0]
+        if not len(wrong):
+            return
+        assert hold.source is not None, "every hold has one"
+        hold.source.counters.add(damaged=len(wrong))
+        with self.area.mutex():
+            # Another process may have fetched it anew meanwhile.
+            still = file.wrong(wrong[file.state[wrong] == THERE])
+            file.abandon(still)
+            self._take(hold, file, wrong, ahead=False)
+        self._send(hold)
+
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def wait(self, hold: Hold, ended: Callable[[], bool]) -> None:
+        """As ``Hold.wait``."""
+        if hold.ready() and not hold.others:
+            self._raise(hold)
+            return
+        begin = time.monotonic()
+        looked = begin
+        try:
+            while not ended():
+                with self._arrived:
+                    if any(not fetch.done for fetch in hold.fetches):
+                        self._arrived.wait(_POLL_S if hold.others else 0.2)
+                    elif hold.others:
+                        self._arrived.wait(_POLL_S)
+                self._raise(hold)
+                if hold.others:
+                    dead = time.monotonic() - looked > _DEAD_S
+                    looked = time.monotonic() if dead else looked
+                    self._look(hold, dead=dead)
+                if not hold.others and all(fetch.done for fetch in hold.fetches):
+                    self._raise(hold)
+                    return
+        finally:
+            assert hold.source is not None, "every hold has one"
+            hold.source.counters.add(wait_s=time.monotonic() - begin)
+
+    def _raise(self, hold: Hold) -> None:
+        for fetch in hold.fetches:
+            if fetch.done and fetch.error is not None:
+                raise fetch.error
+
+    def _look(self, hold: Hold, *, dead: bool) -> None:
+        """See what others have fetched; take over what they have given up."""
+        waiting, hold.others = hold.others, []
+        for file, cells in waiting:
+            state = file.state[cells]
+            if dead and isinstance(self.area, DiskArea):
+                with self.area.mutex():
+                    slots = [int(s) for s in np.unique(state) if s > THERE]
+                    gone = [slot for slot in slots if not self.area.alive(slot)]
+                    if gone:
+                        recover(self.area, gone)
+            there = cells[state == THERE]
+            if len(there):
+                self._verify(hold, file, there)
+            rest = cells[state != THERE]
+            if len(rest):
+                with self.area.mutex():
+                    self._take(hold, file, rest, ahead=False)
+                self._send(hold)
+
+    # --- releasing --------------------------------------------------------------------------------
+
+    def release(self, hold: Hold) -> None:
+        """As ``Hold.release``."""
+        with self.area.mutex():
+            self._forget_dropped()
+            self._release(hold)
+
+    def _release(self, hold: Hold) -> None:
+        hold.cache = None
+        self._forget(hold.pins, hold.fetches, hold.ahead_nbytes)
+        hold.ahead_nbytes = 0
+        hold.pins, hold.fetches, hold.others = [], [], []
+
+    def _forget_dropped(self) -> None:
+        while self.dropped:
+            self._forget(*self.dropped.popleft())
+        while self.later:
+            self.later.popleft()()
+
+    def _forget(
+        self, pins: list[tuple[BlockFile, np.ndarray]], fetches: list[_Fetch], ahead_nbytes: int
+    ) -> None:
+        """Unpin, and cancel what nobody waits for. In the mutex."""
+        self._ahead_nbytes -= ahead_nbytes
+        for fetch in fetches:
+            fetch.users -= 1
+            known = self._fetches.get(fetch.file.name, [])
+            if fetch.users == 0 and not fetch.done and fetch in known:
+                known.remove(fetch)
+                if fetch.request is not None:
+                    requests.of_process().cancel(fetch.request)
+                fetch.done = True
+                self._give_back(fetch)
+        for file, groups in pins:
+            file.unpin(groups)
+
+    # --- room -------------------------------------------------------------------------------------
+
+    def make_room(self, nbytes: int) -> bool:
+        """Evict until ``nbytes`` more fit; whether they do. In the mutex."""
+        over = self.area.used + nbytes - self.area.limit
+        if over > 0:
+            slack = min(self.area.limit // _SLACK, _MAX_SLACK_NBYTES)
+            self._evict(over + slack)
+        return self.area.soft or self.area.used + nbytes <= self.area.limit
+
+    def _evict(self, nbytes: int) -> None:
+        """Free ``nbytes``, or as many as can be freed. In the mutex."""
+        goal = self.area.used - nbytes
+        for name in self.area.others():
+            if self.area.used <= goal:
+                return
+            self.area.drop(name)
+            if isinstance(self.area, DiskArea):
+                recount(self.area)
+        files = [file for file, _ in self._open.values() if file._data >= 0]
+        if self.area.used <= goal or not files:
+            return
+        found = [file.candidates(_GRAIN) for file in files]
+        which = np.repeat(np.arange(len(files)), [len(groups) for groups, _ in found])
+        groups = np.concatenate([groups for groups, _ in found])
+        order = np.argsort(-np.concatenate([distance for _, distance in found]), kind="stable")
+        counts = np.concatenate(
+            [file.there(groups) for file, (groups, _) in zip(files, found, strict=True)]
+        )[order]
+        enough = int(np.searchsorted(np.cumsum(counts) * CELL, self.area.used - goal)) + 1
+        chosen = order[:enough]
+        for number, file in enumerate(files):
+            mine = groups[chosen[which[chosen] == number]]
+            if len(mine):
+                file.evict(mine)
+
+
+# Of a parent too: its areas must never be closed, see ``area.py``.
+_caches: dict[tuple[int, str], BlockCache] = {}
+
+
+def cache_for(options: RemoteOptions) -> BlockCache:
+    """The cache that ``options`` name; one for each folder in each process.
+
+    Raises:
+        UsageError: the folder cannot be used.
+    """
+    if options.limit == 0:
+        return BlockCache(MemoryArea())
+    key = os.getpid(), os.path.realpath(options.folder)
+    found = _caches.get(key)
+    if found is not None and os.path.isdir(options.folder):
+        if options.limit is not None:
+            found.area.limit = options.limit
+        return found
+    made = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
+    return made

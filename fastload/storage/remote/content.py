@@ -1,0 +1,68 @@
+"""What a cache folder holds, for ``fastload cache``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import shutil
+
+from .area import DiskArea
+from .blocks import recount
+from .cache import cache_for
+from .options import RemoteOptions
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CachedObject:
+    """One object in the cache.
+
+    Attributes:
+        url: without credentials.
+        nbytes: its size.
+        cached_nbytes: what the cache takes on the disk for it.
+    """
+
+    url: str
+    nbytes: int
+    cached_nbytes: int
+
+
+def contents(folder: str) -> list[CachedObject]:
+    """The objects in the cache ``folder``, by URL; none if there is no such folder."""
+    objects = os.path.join(folder, "objects")
+    found = []
+    for name in os.listdir(objects) if os.path.isdir(objects) else ():
+        place = os.path.join(objects, name)
+        with contextlib.suppress(OSError, ValueError, KeyError):  # it is being made or deleted
+            with open(os.path.join(place, "about.json"), "rb") as file:
+                about = json.loads(file.read(1 << 16))
+            taken = sum(entry.stat().st_blocks * 512 for entry in os.scandir(place))
+            found.append(
+                CachedObject(
+                    url=str(about["url"]), nbytes=int(about["nbytes"]), cached_nbytes=taken
+                )
+            )
+    return sorted(found, key=lambda one: one.url)
+
+
+def clear(folder: str) -> tuple[int, int]:
+    """Delete the objects that no running process uses: how many were deleted, how many kept.
+
+    Raises:
+        UsageError: the folder cannot be used.
+    """
+    if not os.path.isdir(os.path.join(folder, "objects")):
+        return 0, 0
+    area = cache_for(RemoteOptions(cache_dir=folder)).area
+    assert isinstance(area, DiskArea), "this cache is on a disk"
+    with area.mutex():
+        unused = area.others()
+        for name in unused:
+            area.drop(name)
+        recount(area)
+        kept = len(area.names())
+        if not kept:
+            shutil.rmtree(os.path.join(folder, "mirrors"), ignore_errors=True)
+    return len(unused), kept

@@ -1,0 +1,152 @@
+"""Which objects a URL stands for: a file and its sidecar, a set of shards, a pattern, a folder."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import fnmatch
+import os
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...errors import StoreError, StoreNotFoundError
+from .._shards import expand
+from .._sidecar import SUFFIX
+from . import requests
+from .counters import Counters
+from .service import RemoteObject, Service
+from .urls import RemoteUrl
+
+_MAGIC = re.compile(r"[*?\[]")
+_MOST = 1_000_000
+
+
+class Finder:
+    """Looks for objects.
+
+    Args:
+        service: what asks for them.
+        counters: what the requests are counted in.
+        secrets: values that must not be shown.
+    """
+
+    def __init__(self, service: Service, counters: Counters, secrets: tuple[str, ...]) -> None:
+        self._service, self._counters, self._secrets = service, counters, secrets
+
+    def find(self, url: RemoteUrl) -> dict[str, RemoteObject]:
+        """Path below the store's folder -> object, the sidecar included.
+
+        A set of shards that has a manifest is found as that alone: ``shards`` completes it.
+
+        Raises:
+            StoreNotFoundError: nothing there.
+            StoreError: it cannot be asked for.
+        """
+        if "{" in url.text:
+            return self._several([RemoteUrl(text) for text in expand(url.text)])
+        if _MAGIC.search(url.shown):
+            return self._matching(url)
+        asked = (
+            [] if url.text.endswith("/") else [self._look(url), self._look(url.suffixed(SUFFIX))]
+        )
+        store, sidecar = [_found(one) for one in asked] or [None, None]
+        found = {one.url.name: one for one in (store, sidecar) if one is not None}
+        return found or self._folder(url) or self._numbered(url)
+
+    def shards(self, url: RemoteUrl, names: Sequence[str]) -> dict[str, RemoteObject]:
+        """The files that a manifest lists, by their path below its folder."""
+        return self._several([url.sibling(name) for name in names], names)
+
+    def _look(self, url: RemoteUrl) -> concurrent.futures.Future[RemoteObject]:
+        return requests.of_process().call(
+            lambda: self._service.look(url), url, self._counters, self._secrets
+        )
+
+    def _below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
+        return (
+            requests.of_process()
+            .call(lambda: self._service.below(url), url, self._counters, self._secrets)
+            .result()
+        )
+
+    def _several(
+        self, urls: Sequence[RemoteUrl], names: Sequence[str] | None = None
+    ) -> dict[str, RemoteObject]:
+        if len(urls) > _MOST:
+            raise StoreError(f"expected a set of up to {_MOST} files", path=urls[0].shown)
+        asked = [self._look(url) for url in urls]
+        names = [url.name for url in urls] if names is None else names
+        found: dict[str, RemoteObject] = {}
+        for name, url, one in zip(names, urls, asked, strict=True):
+            there = _found(one)
+            if there is None:
+                raise StoreNotFoundError("a file of the set is missing", path=url.shown)
+            found[name] = there
+        return found
+
+    def _matching(self, url: RemoteUrl) -> dict[str, RemoteObject]:
+        begin = RemoteUrl(_MAGIC.split(url.text)[0])
+        pattern = url.shown
+        found = {
+            one.url.name: one
+            for one in self._below(begin)
+            if fnmatch.fnmatchcase(one.url.shown, pattern) and not one.url.name.endswith(SUFFIX)
+        }
+        if not found:
+            raise StoreNotFoundError("expected files that match, found none", path=url.shown)
+        return found
+
+    def _folder(self, url: RemoteUrl) -> dict[str, RemoteObject]:
+        folder = url.text.rstrip("/") + "/"
+        name = url.name
+        return {
+            f"{name}/{one.url.text[len(folder) :]}": one
+            for one in self._listed(RemoteUrl(folder))
+            if ".." not in one.url.text[len(folder) :].split("/")
+        }
+
+    def _listed(self, url: RemoteUrl) -> Sequence[RemoteObject]:
+        """``_below``, or nothing: many web servers list no folders."""
+        try:
+            return self._below(url)
+        except StoreError:
+            return ()
+
+    def _numbered(self, url: RemoteUrl) -> dict[str, RemoteObject]:
+        stem, suffix = os.path.splitext(url.text)
+        numbered = re.compile(re.escape(stem) + r"-(\d+)-of-(\d+)" + re.escape(suffix))
+        found = {
+            one.url.name: (one, match)
+            for one in self._listed(RemoteUrl(f"{stem}-"))
+            if (match := numbered.fullmatch(one.url.text)) is not None
+        }
+        if not found:
+            raise StoreNotFoundError(
+                "expected a store, found nothing: check the URL", path=url.shown
+            )
+        count = int(next(iter(found.values()))[1][2])
+        if sorted(int(match[1]) for _, match in found.values()) != list(range(count)):
+            raise StoreNotFoundError(
+                f"expected {count} numbered files, found {len(found)}", path=url.shown
+            )
+        return {name: one for name, (one, _) in sorted(found.items())}
+
+
+def _found(asked: concurrent.futures.Future[Any]) -> RemoteObject | None:
+    try:
+        one: RemoteObject = asked.result()
+    except StoreNotFoundError:
+        return None
+    return one
+
+
+def cache_names(objects: Mapping[str, RemoteObject]) -> dict[str, str]:
+    """The name of each object in the cache: a hash of its URL without credentials, tag and size."""
+    import hashlib
+
+    return {
+        inside: hashlib.blake2b(
+            repr((one.url.shown, one.tag, one.nbytes)).encode(), digest_size=16
+        ).hexdigest()
+        for inside, one in objects.items()
+    }

@@ -1,0 +1,133 @@
+"""Requests through obstore: S3, Google Cloud Storage, Azure, and web servers that serve ranges."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+import obstore
+from obstore.exceptions import (
+    BaseError,
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import from_url
+
+from ...errors import UsageError
+from .service import Changed, Permanent, RemoteObject, Service
+from .urls import RemoteUrl, redacted
+
+_NEVER_LATER = (
+    InvalidPathError,
+    NotSupportedError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+
+# ``requests.py`` repeats requests, for every service in the same way: it counts them, and it can
+# send a second one before the first one has failed.
+_NO_RETRIES: dict[str, Any] = {"max_retries": 0}
+# That a connection hangs is seen by ``requests.py``; this only frees what it has left behind.
+_CLIENT: dict[str, Any] = {"timeout": "300s", "connect_timeout": "10s"}
+
+
+class ObstoreService(Service):
+    """One bucket, container or web server.
+
+    Args:
+        url: of any object in it.
+        options: for ``obstore.store.from_url``; "client_options" among them are for its client.
+    """
+
+    def __init__(self, url: RemoteUrl, options: Mapping[str, Any]) -> None:
+        self._root = _root(url)
+        options = {"retry_config": _NO_RETRIES, **options}
+        client = {**_CLIENT, **options.pop("client_options", {})}
+        if url.scheme == "http":
+            client.setdefault("allow_http", True)
+        try:
+            # The types of obstore name each option of each store; these come from the user.
+            self._store: Any = from_url(self._root, client_options=client, **options)  # type: ignore[call-overload]
+        except (BaseError, ValueError, TypeError) as error:
+            raise UsageError(
+                f"{url.shown!r}: obstore refuses these storage_options or this URL: "
+                f"{redacted(str(error), url, tuple(map(str, options.values())))}"
+            ) from None
+
+    def _path(self, url: RemoteUrl) -> str:
+        path = url.text[len(self._root) :].lstrip("/").split("#", 1)[0]
+        return unquote(path) if url.scheme in ("http", "https") else path
+
+    async def look(self, url: RemoteUrl) -> RemoteObject:
+        meta = await _asked(obstore.head_async(self._store, self._path(url)))
+        return RemoteObject(url, int(meta["size"]), _tag(meta, url))
+
+    async def read(self, what: RemoteObject, start: int, stop: int) -> memoryview:
+        options: dict[str, Any] = {"range": (start, stop)}
+        if what.tag.startswith('"'):  # not a weak one, which If-Match never matches
+            options["if_match"] = what.tag
+        found = await _asked(
+            obstore.get_async(self._store, self._path(what.url), options=options)  # type: ignore[arg-type]
+        )
+        if _tag(found.meta, what.url) != what.tag or found.meta["size"] != what.nbytes:
+            raise Changed
+        data = await _asked(found.bytes_async())
+        return memoryview(data)
+
+    async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
+        prefix = self._path(url)
+        folder = prefix.rpartition("/")[0]
+        scheme = f"{self._root.rstrip('/')}/"
+        found: list[RemoteObject] = []
+
+        async def gather() -> None:
+            async for page in obstore.list(self._store, folder or None, chunk_size=1000):
+                for meta in page:
+                    path = meta["path"]
+                    if path.startswith(prefix):
+                        place = quote(path) if url.scheme in ("http", "https") else path
+                        one = RemoteUrl(scheme + place)
+                        found.append(RemoteObject(one, int(meta["size"]), _tag(meta, one)))
+
+        await _asked(gather())
+        return found
+
+
+def _root(url: RemoteUrl) -> str:
+    parts = urlsplit(url.text)
+    if not parts.netloc:
+        raise UsageError(f"{url.shown!r}: expected SCHEME://BUCKET/PATH or SCHEME://HOST/PATH")
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _tag(meta: Mapping[str, Any], url: RemoteUrl) -> str:
+    """The ETag, which is in quotation marks; else when the object was modified."""
+    tag = meta.get("e_tag")
+    if tag:
+        return str(tag)
+    modified = meta.get("last_modified")
+    if modified is None or modified.timestamp() == 0:  # obstore's value for a missing header
+        raise Permanent(
+            "the server gives neither an ETag nor a Last-Modified, so nobody could tell if the "
+            "object changed"
+        )
+    return str(modified)
+
+
+async def _asked(request: Any) -> Any:
+    """The result of a coroutine of obstore, its errors sorted into permanent ones and others."""
+    try:
+        return await request
+    except (asyncio.CancelledError, FileNotFoundError):
+        raise
+    except PreconditionError as error:
+        raise Changed from error
+    except (*_NEVER_LATER, ValueError) as error:
+        raise Permanent(f"{type(error).__name__}: {error}") from error

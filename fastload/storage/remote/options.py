@@ -1,0 +1,95 @@
+"""RemoteOptions: how a store at a URL is read and where it is cached."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from ..._base import byte_sizes
+from ...errors import UsageError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """How URLs are read.
+
+    Example:
+        >>> RemoteOptions(cache_dir="/nvme/fastload", cache_limit="200GB").limit
+        200000000000
+
+    Attributes:
+        storage_options: for obstore or fsspec, such as ``{"region": "eu-central-1"}``. Values may
+            be secret, so they are never shown.
+        cache_dir: a folder on a local disk; None: ``fastload`` in the user's cache folder.
+        cache_limit: bytes that the cache may take on the disk, such as "200GB"; None: half of what
+            is free there. 0: nothing is kept on a disk.
+
+    Raises:
+        UsageError: another type, or no size.
+    """
+
+    storage_options: Mapping[str, Any] | None = dataclasses.field(default=None, repr=False)
+    cache_dir: str | os.PathLike[str] | None = None
+    cache_limit: int | str | None = None
+
+    def __post_init__(self) -> None:
+        options, folder = self.storage_options, self.cache_dir
+        if options is not None and not (
+            isinstance(options, Mapping) and all(isinstance(name, str) for name in options)
+        ):
+            raise UsageError(
+                f"storage_options: expected a dict of options by name, got {type(options).__name__}"
+            )
+        if folder is not None and not isinstance(folder, (str, os.PathLike)):
+            raise UsageError(f"cache_dir: expected a folder, got {folder!r}")
+        _ = self.limit  # raises for what is no size
+
+    @property
+    def limit(self) -> int | None:
+        """``cache_limit`` in bytes; None where it was not given."""
+        limit = self.cache_limit
+        if limit is None:
+            return None
+        nbytes = None if isinstance(limit, (bool, float)) else byte_sizes.parse(str(limit))
+        if str(limit).strip() == "0":
+            return 0
+        if nbytes is None:
+            raise UsageError(
+                f"cache_limit: expected bytes or a size such as '8GB' or '512MiB', got {limit!r}"
+            )
+        return nbytes
+
+    @property
+    def folder(self) -> str:
+        """The cache's folder, absolute."""
+        if self.cache_dir is not None:
+            return os.path.abspath(os.path.expanduser(os.fspath(self.cache_dir)))
+        base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        return os.path.join(base, "fastload")
+
+    @property
+    def given(self) -> bool:
+        """Whether any option was given."""
+        return any(value is not None for value in dataclasses.astuple(self))
+
+    def secrets(self) -> tuple[str, ...]:
+        """Values that must not be shown: those of options whose name is not known to be harmless.
+
+        Nested options are included.
+        """
+        return tuple(_secrets(dict(self.storage_options or {})))
+
+
+_HARMLESS = ("region", "endpoint", "bucket", "allow_http", "virtual", "anon", "skip_signature")
+
+
+def _secrets(options: Mapping[str, Any]) -> list[str]:
+    found = []
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            found += _secrets(value)
+        elif not any(word in name.lower() for word in _HARMLESS):
+            found.append(str(value))
+    return found

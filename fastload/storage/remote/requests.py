@@ -1,0 +1,432 @@
+"""Requests: many at a time, repeated where they fail, hedged where they are slow.
+
+How it runs
+    One thread with an event loop sends all requests of a process, the most urgent first. It starts
+    with the first request and ends by itself a moment after the last one.
+How many at a time
+    ``Pace`` begins with a few and doubles or halves them as long as that makes the link faster.
+How it ends
+    success    ``Request.deliver`` gets the bytes, on another thread, so that writing them to a disk
+               does not delay the other requests.
+    failure    an attempt that fails or exceeds its time is repeated up to ``_ATTEMPTS`` times,
+               after a random pause that grows; then ``Request.fail`` gets a StoreError. What cannot
+               succeed later fails at once.
+    slow       an attempt that takes longer than 99 % of the last ones of its size is sent a second
+               time; the first answer counts and the other request is cancelled.
+    cancel     ``cancel`` ends a request that nobody waits for any more: neither ``deliver`` nor
+               ``fail`` is called after that.
+    exit       the thread is told to end and waited for.
+    fork       obstore's own threads are not in a forked child, where a request would wait for ever.
+               There every request fails at once and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import collections
+import concurrent.futures
+import contextlib
+import dataclasses
+import heapq
+import itertools
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+from ...errors import StoreError, StoreNotFoundError, UsageError
+from .counters import Counters
+from .service import Changed, Permanent, RemoteObject, Service
+from .urls import RemoteUrl, redacted
+
+_ATTEMPTS = 8
+_PAUSE_S = 0.1  # before the second attempt; doubled for each one after it
+_MAX_PAUSE_S = 5.0
+_ATTEMPT_S = 20.0  # an attempt may take so long, and longer by what a slow link needs:
+_SLOWEST_PER_S = 1 << 20  # bytes
+# Before there are enough measurements to know what is slow.
+_HEDGE_S = 2.0
+_HEDGE_SAMPLES = 50
+_LEAST_HEDGE_S = 0.25
+_HEDGES = 2  # of one request: the second one may be slow too
+_HEDGED_SHARE = 0.05  # of all requests, at most: a link that is slow as a whole needs no more load
+_LINGER_S = 0.3  # the thread waits so long for another request
+_EXIT_S = 5.0
+
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(eq=False)
+class Request:
+    """One range of an object.
+
+    Attributes:
+        service: what sends it.
+        what: the object.
+        start, stop: the range, in bytes.
+        deliver: called once with the bytes, on any thread.
+        fail: called instead with a StoreError, on any thread.
+        counters: what it is counted in.
+        secrets: values that must not be shown.
+    """
+
+    service: Service
+    what: RemoteObject
+    start: int
+    stop: int
+    deliver: Callable[[bytes | memoryview], None]
+    fail: Callable[[Exception], None]
+    counters: Counters
+    secrets: tuple[str, ...] = ()
+    cancelled: bool = False
+    task: asyncio.Task[None] | None = None
+
+
+class Pace:
+    """How many requests to send at a time, as the link proves to be.
+
+    Throughput is compared between rounds of so many answers as requests are in flight: twice as
+    many are tried as long as that makes it a tenth faster, else one step back; refusals of a server
+    halve it.
+    """
+
+    least, most = 4, 128
+
+    def __init__(self, first: int = 16) -> None:
+        self.width = first
+        self._best = 0.0
+        self._growing = True
+        self._begin()
+
+    def _begin(self) -> None:
+        self._since, self._nbytes, self._answers = time.monotonic(), 0, 0
+
+    def answered(self, nbytes: int, *, waiting: bool) -> None:
+        """``nbytes`` have arrived; ``waiting``: more requests wait than may be sent."""
+        self._nbytes += nbytes
+        self._answers += 1
+        if not waiting:  # the link is not what limits it
+            self._begin()
+            return
+        if self._answers < 2 * self.width:
+            return
+        rate = self._nbytes / max(1e-6, time.monotonic() - self._since)
+        if not self._growing:
+            self._best = max(rate, 0.9 * self._best)
+            self._growing = rate < 0.7 * self._best  # the link has changed: look again
+        elif rate > 1.1 * self._best and self.width < self.most:
+            self._best, self.width = rate, min(self.most, 2 * self.width)
+        else:
+            self._best, self._growing = max(rate, self._best), False
+            self.width = max(self.least, self.width // 2 if rate < self._best else self.width)
+        self._begin()
+
+    def refused(self) -> None:
+        """A request has failed in a way that fewer requests may avoid."""
+        self.width = max(self.least, self.width * 3 // 4)
+        self._begin()
+
+
+class Latencies:
+    """How long requests took, by the magnitude of their size."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, collections.deque[float]] = {}
+
+    def add(self, nbytes: int, seconds: float) -> None:
+        """One more request."""
+        kept = self._seen.setdefault(nbytes.bit_length(), collections.deque(maxlen=300))
+        kept.append(seconds)
+
+    def unusual_s(self, nbytes: int) -> float:
+        """Seconds after which a request of this size takes longer than 99 % of them."""
+        seen = self._seen.get(nbytes.bit_length(), ())
+        if len(seen) < _HEDGE_SAMPLES:
+            return _HEDGE_S
+        slowest = sorted(seen)[int(0.99 * len(seen))]
+        return max(_LEAST_HEDGE_S, 1.5 * slowest)
+
+
+class Requests:
+    """The requests of one process. See the module."""
+
+    def __init__(self) -> None:
+        self._pid = os.getpid()
+        # Reentrant: a store may be deleted, and its requests cancelled, in the middle of anything.
+        self._lock = threading.RLock()
+        self._waiting: list[tuple[float, int, Request]] = []
+        self._calls: collections.deque[Callable[[], Awaitable[None]]] = collections.deque()
+        self._number = itertools.count()
+        self._active: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._wake: asyncio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._ending = False
+        self.pace = Pace()
+        self._latencies = Latencies()
+
+    def check(self) -> None:
+        """Raise UsageError in a forked child."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                "this process was forked from one that has read URLs, and obstore works in no "
+                "forked process: pass multiprocessing_context='forkserver', or fetch everything "
+                "beforehand, so that the cache has it"
+            )
+
+    def send(self, request: Request, urgency: float) -> None:
+        """Send ``request`` as soon as there is room; the smallest ``urgency`` first."""
+        self.check()
+        with self._lock:
+            heapq.heappush(self._waiting, (urgency, next(self._number), request))
+        self._run()
+
+    def cancel(self, request: Request) -> None:
+        """Nobody waits for ``request`` any more."""
+        request.cancelled = True
+        with self._lock:
+            loop = self._loop
+        if loop is not None and request.task is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+                loop.call_soon_threadsafe(request.task.cancel)
+
+    def call(
+        self,
+        make: Callable[[], Awaitable[_T]],
+        url: RemoteUrl,
+        counters: Counters,
+        secrets: tuple[str, ...] = (),
+    ) -> concurrent.futures.Future[_T]:
+        """The result of the coroutine that ``make`` returns, repeated as requests are.
+
+        Args:
+            make: called for each attempt.
+            url: that messages name.
+            counters: what it is counted in.
+            secrets: values that must not be shown.
+        """
+        self.check()
+        future: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+        async def run() -> None:
+            try:
+                future.set_result(await self._insist(make, url, counters, secrets, 0))
+            except asyncio.CancelledError:
+                future.set_exception(StoreError("reading was ended", path=url.shown))
+            except Exception as error:  # noqa: BLE001 - raised where it is waited for
+                future.set_exception(error)
+
+        self._calls.append(run)
+        self._run()
+        return future
+
+    def close(self) -> None:
+        """End the thread; what is in flight is cancelled."""
+        if os.getpid() != self._pid:
+            return
+        with self._lock:
+            thread, loop = self._thread, self._loop
+            self._ending = True
+            self._waiting.clear()
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._end)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(_EXIT_S)
+        self._ending = False
+
+    # --- the thread -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        with self._lock:
+            if self._thread is None:
+                # A daemon: an abandoned loader must not keep the process alive. The exit ends it.
+                self._thread = threading.Thread(
+                    target=lambda: asyncio.run(self._main()), name="fastload-remote", daemon=True
+                )
+                self._thread.start()
+            elif self._loop is not None and self._wake is not None:
+                self._loop.call_soon_threadsafe(self._wake.set)
+
+    def _end(self) -> None:
+        for task in self._active:
+            task.cancel()
+        assert self._wake is not None
+        self._wake.set()
+
+    async def _main(self) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            self._loop, self._wake = loop, asyncio.Event()
+        wake = self._wake
+        # For what writes the bytes to a disk, and for file systems that wait.
+        with concurrent.futures.ThreadPoolExecutor(8, thread_name_prefix="fastload-remote") as pool:
+            loop.set_default_executor(pool)
+            while True:
+                wake.clear()
+                self._start(loop)
+                try:
+                    busy = bool(self._active) and not self._ending
+                    await asyncio.wait_for(wake.wait(), None if busy else _LINGER_S)
+                except asyncio.TimeoutError:
+                    pass
+                with self._lock:
+                    idle = not self._waiting and not self._calls
+                    if (idle or self._ending) and not self._active and not wake.is_set():
+                        self._thread = self._loop = self._wake = None
+                        return
+
+    def _start(self, loop: asyncio.AbstractEventLoop) -> None:
+        while self._calls:
+            self._begin(loop, self._calls.popleft()())
+        while len(self._active) < self.pace.width:
+            with self._lock:
+                if not self._waiting:
+                    return
+                _, _, request = heapq.heappop(self._waiting)
+            if not request.cancelled:
+                request.task = self._begin(loop, self._serve(request))
+
+    def _begin(self, loop: asyncio.AbstractEventLoop, work: Awaitable[None]) -> asyncio.Task[None]:
+        async def run() -> None:
+            await work
+
+        task = loop.create_task(run())
+        self._active.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._active.discard(task)
+            if self._wake is not None:
+                self._wake.set()
+
+        task.add_done_callback(done)
+        return task
+
+    async def _serve(self, request: Request) -> None:
+        what, nbytes = request.what, request.stop - request.start
+        try:
+            data = await self._insist(
+                lambda: request.service.read(what, request.start, request.stop),
+                what.url,
+                request.counters,
+                request.secrets,
+                nbytes,
+            )
+            request.counters.add(nbytes=len(data))
+            self.pace.answered(len(data), waiting=len(self._waiting) > 0)
+            if not request.cancelled:
+                # Not cancelled half way: the bytes are there, and writing them takes no time.
+                await asyncio.shield(
+                    asyncio.get_running_loop().run_in_executor(None, request.deliver, data)
+                )
+        except asyncio.CancelledError:
+            if not request.cancelled:
+                request.fail(StoreError("reading was ended", path=what.url.shown))
+        except Exception as error:  # noqa: BLE001 - raised where it is waited for
+            request.fail(error)
+
+    async def _insist(
+        self,
+        make: Callable[[], Awaitable[_T]],
+        url: RemoteUrl,
+        counters: Counters,
+        secrets: tuple[str, ...],
+        nbytes: int,
+    ) -> _T:
+        """The result of ``make``, repeated while it fails and hedged while it is slow."""
+        for attempt in itertools.count(1):
+            try:
+                return await self._attempt(make, counters, nbytes)
+            except FileNotFoundError:  # its message may hold credentials, as others' below
+                raise StoreNotFoundError("nothing is there", path=url.shown) from None
+            except Changed:
+                raise StoreError(
+                    "the object was replaced since it was opened: its ETag or its size is another "
+                    "one; put it back, or open it again",
+                    path=url.shown,
+                ) from None
+            except Exception as error:  # noqa: BLE001 - libraries raise anything
+                said = redacted(f"{type(error).__name__}: {error}", url, secrets)
+                if isinstance(error, Permanent):
+                    said = redacted(str(error), url, secrets)
+                    raise StoreError(
+                        f"it cannot be read: {said}; check the URL, and the credentials in the "
+                        "environment or in storage_options",
+                        path=url.shown,
+                    ) from None
+                if attempt == _ATTEMPTS:
+                    raise StoreError(
+                        f"it cannot be read, {attempt} times in a row: {said}; check the URL and "
+                        "the network",
+                        path=url.shown,
+                    ) from None
+                self.pace.refused()
+                counters.add(retries=1)
+                pause = min(_MAX_PAUSE_S, _PAUSE_S * 2 ** (attempt - 1))
+                await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
+        raise AssertionError("the loop returns or raises")
+
+    async def _attempt(
+        self, make: Callable[[], Awaitable[_T]], counters: Counters, nbytes: int
+    ) -> _T:
+        begin = time.monotonic()
+        deadline = begin + _ATTEMPT_S + nbytes / _SLOWEST_PER_S
+        running: set[asyncio.Future[_T]] = set()
+
+        def again() -> None:
+            counters.add(requests=1)
+            running.add(asyncio.ensure_future(make()))
+
+        again()
+        unusual_s = self._latencies.unusual_s(nbytes)
+        hedge_at = begin + unusual_s
+        hedges = 0
+        failure: BaseException | None = None
+        try:
+            while running:
+                until = deadline if hedges == _HEDGES else min(deadline, hedge_at)
+                done, _ = await asyncio.wait(
+                    running,
+                    timeout=max(0.0, until - time.monotonic()),
+                    return_when=asyncio.FIRST_COMPLETED,
+                )
+                for one in done:
+                    running.discard(one)
+                    failure = one.exception()
+                    if failure is None:
+                        self._latencies.add(nbytes, time.monotonic() - begin)
+                        return one.result()
+                    if isinstance(failure, (Permanent, FileNotFoundError)):
+                        raise failure
+                if done:
+                    continue
+                if time.monotonic() >= deadline:
+                    raise TimeoutError(f"no answer in {deadline - begin:.0f} s")
+                hedges, hedge_at = hedges + 1, hedge_at + 2 * unusual_s
+                if counters.hedged <= _HEDGED_SHARE * counters.requests:
+                    counters.add(hedged=1)
+                    again()
+            assert failure is not None  # else it was returned
+            raise failure
+        finally:
+            for one in running:
+                one.cancel()
+            if running:
+                await asyncio.gather(*running, return_exceptions=True)
+
+
+_made: dict[int, Requests] = {}  # by process: the parent's must not be used or closed in a child
+
+
+def of_process() -> Requests:
+    """The requests of this process."""
+    parent = next(iter(_made.values()), None)
+    if parent is not None:
+        parent.check()
+        return parent
+    made = _made.setdefault(os.getpid(), Requests())
+    atexit.register(made.close)
+    return made

@@ -1,0 +1,59 @@
+"""The contract of what sends requests: sizes, listings and ranges of objects.
+
+``services.py`` chooses one for a URL.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+
+from .urls import RemoteUrl
+
+
+class Permanent(Exception):
+    """A request that would fail again: no permission, an option that is not known."""
+
+
+class Changed(Permanent):
+    """The object is not the one that was opened."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteObject:
+    """One object as it was when it was opened.
+
+    Attributes:
+        url: of the object.
+        nbytes: its size.
+        tag: differs between its versions: the ETag, or when it was last modified.
+    """
+
+    url: RemoteUrl
+    nbytes: int
+    tag: str
+
+
+class Service(abc.ABC):
+    """Requests to one bucket, server or file system. Methods are called in one event loop.
+
+    They raise FileNotFoundError for what is not there, ``Permanent`` for what need not be tried
+    again, and anything else for what may succeed later.
+    """
+
+    @abc.abstractmethod
+    async def look(self, url: RemoteUrl) -> RemoteObject:
+        """Size and tag of an object."""
+
+    @abc.abstractmethod
+    async def read(self, what: RemoteObject, start: int, stop: int) -> bytes | memoryview:
+        """Bytes from ``start`` up to ``stop``, as many as asked for.
+
+        Raises:
+            Changed: the object was replaced since ``look``.
+        """
+
+    @abc.abstractmethod
+    async def below(self, url: RemoteUrl) -> Sequence[RemoteObject]:
+        """All objects whose URL continues ``url``; it ends in "/" for a folder."""

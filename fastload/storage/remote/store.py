@@ -1,0 +1,417 @@
+"""RemoteStore: a store at a URL, read through sparse files that hold only what was needed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ...errors import DataError, StoreError, UsageError
+from .._sidecar import SUFFIX, listed_in
+from ..base import BLOCK_NBYTES, Field, Located, Spans, Store
+from ..held import Held
+from ..registry import Format, find_format, known_suffixes
+from ..table import TableStore
+from .blocks import CELL, GROUP, BlockFile, cells_of
+from .cache import BlockCache, Hold, Source, cache_for
+from .counters import Counters
+from .finding import Finder, cache_names
+from .mirror import Mirror
+from .options import RemoteOptions
+from .service import RemoteObject, Service
+from .services import service_of
+from .urls import RemoteUrl
+
+_PROBED = 256  # records whose headers are read at a time
+
+
+class _Attached:
+    """What one process has open of a store: the cache, its files, and the store over them."""
+
+    def __init__(
+        self,
+        url: RemoteUrl,
+        options: RemoteOptions,
+        objects: Mapping[str, RemoteObject],
+        service: Service,
+        counters: Counters,
+    ) -> None:
+        self.process = os.getpid()
+        self.url = url
+        self.cache: BlockCache = cache_for(options)
+        self.source = Source(service, options.secrets(), counters)
+        self.opened: list[BlockFile] = []
+        self.holds: list[Hold] = []
+        try:
+            names = cache_names(objects)
+            files = {}
+            for inside, one in objects.items():
+                files[inside] = self.cache.open(one, names[inside])
+                self.opened.append(files[inside])
+            self.mirror = Mirror(
+                self.cache.area, {inside: file.path for inside, file in files.items()}
+            )
+            self.files = {self.mirror.path(inside): file for inside, file in files.items()}
+        except BaseException:
+            self.close()
+            raise
+
+    def open(self) -> Store:
+        """The store over the sparse files, with what opening it reads.
+
+        Raises:
+            StoreError: it cannot be fetched, or is damaged or of an unknown format.
+        """
+        path = self.mirror.path(self.url.name)
+        found: Format | None = find_format(path)
+        if found is None or (found.suffixes == () and found.recognise is None):
+            raise StoreError(
+                f"expected a packed store, whose name ends in {', '.join(known_suffixes())}; a "
+                "folder of images must be packed first",
+                path=self.url.shown,
+            )
+        if found.name in ("folder", "arrow"):
+            raise StoreError(
+                f"expected a packed store, found {found.title}: pack it first, or fetch it",
+                path=self.url.shown,
+            )
+        if found.ranged is not None:
+            return found.ranged(path, self.need)
+        if self.cache.area.soft:
+            raise StoreError(
+                f"{found.title} stores are fetched whole when they are opened, and cache_limit=0 "
+                "keeps them on no disk: give another cache_limit, or pack to .lmdb or .tfrecord",
+                path=self.url.shown,
+            )
+        self.need([(place, 0, -1) for place in self.files])
+        return found.open(path)
+
+    def need(self, ranges: Sequence[tuple[str, int, int]]) -> None:
+        """Fetch (file, offset, bytes) and keep them as long as the store is open; -1: all."""
+        wanted: dict[BlockFile, list[tuple[int, int]]] = {}
+        for place, offset, nbytes in ranges:
+            file = self.files[place]
+            end = file.nbytes if nbytes < 0 else min(file.nbytes, offset + nbytes)
+            wanted.setdefault(file, []).append((max(0, offset), end - max(0, offset)))
+        hold = self.cache.hold(
+            [
+                (file, cells_of(*np.array(parts, np.int64).reshape(-1, 2).T))
+                for file, parts in wanted.items()
+            ],
+            self.source,
+        )
+        assert hold is not None, "only what is ahead may find no room"
+        hold.wait()
+        self.holds.append(hold)
+
+    def dropped(self) -> None:
+        """The store was deleted: close, though not in the middle of what this thread does."""
+        if self.process == os.getpid() and self.cache.area.mine:
+            self.cache.later.append(self.close)
+        else:
+            self.close()
+
+    def close(self) -> None:
+        """Release everything, unless it is the parent's."""
+        if os.getpid() != self.process:
+            for hold in self.holds:
+                hold.cache = None
+            return
+        for hold in self.holds:
+            hold.release()
+        for file in self.opened:
+            self.cache.close(file)
+        self.holds, self.opened = [], []
+
+
+class RemoteStore(Store):
+    """A store at a URL. See the package.
+
+    Args:
+        url: of the store.
+        options: how it is read and cached.
+
+    Attributes:
+        counters: what reading it has cost.
+
+    Raises:
+        StoreNotFoundError: nothing there.
+        StoreError: it cannot be fetched, or is damaged or of an unknown format.
+        MissingDependencyError: obstore, or what fsspec needs for this scheme, is not installed.
+        UsageError: the options or the cache's folder cannot be used.
+    """
+
+    remote = True
+    mapped = True
+
+    def __init__(self, url: str, options: RemoteOptions) -> None:
+        self._url, self._options = RemoteUrl(url), options
+        self.path = self._url.shown
+        self.counters = Counters()
+        service = service_of(self._url, options.storage_options or {})
+        finder = Finder(service, self.counters, options.secrets())
+        self._objects = finder.find(self._url)
+        manifest = self._url.name + SUFFIX
+        if list(self._objects) == [manifest]:
+            names = self._listed(service, manifest)
+            self._objects |= finder.shards(self._url, names)
+        self._attached: _Attached | None = None
+        self._inner: Store | None = None
+        self._attach(service)
+        inner = self._store
+        self.format, self.classes, self.metadata = inner.format, inner.classes, inner.metadata
+        self.indirect, self.identity = inner.indirect, inner.identity
+        self.names, self.sample_fields = inner.names, inner.sample_fields
+        self._count = len(inner)
+
+    def _listed(self, service: Service, manifest: str) -> list[str]:
+        """The files that the manifest lists."""
+        only = {manifest: self._objects[manifest]}
+        attached = _Attached(self._url, self._options, only, service, self.counters)
+        try:
+            place = attached.mirror.path(manifest)
+            attached.need([(place, 0, -1)])
+            return listed_in(place)
+        finally:
+            attached.close()
+
+    def _attach(self, service: Service) -> None:
+        attached = _Attached(self._url, self._options, self._objects, service, self.counters)
+        self._attached = attached
+        weakref.finalize(self, attached.dropped)
+        with self._named():
+            inner = self._inner = attached.open()
+            sizes = inner.table.sizes if isinstance(inner, TableStore) else None
+            self._sized = sizes is not None and bool((sizes > 0).all())
+
+    @property
+    def _here(self) -> _Attached:
+        """What this process has open; opened again after a fork or unpickling."""
+        if self._attached is None or self._attached.process != os.getpid():
+            if self._attached is not None:
+                self._attached.close()
+            self._attach(service_of(self._url, self._options.storage_options or {}))
+        assert self._attached is not None
+        return self._attached
+
+    @property
+    def _store(self) -> Store:
+        _ = self._here
+        assert self._inner is not None
+        return self._inner
+
+    @contextlib.contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors name the object rather than its cache file."""
+        try:
+            yield
+        except DataError as error:
+            shown = self._shown_path(error.path)
+            if shown == error.path:
+                raise
+            found = type(error)(error.message, path=shown, record=error.record, offset=error.offset)
+            raise found from error
+
+    def _shown_path(self, path: str | None) -> str | None:
+        attached = self._attached
+        if path is None or attached is None:
+            return path
+        file = attached.files.get(path)
+        if file is not None:
+            return file.what.url.shown
+        return self.path if path.startswith(attached.mirror.folder) else path
+
+    # --- where records are ------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The sparse files; ``shown`` names the objects."""
+        return self._store.files
+
+    def shown(self, file: int) -> str:
+        """As in the contract: the URL, without credentials."""
+        path = self.files[file]
+        return self._shown_path(path) or path
+
+    def file_table(self) -> tuple[bytes, np.ndarray]:
+        return self._store.file_table()
+
+    def mapped_files(self) -> np.ndarray:
+        return self._store.mapped_files()
+
+    def memory(self) -> Mapping[int, np.ndarray]:
+        return self._store.memory()
+
+    def places(self, indices: np.ndarray) -> Spans:
+        """As in the contract."""
+        with self._named():
+            return self._store.spans(indices)
+
+    def spans(self, indices: np.ndarray) -> Spans:
+        """As in the contract: fetched, and there as long as the spans live."""
+        spans = self.places(indices)
+        hold = self._here.cache.hold(self._ranges(spans), self._here.source)
+        assert hold is not None, "only what is ahead may find no room"
+        hold.wait()
+        return Spans(file=spans.file, offset=spans.offset, nbytes=spans.nbytes, held=hold)
+
+    def ahead(self, indices: np.ndarray, *, urgency: float, blocks: bool = False) -> Held | None:
+        """As in the contract."""
+        here = self._here
+        ranges = self._ranges(self.places(indices))
+        if blocks:
+            ranges = [(file, _whole_blocks(file, cells)) for file, cells in ranges]
+        return here.cache.hold(ranges, here.source, urgency=urgency, ahead=True)
+
+    def _ranges(self, spans: Spans) -> list[tuple[BlockFile, np.ndarray]]:
+        here, memory = self._here, self.memory()
+        ranges = []
+        for number in np.unique(spans.file).tolist():
+            if number in memory or self.indirect is not None:
+                continue
+            mine = spans.file == number
+            file = here.files.get(self.files[number])
+            if file is None:  # made of records that lie in pieces
+                continue
+            ranges.append((file, cells_of(spans.offset[mine], spans.nbytes[mine])))
+        return ranges
+
+    def expect(self, indices: np.ndarray, positions: np.ndarray) -> None:
+        """As in the contract."""
+        here = self._here
+        if self.indirect is not None or here.cache.area.limit >= self.nbytes:
+            return  # nothing is evicted
+        spans = self.places(indices)
+        for number in np.unique(spans.file).tolist():
+            file = here.files.get(self.files[number])
+            if file is None:
+                continue
+            at = np.flatnonzero((spans.file == number) & (spans.nbytes > 0))
+            first = spans.offset[at] // (CELL * GROUP)
+            last = (spans.offset[at] + spans.nbytes[at] - 1) // (CELL * GROUP)
+            count = last - first + 1
+            starts = np.cumsum(count) - count
+            groups = np.repeat(first - starts, count) + np.arange(int(count.sum()))
+            due = np.full(file.groups, -1, np.int32)
+            due[groups] = np.repeat(positions[at], count)  # the last one counts
+            file.due, file.now = due, 0
+
+    def passed(self, position: int) -> None:
+        """As in the contract."""
+        for file in self._here.opened:
+            file.now = position
+
+    def check_window(self, blocks: int) -> None:
+        """As in the contract."""
+        limit = self._here.cache.area.limit
+        if blocks * BLOCK_NBYTES > limit // 2:
+            raise UsageError(
+                f"shuffle_window: expected at most {limit // 2 // BLOCK_NBYTES} blocks of 8 MB, "
+                f"half of the {limit} bytes that are cached, got {blocks}: raise cache_limit"
+            )
+
+    def fetched(self) -> Mapping[str, float]:
+        """As in the contract."""
+        return self.counters.snapshot()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all objects."""
+        return sum(one.nbytes for one in self._objects.values())
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def check_whole(self) -> None:
+        with self._named():
+            self._store.check_whole()
+
+    def check_columns(self) -> bool:
+        with self._named():
+            return self._store.check_columns()
+
+    def kinds(self, indices: np.ndarray) -> np.ndarray:
+        with self._named():
+            return self._store.kinds(indices)
+
+    def sizes(self, indices: np.ndarray) -> np.ndarray:
+        with self._named():
+            if self._sized:
+                return self._store.sizes(indices)
+            parts = [np.empty((0, 2), np.int32)]
+            for at in range(0, len(indices), _PROBED):
+                some = indices[at : at + _PROBED]
+                spans = self.spans(some)  # sizes are read from the images' headers
+                parts.append(self._store.sizes(some))
+                del spans
+            return np.concatenate(parts)
+
+    def locate(self, indices: np.ndarray) -> Located:
+        return Located(
+            spans=self.spans(indices), kinds=self.kinds(indices), sizes=self.sizes(indices)
+        )
+
+    @property
+    def labels(self) -> np.ndarray | None:
+        with self._named():
+            return self._store.labels
+
+    @property
+    def fields(self) -> Mapping[str, Field]:
+        return self._store.fields
+
+    def column(self, name: str) -> np.ndarray:
+        with self._named():
+            return self._store.column(name)
+
+    def values(self, name: str, indices: np.ndarray) -> list[bytes]:
+        with self._named():
+            return self._store.values(name, indices)
+
+    def keys(self, indices: np.ndarray) -> list[str]:
+        with self._named():
+            return self._store.keys(indices)
+
+    def checksums(self, indices: np.ndarray) -> np.ndarray | None:
+        return self._store.checksums(indices)
+
+    def read(self, indices: np.ndarray) -> list[bytes]:
+        if self.indirect is None:
+            return super().read(indices)
+        with self._named():
+            return self._store.read(indices)
+
+    def tables(self) -> Spans:
+        return self._store.tables()
+
+    def batch(self, name: str, indices: np.ndarray) -> np.ndarray | list[Any]:
+        with self._named():
+            return self._store.batch(name, indices)
+
+    def close(self) -> None:
+        if self._attached is not None:
+            if self._inner is not None:
+                self._inner.close()
+            self._attached.close()
+            self._attached = self._inner = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_attached": None, "_inner": None, "counters": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.counters = Counters()
+
+
+def _whole_blocks(file: BlockFile, cells: np.ndarray) -> np.ndarray:
+    """All cells of the blocks that ``cells`` touch."""
+    each = BLOCK_NBYTES // CELL
+    blocks = np.unique(cells // each)
+    found: np.ndarray = (blocks[:, None] * each + np.arange(each)).reshape(-1)
+    return found[found < file.cells]

@@ -1,0 +1,67 @@
+"""URLs of objects, and how messages show them: without user names, passwords and queries."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from urllib.parse import urlsplit
+
+_USER = re.compile(r"(?<=://)[^/@]*@")
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteUrl:
+    """The URL of an object or a folder.
+
+    Example:
+        >>> RemoteUrl("https://me:secret@host/imgs.tar?token=1").shown
+        'https://host/imgs.tar'
+
+    Attributes:
+        text: as it was given; it may hold credentials, so only requests use it.
+    """
+
+    text: str = dataclasses.field(repr=False)
+
+    @property
+    def shown(self) -> str:
+        """The URL without credentials, for messages and names."""
+        return _USER.sub("", self.text).split("?", 1)[0].split("#", 1)[0]
+
+    @property
+    def scheme(self) -> str:
+        """Such as "s3", in lower case."""
+        return self.text.split("://", 1)[0].lower()
+
+    @property
+    def query(self) -> str:
+        """What follows a question mark; it may hold a signature."""
+        return urlsplit(self.text).query if self.scheme in ("http", "https") else ""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.shown.rstrip("/").rsplit("/", 1)[-1]
+
+    def suffixed(self, suffix: str) -> RemoteUrl:
+        """The URL with ``suffix`` after its name."""
+        return RemoteUrl(self.text.rstrip("/") + suffix)
+
+    def sibling(self, name: str) -> RemoteUrl:
+        """The URL of ``name`` in the same folder."""
+        return RemoteUrl(f"{self.text.rstrip('/').rsplit('/', 1)[0]}/{name}")
+
+
+def redacted(text: str, url: RemoteUrl, secrets: tuple[str, ...] = ()) -> str:
+    """``text`` of another library's error, on one line, without credentials.
+
+    Args:
+        text: may quote URLs and options.
+        url: that was asked for.
+        secrets: values of options, which are replaced too.
+    """
+    text = _USER.sub("", " ".join(text.split())).split(" Debug source:")[0]  # obstore's
+    for secret in (url.query, *secrets):
+        if len(secret) >= 4:  # shorter values are "true", "1" or a region's part
+            text = text.replace(secret, "***")
+    return re.sub(r"\?[^\s\"')]*", "", text)

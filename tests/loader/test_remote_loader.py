@@ -1,0 +1,288 @@
+"""FastLoader over a store at a URL: the same batches as locally, for as few bytes as possible."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+from torchvision import transforms as T
+
+pytest.importorskip("obstore", reason="obstore is not installed")
+
+import fastload.storage.remote.requests as requests_module
+from fastload import FastLoader, PackedDataset, UsageError
+from fastload.storage import Record, open_writer
+from object_server import Faults, ObjectServer
+
+TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
+RECORDS, SIDE = 1500, 64  # raw pixels, 12 KB each
+
+
+@pytest.fixture(scope="module")
+def folder(photos: Path, store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """photos.lmdb, and raw.lmdb of many small records. Read only."""
+    made = tmp_path_factory.mktemp("remote")
+    (made / "photos.lmdb").symlink_to(store)
+    random = np.random.default_rng(0)
+    with open_writer(made / "raw.lmdb", classes=["one"]) as writer:
+        for first in range(0, RECORDS, 100):
+            pixels = random.integers(0, 256, (100, SIDE, SIDE, 3), np.uint8)
+            writer.append(
+                [
+                    Record(data=one.tobytes(), label=0, key=str(i), width=SIDE, height=SIDE, kind=1)
+                    for i, one in enumerate(pixels, first)
+                ]
+            )
+    return made
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[ObjectServer]:
+    made = ObjectServer(folder)
+    yield made
+    made.close()
+
+
+def loader(path: object, **options: Any) -> FastLoader[Any]:
+    given = {"batch_size": 5, "shuffle": True, "transform": TRANSFORM, "seed": 3, **options}
+    return FastLoader(path, **given)  # type: ignore[arg-type]
+
+
+def same(found: Any, expected: Any) -> None:
+    for one, other in itertools.zip_longest(found, expected):
+        assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("limit", [None, 0, "2.2MB"])
+def test_batches_are_the_local_ones_at_every_limit(
+    server: ObjectServer, folder: Path, tmp_path: Path, limit: Any, workers: int
+) -> None:
+    remote = loader(
+        f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache_limit=limit, num_workers=workers
+    )
+    local = loader(folder / "photos.lmdb")
+    for _ in range(3):
+        same(remote, local)
+
+
+def test_batches_are_the_local_ones_under_faults(
+    server: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "_PAUSE_S", 0.01)
+    server.faults = Faults(unavailable=0.02, reset=0.02, stall=0.002, stall_s=60)
+    options = {"batch_size": 50, "transform": None}
+    remote = loader(f"{server.url}/raw.lmdb", cache_dir=tmp_path, **options)
+    same(remote, loader(folder / "raw.lmdb", **options))
+    found = remote.stats()["remote"]
+    assert found is not None and found["retries"] > 0
+    assert found["nbytes"] <= 1.05 * (folder / "raw.lmdb").stat().st_size
+
+
+def test_a_second_epoch_and_a_second_run_ask_for_no_byte(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    url, options = f"{server.url}/photos.lmdb", {"cache_dir": tmp_path}
+    first = loader(url, **options)
+    list(first)
+    with server.asked() as asked:
+        list(first)
+        same(loader(url, **options), loader(folder / "photos.lmdb"))
+    assert {one.method for one in asked} == {"HEAD"}
+    found = first.stats()["remote"]
+    assert found is not None and (found["nbytes"], found["requests"]) == (0, 0)
+    assert found["hit_nbytes"] > 0
+
+
+def test_at_half_the_cache_a_later_epoch_reads_the_other_half(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    size = (folder / "raw.lmdb").stat().st_size
+    ran = loader(
+        f"{server.url}/raw.lmdb",
+        cache_dir=tmp_path,
+        cache_limit=size // 2,
+        transform=None,
+        batch_size=10,
+    )
+    list(ran)
+    for _ in range(2):
+        list(ran)
+        found = ran.stats()["remote"]
+        assert found is not None
+        # Half of it cannot be there; an eighth of the limit is fetched ahead, and batches in flight
+        # are not evicted. An LRU cache would read 85 %.
+        assert found["nbytes"] <= 0.6 * size
+
+
+def test_the_first_batch_takes_four_round_trips_and_little_else(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    latency = 0.3
+    server.faults = Faults(latency_s=latency)
+    begin = requests_module.time.monotonic()
+    next(iter(loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache_limit=0)))
+    del begin
+    trips = _trips(server)
+    assert trips <= 4
+
+
+def _trips(server: ObjectServer) -> int:
+    """How many requests had to wait for the answer of another one, at least: by their ranges."""
+    heads = [one for one in server.log if one.method == "HEAD"]
+    gets = server.gets()
+    opening = [one for one in gets if one.start == 0 or one.stop == gets[0].stop]
+    return bool(heads) + bool(opening) + bool(len(gets) > len(opening))
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_windows_ask_for_whole_blocks_once(
+    server: ObjectServer, folder: Path, tmp_path: Path, window: int
+) -> None:
+    options = {"shuffle_window": window, "batch_size": 25, "transform": None}
+    remote = loader(f"{server.url}/raw.lmdb", cache_dir=tmp_path, **options)
+    opening = len(server.gets())
+    same(remote, loader(folder / "raw.lmdb", **options))
+    blocks = -(-(folder / "raw.lmdb").stat().st_size // (8 << 20))
+    assert len(server.gets()) - opening <= 1.1 * blocks + 1
+    order = list(iter(remote.sampler))  # type: ignore[call-overload]
+    assert sorted(order) == list(range(RECORDS)) and order != sorted(order)
+
+
+def test_windows_are_a_function_of_seed_and_epoch(folder: Path) -> None:
+    def order(seed: int, epoch: int) -> list[int]:
+        made = loader(folder / "raw.lmdb", transform=None, shuffle_window=1, seed=seed)
+        made.set_epoch(epoch)
+        made.sampler.set_epoch(epoch)  # type: ignore[union-attr]
+        return list(made.sampler)
+
+    assert order(1, 2) == order(1, 2)
+    assert len({tuple(order(seed, epoch)) for seed in (1, 2) for epoch in (0, 1)}) == 4
+
+
+def test_a_run_resumes_at_the_next_sample(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    options = {"shuffle_window": 1, "batch_size": 100, "transform": None, "cache_dir": tmp_path}
+    whole = loader(f"{server.url}/raw.lmdb", **options)
+    iterator = iter(whole)
+    for _ in range(4):
+        next(iterator)
+    state = whole.state_dict()
+    assert server.url not in str(state)
+    rest = list(iterator)
+    again = loader(f"{server.url}/raw.lmdb", **options)
+    again.load_state_dict(state)
+    same(again, rest)
+
+
+def test_ranks_on_one_machine_share_what_was_fetched(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    for rank in range(2):
+        options = {"shard": True, "rank": rank, "world_size": 2}
+        remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, **options)
+        same(remote, loader(folder / "photos.lmdb", **options))
+    ranges = sorted((one.start, one.stop) for one in server.gets())
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+
+
+def test_several_urls_and_local_stores_are_one(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    local = str(folder / "photos.lmdb")
+    remote = loader([f"{server.url}/photos.lmdb", local], cache_dir=tmp_path)
+    same(remote, loader([local, local]))
+
+
+def test_a_cache_in_memory_goes_in_front(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache="ram")
+    local = loader(folder / "photos.lmdb", cache="ram")
+    for _ in range(2):
+        same(remote, local)
+    assert remote.stats()["cache_hits"] == 24
+
+
+def test_leaving_early_leaves_nothing_behind(
+    server: ObjectServer, tmp_path: Path, no_leaks: None
+) -> None:
+    server.faults = Faults(latency_s=0.05)
+    remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path)
+    for _ in remote:
+        break
+    for _ in range(2):
+        iterator = iter(remote)
+        del iterator
+    remote.dataset.store.close()  # type: ignore[attr-defined]
+    del remote
+
+
+def test_what_stalls_for_ever_can_be_left(server: ObjectServer, tmp_path: Path) -> None:
+    remote = loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path)
+    server.faults = Faults(stall=1.0, stall_s=600)
+    iterator = iter(remote)
+    ended = threading.Event()
+
+    def leave() -> None:
+        nonlocal iterator
+        del iterator
+        ended.set()
+
+    thread = threading.Thread(target=leave)
+    thread.start()
+    assert ended.wait(10), "deleting the iterator must not wait for the network"
+    thread.join()
+    remote.dataset.store.close()  # type: ignore[attr-defined]
+
+
+def test_torchs_own_loader_reads_it_in_processes_that_are_not_forked(
+    server: ObjectServer, folder: Path, tmp_path: Path
+) -> None:
+    dataset = PackedDataset(f"{server.url}/photos.lmdb", T.CenterCrop(32), cache_dir=tmp_path)
+    copy = pickle.loads(pickle.dumps(dataset))
+    expected = PackedDataset(folder / "photos.lmdb", T.CenterCrop(32))
+    assert torch.equal(T.ToTensor()(copy[3][0]), T.ToTensor()(expected[3][0]))
+    batches = DataLoader(
+        PackedDataset(f"{server.url}/photos.lmdb", TRANSFORM, cache_dir=tmp_path), 6
+    )
+    assert sum(len(labels) for _, labels in batches) == 24
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_dir": "there"}, "cache_dir: expected a URL"),
+        ({"storage_options": {"region": "x"}}, "storage_options: expected a URL"),
+        ({"shuffle_window": 0}, "shuffle_window: expected at least 1 block"),
+        ({"shuffle_window": 1, "seed": None}, "shuffle_window: expected an int seed"),
+        ({"shuffle_window": 1, "shuffle": False}, "shuffle_window: expected shuffle=True"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused(
+    store: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        loader(store, **options)
+
+
+def test_windows_that_the_cache_cannot_hold_are_refused(
+    server: ObjectServer, tmp_path: Path
+) -> None:
+    with pytest.raises(UsageError, match=r"shuffle_window: expected at most 1 blocks"):
+        loader(
+            f"{server.url}/raw.lmdb",
+            transform=None,
+            cache_dir=tmp_path,
+            cache_limit="20MB",
+            shuffle_window=2,
+        )

@@ -1,0 +1,294 @@
+"""The block cache: exact whatever happens to its files and processes, and within its limit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fastload import StoreError, UsageError
+from fastload.storage import Record, Store, open_store, open_writer
+from fastload.storage.remote.blocks import CELL
+from fastload.storage.remote.options import RemoteOptions
+from object_server import Faults, ObjectServer
+
+Opener = Callable[..., Store]
+RECORDS, SIDE = 240, 64  # 12 KB each, 4 MB with LMDB's pages
+
+
+@pytest.fixture(scope="module")
+def many_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store of records that are much larger than a cell and much smaller than the store."""
+    folder = tmp_path_factory.mktemp("many")
+    pixels = np.random.default_rng(0).integers(0, 256, (RECORDS, SIDE, SIDE, 3), np.uint8)
+    with open_writer(folder / "many.lmdb", classes=["one"]) as writer:
+        writer.append(
+            [
+                Record(data=one.tobytes(), label=0, key=str(i), width=SIDE, height=SIDE, kind=1)
+                for i, one in enumerate(pixels)
+            ]
+        )
+    return folder
+
+
+@pytest.fixture
+def many(many_folder: Path) -> Iterator[ObjectServer]:
+    server = ObjectServer(many_folder)
+    yield server
+    server.close()
+
+
+# A process of its own: reads all records in its own order, compares them, and prints its counters.
+READER = """
+import json, sys, numpy as np
+from fastload.storage import open_store
+from fastload.storage.remote.options import RemoteOptions
+url, cache, limit, local, seed = sys.argv[1:]
+limit = None if limit == "none" else limit
+store = open_store(url, remote=RemoteOptions(cache_dir=cache, cache_limit=limit))
+with open_store(local) as expected:
+    for part in np.array_split(np.random.default_rng(int(seed)).permutation(len(store)), 40):
+        assert store.read(part) == expected.read(part)
+        print("read", flush=True)
+print(json.dumps(store.fetched()))
+"""
+
+
+def start(
+    server: ObjectServer, cache: Path, seed: int = 0, limit: str = "none"
+) -> subprocess.Popen[str]:
+    local = str(server.folder / "many.lmdb")
+    command = [sys.executable, "-c", READER, f"{server.url}/many.lmdb", str(cache), limit, local]
+    return subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, text=True)
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, float]:
+    out, _ = process.communicate(timeout=120)
+    assert process.returncode == 0
+    counters: dict[str, float] = json.loads(out.splitlines()[-1])
+    return counters
+
+
+def read_all(store: Store, server: ObjectServer, seed: int = 0) -> None:
+    with open_store(server.folder / "many.lmdb") as local:
+        for part in np.array_split(np.random.default_rng(seed).permutation(RECORDS), 20):
+            assert store.read(part) == local.read(part)
+
+
+def on_disk(folder: Path) -> int:
+    return sum(path.stat().st_blocks * 512 for path in folder.rglob("*") if not path.is_symlink())
+
+
+def remote(server: ObjectServer, cache: Path, limit: str | int | None = None) -> Store:
+    options = RemoteOptions(cache_dir=cache, cache_limit=limit)
+    return open_store(f"{server.url}/many.lmdb", remote=options)
+
+
+def again(server: ObjectServer, cache: Path) -> dict[str, float]:
+    """Open the store, read all of it, and close it."""
+    with remote(server, cache) as store:
+        read_all(store, server)
+        counters = store.fetched()
+    assert counters is not None
+    return dict(counters)
+
+
+def data_file(cache: Path) -> Path:
+    (found,) = cache.glob("objects/*/data")
+    return found
+
+
+def test_two_processes_at_once_fetch_no_byte_twice(many: ObjectServer, cache: Path) -> None:
+    many.faults = Faults(latency_s=0.01)  # so that they meet
+    both = [start(many, cache, seed) for seed in range(2)]
+    counters = [finished(process) for process in both]
+    ranges = sorted((one.start, one.stop) for one in many.gets())
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
+    assert min(one["nbytes"] for one in counters) > 0, "both have fetched a part"
+
+
+@pytest.mark.parametrize("kills", [pytest.param(3), pytest.param(30, marks=pytest.mark.long)])
+def test_a_killed_process_leaves_an_exact_cache(
+    many: ObjectServer, cache: Path, kills: int
+) -> None:
+    many.faults = Faults(latency_s=0.002)
+    random = np.random.default_rng(0)
+    for number in range(kills):
+        limit = ["none", "2MB"][number % 2]
+        process = start(many, cache, seed=number, limit=limit)
+        assert process.stdout is not None
+        for _ in range(int(random.integers(1, 30))):
+            process.stdout.readline()
+        time.sleep(random.uniform(0, 0.02))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    store = remote(many, cache)
+    read_all(store, many)
+    assert store.fetched()["damaged"] == 0, "what is marked as there is there"
+    store.close()
+    size = (many.folder / "many.lmdb").stat().st_size
+    assert on_disk(cache) < 1.1 * size
+
+
+def test_claims_of_a_killed_process_are_taken_over(many: ObjectServer, cache: Path) -> None:
+    many.faults = Faults(stall=1.0, stall_s=600)
+    process = start(many, cache)
+    while not many.log:
+        time.sleep(0.01)
+    time.sleep(0.3)
+    process.kill()
+    process.communicate()
+    many.faults = Faults()
+    store = remote(many, cache)
+    read_all(store, many)
+    store.close()
+
+
+def test_damaged_pieces_are_fetched_again(many: ObjectServer, cache: Path) -> None:
+    again(many, cache)
+    with open(data_file(cache), "r+b") as file:
+        for cell in (100, 101, 700):
+            file.seek(cell * CELL + 17)
+            file.write(b"damaged")
+    with many.asked() as asked:
+        counters = again(many, cache)
+    assert counters["damaged"] == 3
+    assert sum(one.nbytes for one in asked) == 3 * CELL
+
+
+@pytest.mark.parametrize("what", ["data", "short index", "bad index"])
+def test_wiped_and_damaged_files_are_made_again(many: ObjectServer, cache: Path, what: str) -> None:
+    again(many, cache)
+    folder = data_file(cache).parent
+    if what == "short index":
+        os.truncate(folder / "index", 5000)
+    elif what == "bad index":
+        (folder / "index").write_bytes(b"x" * (folder / "index").stat().st_size)
+    else:
+        (folder / what).unlink()
+    again(many, cache)
+    shutil.rmtree(cache)
+    again(many, cache)
+
+
+def test_files_deleted_while_in_use_are_an_error(many: ObjectServer, cache: Path) -> None:
+    store = remote(many, cache)
+    store.read(np.arange(3))
+    shutil.rmtree(cache)
+    with pytest.raises(StoreError, match="deleted while they are in use"):
+        store.read(np.arange(200, 210))
+    store.close()
+
+
+def test_a_full_disk_is_an_error_and_nothing_worse(many: ObjectServer, cache: Path) -> None:
+    size = (many.folder / "many.lmdb").stat().st_size
+    # A file may not be written beyond this: what a full disk is to a process, but for the errno.
+    code = f"""
+import resource, sys
+from fastload import StoreError
+resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, resource.RLIM_INFINITY))
+import numpy as np
+from fastload.storage import open_store
+from fastload.storage.remote.options import RemoteOptions
+try:
+    open_store(sys.argv[1], remote=RemoteOptions(cache_dir=sys.argv[2])).read(np.arange({RECORDS}))
+except StoreError as error:
+    assert "cache cannot be" in str(error), error
+    sys.exit(7)
+"""
+    command = [sys.executable, "-c", code, f"{many.url}/many.lmdb", str(cache)]
+    assert subprocess.run(command, timeout=60).returncode == 7
+    store = remote(many, cache)
+    read_all(store, many)
+    store.close()
+
+
+def test_a_full_small_disk_makes_room_or_is_an_error(many: ObjectServer, tmp_path: Path) -> None:
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(mounted)], capture_output=True
+    )
+    if made.returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        store = remote(many, mounted / "cache", "1GB")
+        read_all(store, many)
+        store.close()
+    finally:
+        subprocess.run(["umount", "-l", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("limit", ["1.5MB", "3MB"])
+def test_the_disk_holds_no_more_than_the_limit(many: ObjectServer, cache: Path, limit: str) -> None:
+    most = int(float(limit[:-2]) * 1e6)
+    store = remote(many, cache, limit)
+    with open_store(many.folder / "many.lmdb") as local:
+        for part in np.array_split(np.random.default_rng(0).permutation(RECORDS), 40):
+            assert store.read(part) == local.read(part)
+            assert on_disk(cache) < most + (64 << 10)  # links, folders and the lock
+    store.close()
+
+
+def test_memory_alone_writes_nothing_to_a_disk(many: ObjectServer, cache: Path) -> None:
+    store = remote(many, cache, 0)
+    read_all(store, many)
+    assert not cache.exists()
+    store.close()
+
+
+def test_other_stores_that_nobody_uses_are_evicted_first(
+    many: ObjectServer, opened: Opener, cache: Path
+) -> None:
+    other = opened("photos.lmdb", cache_limit="5MB")
+    other.read(np.arange(len(other)))
+    other.close()
+    store = remote(many, cache, "5MB")
+    read_all(store, many)
+    with many.asked() as asked:
+        read_all(store, many, seed=1)
+    assert sum(one.nbytes for one in asked) == 0
+    assert len(list(cache.glob("objects/*"))) == 1
+    store.close()
+
+
+def test_a_fork_uses_what_is_cached_and_says_why_it_can_fetch_nothing(
+    many: ObjectServer, cache: Path
+) -> None:
+    store = remote(many, cache)
+    store.read(np.arange(50))
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            with open_store(many.folder / "many.lmdb") as local:
+                assert store.read(np.arange(50)) == local.read(np.arange(50))
+            try:
+                store.read(np.arange(100, 110))
+            except UsageError as error:
+                assert "multiprocessing_context='forkserver'" in str(error)
+                status = 0
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    read_all(store, many)
+    store.close()
+
+
+def test_a_folder_that_cannot_be_used_is_refused(many: ObjectServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match="cache_dir"):
+        remote(many, tmp_path / "file")
+    with pytest.raises(UsageError, match="cache_limit: expected bytes"):
+        RemoteOptions(cache_limit="much")

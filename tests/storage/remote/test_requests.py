@@ -1,0 +1,95 @@
+"""Requests: repeated, hedged, refused."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import fastload.storage.remote.requests as requests_module
+from fastload import MissingDependencyError, StoreError
+from fastload.storage import Store, open_store
+from fastload.storage.remote.requests import Latencies, Pace
+from object_server import Faults, ObjectServer
+
+Opener = Callable[..., Store]
+
+
+def one_by_one(store: Store) -> list[bytes]:
+    return [data for index in range(len(store)) for data in store.read(np.array([index]))]
+
+
+def test_what_fails_is_repeated(
+    opened: Opener, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "_PAUSE_S", 0.01)
+    server.faults = Faults(unavailable=0.2, reset=0.2)
+    store = opened("photos.lmdb")
+    found = one_by_one(store)
+    with open_store(server.folder / "photos.lmdb") as local:
+        assert found == local.read(np.arange(len(local)))
+    assert store.fetched()["retries"] > 0  # type: ignore[index]
+
+
+def test_what_stalls_is_asked_for_again(
+    opened: Opener, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "_HEDGE_S", 0.1)
+    monkeypatch.setattr(requests_module, "_HEDGED_SHARE", 1.0)
+    store = opened("photos.lmdb")
+    faults = itertools.cycle([None, None, None, "stall"])  # never two in a row
+    monkeypatch.setattr(server, "_drawn", lambda: next(faults))
+    server.faults = Faults(stall_s=600)
+    assert len(one_by_one(store)) == len(store)
+    assert store.fetched()["hedged"] > 0  # type: ignore[index]
+    assert store.fetched()["retries"] == 0  # type: ignore[index]
+
+
+def test_a_server_that_is_gone_is_an_error_that_names_the_object(
+    opened: Opener, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(requests_module, "_PAUSE_S", 0.001)
+    store = opened("photos.lmdb")
+    server.faults = Faults(unavailable=1.0)
+    with pytest.raises(StoreError, match="8 times in a row") as found:
+        store.read(np.arange(3))
+    assert found.value.path == f"{server.url}/photos.lmdb"
+    server.faults = Faults()
+    assert len(store.read(np.arange(3))) == 3, "it may be asked again"
+
+
+def test_the_extra_is_named_where_obstore_is_missing(
+    server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    monkeypatch.delitem(sys.modules, "fastload.storage.remote.obstore_service", raising=False)
+    with pytest.raises(MissingDependencyError, match=r"torch-fastload\[remote\]"):
+        open_store(f"{server.url}/photos.lmdb")
+
+
+def test_more_requests_are_sent_as_long_as_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(requests_module.time, "monotonic", lambda: now)
+    pace, widths = Pace(first=4), []
+    for _ in range(3000):  # a link that serves 32 requests at a time, and is slower with more
+        rate = min(pace.width, 32) - max(0, pace.width - 32) / 2
+        now += 1.0 / rate
+        pace.answered(1000, waiting=True)
+        widths.append(pace.width)
+    assert widths[-1] in (32, 64) and max(widths) <= 64
+    for _ in range(20):
+        pace.refused()
+    assert pace.width == Pace.least
+
+
+def test_unusual_is_what_the_slowest_percent_take() -> None:
+    latencies = Latencies()
+    for milliseconds in range(1000, 1200):
+        latencies.add(100_000, milliseconds / 1000)
+    assert 1.5 * 1.19 <= latencies.unusual_s(100_001) <= 1.5 * 1.2
+    assert latencies.unusual_s(10) == requests_module._HEDGE_S
