@@ -154,7 +154,7 @@ class FastLoader(DataLoader[Sample]):
             the bytes of the records. "dct": JPEGs converted to DCT records, which need no Huffman
             decoding. "decoded": decoded images, or the result of Resize or CenterCrop if the
             transform begins with one. "shm": as "ram", in one copy for all processes of this user
-            on this machine.
+            on this machine. With a Dataset of your own: what it opens (docs/your-dataset.md).
         cache_limit: Size in bytes, or a string such as "8GB". Default: half of the available
             memory (for "ram", "dct" and "decoded", divided among the ranks of this machine).
             Records that do not fit are read from the store as before. For a URL: bytes of

@@ -114,7 +114,8 @@ def _workers(
     elif not is_torch(config.engine):
         lines.append("faster: num_workers > 0 makes batches in other processes in parallel")
     if resources.cache is not None:
-        lines.append(f"cache: {resources.cache.explain(None, None)}")
+        defers = isinstance(route, WorkersRoute) and route.defers
+        lines.append(f"cache: {resources.cache.explain(None, None, opened=defers)}")
     return lines
 
 

@@ -149,11 +149,21 @@ class Cache:
         self._opened.announce()
         return self._opened
 
-    def explain(self, engine: EngineKind | None, store: Store | None) -> str:
-        """What is kept and why, in words; ``engine`` None: torch's machinery runs."""
+    def explain(
+        self, engine: EngineKind | None, store: Store | None, *, opened: bool = False
+    ) -> str:
+        """What is kept and why, in words.
+
+        Args:
+            engine: None: torch's machinery runs.
+            store: that the engine reads.
+            opened: whether what a user's Dataset opens is kept.
+        """
         kind, limit = self._options.kind, self._options.limit
-        if self._opened is not None and engine is None:
-            return f"{kind}, {self._opened.describe()}"
+        most = "half of the available memory" if limit is None else f"{limit:,} bytes"
+        empty = f"empty until the first epoch, at most {most}"
+        if opened:
+            return f"{kind}, {empty if self._opened is None else self._opened.describe()}"
         if engine is None or store is None:
             return f"none; {kind!r} is for fastload's own engines"
         if not self.serves(store):
@@ -161,8 +171,7 @@ class Cache:
         if self._store is not None:
             text = self._store.describe()
         else:
-            most = "half of the available memory" if limit is None else f"{limit:,} bytes"
-            text = f"empty until the first epoch, at most {most}"
+            text = empty
         why = engine.no_dct_cache() if kind == "dct" else None
         return f"{kind}, {text}" + (f"; bytes instead of DCT records, as {why}" if why else "")
 

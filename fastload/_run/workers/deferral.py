@@ -12,6 +12,8 @@ How it ends
               deferring, from the states that Python's, NumPy's and torch's generators had before
               it. So the user's own ``except`` sees what it would have seen, and what is raised is
               what torch's DataLoader raises.
+    small     a dataset that asks for the pixels of small images, which Pillow decodes as fast, is
+              left alone, too, but what it kept of earlier batches is completed.
     quiet     a dataset that opens no images is soon left alone: only one batch in ``_LOOK_EVERY``
               is run this way.
 """
@@ -74,6 +76,7 @@ class Deferral:
         self._opened = decoder is not None and decoder.opened
         # Whether the core has decoded an image for another library.
         self._read = decoder is not None and decoder.read
+        self._small = decoder is not None and decoder.small
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
@@ -102,6 +105,16 @@ class Deferral:
         self._passed += 1
         return self._passed % _LOOK_EVERY == 0
 
+    def idle(self) -> bool:
+        """Whether the next batch gains nothing: so far, the pixels of small images are asked for.
+
+        What the dataset kept of earlier batches has to be completed all the same.
+        """
+        if not self._small:
+            return False
+        self._passed += 1
+        return self._passed % _LOOK_EVERY != 0
+
     def run(
         self, number: int | None, make: Callable[[], Any], complete: Callable[[Any], Any]
     ) -> tuple[Any, Any] | None:
@@ -124,8 +137,8 @@ class Deferral:
             while len(self._states) > self._keep:
                 self._states.popitem(last=False)
         thread = thread_state.THREAD
-        thread.opened, thread.read, thread.failed = 0, 0, False
-        thread.hits = thread.misses = 0
+        thread.opened = thread.read = thread.small = thread.hits = thread.misses = 0
+        thread.failed = False
         thread.cache = self._cache
         try:
             with switch.deferring(), self._filling():
@@ -210,6 +223,9 @@ class Deferral:
             hits=thread.hits,
             misses=thread.misses,
         )
+        self._small = bool(opened) and not self.report.deferred and thread.small >= opened
+        if self._made is not None:
+            self._made.small = self._small
         if thread.read and not self._read:
             self._read = True
             if self._made is not None:

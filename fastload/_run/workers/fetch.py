@@ -243,8 +243,11 @@ class Fetcher(Dataset[Outcome]):
                 return self._make(indices, epoch, repeats, worker, packer, begin_ns)
         if deferral is None or not (self._eagerly or deferral.due()):
             return self._make(indices, epoch, repeats, worker, packer, begin_ns)
-        if self._eagerly:
-            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
+        if self._eagerly or deferral.idle():
+            report = Report(again=int(self._eagerly))
+            return self._made_eagerly(
+                deferral, report, indices, epoch, repeats, worker, packer, begin_ns
+            )
         done = deferral.run(
             None if task is None else task.number,
             lambda: self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False),
@@ -252,13 +255,16 @@ class Fetcher(Dataset[Outcome]):
         )
         if done is None:
             packer = None if packer is None else packer.another()
-            return self._made_again(deferral, indices, epoch, repeats, worker, packer, begin_ns)
+            return self._made_eagerly(
+                deferral, Report(again=1), indices, epoch, repeats, worker, packer, begin_ns
+            )
         made, (batch, message) = done
         return made._replace(batch=batch, message=message, report=deferral.report)  # type: ignore[no-any-return]
 
-    def _made_again(
+    def _made_eagerly(
         self,
         deferral: Deferral,
+        report: Report,
         indices: Any,
         epoch: int,
         repeats: list[int] | None,
@@ -269,7 +275,6 @@ class Fetcher(Dataset[Outcome]):
         """The batch made without deferring. What the dataset kept deferred is made here."""
         with thread_state.eagerly():
             made = self._make(indices, epoch, repeats, worker, packer, begin_ns, pack=False)
-        report = Report(again=1)
         if made.samples is None:
             return made._replace(report=report)
         batch = deferral.complete_or_raise(made.batch)

@@ -160,6 +160,7 @@ class BatchDecoder:
         counts: how images were made.
         opened: whether the dataset that it decodes for has opened an image.
         read: whether the core has decoded an image for another library that it calls.
+        small: whether it asks for the pixels of small images only, which Pillow decodes as fast.
         quiet: how many batches of it were looked at, for ``deferral.py``.
         cache: of the images, or None.
     """
@@ -169,6 +170,7 @@ class BatchDecoder:
         self.counts = Counts()
         self.opened = False
         self.read = False
+        self.small = False
         self.quiet = 0
         self.cache: OpenedCache | None = None
         self.reader = Reader(check_crc)

@@ -115,7 +115,10 @@ def _filled(recording: Recording, layout: Layout, kept: np.ndarray | None) -> np
         kept: the pixels of the whole image in mode "RGB", if they are known.
     """
     width, height = recording.opened.size
-    lowered = None if width * height < LEAST_PIXELS else lowering.lower(recording)
+    if width * height < LEAST_PIXELS:
+        THREAD.small += 1
+        return None
+    lowered = lowering.lower(recording)
     if lowered is None:
         return None
     (group,) = lowering.grouped([lowered])

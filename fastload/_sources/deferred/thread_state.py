@@ -46,6 +46,7 @@ class _Thread(threading.local):
     deferring: bool | None = None
     opened = 0
     read = 0
+    small = 0
     failed = False
     decoded: tuple[Opened, Image] | None = None
     asked: Opened | None = None
@@ -62,8 +63,9 @@ THREAD = _Thread()
 """Of this thread.
 
 deferring: whether what it opens is deferred; None: nobody has said.
-opened: how many images it opened so. Who reads this and the next two sets them back.
+opened: how many images it opened so. Who reads this and the next three sets them back.
 read: how many images the core decoded for another library.
+small: how often it was asked for the pixels of an image that is too small for the core to gain.
 failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 asked: the image of which ``single.py`` made something last.

@@ -86,6 +86,7 @@ def test_later_epochs_come_from_the_cache(photos: list[Path], workers: int, shap
     loader = FastLoader(
         shape(decoded), 4, shuffle=True, num_workers=workers, cache="decoded", cache_limit="64MB"
     )
+    assert "cache: decoded, empty until the first epoch" in loader.explain()
     first, later = epochs(loader, 2)
     assert (first["cache_hits"], first["cache_misses"]) == (0, len(decoded))
     assert (later["cache_hits"], later["cache_misses"]) == (len(decoded), 0)

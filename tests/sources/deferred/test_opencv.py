@@ -17,7 +17,8 @@ from torch.utils.data import DataLoader, Dataset
 from fastload import FastLoader
 from fastload._sources.deferred import opencv, switch
 from fastload._sources.deferred.thread_state import THREAD
-from sides import side_by_side
+from sides import assert_same, side_by_side
+from sides import outcome as outcome_of
 
 cv2 = pytest.importorskip("cv2")
 _IMREAD = cv2.imread  # before it is redirected
@@ -224,3 +225,17 @@ def test_explain_counts_what_the_core_read(files: list[Path]) -> None:
     for ours, theirs in zip(loader, DataLoader(Read(paths), 2), strict=True):
         assert ours[1].equal(theirs[1])
     assert "16 read by OpenCV" in loader.explain()
+
+
+def test_what_opencv_reads_comes_from_the_cache_in_later_epochs(files: list[Path]) -> None:
+    paths = [path for path in files if path.name in ("420.jpg", "444.jpg")]
+    opencv.agrees.cache_clear()  # its examples are not counted
+    loader = FastLoader(Read(paths), 2, cache="decoded", cache_limit="64MB")
+    for hits, misses in ((0, 2), (2, 0)):
+        for _ in loader:
+            pass
+        stats = loader.stats()
+        assert (stats["cache_hits"], stats["cache_misses"]) == (hits, misses)
+    theirs = outcome_of(DataLoader, Read(paths), 2, batch_size=1, shuffle=True)
+    ours = outcome_of(FastLoader, Read(paths), 2, batch_size=1, shuffle=True, cache="dct")
+    assert_same(ours, theirs)
