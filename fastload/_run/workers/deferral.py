@@ -12,8 +12,8 @@ How it ends
               deferring, from the states that Python's, NumPy's and torch's generators had before
               it. So the user's own ``except`` sees what it would have seen, and what is raised is
               what torch's DataLoader raises.
-    quiet     a dataset that opens no images is soon left alone: only one batch in ``_LOOK_EVERY``
-              is run this way.
+    quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice
+              that, four times that ... of an epoch are run this way.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ Shape: TypeAlias = "tuple[int, ...]"
 Row: TypeAlias = "Recording | torch.Tensor"
 """One image of a batch: what was recorded, or a tensor that is made already."""
 
-# Batches without an image before deferring pauses, and then every how many it looks again.
+# Batches without an image before deferring pauses, and how many later it looks again.
 _PATIENCE = 3
-_LOOK_EVERY = 64
+_FIRST_LOOK = 64
 
 _NEEDED = ("PIL.Image", "torchvision.transforms")
 
@@ -132,7 +132,8 @@ class Deferral:
         if self._quiet < _PATIENCE or self._opened:
             return True
         self._passed += 1
-        return self._passed % _LOOK_EVERY == 0
+        passed = self._passed
+        return passed >= _FIRST_LOOK and passed & (passed - 1) == 0
 
     def run(
         self, number: int | None, make: Callable[[], Any], complete: Callable[[Any], Any]
