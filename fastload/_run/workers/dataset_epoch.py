@@ -202,9 +202,11 @@ def _decoder(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Bat
     from ..._sources.deferred.batch import BatchDecoder
 
     count = config.num_workers
-    threads, ahead = count or cpu.available(), count * (config.prefetch_factor or 0)
     known = resources.decoder
-    if known is None or known.threads != threads:
+    # Asking for the CPUs reads files: it takes longer than an epoch of a few small batches.
+    if known is None or (count and known.threads != count):
+        ahead = count * (config.prefetch_factor or 0)
+        threads = count or cpu.available()
         known = resources.decoder = BatchDecoder(
             threads, SlabRing(ahead + _WARM_SLABS), config.check_crc
         )

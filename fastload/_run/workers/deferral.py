@@ -14,8 +14,8 @@ How it ends
               what torch's DataLoader raises.
     small     a dataset that asks for the pixels of small images, which Pillow decodes as fast, is
               left alone, too, but what it kept of earlier batches is completed.
-    quiet     a dataset that opens no images is soon left alone: only one batch in ``_LOOK_EVERY``
-              is run this way.
+    quiet     a dataset that opens no images is soon left alone: only batches ``_FIRST_LOOK``, twice
+              that, four times that ... of an epoch are run this way.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from ..._sources.deferred.batch import BatchDecoder
     from ..._sources.deferred.completion import Found
 
-# Batches without an image before deferring pauses, and then every how many it looks again.
+# Batches without an image before deferring pauses, and how many later it looks again.
 _PATIENCE = 3
-_LOOK_EVERY = 64
+_FIRST_LOOK = 64
 
 
 def install() -> None:
@@ -102,18 +102,20 @@ class Deferral:
         install()  # again, since the user's code may have imported another library
         if self._quiet < _PATIENCE or self._opened or self._read:
             return True
-        self._passed += 1
-        return self._passed % _LOOK_EVERY == 0
+        return self._looks_again()
 
     def idle(self) -> bool:
         """Whether the next batch gains nothing: so far, the pixels of small images are asked for.
 
         What the dataset kept of earlier batches has to be completed all the same.
         """
-        if not self._small:
-            return False
+        return self._small and not self._looks_again()
+
+    def _looks_again(self) -> bool:
+        """Whether to defer the next one of the batches that are passed over."""
         self._passed += 1
-        return self._passed % _LOOK_EVERY != 0
+        passed = self._passed
+        return passed >= _FIRST_LOOK and passed & (passed - 1) == 0
 
     def run(
         self, number: int | None, make: Callable[[], Any], complete: Callable[[Any], Any]

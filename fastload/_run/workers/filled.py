@@ -44,7 +44,8 @@ class Filled(Iterator[Outcome]):
         place, outcome = self._awaited or self._next()
         while True:
             self._awaited = place, outcome
-            self._begin_arrived()
+            if self._tasks.recorded:  # else nothing is there to be filled
+                self._begin_arrived()
             if self._complete(outcome):
                 break
             outcome = self._made_again(place, outcome)

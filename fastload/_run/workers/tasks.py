@@ -281,6 +281,11 @@ class TaskIterator(Iterator[Task]):
         """Whether workers record images, which are made in this process."""
         return self._decoder is not None
 
+    @property
+    def recorded(self) -> bool:
+        """Whether workers have recorded an image, in this epoch or one before."""
+        return self._decoder is not None and self._decoder.opened
+
     def _give(self, task: Task) -> Task:
         if self._decoder is not None:
             self.given[self._count_given] = task
@@ -376,8 +381,10 @@ class TaskIterator(Iterator[Task]):
             return filler.tensor
 
         together: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._decoder is not None and outcome.message.recorded > 1:
-            together = self._decoder.together()
+        if self._decoder is not None and outcome.message.recorded:
+            self._decoder.opened = True
+            if outcome.message.recorded > 1:
+                together = self._decoder.together()
         with together:
             batch = unpack(outcome.message, memory, copy=self._ring.crowded, fill=fill)
         self._begun[outcome.task] = _Begun(outcome.message, batch, fillers)

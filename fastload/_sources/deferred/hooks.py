@@ -38,6 +38,7 @@ from .tensor import (
     plain,
     record,
     record_in_place,
+    some_deferred,
 )
 from .thread_state import OF_MODE, Cause, cause, materialised
 
@@ -422,7 +423,7 @@ def _erased(
 
 def _collate(original: Function) -> Function:
     def collate_tensor_fn(batch: Any, *, collate_fn_map: Any = None) -> Any:
-        if any(isinstance(row, _Deferred) for row in batch):
+        if some_deferred(batch):
             stacked = _stack(batch)
             if stacked is not NotImplemented:
                 return stacked

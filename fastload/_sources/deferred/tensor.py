@@ -42,6 +42,9 @@ _CAST = frozenset(
 )
 
 
+_MADE: list[bool] = []  # not empty once there was a deferred tensor in this process
+
+
 class _Memory:
     """What several tensors share: what was recorded, or the real tensor."""
 
@@ -222,6 +225,8 @@ class DeferredTensor(_Deferred):
 
     @classmethod
     def _of(cls, memory: _Memory) -> DeferredTensor:
+        if not _MADE:
+            _MADE.append(True)
         layout = memory.layout
         shape, strides = shape_and_strides(memory.size, memory.mode, layout.contiguous)
         made = torch.Tensor._make_wrapper_subclass(cls, shape, strides=strides, dtype=layout.dtype)
@@ -379,6 +384,14 @@ class DeferredBatch(_Deferred):
 
     def _dtype(self) -> torch.dtype:
         return self._geometry[1]
+
+
+_KINDS = frozenset({DeferredTensor, DeferredTVImage, DeferredBatch})
+
+
+def some_deferred(tensors: Sequence[object]) -> bool:
+    """Whether one of these is deferred. It takes no time where there has never been one."""
+    return bool(_MADE) and not _KINDS.isdisjoint(map(type, tensors))
 
 
 _CPU = torch.device("cpu")

@@ -340,3 +340,13 @@ def test_what_materialises_is_told_with_its_line(photo: Path) -> None:
     assert lines[array.line - 1].endswith("# this" + " line")
     assert causes["Tensor.numpy"].count == 1
     assert hooks.materialised() == []
+
+
+def test_a_stack_says_whether_one_of_its_tensors_is_deferred(photo: Path) -> None:
+    plain = torch.zeros(3, 8, 8)
+    with hooks.deferring():
+        deferred = F.to_tensor(Image.open(photo).resize((8, 8)))
+    assert not tensor.some_deferred([plain, plain])
+    assert not tensor.some_deferred([])
+    assert tensor.some_deferred([plain, deferred])
+    assert tensor.some_deferred([torch.stack([deferred, deferred])])
