@@ -74,6 +74,9 @@ class Deferral:
         self._opened = decoder is not None and decoder.opened
         # Whether the core has decoded an image for another library.
         self._read = decoder is not None and decoder.read
+        # Whether it pays to defer images that are made of arrays: not if their pixels are asked
+        # for anyway, since there is nothing to decode.
+        self._arrays = True
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
@@ -127,6 +130,7 @@ class Deferral:
         thread.opened, thread.read, thread.failed = 0, 0, False
         thread.hits = thread.misses = 0
         thread.cache = self._cache
+        thread.arrays = self._arrays
         try:
             with switch.deferring(), self._filling():
                 made = make()
@@ -155,11 +159,8 @@ class Deferral:
             Damaged, or what Pillow raises: an image cannot be made.
         """
         found = self._find(batch)
-        if not found:
-            return batch
-        batch = found.completed(batch, self.decoder)
         self._count(found)
-        return batch
+        return found.completed(batch, self.decoder) if found else batch
 
     def complete_or_raise(self, batch: Any) -> Any:
         """The same; where an image cannot be made, it raises what Pillow raises."""
@@ -210,6 +211,8 @@ class Deferral:
             hits=thread.hits,
             misses=thread.misses,
         )
+        if opened and not self.report.deferred:
+            self._arrays = False
         if thread.read and not self._read:
             self._read = True
             if self._made is not None:

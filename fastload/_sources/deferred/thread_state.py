@@ -44,6 +44,7 @@ class Cause:
 class _Thread(threading.local):
     deferring: bool | None = None
     opened = 0
+    arrays = True
     read = 0
     failed = False
     decoded: tuple[Opened, Image] | None = None
@@ -63,6 +64,7 @@ THREAD = _Thread()
 deferring: whether what it opens is deferred; None: nobody has said.
 opened: how many images it opened so. Who reads this and the next two sets them back.
 read: how many images the core decoded for another library.
+arrays: whether images made of arrays are deferred, too.
 failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.
 asked: the image of which ``single.py`` made something last.

@@ -59,6 +59,9 @@ SHAPES = [
     shapes.AsArray,
     shapes.Thresholded,
     shapes.Keeping,
+    shapes.FromArrays,
+    shapes.Reseeded,
+    shapes.Crops,
 ]
 
 
