@@ -287,6 +287,47 @@ class Keeping(Photos):
         return self.transform(self.kept[i]), self.tensors[i]
 
 
+class FromArrays(Photos):
+    """Pixels in memory, of which it makes images, as datasets of small images do."""
+
+    def __init__(self, paths: list[Path], transform: Any = None) -> None:
+        super().__init__(paths, transform)
+        generator = np.random.default_rng(2)
+        self.pixels = generator.integers(0, 256, (len(paths), 40, 36, 3), np.uint8)
+
+    def __getitem__(self, i: int) -> Any:
+        pixels = self.pixels[i].copy()
+        image = Image.fromarray(pixels)
+        whole = Image.fromarray(pixels[::-1])
+        pixels ^= 255  # what was made of them does not change
+        return self.transform(image), F.to_tensor(ImageOps.mirror(whole))
+
+
+class Reseeded(Photos):
+    """An image and its mask, transformed alike by setting the seed back."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = Image.open(self.paths[i]).convert("RGB")
+        mask = Image.open(self.paths[i]).convert("L").point(lambda level: level // 64)
+        alike = T.Compose([T.RandomResizedCrop(28, interpolation=0), T.RandomVerticalFlip()])
+        seed = np.random.randint(2**31)
+        made = []
+        for one in (image, mask):
+            torch.manual_seed(seed)
+            random.seed(seed)
+            made.append(alike(one))
+        return F.to_tensor(made[0]), F.pil_to_tensor(made[1]).long()
+
+
+class Crops(Photos):
+    """Two large views and four small ones, each with its own draws."""
+
+    def __getitem__(self, i: int) -> Any:
+        image = default_loader(str(self.paths[i]))
+        small = T.Compose([T.RandomResizedCrop(12), T.RandomSolarize(128), T.ToTensor()])
+        return [*(train()(image) for _ in range(2)), *(small(image) for _ in range(4))]
+
+
 class Images(Photos):
     """PIL images, which a collate_fn makes tensors of."""
 

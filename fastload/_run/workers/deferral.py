@@ -77,6 +77,9 @@ class Deferral:
         # Whether the core has decoded an image for another library.
         self._read = decoder is not None and decoder.read
         self._small = decoder is not None and decoder.small
+        # Whether it pays to defer images that are made of arrays: not if their pixels are asked
+        # for anyway, since there is nothing to decode.
+        self._arrays = True
         self._states: collections.OrderedDict[int, randomness.State] = collections.OrderedDict()
         self.report = Report()
         """Of the last batch."""
@@ -142,6 +145,7 @@ class Deferral:
         thread.opened = thread.read = thread.small = thread.hits = thread.misses = 0
         thread.failed = False
         thread.cache = self._cache
+        thread.arrays = self._arrays
         try:
             with switch.deferring(), self._filling():
                 made = make()
@@ -170,11 +174,8 @@ class Deferral:
             Damaged, or what Pillow raises: an image cannot be made.
         """
         found = self._find(batch)
-        if not found:
-            return batch
-        batch = found.completed(batch, self.decoder)
         self._count(found)
-        return batch
+        return found.completed(batch, self.decoder) if found else batch
 
     def complete_or_raise(self, batch: Any) -> Any:
         """The same; where an image cannot be made, it raises what Pillow raises."""
@@ -228,6 +229,8 @@ class Deferral:
         self._small = bool(opened) and not self.report.deferred and thread.small >= opened
         if self._made is not None:
             self._made.small = self._small
+        if opened and not self.report.deferred:
+            self._arrays = False
         if thread.read and not self._read:
             self._read = True
             if self._made is not None:

@@ -20,6 +20,7 @@ def from_array(original: Callable[..., Any]) -> Callable[..., Any]:
         # Only colours, of which Pillow makes a copy: a gray image would share the array's memory.
         if (
             not THREAD.deferring
+            or not THREAD.arrays
             or args
             or kwargs
             or type(obj) is not np.ndarray

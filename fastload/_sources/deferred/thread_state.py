@@ -45,6 +45,7 @@ class Cause:
 class _Thread(threading.local):
     deferring: bool | None = None
     opened = 0
+    arrays = True
     read = 0
     small = 0
     failed = False
@@ -65,6 +66,7 @@ THREAD = _Thread()
 deferring: whether what it opens is deferred; None: nobody has said.
 opened: how many images it opened so. Who reads this and the next three sets them back.
 read: how many images the core decoded for another library.
+arrays: whether images made of arrays are deferred, too.
 small: how often it was asked for the pixels of an image that is too small for the core to gain.
 failed: whether an image could not be made for the user's code.
 decoded: the image that it replayed last, while it defers: several views decode it once.

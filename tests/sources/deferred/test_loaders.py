@@ -62,6 +62,9 @@ SHAPES = [
     shapes.AsArray,
     shapes.Thresholded,
     shapes.Keeping,
+    shapes.FromArrays,
+    shapes.Reseeded,
+    shapes.Crops,
 ]
 
 
