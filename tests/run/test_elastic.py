@@ -10,7 +10,6 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms as v1
