@@ -33,6 +33,7 @@ from fastload import open_writer, pack
 from fastload._tools import synthetic
 from fastload.cli import main
 from fastload.storage import Record
+from torchrun import torchrun
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -54,11 +55,18 @@ NOT_RUN = {
     "BUDGET=570 sh bench/gpu.sh ": "is for a machine with a GPU",
     "for part in ": "is for a machine with a GPU",
     "done ": "is for a machine with a GPU",
+    "torchrun ": "runs in test_the_blocks_of_distributed_md_run_on_two_ranks",
+    "srun ": "needs a cluster",
+    "accelerate launch ": "starts what tests/trainers runs",
 }
 LONG = {
     "fastload autotune ": "searches for a minute",
     "fastload doctor --apply ": "runs the script five times; tests/tools/doctor does so",
 }
+
+
+# Packages that blocks import and that need not be installed.
+OPTIONAL = ("accelerate", "albumentations", "datasets", "lightning")
 
 
 class Block(NamedTuple):
@@ -201,6 +209,8 @@ DATA: dict[str, Callable[[Path], Any]] = {
     "imgs.lmdb": lambda path: pack(path.with_name("imgs"), path),
     "imgs.h5": lambda path: pack(path.with_name("imgs"), path),
     "train-000000.tar": tars,
+    "photos.lmdb": lambda path: pack(path.with_name("imgs"), path),
+    "drawings.lmdb": lambda path: pack(path.with_name("imgs"), path, encode="dct"),
     "pixels.h5": lambda path: pack(path.with_name("imgs"), path, encode="raw", resize="crop:32"),
     "voc.lmdb": segmentation,
     "coco.lmdb": detection,
@@ -221,15 +231,34 @@ PACKING = [
 READ = {
     "coming-from.md": ["imgs", "train-000000.tar"],
     "README.md": ["imgs", "train.py"],
+    "distributed.md": ["imgs", "imgs.lmdb"],
     "formats.md": ["imgs", "imgs.lmdb", "imgs.h5", "pixels.h5"],
     "gpu.md": ["imgs", "imgs.lmdb"],
     "huggingface.md": ["imgs", "food101", "saved", "mymodule.py"],
+    "mixing.md": ["imgs", "photos.lmdb", "drawings.lmdb"],
     "packing.md": PACKING,
     "performance.md": ["imgs", "imgs.lmdb", "train.py"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
     "your-dataset.md": ["imgs"],
 }
+
+
+ONE_RANK = {
+    "RANK": "0",
+    "WORLD_SIZE": "1",
+    "MASTER_ADDR": "localhost",
+    "MASTER_PORT": "0",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "1",
+}
+
+
+def make_data(page: Path, folder: Path) -> None:
+    """What the blocks of ``page`` read, in ``folder``."""
+    for name, make in DATA.items():
+        if name in READ.get(page.name, ()):
+            make(folder / name)
 
 
 @contextlib.contextmanager
@@ -262,7 +291,7 @@ def absent(block: Block) -> str | None:
     if 'device="cuda"' in block.text and not torch.cuda.is_available():
         return "no CUDA device"
     for name in re.findall(r"^(?:from|import) (\w+)", block.text, re.MULTILINE):
-        if name in ("albumentations", "datasets") and importlib.util.find_spec(name) is None:
+        if name in OPTIONAL and importlib.util.find_spec(name) is None:
             return f"{name} is not installed"
     return None
 
@@ -317,14 +346,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         sys.modules.pop(module, None)
 
 
+@pytest.mark.filterwarnings("ignore:.*isinstance.treespec:FutureWarning")  # of Lightning, in torch
 @pytest.mark.timeout(600)  # of README.md some commands start several processes that import torch
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_blocks_of_a_page_run_in_order(
-    page: Path, folder: Path, subtests: pytest.Subtests, request: pytest.FixtureRequest
+    page: Path,
+    folder: Path,
+    subtests: pytest.Subtests,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for name, make in DATA.items():
-        if name in READ.get(page.name, ()):
-            make(folder / name)
+    make_data(page, folder)
+    if page.name == "distributed.md":  # a job of one rank
+        for name, value in ONE_RANK.items():
+            monkeypatch.setenv(name, value)
     long = request.config.getoption("--long")
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page):
@@ -341,6 +376,21 @@ def test_the_blocks_of_a_page_run_in_order(
                 continue
             if reason is not None:
                 pytest.skip(reason)
+
+
+@pytest.mark.long
+def test_the_blocks_of_distributed_md_run_on_two_ranks(folder: Path) -> None:
+    page = ROOT / "docs" / "distributed.md"
+    make_data(page, folder)
+    code = [
+        "import os",
+        "os.environ['SLURM_PROCID'], os.environ['SLURM_NTASKS'] = os.environ['RANK'], '2'",
+    ]
+    for block in blocks(page):
+        trainer = re.search("import (lightning|Accelerator)", block.text)  # tests/trainers has both
+        if block.language == "python" and trainer is None:
+            code.append(block.text)
+    assert torchrun("\n".join([*code, "report(len(loader))"]), folder) == [2, 2]
 
 
 def test_a_broken_block_fails_at_its_line_of_the_page() -> None:

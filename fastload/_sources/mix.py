@@ -24,8 +24,10 @@ from ..storage.concat import check_labels
 COMPONENT = "component"
 """The field that says which component a sample comes from."""
 
-# A component: what FastLoader takes as its dataset.
+# A component: what FastLoader takes as its dataset, which may be anything with indices.
 _Component = Any
+
+# Mappings have keys of type Any, as a Mapping[str | PathLike, ...] would not take a dict of Paths.
 
 
 class Mix:
@@ -66,9 +68,7 @@ class Mix:
 
     def __init__(
         self,
-        components: Mapping[str, float]
-        | Mapping[os.PathLike[str], float]
-        | Sequence[tuple[_Component, float]],
+        components: Mapping[Any, float] | Sequence[tuple[_Component, float]],
         *,
         epoch_size: int | StoppingStrategy = "all_exhausted",
         batching: Batching = "stratified",
@@ -97,7 +97,7 @@ class Mix:
         """The share of each component, by name, from the next epoch on; they add up to 1."""
         return dict(zip(self.names, map(float, self._timeline[-1][1])))
 
-    def set_weights(self, weights: Mapping[str, float] | Sequence[float]) -> None:
+    def set_weights(self, weights: Mapping[Any, float] | Sequence[float]) -> None:
         """Change the weights from the next epoch on. An epoch that has begun keeps its own.
 
         With several ranks, call it on all of them. ``state_dict`` of the loader keeps the weights.

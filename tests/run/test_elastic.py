@@ -10,14 +10,12 @@ import itertools
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision import transforms as v1
 from torchvision.datasets import ImageFolder
 
 from fastload import FastLoader, pack
-from sides import assert_same
 from torchrun import torchrun
 
 SAMPLES = 168  # 8 ranks read 48 before the checkpoint; 5, 3 and 12 ranks have as many each of 120
@@ -107,8 +105,6 @@ def test_saved_by_8_ranks_and_resumed_by_others_every_sample_comes_exactly_once(
             rest.append(samples(loader))
             assert loader.stats()["padding"] == 0
         assert together(rest) == whole[48:]
-
-
 
 
 @pytest.mark.parametrize("kind", ["packed", "deferred"])
