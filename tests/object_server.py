@@ -86,7 +86,7 @@ class ObjectServer:
         return sum(one.nbytes for one in list(self.log))
 
     def round_trips(self) -> int:
-        """The longest chain of requests of which each was sent after the one before was answered."""
+        """The longest chain of requests, each sent after the one before was answered."""
         chains: list[tuple[float, int]] = []  # (when the last one was answered, how many)
         for begin, end in sorted(self._times):
             before = max((length for answered, length in chains if answered <= begin), default=0)

@@ -23,7 +23,7 @@ from fastload.storage import Record, open_writer
 from object_server import Faults, ObjectServer
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
-RECORDS, SIDE = 1500, 64  # raw pixels, 12 KB each
+RECORDS, SIDE = 800, 64  # raw pixels, 12 KB each
 
 
 @pytest.fixture(scope="module")
