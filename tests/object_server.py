@@ -63,8 +63,7 @@ class ObjectServer:
         self.folder = folder
         self.faults = Faults()
         self.log: list[Asked] = []
-        self.peak = 0  # requests at a time
-        self._now = 0
+        self._times: list[tuple[float, float]] = []  # of answered requests
         self._random = random.Random(1)
         self._lock = threading.Lock()
         self._ended = threading.Event()
@@ -85,6 +84,14 @@ class ObjectServer:
     def nbytes(self) -> int:
         """Bytes of all bodies so far."""
         return sum(one.nbytes for one in list(self.log))
+
+    def round_trips(self) -> int:
+        """The longest chain of requests, each sent after the one before was answered."""
+        chains: list[tuple[float, int]] = []  # (when the last one was answered, how many)
+        for begin, end in sorted(self._times):
+            before = max((length for answered, length in chains if answered <= begin), default=0)
+            chains.append((end, before + 1))
+        return max(length for _, length in chains)
 
     def gets(self) -> list[Asked]:
         return [one for one in list(self.log) if one.method == "GET"]
@@ -115,22 +122,17 @@ class ObjectServer:
                 pass
 
             def do_HEAD(self) -> None:
-                self._answer()
+                self.do_GET()
 
             def do_GET(self) -> None:
-                with server._lock:
-                    server._now += 1
-                    server.peak = max(server.peak, server._now)
-                try:
-                    with contextlib.suppress(ConnectionError):  # a hedged request is cancelled
-                        self._answer()
-                finally:
-                    with server._lock:
-                        server._now -= 1
+                begin = time.monotonic()
+                with contextlib.suppress(ConnectionError):  # a hedged request is cancelled
+                    self._answer(begin)
 
-            def _answer(self) -> None:
+            def _answer(self, begin: float) -> None:
                 faults, fault = server.faults, server._drawn()
                 time.sleep(faults.latency_s)
+                server._times.append((begin, time.monotonic()))
                 path = server.folder / self.path.lstrip("/")
                 if fault == "unavailable":
                     self._empty(503)

@@ -23,7 +23,7 @@ from fastload.storage import Record, open_writer
 from object_server import Faults, ObjectServer
 
 TRANSFORM = T.Compose([T.RandomResizedCrop(48), T.RandomHorizontalFlip(), T.ToTensor()])
-RECORDS, SIDE = 1500, 64  # raw pixels, 12 KB each
+RECORDS, SIDE = 800, 64  # raw pixels, 12 KB each
 
 
 @pytest.fixture(scope="module")
@@ -123,24 +123,15 @@ def test_at_half_the_cache_a_later_epoch_reads_the_other_half(
         assert found["nbytes"] <= 0.6 * size
 
 
-def test_the_first_batch_takes_four_round_trips_and_little_else(
-    server: ObjectServer, tmp_path: Path
+@pytest.mark.parametrize("name", ["photos.lmdb", "raw.lmdb"])
+def test_the_first_batch_takes_four_round_trips_at_most(
+    server: ObjectServer, tmp_path: Path, name: str
 ) -> None:
-    latency = 0.3
-    server.faults = Faults(latency_s=latency)
-    begin = requests_module.time.monotonic()
-    next(iter(loader(f"{server.url}/photos.lmdb", cache_dir=tmp_path, cache_limit=0)))
-    del begin
-    trips = _trips(server)
-    assert trips <= 4
-
-
-def _trips(server: ObjectServer) -> int:
-    """How many requests had to wait for the answer of another one, at least: by their ranges."""
-    heads = [one for one in server.log if one.method == "HEAD"]
-    gets = server.gets()
-    opening = [one for one in gets if one.start == 0 or one.stop == gets[0].stop]
-    return bool(heads) + bool(opening) + bool(len(gets) > len(opening))
+    server.faults = Faults(latency_s=0.3)  # so that requests that may overlap do
+    remote = loader(f"{server.url}/{name}", cache_dir=tmp_path, batch_size=2, prefetch_factor=1)
+    next(iter(remote))
+    assert 3 <= server.round_trips() <= 4
+    remote.dataset.store.close()  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("window", [1, 2])

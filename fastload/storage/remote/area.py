@@ -8,8 +8,7 @@ by POSIX record locks on ``lock``, which the system releases when a process dies
     byte 64+k   process number k lives: what it has claimed or pinned counts
 
 Such a lock belongs to a process, and closing any descriptor of the file drops it. So a process has
-one ``DiskArea`` for a folder and never closes its descriptor, not even that of its parent after a
-fork.
+one ``DiskArea`` for a folder, and never closes the descriptor of its parent after a fork.
 """
 
 from __future__ import annotations
@@ -201,10 +200,18 @@ class DiskArea(Area):
         return True
 
     def _acquire(self) -> None:
-        self._lock(_MUTEX, wait=True)
+        if self._fd >= 0:  # else nothing is left to change
+            self._lock(_MUTEX, wait=True)
 
     def _release(self) -> None:
-        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _MUTEX)
+        if self._fd >= 0:
+            fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, _MUTEX)
+
+    def close(self) -> None:
+        """This process uses the folder no more. In the mutex; drops all locks."""
+        os.pwrite(self._fd, b"\0", _TAKEN + self.slot)
+        descriptor, self._fd = self._fd, -1
+        os.close(descriptor)
 
     def _take_slot(self) -> int:
         self.died: list[int] = []

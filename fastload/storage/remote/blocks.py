@@ -93,6 +93,8 @@ class BlockFile:
         due: int32 (groups,), the last position at which this epoch uses a group; -1: it does not.
             None: the order is not known.
         now: the position of the epoch.
+        writers: threads that write to it, which closing waits for.
+        closed: nobody uses it any more.
 
     Raises:
         StoreError: the disk is full.
@@ -104,6 +106,8 @@ class BlockFile:
         self.groups = -(-self.cells // GROUP)
         self.due: np.ndarray | None = None
         self.now = 0
+        self.writers = 0
+        self.closed = False
         self.verified = np.zeros(self.cells, bool)
         self._pinned = np.zeros(self.groups, np.uint16)
         self._index_nbytes = index_nbytes(self.cells)
@@ -166,7 +170,10 @@ class BlockFile:
             os.close(descriptor)
 
     def close(self) -> None:
-        """This process needs the object no more."""
+        """This process needs the object no more, once nothing is written to it."""
+        self.closed = True
+        if self.writers or self._data < 0:
+            return
         if isinstance(self.area, DiskArea):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.area.path(self.name, f"pins-{self.area.slot}", -1))
@@ -179,7 +186,7 @@ class BlockFile:
     @property
     def lost(self) -> bool:
         """Whether somebody has deleted the files while they are in use."""
-        return os.fstat(self._data).st_nlink == 0 and isinstance(self.area, DiskArea)
+        return isinstance(self.area, DiskArea) and os.fstat(self._data).st_nlink == 0
 
     # --- states -----------------------------------------------------------------------------------
 

@@ -144,6 +144,7 @@ class BlockCache:
         ] = collections.deque()
         self.later: collections.deque[Callable[[], None]] = collections.deque()
         self._arrived = threading.Condition()
+        self.users = 0
         self._ahead_nbytes = 0
         self._open: dict[str, tuple[BlockFile, int]] = {}
         self._fetches: dict[str, list[_Fetch]] = {}
@@ -179,6 +180,9 @@ class BlockCache:
                 self._open[file.name] = file, users - 1
                 return
             del self._open[file.name]
+            for fetch in list(self._fetches.pop(file.name, ())):
+                fetch.error = StoreError("the store was closed", path=file.what.url.shown)
+                self._cancel(fetch)
             file.close()
 
     # --- holds ------------------------------------------------------------------------------------
@@ -316,6 +320,10 @@ class BlockCache:
                 ),
             )
             return
+        with self.area.mutex():
+            if fetch not in self._fetches.get(file.name, ()):
+                return  # cancelled
+            file.writers += 1  # so that its descriptor is not closed, and used for another file
         try:
             self._write(file, fetch.first, data)
             sums = checksums(data)
@@ -334,6 +342,11 @@ class BlockCache:
                 ),
             )
             return
+        finally:
+            with self.area.mutex():
+                file.writers -= 1
+                if file.closed:
+                    file.close()
         self._end(fetch, None)
 
     def _write(self, file: BlockFile, first: int, data: bytes | memoryview) -> None:
@@ -359,6 +372,8 @@ class BlockCache:
 
     def _give_back(self, fetch: _Fetch) -> None:
         """What of ``fetch`` is still claimed is absent. In the mutex."""
+        if fetch.file.closed and not fetch.file.writers:
+            return
         cells = np.arange(fetch.first, fetch.stop)
         claimed = cells[fetch.file.state[cells] == self.area.slot]
         if len(claimed):
@@ -462,12 +477,16 @@ class BlockCache:
             known = self._fetches.get(fetch.file.name, [])
             if fetch.users == 0 and not fetch.done and fetch in known:
                 known.remove(fetch)
-                if fetch.request is not None:
-                    requests.of_process().cancel(fetch.request)
-                fetch.done = True
-                self._give_back(fetch)
+                self._cancel(fetch)
         for file, groups in pins:
             file.unpin(groups)
+
+    def _cancel(self, fetch: _Fetch) -> None:
+        """Nobody waits for ``fetch`` any more. In the mutex."""
+        if fetch.request is not None:
+            requests.of_process().cancel(fetch.request)
+        fetch.done = True
+        self._give_back(fetch)
 
     # --- room -------------------------------------------------------------------------------------
 
@@ -508,10 +527,14 @@ class BlockCache:
 
 # Of a parent too: its areas must never be closed, see ``area.py``.
 _caches: dict[tuple[int, str], BlockCache] = {}
+_choosing = threading.RLock()
+os.register_at_fork(after_in_child=lambda: globals().update(_choosing=threading.RLock()))
 
 
 def cache_for(options: RemoteOptions) -> BlockCache:
     """The cache that ``options`` name; one for each folder in each process.
+
+    ``let_go`` of it when it is not needed any more.
 
     Raises:
         UsageError: the folder cannot be used.
@@ -519,10 +542,24 @@ def cache_for(options: RemoteOptions) -> BlockCache:
     if options.limit == 0:
         return BlockCache(MemoryArea())
     key = os.getpid(), os.path.realpath(options.folder)
-    found = _caches.get(key)
-    if found is not None and os.path.isdir(options.folder):
-        if options.limit is not None:
+    with _choosing:
+        found = _caches.get(key)
+        if found is None or not os.path.isdir(options.folder):
+            found = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
+        elif options.limit is not None:
             found.area.limit = options.limit
+        found.users += 1
         return found
-    made = _caches[key] = BlockCache(DiskArea(options.folder, options.limit))
-    return made
+
+
+def let_go(cache: BlockCache) -> None:
+    """End one ``cache_for``; the last one closes the folder's lock."""
+    with _choosing:
+        cache.users -= 1
+        if cache.users > 0 or not isinstance(cache.area, DiskArea):
+            return
+        for key, one in list(_caches.items()):
+            if one is cache:
+                del _caches[key]
+        with cache.area.mutex():
+            cache.area.close()

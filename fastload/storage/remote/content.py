@@ -10,7 +10,7 @@ import shutil
 
 from .area import DiskArea
 from .blocks import recount
-from .cache import cache_for
+from .cache import cache_for, let_go
 from .options import RemoteOptions
 
 
@@ -55,14 +55,18 @@ def clear(folder: str) -> tuple[int, int]:
     """
     if not os.path.isdir(os.path.join(folder, "objects")):
         return 0, 0
-    area = cache_for(RemoteOptions(cache_dir=folder)).area
+    cache = cache_for(RemoteOptions(cache_dir=folder))
+    area = cache.area
     assert isinstance(area, DiskArea), "this cache is on a disk"
-    with area.mutex():
-        unused = area.others()
-        for name in unused:
-            area.drop(name)
-        recount(area)
-        kept = len(area.names())
-        if not kept:
-            shutil.rmtree(os.path.join(folder, "mirrors"), ignore_errors=True)
+    try:
+        with area.mutex():
+            unused = area.others()
+            for name in unused:
+                area.drop(name)
+            recount(area)
+            kept = len(area.names())
+            if not kept:
+                shutil.rmtree(os.path.join(folder, "mirrors"), ignore_errors=True)
+    finally:
+        let_go(cache)
     return len(unused), kept

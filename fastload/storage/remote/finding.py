@@ -19,6 +19,7 @@ from .urls import RemoteUrl
 
 _MAGIC = re.compile(r"[*?\[]")
 _MOST = 1_000_000
+_WEB = ("http", "https")
 
 
 class Finder:
@@ -85,6 +86,12 @@ class Finder:
         return found
 
     def _matching(self, url: RemoteUrl) -> dict[str, RemoteObject]:
+        if url.scheme in _WEB:
+            raise StoreError(
+                "expected the names of the files, as a web server lists none: give their numbers "
+                "in braces, such as imgs-{000..012}.tar",
+                path=url.shown,
+            )
         begin = RemoteUrl(_MAGIC.split(url.text)[0])
         pattern = url.shown
         found = {
@@ -106,7 +113,9 @@ class Finder:
         }
 
     def _listed(self, url: RemoteUrl) -> Sequence[RemoteObject]:
-        """``_below``, or nothing: many web servers list no folders."""
+        """``_below``, or nothing: web servers list no folders in a way that all of them share."""
+        if url.scheme in _WEB:
+            return ()
         try:
             return self._below(url)
         except StoreError:

@@ -17,7 +17,7 @@ from ..held import Held
 from ..registry import Format, find_format, known_suffixes
 from ..table import TableStore
 from .blocks import CELL, GROUP, BlockFile, cells_of
-from .cache import BlockCache, Hold, Source, cache_for
+from .cache import BlockCache, Hold, Source, cache_for, let_go
 from .counters import Counters
 from .finding import Finder, cache_names
 from .mirror import Mirror
@@ -44,6 +44,7 @@ class _Attached:
         self.url = url
         self.cache: BlockCache = cache_for(options)
         self.source = Source(service, options.secrets(), counters)
+        self.closed = False
         self.opened: list[BlockFile] = []
         self.holds: list[Hold] = []
         try:
@@ -126,6 +127,9 @@ class _Attached:
         for file in self.opened:
             self.cache.close(file)
         self.holds, self.opened = [], []
+        if not self.closed:
+            self.closed = True
+            let_go(self.cache)
 
 
 class RemoteStore(Store):
