@@ -319,7 +319,7 @@ class Reseeded(Photos):
         return F.to_tensor(made[0]), F.pil_to_tensor(made[1]).long()
 
 
-class Crops(Photos):
+class ManyCrops(Photos):
     """Two large views and four small ones, each with its own draws."""
 
     def __getitem__(self, i: int) -> Any:

@@ -64,7 +64,7 @@ SHAPES = [
     shapes.Keeping,
     shapes.FromArrays,
     shapes.Reseeded,
-    shapes.Crops,
+    shapes.ManyCrops,
 ]
 
 
