@@ -171,14 +171,14 @@ class Stamps:
         )
 
 
-class Observed(Iterator[Any]):
+class Observed(Iterator[object]):
     """Wraps torch's own iterator and measures how long the consumer waits."""
 
-    def __init__(self, iterator: Iterator[Any], stamps: Stamps) -> None:
+    def __init__(self, iterator: Iterator[object], stamps: Stamps) -> None:
         self._wrapped = iterator
         self._stamps = stamps
 
-    def __next__(self) -> Any:
+    def __next__(self) -> object:
         begin = time.perf_counter_ns()
         try:
             batch = next(self._wrapped)
@@ -204,7 +204,7 @@ class Observed(Iterator[Any]):
             raise AttributeError(name)
         return getattr(self._wrapped, name)
 
-    def __reduce__(self) -> str | tuple[Any, ...]:
+    def __reduce__(self) -> str | tuple[object, ...]:
         return self._wrapped.__reduce__()  # raises torch's error: it cannot be pickled
 
 

@@ -6,7 +6,6 @@ import dataclasses
 import os
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Summary:
     encodings: dict[str, int]
     sampled: int
     checksums: bool
-    metadata: dict[str, Any]
+    metadata: dict[str, object]
 
 
 def info(path: str | os.PathLike[str] | Store | Sequence[str | os.PathLike[str]]) -> Summary:

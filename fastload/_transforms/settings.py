@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import enum
 import weakref
-from typing import Any
 
 import torch
 
@@ -25,7 +24,7 @@ _MOST_VALUES = 64  # of a tensor, such as the mean of Normalize
 _TABLES = ("_augmentation_space", "_AUGMENTATION_SPACE", "_PARTIAL_AUGMENTATION_SPACE")
 _DEPTH = 16  # nesting of transforms; one that contains itself has no end
 
-_read: weakref.WeakKeyDictionary[Any, tuple[object, Plan]] = weakref.WeakKeyDictionary()
+_read: weakref.WeakKeyDictionary[object, tuple[object, Plan]] = weakref.WeakKeyDictionary()
 
 
 class _Opaque(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class Staged:
         staged: copies of plain tensors in pinned memory, by the ids of the plain tensors.
     """
 
-    batch: Any
+    batch: object
     sources: dict[int, torch.Tensor | None]
     staged: dict[int, torch.Tensor]
 
@@ -76,14 +76,14 @@ class Mover:
         """Staging slabs allocated so far; constant in the steady state."""
         return self._staging.allocations
 
-    def move(self, batch: Any, held: list[object]) -> Any:
+    def move(self, batch: object, held: list[object]) -> object:
         """``batch`` on the device. Call it within ``accelerator.side()``.
 
         Appends to ``held`` the objects that must live until the copies are done.
         """
         return self.copied(self.stage(batch, held))
 
-    def stage(self, batch: Any, held: list[object]) -> Staged:
+    def stage(self, batch: object, held: list[object]) -> Staged:
         """The first half of ``move``: copies to pinned host memory, without the device."""
         held.append(batch)
         # All tensors are collected before anything is copied, as they may share memory.
@@ -92,7 +92,7 @@ class Mover:
         held.append((sources, staged))
         return Staged(batch, sources, staged)
 
-    def copied(self, staging: Staged) -> Any:
+    def copied(self, staging: Staged) -> object:
         """The second half of ``move``: copies to the device."""
         batch, sources, staged = staging.batch, staging.sources, staging.staged
 

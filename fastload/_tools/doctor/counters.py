@@ -11,7 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -78,9 +78,9 @@ class Counters:
         ImageFile.ImageFile.load = self._loading(ImageFile.ImageFile.load)  # type: ignore[assignment, method-assign]
         Image.Image.resize = self._resizing(Image.Image.resize)  # type: ignore[method-assign]
 
-    def _fetching(self, fetch: Callable[..., Any]) -> Callable[..., Any]:
+    def _fetching(self, fetch: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(fetch)
-        def counted(fetcher: object, indices: object) -> Any:
+        def counted(fetcher: object, indices: object) -> object:
             import torch
 
             begin, begin_cpu = time.perf_counter(), cpu.wanted()

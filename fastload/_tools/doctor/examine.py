@@ -11,7 +11,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from typing import Any
 
 from ...errors import FastloadError, ScriptError, UsageError
 from .comparison import Comparison, compare
@@ -40,7 +39,7 @@ class Diagnosis:
         loader = self.seen.training
         return statistics.fmean(loader.rates() or [0.0]) if loader else 0.0
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The diagnosis as JSON values."""
         applied = self.applied
         return {

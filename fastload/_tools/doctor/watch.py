@@ -66,7 +66,7 @@ class Watch:
         nn.modules.module.register_module_forward_pre_hook(self._forward)
         nn.modules.module.register_module_forward_hook(self._forwarded, always_call=True)
 
-    def training(self) -> tuple[LoaderSeen, dict[str, Any]] | None:
+    def training(self) -> tuple[LoaderSeen, dict[str, object]] | None:
         """The observation of the training loop's DataLoader, and its arguments; or None."""
         seen = self.seen.training
         for loader in self._kept:
@@ -94,10 +94,10 @@ class Watch:
         return watched
 
     def _iterating(
-        self, kind: type[_Loader], iterate: Callable[[_Loader], Iterator[Any]]
-    ) -> Callable[[_Loader], Iterator[Any]]:
+        self, kind: type[_Loader], iterate: Callable[[_Loader], Iterator[object]]
+    ) -> Callable[[_Loader], Iterator[object]]:
         @functools.wraps(iterate)
-        def watched(loader: _Loader) -> Iterator[Any]:
+        def watched(loader: _Loader) -> Iterator[object]:
             inner = kind is DataLoader and isinstance(loader, FastLoader)  # called by FastLoader
             if inner or self._over:
                 return iterate(loader)
@@ -105,7 +105,9 @@ class Watch:
 
         return watched
 
-    def _batches(self, loader: _Loader, iterator: Iterator[Any], looped: str) -> Iterator[Any]:
+    def _batches(
+        self, loader: _Loader, iterator: Iterator[object], looped: str
+    ) -> Iterator[object]:
         seen = self._of(loader)
         seen.looped = seen.looped or looped
         try:
@@ -236,7 +238,7 @@ class Made:
     """
 
     where: str
-    arguments: dict[str, Any]
+    arguments: dict[str, object]
 
 
 def _sampler(loader: _Loader) -> object:

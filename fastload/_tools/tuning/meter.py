@@ -143,16 +143,16 @@ class Meter:
 class _Same:
     """One batch, repeated without end."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: object) -> None:
         self._batch = batch
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         while True:
             yield self._batch
 
 
 def rates_of(
-    loader: Iterable[Any],
+    loader: Iterable[object],
     step: Callable[[Any], object] | None,
     point: Point,
     seconds: float,
@@ -195,7 +195,7 @@ def rates_of(
 
 
 def rate_of_filling(
-    loader: Iterable[Any], step: Callable[[Any], object] | None, batches: int
+    loader: Iterable[object], step: Callable[[Any], object] | None, batches: int
 ) -> float:
     """Images/s of a loader's first ``batches`` including its start: an epoch that fills a cache."""
     images, begin = 0, time.perf_counter()
@@ -210,7 +210,7 @@ def rate_of_filling(
     return images / seconds
 
 
-def _again_and_again(loader: Iterable[Any]) -> Generator[Any, None, None]:
+def _again_and_again(loader: Iterable[object]) -> Generator[object, None, None]:
     """The batches of one epoch after another; ``close`` ends the current epoch."""
     while True:
         iterator = iter(loader)

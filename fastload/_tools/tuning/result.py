@@ -6,7 +6,6 @@ import dataclasses
 import os
 import statistics
 from collections.abc import Mapping
-from typing import Any
 
 from ..._run.point import Point
 from ..._run.tuned_file import FORMAT, VERSION, write
@@ -83,8 +82,8 @@ class Tuning:
     bound: str
     why: str
     tried: tuple[Tried, ...]
-    machine: Mapping[str, Any]
-    dataset: Mapping[str, Any]
+    machine: Mapping[str, object]
+    dataset: Mapping[str, object]
     others: float
     seconds: float
 
@@ -98,7 +97,7 @@ class Tuning:
         """Whether other programs took so much CPU time that the figures are unreliable."""
         return self.others > _BUSY
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The content of the file."""
         content = dataclasses.asdict(self)
         return {"format": FORMAT, "version": VERSION, **content, "gain": self.gain}

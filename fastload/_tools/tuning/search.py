@@ -38,7 +38,7 @@ _COMPUTE = 0.95  # share of the step's own rate from which the loop is bound by 
 def autotune(
     source: object,
     *,
-    transform: Callable[[Any], Any] | None = None,
+    transform: Callable[[Any], object] | None = None,
     step: Callable[[Any], object] | None = None,
     batch_size: int | None = None,
     fix_batch_size: int | None = None,
