@@ -231,7 +231,7 @@ EXTRAS = {
     "opencv": ["opencv-python-headless>=4.5.4"],
     "plot": ["matplotlib"],
     "datasets": ["datasets"],  # folders of Hugging Face's save_to_disk
-    # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol such as s3fs,
+    # obstore reads S3, GCS, Azure and https; fsspec, with what it names for a protocol (s3fs ...),
     # reads the rest, and writes.
     "remote": ["obstore>=0.7", "fsspec"],
     "zarr": ["zarr>=3"],  # for Zarr stores of others that are compressed
