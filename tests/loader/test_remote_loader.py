@@ -74,6 +74,26 @@ def test_batches_are_the_local_ones_at_every_limit(
         same(remote, local)
 
 
+class Wrapped:
+    """A transform that only Python can run."""
+
+    def __call__(self, image: Any) -> torch.Tensor:
+        made: torch.Tensor = TRANSFORM(image)
+        return made
+
+
+@pytest.mark.parametrize("limit", [None, 0, "2.2MB"])
+def test_a_transform_of_ones_own_sees_the_local_images(
+    server: ObjectServer, folder: Path, tmp_path: Path, limit: Any
+) -> None:
+    options = {"transform": Wrapped(), "num_workers": 0}
+    url = f"{server.url}/photos.lmdb"
+    remote = loader(url, cache_dir=tmp_path, cache_limit=limit, **options)
+    local = loader(folder / "photos.lmdb", **options)
+    for _ in range(2):
+        same(remote, local)
+
+
 def test_batches_are_the_local_ones_under_faults(
     server: ObjectServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,9 @@ def _opened(store: Store, records: np.ndarray, found: Located) -> list[Opened]:
     sizes = list(map(tuple, found.sizes.tolist()))
     spans, memory = found.spans, store.memory()
     kinds, numbers = found.kinds.tolist(), spans.file.tolist()
-    if store.indirect is not None or any(number in memory for number in set(numbers)):
+    # What is elsewhere is in the cache's files only as long as its spans are held.
+    elsewhere = store.indirect is not None or store.remote
+    if elsewhere or any(number in memory for number in set(numbers)):
         return [
             Opened(None, data, None, size, "RGB", "", stored=Stored(kind, 0, len(data), False, crc))
             for data, size, kind, crc in zip(store.read(records), sizes, kinds, crcs, strict=True)
