@@ -31,6 +31,7 @@ from ._run.config import (
     check_workers,
     collate_for,
     dtype_of,
+    instead_of_workers,
 )
 from ._run.cursor import EpochCursor
 from ._run.epoch_iterator import EpochContext, EpochIterator
@@ -42,7 +43,7 @@ from ._run.route import EngineRoute, TorchRoute
 from ._sources.augmentation_checks import check_augmentation
 from ._sources.mix import Mix, MixDataset
 from ._sources.packed import has_url, is_remote, open_dataset
-from .errors import UsageError
+from .errors import UsageError, advise
 from .hints import (
     CacheKind,
     CheckCrc,
@@ -288,7 +289,7 @@ class FastLoader(DataLoader[Sample]):
         decode_device: DecodeDevice = "cpu",
         defer: bool | None = None,
     ) -> None:
-        check_workers(num_workers, prefetch_factor, persistent_workers)
+        check_workers(num_workers)
         check_augmentation(seed, transform, target_transform)
         config = LoaderConfig(
             dataset=dataset,
@@ -390,22 +391,27 @@ class FastLoader(DataLoader[Sample]):
             arguments["in_order"] = in_order
         elif not in_order:
             raise UsageError(f"in_order=False needs torch 2.6 or newer, got {torch.__version__}")
-        super().__init__(
-            opened,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            config.collate_fn,
-            config.pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            **arguments,
-        )
+        try:
+            super().__init__(
+                opened,
+                batch_size,
+                shuffle,
+                sampler,
+                batch_sampler,
+                num_workers,
+                config.collate_fn,
+                config.pin_memory,
+                drop_last,
+                timeout,
+                worker_init_fn,
+                multiprocessing_context,
+                generator,
+                **arguments,
+            )
+        except ValueError as error:
+            if num_workers < 0 or (num_workers == 0 and (prefetch_factor or persistent_workers)):
+                advise(error, instead_of_workers(num_workers))
+            raise
 
     def _config(self, *, begin: bool = False) -> LoaderConfig:
         """The arguments as they are now: attributes may have been set since ``__init__``.

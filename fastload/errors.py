@@ -19,6 +19,8 @@ first hour is one line to type (``type_next``).
 
 from __future__ import annotations
 
+import sys
+
 from ._printable import printable
 from ._version import DISTRIBUTION
 
@@ -38,6 +40,12 @@ class MissingDependencyError(FastloadError, ImportError):
 def type_next(line: str) -> str:
     """The last line of a message that a beginner may meet: what to type next, ready to copy."""
     return f"\ntype next: {line}"
+
+
+def advise(error: Exception, line: str) -> None:
+    """Note the line to type next below a message of torch's own, which stays as it is."""
+    if sys.version_info >= (3, 11):
+        error.add_note(type_next(line).strip())
 
 
 FIXED_SIZE = "transform=T.Compose([T.RandomResizedCrop(224), T.ToTensor()])"

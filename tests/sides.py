@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader
 from fastload import FastLoader
 
 # What differs from run to run in a message: process ids, and the frames of a traceback.
+_NOTES = re.compile(r"\ntype next: .*")
 _FRAMES = re.compile(r"Original Traceback.*\n(?=[\w.]*(?:Error|Exception))", re.DOTALL)
 
 
@@ -68,7 +69,8 @@ def length(loader: Any) -> Any:
 
 
 def failure(error: BaseException) -> tuple[type, str]:
-    return type(error), _FRAMES.sub("", str(error))
+    # Below torch's own words, a note may say what to type next.
+    return type(error), _NOTES.sub("", _FRAMES.sub("", str(error)))
 
 
 def assert_same(ours: Any, theirs: Any) -> None:

@@ -238,6 +238,7 @@ READ = {
     "mixing.md": ["imgs", "photos.lmdb", "drawings.lmdb"],
     "packing.md": PACKING,
     "performance.md": ["imgs", "imgs.lmdb", "train.py"],
+    "remote.md": ["imgs"],
     "transforms.md": ["imgs", "imgs.lmdb", "train.py", "voc.lmdb", "coco.lmdb"],
     "tuning.md": ["imgs", "imgs.lmdb", "train.py"],
     "your-dataset.md": ["imgs"],

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints, is_typeddict
 
 import click
 import pytest
@@ -103,6 +103,13 @@ def fits(value: object, hint: Any) -> bool:
         return value in get_args(hint)
     if get_origin(hint) is UnionType:
         return any(fits(value, one) for one in get_args(hint))
+    if is_typeddict(hint):
+        types = get_type_hints(hint)
+        return (
+            isinstance(value, dict)
+            and value.keys() == types.keys()
+            and all(fits(part, types[name]) for name, part in value.items())
+        )
     return isinstance(value, get_origin(hint) or hint)
 
 

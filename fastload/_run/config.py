@@ -276,29 +276,20 @@ OURS: Sequence[str] = ARGUMENTS[len(_names(TorchArguments)) :]
 """The names of fastload's own arguments, which torch's ``__init__`` does not set."""
 
 
-def check_workers(
-    num_workers: NumWorkers | None, prefetch_factor: int | None, persistent_workers: bool
-) -> None:
-    """Raise UsageError where torch's DataLoader raises ValueError, with the line to type next."""
-    if num_workers is None or num_workers == "auto":
-        return
-    if not is_integer(num_workers) or num_workers < 0:
+def check_workers(num_workers: NumWorkers | None) -> None:
+    """Raise UsageError if ``num_workers`` is no integer or "auto"; torch refuses negative ones."""
+    if num_workers is not None and num_workers != "auto" and not is_integer(num_workers):
         meant = str(num_workers).isdigit()
         line = f"num_workers={num_workers}" if meant else 'num_workers="auto"'
         raise UsageError(
             f"num_workers: expected an integer of at least 0 or 'auto', got {num_workers!r}"
             f"{type_next(line)}"
         )
-    if num_workers == 0 and prefetch_factor is not None:
-        raise UsageError(
-            "prefetch_factor: expected None with num_workers=0, because nothing is prefetched "
-            f"then, got {prefetch_factor!r}{type_next(f'num_workers={cpu.available()}')}"
-        )
-    if num_workers == 0 and persistent_workers:
-        raise UsageError(
-            "persistent_workers: expected False with num_workers=0, because there are no workers "
-            f"then, got {persistent_workers!r}{type_next(f'num_workers={cpu.available()}')}"
-        )
+
+
+def instead_of_workers(num_workers: int) -> str:
+    """What to type next where torch refuses ``num_workers`` or what goes with it."""
+    return 'num_workers="auto"' if num_workers < 0 else f"num_workers={cpu.available()}"
 
 
 def dtype_of(dtype: torch.dtype | str | None) -> torch.dtype | None:

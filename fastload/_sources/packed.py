@@ -31,6 +31,7 @@ from ..storage.base import Store
 from . import huggingface
 from .augmentation_checks import check_augmentation
 from .collate import ReadyBatch, annotations_of, samples_of
+from .every_view import EveryView
 from .in_python import PythonSamples
 from .mix import COMPONENT, Mix, MixDataset
 
@@ -237,12 +238,12 @@ class PackedDataset(Dataset[Any]):
         """The images that the transform, or each of a list of them, makes of ``records``."""
         transform: Any = self.transform
         assert transform is not None  # None is always recognised
+        if isinstance(transform, (list, tuple)):
+            transform = EveryView(transform)
 
         def make(image: Image, i: int) -> Any:
             if seeds is not None:
                 randomness.seed_all(seeds[i])
-            if isinstance(transform, (list, tuple)):
-                return [_levels(image) if one is None else one(image) for one in transform]
             return transform(image)
 
         threads = 0 if get_worker_info() is not None else cpu.available()
@@ -347,11 +348,6 @@ class PackedDataset(Dataset[Any]):
         return (
             f"PackedDataset({self.store.path!r}, {len(self)} samples, {len(self.classes)} classes)"
         )
-
-
-def _levels(image: Image) -> torch.Tensor:
-    """A view without a transform: uint8 (3, h, w)."""
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous()
 
 
 def _stacked(images: torch.Tensor | list[Any]) -> torch.Tensor | list[Any]:

@@ -28,7 +28,7 @@ class Recorder:
     def __init__(self, nbytes: int = NBYTES, tables: int = 0) -> None:
         self.calls: list[list[int]] = []
         self.waited: list[bool] = []
-        self.store = types.SimpleNamespace(spans=self._spans, tables=self._tables)
+        self.store = types.SimpleNamespace(places=self._spans, tables=self._tables)
         self._nbytes = nbytes
         self._tables_nbytes = tables
 

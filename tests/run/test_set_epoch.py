@@ -143,7 +143,7 @@ def test_where_the_epoch_told_cannot_begin_the_iterator_has_ended(store, monkeyp
     loader = makers(store)["native"](shuffle=True)
     iterator = iter(loader)
     loader.sampler.set_epoch(4)
-    monkeypatch.setattr(loader.sampler, "permutation", lambda: 1 // 0)
+    monkeypatch.setattr(loader.sampler, "permutation", lambda first: 1 // 0)
     with pytest.raises(ZeroDivisionError):
         next(iterator)
     assert list(iterator) == []

@@ -311,7 +311,9 @@ def test_a_function_behind_them_gets_what_it_gets_in_torch(
     theirs = DataLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
     ours = FastLoader(dataset, generator=torch.Generator().manual_seed(3), **arguments)
     equal(list(ours), list(theirs))
-    assert ours.stats()["images_opened"] == COUNT
+    # The first chain asks for pixels: once a batch has shown it, its images are opened as ever.
+    opened = ours.stats()["images_opened"]
+    assert (opened == COUNT) if tail == "of tensors" else (0 < opened < COUNT)
     part = Subset(dataset, [5, 1, 3])
     equal(list(FastLoader(part, batch_size=2)), list(DataLoader(part, batch_size=2)))
 
@@ -329,7 +331,7 @@ def test_a_function_gets_the_random_numbers_of_torch(num_workers: int) -> None:
     torch.manual_seed(5)
     ours = FastLoader(dataset, batch_size=8, shuffle=True, num_workers=num_workers)
     equal(list(ours), theirs)
-    assert ours.stats()["images_opened"] == COUNT
+    assert 0 < ours.stats()["images_opened"] < COUNT  # it asks for pixels
 
 
 def test_gray_images_before_a_function_stay_with_torch() -> None:

@@ -103,15 +103,25 @@ def test_fields_come_with_views(store: Path) -> None:
 
 def test_views_whose_chains_only_python_can_end(store: Path, photos: Path) -> None:
     ended = v1.Compose([*LARGE.transforms[:2], lambda image: image, *LARGE.transforms[3:]])
-    plain = v1.Compose([*LARGE.transforms[:2], *LARGE.transforms[3:]])
+    found = []
     for given in (store, ImageFolder(photos, [SMALL, ended])):  # type: ignore[arg-type]
         transform = [SMALL, ended] if given is store else None
-        loader = FastLoader(given, batch_size=6, transform=transform, seed=7, num_workers=2)
-        assert "because: view 1: <lambda>" in loader.explain()
-        (small, large), _ = next(iter(loader))
-        both = FastLoader(store, batch_size=6, transform=[SMALL, plain], seed=7)
-        theirs, _ = next(iter(both))
-        assert torch.equal(small, theirs[0]) and torch.equal(large, theirs[1])
+        for workers, size in ((2, 6), (0, 3)):
+            loader = FastLoader(
+                given, batch_size=size, transform=transform, seed=7, num_workers=workers
+            )
+            assert "because: view 1: <lambda>" in loader.explain()
+            views = [images for images, _ in loader]
+            found.append([torch.cat([batch[view] for batch in views]) for view in (0, 1)])
+    first = found[0]
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(first, other, strict=True))
+    # what random transforms draw is in the result
+    assert not torch.equal(
+        first[1],
+        torch.cat(
+            [b[1] for b, _ in FastLoader(store, batch_size=6, transform=[SMALL, ended], seed=8)]
+        ),
+    )
 
 
 def test_explain_says_what_each_view_is(store: Path) -> None:

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data._utils import collate as torchs
 from torch.utils.data._utils.collate import default_collate_fn_map
 
-from ...errors import FIXED_SIZE, type_next
+from ...errors import FIXED_SIZE, advise
 
 # If all samples of a column have one of these types, torch makes a tensor of this dtype.
 _NUMBERS: Mapping[type, torch.dtype] = {
@@ -114,7 +114,7 @@ class Columns:
             return torchs.collate(samples, collate_fn_map=self._table)
         except TypeError as error:
             if is_pillow(samples[0]):
-                _advise(error, "transform=T.ToTensor()")
+                advise(error, "transform=T.ToTensor()")
             raise
 
     def _stacked(self, samples: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -122,15 +122,9 @@ class Columns:
             stacked: torch.Tensor = self._stack(samples, collate_fn_map=self._table)
         except RuntimeError as error:
             if len({sample.shape for sample in samples}) > 1:
-                _advise(error, FIXED_SIZE)
+                advise(error, FIXED_SIZE)
             raise
         return stacked
-
-
-def _advise(error: Exception, line: str) -> None:
-    """Note the line to type next below torch's own message, which stays as it is."""
-    if sys.version_info >= (3, 11):
-        error.add_note(type_next(line).strip())
 
 
 def is_pillow(sample: object) -> bool:

@@ -11,6 +11,7 @@ from ..._base.slabs import SlabRing
 from ..._base.torch_loader import DataLoader
 from ..._engine.registry import is_torch
 from ..._sources.deferred.needed import loaded
+from ..._sources.every_view import runnable
 from ..config import LoaderConfig
 from ..cursor import EpochCursor
 from ..epoch_plan import EpochPlan
@@ -150,7 +151,7 @@ def _fetcher(config: LoaderConfig, resources: Resources, plan: EpochPlan) -> Fet
     if not count and resources.warm is None:
         resources.warm = SlabRing(_WARM_SLABS)
     return Fetcher(
-        config.dataset,
+        runnable(config.dataset),
         config.collate,
         size=config.batch_size,
         batched=config.batched,

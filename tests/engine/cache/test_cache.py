@@ -399,7 +399,7 @@ def test_the_memory_goes_with_the_last_loader(stores: dict[str, Path]) -> None:
     assert mapped() == before
 
 
-def test_torchs_machinery_says_that_it_has_no_cache(folder: Path) -> None:
+def test_a_dataset_that_opens_no_image_leaves_its_cache_empty(folder: Path) -> None:
     class Other(torch.utils.data.Dataset[Any]):
         def __len__(self) -> int:
             return 3
@@ -408,8 +408,9 @@ def test_torchs_machinery_says_that_it_has_no_cache(folder: Path) -> None:
             return index
 
     loading = FastLoader(Other(), cache="ram")
-    assert "cache: none" in loading.explain()
     assert [batch.item() for batch in loading] == [0, 1, 2]
+    assert "cache: ram" in loading.explain()
+    assert loading.stats()["cache_hits"] == loading.stats()["cache_misses"] == 0
     with pytest.raises(UsageError, match="workers"):
         FastLoader(ImageFolder(folder, transform=TRAIN), engine="workers", cache="ram")
 
