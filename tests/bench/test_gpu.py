@@ -123,6 +123,7 @@ def test_script_takes_paths_from_where_it_is_called(tmp_path: Path) -> None:
     assert (tmp_path / "sub").is_dir()
 
 
+@pytest.mark.long
 def test_what_fails_or_never_ends_hides_no_other_part(tmp_path: Path) -> None:
     """One file of tests dies, one fails, a suite hangs: the rest is in the JSON all the same."""
     python = tmp_path / "venv" / "bin" / "python"

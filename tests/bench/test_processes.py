@@ -11,6 +11,7 @@ from bench_rows import rows_of
 pytest.importorskip("torchvision")
 
 
+@pytest.mark.long
 def test_startup_says_import_time_and_first_batch(cache: Path) -> None:
     rows = rows_of(cache, "startup", "--loaders", "fastload-lmdb")
     assert [row["metric"] for row in rows] == ["import", "first batch"]

@@ -65,6 +65,7 @@ def test_demo_makes_pictures_trains_from_each_loader_and_cleans_up(
     assert not list(scratch.iterdir())
 
 
+@pytest.mark.long
 def test_demo_takes_a_folder_and_leaves_it_as_it_was(tmp_path: Path, scratch: Path) -> None:
     images = make_images(tmp_path / "imgs", 40, classes=2)
     (images / "class1" / "notes.txt").write_text("no image")

@@ -100,6 +100,7 @@ def _run(libraries: Path, seed: int, files: list[str], chosen: str = "") -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_transfer_stage_that_leaves_something_out_is_found_out(
     emulated: Path, count: Callable[[int, int], int]
 ) -> None:

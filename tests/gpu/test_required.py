@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 
 
 @pytest.mark.parametrize(("required", "outcome"), [("0", "1 skipped"), ("1", "1 error")])
+@pytest.mark.long
 def test_a_missing_device_skips_or_fails(required: str, outcome: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "default"]

@@ -88,6 +88,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_a_fastloader_put_in_torchs_place_by_hand_runs_every_kind_of_dataset(tmp_path, photos):
     script = tmp_path / "script.py"
     script.write_text(BY_HAND)

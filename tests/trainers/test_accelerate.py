@@ -350,6 +350,7 @@ def on_two_ranks(code, folder, monkeypatch):
     return torchrun(RANKS + code, folder)
 
 
+@pytest.mark.long
 def test_two_ranks_divide_the_batches_as_they_do_those_of_a_dataloader(
     tmp_path, photos, monkeypatch
 ):

@@ -21,6 +21,7 @@ MODES = ["", "AVX2"]
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.long
 def test_augmix_is_torchvisions_however_torch_rounds(mode: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "MKL_CBWR"}
     done = subprocess.run(

@@ -231,6 +231,7 @@ def test_info_and_verify_take_urls(
     assert (tmp_path / "fastload" / "objects").is_dir()
 
 
+@pytest.mark.long
 def test_s3_is_read_with_the_usual_credentials(
     remote_folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
