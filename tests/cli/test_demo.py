@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,13 +32,15 @@ def demo(*arguments: object) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    # Not in tmp_path: DataLoader's workers make sockets in here, and their paths have 108 bytes at
+    # most. A worker that cannot make one sends no batch, and DataLoader waits for ever.
+    folder = Path(tempfile.mkdtemp(prefix="demo-"))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     monkeypatch.setattr("fastload.cli.demo._MADE", 480)  # images trained on
     monkeypatch.setattr("fastload.cli._demo_train.MOST_S", 3600.0)  # also on a busy machine
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 def test_demo_makes_pictures_trains_from_each_loader_and_cleans_up(
