@@ -32,7 +32,10 @@ def demo(*arguments: object) -> Result:
 
 
 @pytest.fixture(autouse=True)
-def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def scratch(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Path]:
+    tmp_path_factory.getbasetemp()  # made now: it would land in the folder
     # Not in tmp_path: DataLoader's workers make sockets in here, and their paths have 108 bytes at
     # most. A worker that cannot make one sends no batch, and DataLoader waits for ever.
     folder = Path(tempfile.mkdtemp(prefix="demo-"))
