@@ -59,6 +59,7 @@ check: setup
 
 # Lines and branches of Python that the tests run, their child processes too. Takes twice as long.
 check-coverage: setup
+	@mkdir -p build
 	@$(PY) -m pytest $(SPREAD) --cov --cov-report=term:skip-covered --cov-report=html:build/coverage $(ARGS)
 
 format: setup
