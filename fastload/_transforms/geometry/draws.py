@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from ..._base import philox
+from ..buckets import Buckets, covering
 from .crop_geometry import MAX_PIXELS, Array, Frame, Geometry, Length, Unfit
 from .geometry_log import GeometryLog
 
@@ -29,11 +30,13 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
+    "BucketCrop",
     "CenterCrop",
     "Fit",
     "Geometry",
     "Op",
     "Pad",
+    "RandomBucketCrop",
     "RandomCrop",
     "RandomHorizontalFlip",
     "RandomResizedCrop",
@@ -207,6 +210,43 @@ class RandomCrop:
         enough = w <= frame.least[0] and h <= frame.least[1]
         inside = not any(self.padding) and (enough or not self.pad_if_needed)
         frame.crop(x, y, w, h, inside=inside)
+
+
+@dataclasses.dataclass(frozen=True)
+class BucketCrop:
+    """A resize that covers the bucket of the image, and a central crop: see ``Buckets.crop``."""
+
+    buckets: Buckets
+    blocks: ClassVar[int] = 0
+
+    def apply(self, frame: Frame, u: Array) -> None:
+        sides = np.stack(frame.sides(), axis=1)
+        size = np.array(self.buckets.sizes, np.int64)[self.buckets.numbers(sides)]
+        w, h = covering(sides[:, 0], sides[:, 1], size[:, 1], size[:, 0])
+        frame.refuse(
+            (w > MAX_SIDE) | (h > MAX_SIDE),
+            f"a side is above {MAX_SIDE} where this {{w}}x{{h}} image covers its bucket; leave the "
+            "image out or crop before",
+        )
+        frame.resize(w, h)
+        x, y = self._place(w - size[:, 1], h - size[:, 0], u)
+        centred = not self.blocks
+        frame.crop(x, y, size[:, 1], size[:, 0], inside=True, centred=centred)
+
+    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+        """Where the crop begins, of so many pixels that are over."""
+        return _centre(spare_w, 0), _centre(spare_h, 0)
+
+
+class RandomBucketCrop(BucketCrop):
+    """``BucketCrop`` at a uniform position."""
+
+    blocks: ClassVar[int] = 1
+
+    def _place(self, spare_w: Array, spare_h: Array, u: Array) -> tuple[Length, Length]:
+        drawn = np.stack([u[0, 0] * (spare_w + 1), u[1, 0] * (spare_h + 1)])
+        x, y = drawn.astype(np.int64)
+        return x, y
 
 
 @dataclasses.dataclass(frozen=True)
