@@ -117,7 +117,10 @@ def make(request, photos, store):
                 Drawn(), 3, sampler=range(4), num_workers="auto", collate_fn=collated
             ),
             "mix": lambda: FastLoader(
-                Mix([(PackedDataset(store, TRAIN), 3), (ImageFolder(photos, TRAIN), 1)]), 4,
+                Mix(
+                    [(PackedDataset(store, TRAIN), 3), (ImageFolder(photos, TRAIN), 1)],
+                    epoch_size="first_exhausted",
+                ), 4,
                 shuffle=True, seed=4,
             ),
             "buckets": lambda: FastLoader(
