@@ -159,7 +159,16 @@ class BucketCrop:
     interpolation: str
 
     def __call__(self, image: Any) -> Any:
-        """The image in the size of its bucket, as torchvision's functions make it."""
+        """The image in the size of its bucket, as torchvision's functions make it.
+
+        Raises:
+            UsageError: it is no image, but several things that would have to be cut alike.
+        """
+        if isinstance(image, (tuple, list, dict)):
+            raise UsageError(
+                f"Buckets.crop: expected an image, got a {type(image).__name__}; masks and boxes "
+                "do not follow this crop"
+            )
         from torchvision.transforms import InterpolationMode, RandomCrop
         from torchvision.transforms import functional as F
 

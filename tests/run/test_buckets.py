@@ -160,6 +160,11 @@ def test_an_unknown_interpolation_is_refused():
         BUCKETS.crop(interpolation="linear")
 
 
+def test_masks_and_boxes_that_would_not_follow_are_refused():
+    with pytest.raises(UsageError, match="expected an image, got a tuple"):
+        BUCKETS.crop()((Image.new("RGB", (40, 40)), torch.zeros(1, 40, 40)))
+
+
 # --- the batches ----------------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MAX_PIXELS",
     "MAX_SIDE",
+    "RESIZING",
     "BucketCrop",
     "CenterCrop",
     "Fit",
@@ -271,6 +272,10 @@ class RandomHorizontalFlip:
 
     def apply(self, frame: Frame, u: Array) -> None:
         frame.flip(u[0, 0] < self.p)
+
+
+RESIZING = (Resize, RandomResizedCrop, BucketCrop)
+"""The operations that need a filter."""
 
 
 @dataclasses.dataclass(frozen=True)
