@@ -336,3 +336,36 @@ report([whole, model.losses, again, model.seen, theirs.seen, type(loader).__name
     for _, losses, again, _, _, kind in parts:
         assert again == losses
         assert kind == "FastLoader"
+
+
+@pytest.mark.long
+def test_lightning_takes_whole_batches_of_groups_and_resumes_them(tmp_path):
+    parts = torchrun(
+        TRAINING
+        + LIGHTNING
+        + f"""
+folder = {str(tmp_path)!r}
+
+def make(**own):
+    return FastLoader(
+        Numbers(), 4, shuffle=True, seed=3, batch_by=lambda i: i % 3, **own
+    )
+
+whole = [[labels.tolist() for _, labels in loader] for loader in [make()] for _ in range(3)]
+options = {{"use_distributed_sampler": False}}
+model, loader = fit(make(shard=True), 4, folder, **options)
+again = resumed(lambda: make(shard=True), 4, folder, **options)
+report([whole, model.losses, again, model.seen, len(loader), type(loader).__name__])
+""",
+        tmp_path,
+    )
+    expected = []
+    for epoch in parts[0][0]:
+        assert len(epoch) == 9
+        expected += epoch + epoch[:1]  # so that both ranks have five
+    seen = [part[3] for part in parts]
+    assert [batch for both in zip(*seen, strict=True) for batch in both] == expected[:24]
+    for _, losses, again, _, length, kind in parts:
+        assert again == losses
+        assert length == 5
+        assert kind == "FastLoader"
