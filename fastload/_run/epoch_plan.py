@@ -129,6 +129,12 @@ def plan(
             "otherwise torch's own iterator runs, which raises every error"
         )
     shard = config.part()
+    if isinstance(route, TorchRoute) and shard is not None and shard.world_size > 1:
+        raise UsageError(
+            "shard: expected in_order=True and a dataset that is no DataPipe: otherwise torch's "
+            "own iterator runs, which would read every sample on every rank; pass a "
+            "DistributedSampler"
+        )
     progress = cursor.at_start(config, number, shard)
     progress.unordered = isinstance(route, TorchRoute)
     on_error = _effective_on_error(config, shard)
